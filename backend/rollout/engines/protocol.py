@@ -1,0 +1,63 @@
+"""What the service asks of an engine, whichever it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from backend.weights import PolicyWeights
+from tinkergym.wire import Completion, SampleFailure, SampleRequest
+
+BASE_POLICY = ""
+"""The policy id of the model without any adapter; its only version is 0."""
+
+Deliver = Callable[[Sequence[Completion | SampleFailure]], None]
+"""Called from the engine's thread with the requests that have just finished; must return quickly."""
+
+
+class SamplingEngine(Protocol):
+    """Samples tokens from one base model under many policies.
+
+    All methods are thread-safe. In `SampleRequest`s that reach an engine, `policy` is a published policy id (or
+    `BASE_POLICY`) and `policy_version` is never None.
+    """
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and answer together."""
+        ...
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds since the start in which the engine computed; grows monotonically."""
+        ...
+
+    def submit(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
+        """Queue requests; each is answered exactly once through `deliver`, singly or several at a time."""
+        ...
+
+    def generate_together(self, requests: Sequence[SampleRequest]) -> list[Completion | SampleFailure]:
+        """Sample these requests as one batch, alone and in this order, with a fresh cache.
+
+        The result depends on the requests and the weights only, to the bit.
+        """
+        ...
+
+    def publish(self, policy: str, version: int, weights: PolicyWeights) -> None:
+        """Make `policy@version` available and drop the policy's older versions with all their caches.
+
+        Requests in flight for an older version are answered with PolicyVersionGoneError.
+        """
+        ...
+
+    def retire(self, policy: str) -> None:
+        """Forget a policy, its weights and its caches."""
+        ...
+
+    def loaded(self) -> dict[str, int]:
+        """Published policies and their version."""
+        ...
+
+    def close(self) -> None:
+        """Stop; requests still queued are answered with ServiceUnavailableError."""
+        ...

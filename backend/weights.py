@@ -1,0 +1,50 @@
+"""A policy's weights in transit: from the learner that made them to the engine, the checkpoint and the hash.
+
+Knows tensors and names only; both rooms that handle policies (`learner`, `rollout`) may import it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterWeights:
+    """A LoRA adapter in PEFT's key format.
+
+    `tensors` maps `base_model.model.<module path>.lora_A.weight` ([rank, in], float32) and `...lora_B.weight`
+    ([out, rank], float32). The adapter adds `(alpha / rank) * B @ A` to each named linear's weight.
+    """
+
+    rank: int
+    alpha: float
+    tensors: Mapping[str, torch.Tensor]
+
+    @property
+    def scaling(self) -> float:
+        """The factor in front of `B @ A`."""
+        return self.alpha / self.rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullWeights:
+    """Every parameter of the model under its `state_dict` name."""
+
+    tensors: Mapping[str, torch.Tensor]
+
+
+PolicyWeights = AdapterWeights | FullWeights
+
+
+def weights_sha256(weights: PolicyWeights) -> str:
+    """Hash names, dtypes, shapes and bytes in name order; equal bits give equal hashes on any machine."""
+    digest = hashlib.sha256()
+    for name in sorted(weights.tensors):
+        tensor = weights.tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+        digest.update(tensor.view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
+    return digest.hexdigest()

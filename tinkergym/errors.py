@@ -1,0 +1,149 @@
+"""Every error that tinkergym raises, each with a type to catch and a text that says what to do next.
+
+An error that crosses the wire keeps its type: `to_wire` and `from_wire` are inverse for every class here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class TinkerGymError(Exception):
+    """Something went wrong that the text explains.
+
+    Attributes:
+        message: What happened and where.
+        hint: What to do next; may be empty.
+        field: The dotted name of the setting that is at fault, if one is.
+    """
+
+    http_status: ClassVar[int] = 500
+
+    def __init__(self, message: str, *, hint: str = "", field: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.field = field
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.hint, self.field)
+
+    def __str__(self) -> str:
+        where = f"{self.field}: " if self.field else ""
+        return f"{where}{self.message}" + (f" ({self.hint})" if self.hint else "")
+
+    def to_wire(self) -> dict[str, str]:
+        """Return the JSON object that carries this error between processes."""
+        return {
+            "type": type(self).__name__,
+            "message": self.message,
+            "hint": self.hint,
+            "field": self.field,
+        }
+
+
+class InvalidRequestError(TinkerGymError):
+    """A request or a setting was refused before anything started."""
+
+    http_status = 422
+
+
+class UnknownModelError(InvalidRequestError):
+    """The service does not offer this model."""
+
+
+class UnknownEnvironmentError(InvalidRequestError):
+    """No installed pack registers this environment id."""
+
+
+class InvalidEnvironmentError(InvalidRequestError):
+    """The environment cannot be trained in: its spaces, its start or its metadata are wrong."""
+
+
+class PromptTooLongError(InvalidRequestError):
+    """The first prompt leaves no room for an answer in the model's context."""
+
+
+class AuthenticationError(TinkerGymError):
+    """The API key is missing, unknown or revoked."""
+
+    http_status = 401
+
+
+class NotFoundError(TinkerGymError):
+    """No such thing is visible to this API key."""
+
+    http_status = 404
+
+
+class ConflictError(TinkerGymError):
+    """The thing is not in a state that allows this."""
+
+    http_status = 409
+
+
+class PayloadTooLargeError(TinkerGymError):
+    """A request body is over the service's limit."""
+
+    http_status = 413
+
+
+class ServiceUnavailableError(TinkerGymError):
+    """A part of the service is not there at the moment; the request can be repeated."""
+
+    http_status = 503
+
+
+class ServiceUnreachableError(ServiceUnavailableError):
+    """No service answers at the URL."""
+
+
+class StorageFullError(TinkerGymError):
+    """No space is left on the service's disk."""
+
+    http_status = 507
+
+
+class PolicyVersionGoneError(ConflictError):
+    """The policy version asked for is no longer, or not yet, loaded in the engine."""
+
+
+class JobFailedError(TinkerGymError):
+    """The job ended without success; the message carries the service's reason."""
+
+
+class JobCancelledError(JobFailedError):
+    """The job was cancelled."""
+
+
+class EpisodeProtocolError(TinkerGymError):
+    """`reset`, `act` and `step` were called in an order that makes no episode."""
+
+
+class TemplateError(InvalidRequestError):
+    """A chat template cannot be used: it fails to render or rewrites the conversation's past."""
+
+
+class InternalServiceError(TinkerGymError):
+    """The service met a state it did not expect; its log has the details."""
+
+
+def _rebuild(kind: type[TinkerGymError], message: str, hint: str, field: str) -> TinkerGymError:
+    return kind(message, hint=hint, field=field)
+
+
+def _kinds(root: type[TinkerGymError]) -> dict[str, type[TinkerGymError]]:
+    found = {root.__name__: root}
+    for child in root.__subclasses__():
+        found |= _kinds(child)
+    return found
+
+
+def from_wire(payload: dict[str, Any]) -> TinkerGymError:
+    """Rebuild an error from `to_wire`; a type that this version does not know becomes the base type."""
+    kind = _kinds(TinkerGymError).get(str(payload.get("type", "")), TinkerGymError)
+    return kind(
+        str(payload.get("message", "the service gave no reason")),
+        hint=str(payload.get("hint", "")),
+        field=str(payload.get("field", "")),
+    )

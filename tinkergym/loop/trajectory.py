@@ -1,0 +1,122 @@
+"""Trajectories: what one agent saw, sampled and earned in one episode, exact to the token.
+
+Plain frozen records. They are written by the agent loop, travel as JSON, and are read by the learner, which
+looks at the segments only: it never needs the text.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
+
+
+class StopReason(StrEnum):
+    """Why an episode ended. Each value stands for one cause and is counted under its name."""
+
+    TERMINATED = "terminated"
+    """The environment said that the task ended."""
+    TRUNCATED = "truncated"
+    """The environment said that a limit of its own cut the episode off."""
+    TURN_LIMIT = "turn_limit"
+    TOKEN_LIMIT = "token_limit"
+    """The episode's budget of sampled tokens was used up."""
+    CONTEXT_LIMIT = "context_limit"
+    """The next prompt leaves no room for an answer in the model's context."""
+    EPISODE_TIMEOUT = "episode_timeout"
+    ENVIRONMENT_ERROR = "environment_error"
+    """`reset` or `step` raised, or returned what the Gymnasium interface does not allow."""
+    ENVIRONMENT_TIMEOUT = "environment_timeout"
+    """`reset` or `step` took longer than `limits.step_timeout_seconds`."""
+    INVALID_REWARD = "invalid_reward"
+    """The reward was NaN, infinite or no number."""
+    SAMPLING_FAILED = "sampling_failed"
+    """The engine answered a request for tokens with an error."""
+    ABANDONED = "abandoned"
+    """The caller reset or closed in the middle of the episode."""
+
+
+COMPLETED_REASONS = frozenset(
+    {
+        StopReason.TERMINATED,
+        StopReason.TRUNCATED,
+        StopReason.TURN_LIMIT,
+        StopReason.TOKEN_LIMIT,
+        StopReason.CONTEXT_LIMIT,
+        StopReason.EPISODE_TIMEOUT,
+    }
+)
+"""Episodes that ended for these reasons have a trustworthy return and enter baselines; others do not."""
+
+
+class Record(BaseModel):
+    """A frozen record that refuses unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Segment(Record):
+    """A run of tokens whose history was never edited. All lists have one length T."""
+
+    token_ids: list[int]
+    loss_mask: list[bool]
+    """True exactly where the policy sampled the token."""
+    sampling_logprobs: list[FiniteFloat | None]
+    """In nats, at the sampling temperature; None exactly where `loss_mask` is False."""
+
+    @model_validator(mode="after")
+    def _lists_agree(self) -> Self:
+        if not len(self.token_ids) == len(self.loss_mask) == len(self.sampling_logprobs):
+            raise ValueError("token_ids, loss_mask and sampling_logprobs must have one length")
+        if any(m == (p is None) for m, p in zip(self.loss_mask, self.sampling_logprobs, strict=True)):
+            raise ValueError("a token has a sampling logprob if and only if its loss_mask is True")
+        return self
+
+
+class Turn(Record):
+    """One observation, the policy's answer, and what the environment paid for it."""
+
+    segment: int = Field(ge=0)
+    """Index into the trajectory's segments."""
+    start: int = Field(ge=0)
+    """The sampled tokens stand at [start, end) of the segment."""
+    end: int = Field(ge=0)
+    policy_version: int = Field(ge=0)
+    finish_reason: str
+    """`stop`: the policy ended its answer; `length`: a limit cut it."""
+    observation: str
+    action: str
+    reward: FiniteFloat
+    metrics: dict[str, FiniteFloat] = {}
+    """Named numbers the environment put under `info["metrics"]`."""
+
+
+class Trajectory(Record):
+    """One agent's record of one episode."""
+
+    agent: str = "agent_0"
+    segments: list[Segment]
+    turns: list[Turn]
+    terminated: bool
+    truncated: bool
+    stop_reason: StopReason
+    error: str = ""
+    """The traceback or message behind a stop reason that is a failure."""
+    seed: int
+    task_index: int | None = None
+
+    @property
+    def episode_return(self) -> float:
+        """The undiscounted sum of the turns' rewards."""
+        return sum(turn.reward for turn in self.turns)
+
+    @property
+    def completed(self) -> bool:
+        """Whether the return may be learned from; see `COMPLETED_REASONS`."""
+        return self.stop_reason in COMPLETED_REASONS
+
+    @property
+    def sampled_tokens(self) -> int:
+        """How many tokens the policy sampled."""
+        return sum(sum(segment.loss_mask) for segment in self.segments)

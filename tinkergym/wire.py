@@ -1,0 +1,449 @@
+"""What client and service say to each other, version 1.
+
+One schema for both sides: what is not written here is refused, and what is written here takes effect.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, JsonValue, model_validator
+
+from tinkergym.loop.trajectory import Trajectory
+
+WIRE_VERSION = 1
+
+
+class WireModel(BaseModel):
+    """Frozen, strict about unknown keys, finite numbers only."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+# --- what a user chooses -----------------------------------------------------------------------------------------
+
+
+class LoRA(WireModel):
+    """Train low-rank adapters beside every linear layer of the decoder (arXiv:2106.09685)."""
+
+    kind: Literal["lora"] = "lora"
+    rank: int = Field(8, ge=1, le=512)
+    alpha: float = Field(16.0, gt=0)
+    """The adapter's output is scaled by `alpha / rank`."""
+
+
+class FullParameters(WireModel):
+    """Train every parameter of the model."""
+
+    kind: Literal["full"] = "full"
+
+
+Adapter = Annotated[LoRA | FullParameters, Field(discriminator="kind")]
+
+
+class GRPO(WireModel):
+    """Group relative policy optimisation (arXiv:2402.03300): each episode is compared with its siblings.
+
+    The episodes of a group start equal (same environment, same seed, same task) and differ in what was sampled.
+    """
+
+    name: Literal["grpo"] = "grpo"
+    group_size: int = Field(8, ge=1)
+    groups_per_step: int = Field(16, ge=1)
+    """Episodes per train step are `group_size * groups_per_step`."""
+    learning_rate: float = Field(1e-3, gt=0)
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """From `learning_rate` at the first step towards 0 at the last, or constant."""
+    warmup_steps: int = Field(0, ge=0)
+    baseline: Literal["group", "batch"] = "group"
+    """What an episode is compared with: its own group, or all episodes of the step."""
+    normalize: Literal["std", "none"] = "none"
+    """`std` divides by the standard deviation as GRPO does; `none` does not, as Dr. GRPO (arXiv:2503.20783)."""
+    aggregation: Literal["token", "sequence", "constant"] = "token"
+    """Mean over all sampled tokens of the step; over sequences of their token means; or sum over a constant."""
+    clip_low: float = Field(0.2, gt=0, lt=1)
+    clip_high: float = Field(0.2, gt=0)
+    """The importance ratio is clipped to [1 - clip_low, 1 + clip_high]."""
+    updates_per_step: int = Field(1, ge=1)
+    """Optimiser steps on each batch of episodes."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _a_group_has_siblings(self) -> Self:
+        if self.baseline == "group" and self.group_size < 2:
+            raise ValueError(
+                "group_size must be at least 2 with baseline='group': an episode without siblings has advantage "
+                "0 and nothing would be learned; raise group_size or choose baseline='batch'"
+            )
+        if self.group_size * self.groups_per_step < 2:
+            raise ValueError("group_size * groups_per_step must be at least 2: a lone episode has no baseline")
+        return self
+
+
+class Sampling(WireModel):
+    """How the policy's answers are drawn during training."""
+
+    temperature: float = Field(1.0, gt=0, le=10)
+    max_turn_tokens: int = Field(64, ge=1)
+    """Sampled tokens in one answer at the most."""
+
+
+class Limits(WireModel):
+    """Where an episode is cut off."""
+
+    max_turns: int = Field(64, ge=1)
+    max_episode_tokens: int | None = Field(None, ge=1)
+    """Sampled tokens of all turns together; None leaves it to the model's context."""
+    step_timeout_seconds: float = Field(60.0, gt=0)
+    """For one `reset` or `step` of the environment."""
+    episode_timeout_seconds: float = Field(3600.0, gt=0)
+
+
+class EnvironmentRef(WireModel):
+    """Which environment, by its registered id; never code, never data."""
+
+    id: str = Field(min_length=1, max_length=200)
+    kwargs: dict[str, JsonValue] = {}
+
+
+class JobSpec(WireModel):
+    """One RL training request, complete: what the service runs is this and nothing else."""
+
+    kind: Literal["rl"] = "rl"
+    environment: EnvironmentRef
+    model: str = Field("nano", min_length=1, max_length=500)
+    """A name that the service offers, a model directory on its machine, or a Hugging Face hub id."""
+    algorithm: GRPO = GRPO()
+    adapter: Adapter = LoRA()
+    sampling: Sampling = Sampling()
+    limits: Limits = Limits()
+    steps: int = Field(ge=1)
+    seed: int = Field(0, ge=0, lt=2**63)
+    rollout: Literal["server", "client", "script"] = "server"
+    """Who plays the episodes: workers of the service, a worker in the client, or the user's own loop, one by one."""
+    system_prompt: str | None = None
+    """Stands before the first observation; None takes the environment's own metadata["system_prompt"], if any."""
+    deterministic: bool = False
+    """Sample a step's episodes in lockstep, so that the same seed gives the same bits; slower."""
+    shuffle_rewards: bool = False
+    """A control experiment: permute the returns within each step, so that nothing can be learned."""
+    checkpoint_every: int = Field(10, ge=1)
+    """Steps between two checkpoints; the last step always makes one."""
+    keep_checkpoints: int = Field(3, ge=1)
+    max_failed_fraction: float = Field(0.5, ge=0, le=1)
+    """The job fails when more than this share of a step's episodes failed; below it they are left out and counted."""
+    client_timeout_seconds: float = Field(30.0, gt=0)
+    """After this much silence of the client's workers the job becomes `waiting_for_client`."""
+    parity_threshold: float = Field(1e-3, gt=0)
+    """Largest mean |learner - sampling| logprob difference, in nats, before the job stops."""
+    name: str = Field("", max_length=200)
+
+    @property
+    def episodes_per_step(self) -> int:
+        """How many episodes one train step asks for."""
+        return self.algorithm.group_size * self.algorithm.groups_per_step
+
+
+# --- jobs and their events ---------------------------------------------------------------------------------------
+
+
+class JobState(StrEnum):
+    """Where a job is in its life. The last three are final."""
+
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    WAITING_FOR_CLIENT = "waiting_for_client"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def final(self) -> bool:
+        """Whether the job will never leave this state."""
+        return self in {JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED}
+
+
+class ErrorView(WireModel):
+    """A `TinkerGymError` on the wire."""
+
+    type: str
+    message: str
+    hint: str = ""
+    field: str = ""
+
+
+class JobView(WireModel):
+    """A job as the service shows it."""
+
+    job_id: str
+    spec: JobSpec
+    """The effective configuration, defaults filled in."""
+    state: JobState
+    reason: str = ""
+    """Why the job is in this state, when that needs saying."""
+    error: ErrorView | None = None
+    step: int = 0
+    """Train steps that are done."""
+    policy_version: int = 0
+    attempt: int = 0
+    """How many times a worker took the job; above 1 it was resumed."""
+    created_at: float
+    """Unix seconds."""
+    updated_at: float
+    packs: dict[str, str] = {}
+    """Versions of the installed packs that the job used."""
+
+
+class StateEvent(WireModel):
+    """The job entered a state."""
+
+    type: Literal["state"] = "state"
+    state: JobState
+    reason: str = ""
+    error: ErrorView | None = None
+    attempt: int = 0
+
+
+class StepEvent(WireModel):
+    """One train step is done."""
+
+    type: Literal["step"] = "step"
+    step: int
+    """1 for the first; after a resume, steps since the last checkpoint appear again with the same numbers."""
+    steps: int
+    policy_version: int
+    reward_mean: float
+    reward_std: float
+    loss: float
+    episodes: int
+    failed_episodes: int
+    stop_reasons: dict[str, int]
+    sampled_tokens: int
+    turns: int
+    tokens_per_second: float
+    """Sampled tokens divided by the step's seconds."""
+    step_seconds: float
+    sampling_seconds: float
+    """While the engine worked."""
+    learning_seconds: float
+    """While the learner worked."""
+    seconds_left: float
+    metrics: dict[str, float] = {}
+    """Everything else by name: grad_norm, learning_rate, clip_fraction, zero_variance_groups, parity_max, env/..."""
+
+
+class EpisodeEvent(WireModel):
+    """One episode of a step, to read."""
+
+    type: Literal["episode"] = "episode"
+    step: int
+    episode_id: str
+    seed: int
+    stop_reason: str
+    episode_return: float
+    transcript: list[tuple[str, str]]
+    """(role, text) in order."""
+
+
+class CheckpointEvent(WireModel):
+    """A checkpoint was written and can be resumed from, downloaded or played."""
+
+    type: Literal["checkpoint"] = "checkpoint"
+    step: int
+    policy_version: int
+    path: str
+    """On the service's machine."""
+    sha256: str
+    """Of the adapter's or the model's weights file."""
+
+
+class WarningEvent(WireModel):
+    """Something failed that the job survived: named, counted, with the traceback where there is one."""
+
+    type: Literal["warning"] = "warning"
+    name: str
+    message: str
+    count: int = 1
+    step: int = 0
+
+
+EventBody = Annotated[
+    StateEvent | StepEvent | EpisodeEvent | CheckpointEvent | WarningEvent, Field(discriminator="type")
+]
+
+
+class Event(WireModel):
+    """One line of a job's log; `seq` is 1, 2, 3, ... within the job and never reused."""
+
+    seq: int
+    job_id: str
+    time: float
+    body: EventBody
+
+
+class CheckpointView(WireModel):
+    """A checkpoint that is still there."""
+
+    step: int
+    policy_version: int
+    path: str
+    sha256: str
+    files: dict[str, int]
+    """Name to size in bytes."""
+
+
+# --- rollout workers ---------------------------------------------------------------------------------------------
+
+
+class EpisodeRequest(WireModel):
+    """One episode to play, leased to one worker."""
+
+    job_id: str
+    episode_id: str
+    """`{job_id}:{step}:{index}`; the same on every re-issue, so a result counts once."""
+    step: int
+    index: int
+    group: int
+    environment: EnvironmentRef
+    seed: int
+    """For `env.reset(seed=...)`; equal within a group."""
+    task_index: int | None = None
+    sampling_seed: int
+    """Turn k samples with seed `sampling_seed + k`."""
+    model: str
+    """Whose renderer turns the messages into ids."""
+    policy: str
+    """Policy id, to be put into `SampleRequest.policy`."""
+    policy_version: int
+    sampling: Sampling
+    limits: Limits
+    system_prompt: str | None = None
+    lease_id: str
+    lease_seconds: float
+
+
+class LeaseRequest(WireModel):
+    """A worker asks for episodes and says that it lives; it waits up to `wait_seconds` for some."""
+
+    worker_id: str = Field(min_length=1, max_length=100)
+    max_episodes: int = Field(ge=0)
+    """0 only renews."""
+    wait_seconds: float = Field(10.0, ge=0, le=60)
+    renew: list[str] = []
+    """Lease ids of the episodes still being played."""
+
+
+class LeaseReply(WireModel):
+    """The episodes, and whether more can come."""
+
+    episodes: list[EpisodeRequest]
+    lost: list[str] = []
+    """Lease ids from `renew` that are void: stop playing these."""
+    job_state: JobState
+
+
+class EpisodeResult(WireModel):
+    """What became of an episode."""
+
+    episode_id: str
+    lease_id: str
+    trajectory: Trajectory
+
+
+class SubmitRequest(WireModel):
+    """Results handed in; answered only when they are durable."""
+
+    worker_id: str = Field(min_length=1, max_length=100)
+    results: list[EpisodeResult] = Field(max_length=10_000)
+
+
+class SubmitReply(WireModel):
+    """One verdict per result, in order: `accepted`, `duplicate` or `stale` (the lease was lost)."""
+
+    verdicts: list[Literal["accepted", "duplicate", "stale"]]
+
+
+# --- sampling ----------------------------------------------------------------------------------------------------
+
+
+class SampleRequest(WireModel):
+    """Tokens wanted after a prompt of token ids."""
+
+    request_id: str = Field(min_length=1, max_length=200)
+    policy: str
+    """A job id (the policy it trains) or a model's name."""
+    policy_version: int | None = None
+    """None takes the newest published one; 0 is the untrained model."""
+    prompt_ids: list[int] = Field(min_length=1)
+    max_tokens: int = Field(ge=1)
+    temperature: float = Field(1.0, ge=0, le=10)
+    """0 takes the likeliest token; its logprobs are those of temperature 1."""
+    seed: int = Field(0, ge=0, lt=2**64)
+    stop_ids: list[int] = []
+    """Sampling ends with the first of these, which is part of the answer."""
+    session_id: str = ""
+    """Requests of one episode share it, so that the next turn finds its cache; empty means no next turn."""
+
+
+class Completion(WireModel):
+    """The tokens sampled for one request."""
+
+    request_id: str
+    token_ids: list[int]
+    sampling_logprobs: list[float]
+    """In nats, at the request's temperature; same length as `token_ids`."""
+    finish_reason: Literal["stop", "length"]
+    policy_version: int
+
+
+class SampleFailure(WireModel):
+    """A request for tokens that was not fulfilled."""
+
+    request_id: str
+    error: ErrorView
+
+
+class SampleBatch(WireModel):
+    """The body of `POST /v1/sample`; answered by one JSON line per request, in the order they finish."""
+
+    requests: list[SampleRequest] = Field(min_length=1, max_length=4096)
+
+
+# --- models ------------------------------------------------------------------------------------------------------
+
+
+class RendererBundle(WireModel):
+    """What a client needs to turn messages into a model's token ids, and back."""
+
+    model: str
+    tokenizer_json: str
+    chat_template: str
+    special_tokens: dict[str, str] = {}
+    """bos_token, eos_token, ... as the chat template names them."""
+    stop_ids: list[int]
+    """Token ids that end an answer."""
+    context_length: int
+    sha256: str
+
+
+class ModelView(WireModel):
+    """A model that the service offers."""
+
+    name: str
+    parameters: int | None = None
+    context_length: int
+    description: str = ""
+
+
+class HealthView(WireModel):
+    """Whether the service answers, and what it still waits for."""
+
+    status: Literal["ok", "degraded"]
+    version: str
+    waiting_for: list[str] = []
+    """Parts that are not there at the moment: `scheduler`, `pool:nano`, ..."""
+
+
