@@ -1,0 +1,41 @@
+# `make demo` and `make test` need only Python >= 3.11, git and make; everything else goes into .venv.
+PY := .venv/bin/python
+PACKS := $(wildcard envs/*/pyproject.toml)
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check lint fast bench serve nano clean
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+install:  ## make .venv with everything in it (done by the other targets when needed)
+	@bash scripts/install.sh
+
+demo: install  ## start the service, train tic-tac-toe, show the result, stop what was started
+	@$(PY) scripts/demo.py
+
+test: install  ## run the whole test-suite
+	@$(PY) -m pytest
+
+check: lint fast  ## what every commit must pass: format, lint, types, import rules, fast tests
+
+lint: install
+	@$(PY) -m ruff format --check .
+	@$(PY) -m ruff check .
+	@$(PY) -m mypy
+	@.venv/bin/lint-imports
+
+fast: install
+	@$(PY) -m pytest -m "not service and not slow"
+
+bench: install  ## measure the figures of the README and write benchmarks/results/
+	@$(PY) -m benchmarks
+
+serve: install  ## start the service on this machine
+	@.venv/bin/tinkergym serve
+
+nano: install  ## make the nano model again, from the seed
+	@$(PY) scripts/make_nano.py
+
+clean:  ## remove .venv and caches
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info envs/*/*.egg-info

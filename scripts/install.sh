@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Makes .venv with the SDK, the service, the packs and the development tools. Safe to repeat: when nothing
+# changed it returns at once; when it fails it removes what it began, so that no half-made .venv stays behind.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+TORCH_VERSION=2.13.0
+say() { printf 'install: %s\n' "$*"; }
+die() { printf 'install: %s\n' "$*" >&2; exit 1; }
+
+# --- is there anything to do? -------------------------------------------------------------------------------------
+fingerprint=$(cat pyproject.toml constraints.txt scripts/install.sh envs/*/pyproject.toml | sha256sum | cut -d' ' -f1)
+stamp=.venv/.complete
+[ -f "$stamp" ] && [ "$(cat "$stamp")" = "$fingerprint $PWD" ] && exit 0
+
+# --- which Python? ------------------------------------------------------------------------------------------------
+python=""
+for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11; do
+    [ -n "$candidate" ] && command -v "$candidate" >/dev/null 2>&1 || continue
+    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$candidate; break; fi
+done
+[ -n "$python" ] || die "no Python >= 3.11 found; install one or name it: make PYTHON=/path/to/python3 test"
+"$python" -c 'import ensurepip, venv' 2>/dev/null ||
+    die "$python cannot make virtual environments; on Debian or Ubuntu: apt-get install python3-venv"
+free_kib=$(df -Pk . | awk 'NR==2{print $4}')
+[ "$free_kib" -gt 3000000 ] || die "needs 3 GB of free disk here, $((free_kib / 1024)) MB are left"
+
+# --- from here on a failure removes .venv -------------------------------------------------------------------------
+log=$(mktemp)
+finished=no
+trap 'code=$?; if [ $finished = no ]; then rm -rf .venv; [ -s "$log" ] && tail -n 25 "$log" >&2;
+      printf "install: failed; .venv was removed, so the next run starts clean\n" >&2; [ $code -ne 0 ] || code=1; fi;
+      rm -f "$log"; exit $code' EXIT
+trap 'exit 130' INT TERM
+
+if [ -f "$stamp" ] && [ "$(sed 's/^[^ ]* //' "$stamp")" = "$PWD" ]; then
+    say "bringing .venv up to date"
+    rm "$stamp"
+else
+    rm -rf .venv
+    say "making .venv with $("$python" --version) (once; about two minutes)"
+    "$python" -m venv .venv
+fi
+pip() { .venv/bin/python -m pip --disable-pip-version-check "$@" >>"$log" 2>&1; }
+
+# --- torch: a CPU build unless there is an NVIDIA GPU -------------------------------------------------------------
+has_gpu() { [ -e /proc/driver/nvidia/version ] || { command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q GPU; }; }
+if .venv/bin/python -c 'import torch' 2>/dev/null; then
+    : # an up-to-date run keeps the build that is there
+elif has_gpu; then
+    say "torch for the NVIDIA GPU of this machine"
+    pip install "torch==$TORCH_VERSION"
+elif [ "$(uname -s)" = Darwin ]; then
+    say "torch $TORCH_VERSION"
+    pip install "torch==$TORCH_VERSION"
+elif pip install --dry-run --no-deps --no-index "torch==$TORCH_VERSION"; then
+    # A build lies in pip's configured find-links; pip prefers its local version (`+cpu`) to the registry's.
+    say "torch $TORCH_VERSION from the configured find-links"
+    pip install "torch==$TORCH_VERSION"
+else
+    say "torch $TORCH_VERSION, CPU build"
+    pip install "torch==$TORCH_VERSION" --index-url https://download.pytorch.org/whl/cpu ||
+        die "no CPU build of torch $TORCH_VERSION could be found: neither in pip's find-links nor at download.pytorch.org"
+fi
+if ! has_gpu && .venv/bin/python -m pip list 2>/dev/null | grep -qiE '^nvidia-|^triton '; then
+    [ "$(uname -s)" = Darwin ] || die "CUDA packages came along though this machine has no NVIDIA GPU"
+fi
+
+# --- everything else; torch is pinned so that no requirement can exchange it ---------------------------------------
+say "tinkergym, the service, the packs and the tools"
+installed_torch=$(.venv/bin/python -c 'from importlib.metadata import version; print(version("torch"))')
+printf 'torch==%s\n' "$installed_torch" >.venv/torch.txt
+packs=(); for pack in envs/*/pyproject.toml; do packs+=(-e "$(dirname "$pack")"); done
+pip install -c constraints.txt -c .venv/torch.txt -e ".[backend,dev,plot]"
+pip install -c constraints.txt -c .venv/torch.txt --no-deps "${packs[@]}"
+.venv/bin/python -c 'import torch, transformers, peft, ray, tinkergym' >>"$log" 2>&1
+
+printf '%s' "$fingerprint $PWD" >"$stamp"
+finished=yes
+say "done"
