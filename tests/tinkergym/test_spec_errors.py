@@ -1,0 +1,49 @@
+import math
+
+import pytest
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.spec_errors import parse_spec
+from tinkergym.wire import FullParameters
+
+GOOD = {"environment": {"id": "board/TicTacToeVs-v0"}, "steps": 3}
+
+
+def refusal(**settings) -> InvalidRequestError:
+    with pytest.raises(InvalidRequestError) as caught:
+        parse_spec({**GOOD, **settings})
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("settings", "field", "text"),
+    [
+        ({"stepps": 1}, "stepps", "did you mean steps"),
+        ({"steps": 0}, "steps", "greater than or equal to 1"),
+        ({"algorithm": {"group_sizee": 3}}, "algorithm.group_sizee", "did you mean group_size"),
+        ({"algorithm": {"group_size": 1}}, "algorithm.group_size", "raise group_size or choose"),
+        ({"algorithm": {"baseline": "grop"}}, "algorithm.baseline", "did you mean 'group'"),
+        ({"adapter": {"kind": "lorra"}}, "adapter.kind", "did you mean 'lora'"),
+        ({"adapter": {"kind": "lora", "rnk": 3}}, "adapter.rnk", "did you mean rank"),
+        ({"adapter": {}}, "adapter", "needs 'kind'"),
+        ({"rollout": "clent"}, "rollout", "did you mean 'client'"),
+        ({"sampling": {"temperature": math.nan}}, "sampling.temperature", "finite"),
+        ({"environment": {"id": "a", "kwargs": {"x": math.inf}}}, "environment.kwargs.x", "finite"),
+        ({"zzz": 1}, "zzz", "known settings: kind, environment"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_the_reason_and_what_to_do(settings, field, text):
+    error = refusal(**settings)
+    assert error.field == field
+    assert text in str(error)
+
+
+def test_every_wrong_setting_of_a_request_is_mentioned_at_once():
+    error = refusal(steps=0, modl="nano", seed=-1)
+    assert error.field == "steps"
+    assert "modl: unknown setting, did you mean model?" in error.hint
+    assert "seed: must be greater" in error.hint
+
+
+def test_models_are_taken_as_settings_too():
+    assert parse_spec({**GOOD, "adapter": FullParameters()}).adapter == FullParameters()

@@ -1,0 +1,171 @@
+"""From pydantic's validation errors to one sentence that names the setting, the reason and what to do.
+
+Client and gateway share it, so a wrong setting reads the same wherever it is caught.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.wire import JobSpec
+
+MOST_SHOWN = 4
+"""Further errors of the same request are counted, not listed."""
+
+JSON_TAGS = frozenset({"list", "dict", "str", "bool", "int", "float"})
+"""What pydantic adds to the path of a `JsonValue` to say as which kind it tried to read it."""
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def parse_spec(settings: Mapping[str, Any]) -> JobSpec:
+    """Check the settings of a job and fill in the defaults.
+
+    Raises:
+        InvalidRequestError: with the dotted name of the setting in `field`.
+    """
+    return parse(JobSpec, settings)
+
+
+def parse(model: type[Model], settings: Mapping[str, Any]) -> Model:
+    """Check `settings` against any model of the wire, with errors a person can act on.
+
+    Raises:
+        InvalidRequestError: with the dotted name of the setting in `field`.
+    """
+    try:
+        return model.model_validate(_plain(settings))
+    except ValidationError as error:
+        raise explain(error, model) from None
+
+
+def explain(error: ValidationError, model: type[BaseModel]) -> InvalidRequestError:
+    """Say what is wrong with the input of `model`: the first error in full, the others in brief.
+
+    Args:
+        error: What pydantic raised while validating `model`.
+        model: The outermost model, whose field names give the close matches.
+    """
+    details = error.errors(include_url=False, include_context=True)
+    first, *others = [_explain_one(detail, model) for detail in details]
+    if not others:
+        return first
+    brief = [
+        f"{other.field}: {other.message}" + (f", {other.hint}" if other.hint.startswith("did you") else "")
+        for other in others[:MOST_SHOWN]
+    ]
+    if len(others) > MOST_SHOWN:
+        brief.append(f"{len(others) - MOST_SHOWN} more")
+    hint = f"{first.hint}; " if first.hint else ""
+    return InvalidRequestError(first.message, hint=f"{hint}also wrong: {'; '.join(brief)}", field=first.field)
+
+
+def _explain_one(detail: ErrorDetails, model: type[BaseModel]) -> InvalidRequestError:
+    path, parent = _locate(detail["loc"], model)
+    context, got, field, hint = detail.get("ctx", {}), detail["input"], ".".join(path), ""
+    tag_field = str(context.get("discriminator", "kind")).strip("'")
+    match detail["type"]:
+        case "extra_forbidden":
+            message, hint = "unknown setting", _close(path[-1], list(parent.model_fields) if parent else [])
+        case "missing":
+            message = "is required and was not given"
+        case "literal_error" | "enum":
+            message = f"must be {context['expected']}, not {_short(got)}"
+            hint = _close_value(got, context["expected"])
+        case "union_tag_invalid":
+            message = f"must be one of {context['expected_tags']}, not {context['tag']!r}"
+            hint = _close_value(context["tag"], context["expected_tags"])
+            field = f"{field}.{tag_field}" if field else tag_field
+        case "union_tag_not_found":
+            message = f"needs {tag_field!r} to say which one, got {_short(got)}"
+        case "value_error":
+            return _from_validator(detail["msg"].removeprefix("Value error, "), field, parent)
+        case _:
+            reason = detail["msg"].removeprefix("Input ").replace("should be", "must be", 1)
+            message = f"{reason}, not {_short(got)}"
+    return InvalidRequestError(message, hint=hint, field=field)
+
+
+def _from_validator(message: str, field: str, parent: type[BaseModel] | None) -> InvalidRequestError:
+    """Read our own validators' sentences: `<setting> <reason>; <what to do>`."""
+    reason, _, hint = message.partition("; ")
+    setting, _, rest = reason.partition(" ")
+    if parent is not None and setting in parent.model_fields and rest:
+        field, reason = (f"{field}.{setting}" if field else setting), rest
+    return InvalidRequestError(reason, hint=hint, field=field)
+
+
+def _locate(
+    location: tuple[int | str, ...], model: type[BaseModel]
+) -> tuple[list[str], type[BaseModel] | None]:
+    """Return the path in the user's words, without union tags, and the model its last name belongs to."""
+    path: list[str] = []
+    candidates: list[type[BaseModel]] = [model]
+    for part in location:
+        tagged = [c for c in candidates if part in {*_tags(c), c.__name__}] if isinstance(part, str) else []
+        if tagged and not (len(candidates) == 1 and part in candidates[0].model_fields):
+            candidates = tagged  # pydantic puts the union's tag into the path; nobody writes it there
+            continue
+        if path[-2:-1] == ["kwargs"] and part in JSON_TAGS:
+            continue
+        path.append(str(part))
+        inner = [found for c in candidates if part in c.model_fields for found in _models_in(c, str(part))]
+        if inner:
+            candidates = inner
+    return path, candidates[0] if len(candidates) == 1 else None
+
+
+def _models_in(model: type[BaseModel], field: str) -> Iterator[type[BaseModel]]:
+    yield from _models(model.model_fields[field].annotation)
+
+
+def _models(annotation: object) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    elif get_origin(annotation) in {Union, types.UnionType, Annotated, list}:
+        for part in get_args(annotation):
+            yield from _models(part)
+
+
+def _tags(model: type[BaseModel]) -> list[str]:
+    """Return the values of the fields that tell the members of a union apart (`kind`, `name`, `type`)."""
+    return [
+        str(value)
+        for field in model.model_fields.values()
+        if get_origin(field.annotation) is Literal
+        for value in get_args(field.annotation)
+    ]
+
+
+def _close(name: str, known: list[str]) -> str:
+    matches = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    if matches:
+        return f"did you mean {' or '.join(matches)}?"
+    return f"known settings: {', '.join(known)}" if known else ""
+
+
+def _close_value(got: object, choices: object) -> str:
+    words = [word.strip("' ") for word in str(choices).replace(" or ", ",").split(",")]
+    matches = difflib.get_close_matches(str(got), words, n=1, cutoff=0.6)
+    return f"did you mean {matches[0]!r}?" if matches else ""
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _plain(value: Any) -> Any:
+    """Turn models inside the settings into dicts, so that a subclass or a copy is checked as what it says."""
+    if isinstance(value, BaseModel):
+        return value.model_dump()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return value
