@@ -1,0 +1,17 @@
+"""Errors that only the service's own processes see; those that reach a client stand in `tinkergym.errors`."""
+
+from __future__ import annotations
+
+from tinkergym.errors import ConflictError, TinkerGymError
+
+
+class LeaseLostError(ConflictError):
+    """A worker wrote under a lease that it no longer holds; nothing of the write was kept."""
+
+
+class ConfigError(TinkerGymError):
+    """The operator's settings cannot be used; the service does not start."""
+
+
+class StartError(TinkerGymError):
+    """The service cannot start on this machine as it is: port taken, folder not writable, already running."""

@@ -1,0 +1,136 @@
+"""The connection to SQLite: how transactions begin, how durable they are, and what its errors mean.
+
+Knows nothing of jobs. Every write transaction takes the write lock when it begins (`BEGIN IMMEDIATE`): a
+deferred one finds out in the middle that another process was faster, and can then only fail.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from backend.errors import ConfigError
+from tinkergym.errors import InternalServiceError, ServiceUnavailableError, StorageFullError, TinkerGymError
+
+BUSY_TIMEOUT_SECONDS = 15.0
+"""How long a writer waits for another process's transaction; ours take milliseconds."""
+
+
+class Database:
+    """One SQLite file, shared by the service's processes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            # Readable by the owner only, and so are the -wal and -shm files, which take the same mode.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        except OSError as error:
+            raise _file_error(path, error) from error
+        self._engine = create_engine(f"sqlite:///{path}", pool_size=8, max_overflow=32)
+        event.listen(self._engine, "connect", _configure)
+        event.listen(self._engine, "begin", _begin)
+        self._writer: Engine = self._engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")
+        # Threads of one process queue here, in order; SQLite's own waiting polls and is unfair.
+        self._write_lock = threading.Lock()
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A consistent snapshot; never waits for a writer."""
+        with _translated(self.path), self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction that is durable (synced to the disk) when the block ends, or never happened."""
+        with self._write_lock, _translated(self.path), self._writer.begin() as connection:
+            yield connection
+
+    def close(self) -> None:
+        """Close all connections that are not in use."""
+        self._engine.dispose()
+
+
+def sqlite_path(url: str) -> Path:
+    """Return the file behind a `sqlite:///` URL.
+
+    Raises:
+        ConfigError: It is another database, or one in memory, which the service's processes could not share.
+    """
+    hint = "use sqlite:////absolute/path/to/tinkergym.sqlite3"
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise ConfigError(f"{url!r} is no database URL", hint=hint, field="database_url") from error
+    if parsed.get_backend_name() != "sqlite":
+        raise ConfigError(
+            f"{parsed.get_backend_name()!r} is not supported, only sqlite is", hint=hint, field="database_url"
+        )
+    if not parsed.database or parsed.database == ":memory:":
+        raise ConfigError(
+            "the processes of the service need a file to share", hint=hint, field="database_url"
+        )
+    return Path(parsed.database)
+
+
+def _configure(connection: sqlite3.Connection, _record: object) -> None:
+    connection.isolation_level = None  # Python would begin transactions by itself, deferred.
+    connection.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_SECONDS * 1000)}")
+    connection.execute("PRAGMA journal_mode = WAL")
+    # WAL's default of NORMAL may lose the last commits with the power; what we acknowledged must stay.
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql(connection.get_execution_options().get("sqlite_begin", "BEGIN"))
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except DBAPIError as error:
+        raise _typed(path, error.orig) from error
+    except PoolTimeoutError as error:
+        raise ServiceUnavailableError("too many requests wait for the database", hint="try again") from error
+
+
+def _typed(path: Path, error: Any) -> TinkerGymError:
+    code = getattr(error, "sqlite_errorcode", 0)
+    primary = code & 0xFF  # the upper bits say more exactly where
+    if primary == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:
+        return StorageFullError(
+            f"no space is left for the database {path}",
+            hint="free some space; nothing that was saved is lost",
+        )
+    if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+        return ServiceUnavailableError(
+            f"the database was locked for {BUSY_TIMEOUT_SECONDS:.0f} s by another process", hint="try again"
+        )
+    if primary in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM}:
+        return InternalServiceError(
+            f"the database {path} cannot be written: {error}", hint="check the owner and mode of its folder"
+        )
+    if primary in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
+        return InternalServiceError(
+            f"{path} is damaged or no database: {error}", hint="restore it from a backup, or move it away"
+        )
+    return InternalServiceError(f"the database refused an operation: {error}")
+
+
+def _file_error(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"the database {path} cannot be opened: {error.strerror or error}",
+        hint="choose a data_dir that you can write to",
+        field="database_url",
+    )

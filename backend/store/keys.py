@@ -1,0 +1,112 @@
+"""API keys and the tenants that they speak for."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import select, update
+from sqlalchemy.dialects.sqlite import insert
+
+from backend.store.database import Database
+from backend.store.tables import api_keys, tenants
+from tinkergym.errors import NotFoundError
+
+_PREFIX = "tg-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey:
+    """What is known of a key; the key itself is not."""
+
+    key_id: str
+    tenant_id: str
+    name: str
+    created_at: float
+    revoked_at: float | None
+
+
+class KeyStore:
+    """Creates, checks and revokes keys."""
+
+    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
+        self._db = database
+        self._clock = clock
+
+    def ensure_tenant(self, tenant_id: str, name: str = "") -> None:
+        """Create the tenant unless it is there."""
+        with self._db.write() as connection:
+            connection.execute(
+                insert(tenants)
+                .values(tenant_id=tenant_id, name=name or tenant_id, created_at=self._clock())
+                .on_conflict_do_nothing()
+            )
+
+    def create(self, tenant_id: str, name: str) -> str:
+        """Make a key for a tenant (created if need be) and return it: the only time that it can be read."""
+        self.ensure_tenant(tenant_id)
+        key = _PREFIX + secrets.token_urlsafe(32)
+        with self._db.write() as connection:
+            connection.execute(
+                api_keys.insert().values(
+                    key_id=f"key-{secrets.token_hex(6)}",
+                    sha256=_sha256(key),
+                    tenant_id=tenant_id,
+                    name=name,
+                    created_at=self._clock(),
+                )
+            )
+        return key
+
+    def tenant_of(self, key: str) -> str | None:
+        """Return whom the key speaks for, or None for one that is unknown or revoked."""
+        if not key.startswith(_PREFIX):
+            return None
+        with self._db.read() as connection:
+            # Looked up by its hash, so timing tells nothing about keys that exist.
+            return connection.execute(
+                select(api_keys.c.tenant_id).where(
+                    api_keys.c.sha256 == _sha256(key), api_keys.c.revoked_at.is_(None)
+                )
+            ).scalar_one_or_none()
+
+    def list(self, tenant_id: str) -> list[ApiKey]:
+        """Return the tenant's keys, oldest first, revoked ones included."""
+        with self._db.read() as connection:
+            rows = connection.execute(
+                select(api_keys).where(api_keys.c.tenant_id == tenant_id).order_by(api_keys.c.created_at)
+            )
+            return [
+                ApiKey(
+                    key_id=row.key_id,
+                    tenant_id=row.tenant_id,
+                    name=row.name,
+                    created_at=row.created_at,
+                    revoked_at=row.revoked_at,
+                )
+                for row in rows
+            ]
+
+    def revoke(self, key_id: str) -> None:
+        """Make a key void from now on.
+
+        Raises:
+            NotFoundError: There is no such key.
+        """
+        with self._db.write() as connection:
+            changed = connection.execute(
+                update(api_keys)
+                .where(api_keys.c.key_id == key_id, api_keys.c.revoked_at.is_(None))
+                .values(revoked_at=self._clock())
+            ).rowcount
+            if not changed and not connection.scalar(
+                select(api_keys.c.key_id).where(api_keys.c.key_id == key_id)
+            ):
+                raise NotFoundError(f"there is no key {key_id}")
+
+
+def _sha256(key: str) -> str:
+    # Not a slow password hash: the key has 256 random bits, there is nothing to guess.
+    return hashlib.sha256(key.encode()).hexdigest()

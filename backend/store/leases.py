@@ -1,0 +1,192 @@
+"""Which worker runs which job: taking, keeping, handing back and taking over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, and_, or_, select, update
+
+from backend.errors import LeaseLostError
+from backend.store.database import Database
+from backend.store.records import (
+    FINAL_STATES,
+    JobLease,
+    QueuedJob,
+    enter_state,
+    fenced,
+    job_row,
+    job_view,
+)
+from backend.store.tables import jobs
+from tinkergym.errors import NotFoundError
+from tinkergym.wire import ErrorView, JobSpec, JobState, JobView, StateEvent
+
+
+class LeaseStore:
+    """The part of the service's store that the scheduler works with."""
+
+    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
+        self._db = database
+        self._clock = clock
+
+    def job(self, job_id: str) -> JobView:
+        """Return any tenant's job.
+
+        Raises:
+            NotFoundError: There is none.
+        """
+        with self._db.read() as connection:
+            row = job_row(connection, job_id)
+        if row is None:
+            raise NotFoundError(f"there is no job {job_id!r}")
+        return job_view(row)
+
+    def queued_jobs(self) -> list[QueuedJob]:
+        """Return the jobs that wait for a worker, oldest first."""
+        with self._db.read() as connection:
+            rows = connection.execute(
+                select(jobs).where(jobs.c.state == JobState.QUEUED).order_by(jobs.c.number)
+            )
+            return [
+                QueuedJob(
+                    job_id=row.job_id,
+                    tenant_id=row.tenant_id,
+                    spec=JobSpec.model_validate_json(row.spec),
+                    created_at=row.created_at,
+                )
+                for row in rows
+            ]
+
+    def jobs_with_expired_lease(self, now: float) -> list[str]:
+        """Return the jobs whose worker has fallen silent."""
+        with self._db.read() as connection:
+            return list(connection.scalars(select(jobs.c.job_id).where(_expired(now))))
+
+    def acquire(self, job_id: str, worker_id: str, lease_seconds: float, now: float) -> JobLease | None:
+        """Take a job that is queued or whose lease ran out; None if another was faster or it was cancelled.
+
+        The job enters `starting` and its attempt is counted. `worker_id` is the id of the pool that runs it,
+        so that the gateway finds the way there.
+        """
+        with self._db.write() as connection:
+            row = job_row(connection, job_id)
+            if row is None or row.cancel_requested or not _free(row, now):
+                return None
+            lease = JobLease(
+                job_id=job_id,
+                worker_id=worker_id,
+                epoch=row.epoch + 1,
+                attempt=row.attempt + 1,
+                spec=JobSpec.model_validate_json(row.spec),
+                tenant_id=row.tenant_id,
+                expires_at=now + lease_seconds,
+            )
+            enter_state(
+                connection,
+                row,
+                self._clock(),
+                StateEvent(state=JobState.STARTING, attempt=lease.attempt),
+                worker_id=worker_id,
+                epoch=lease.epoch,
+                attempt=lease.attempt,
+                lease_expires_at=lease.expires_at,
+            )
+            return lease
+
+    def renew(self, lease: JobLease, lease_seconds: float, now: float) -> JobLease:
+        """Keep the job. A late renewal counts as long as nobody else took it.
+
+        Raises:
+            LeaseLostError: The job ended, was queued again or has another worker.
+        """
+        with self._db.write() as connection:
+            fenced(connection, lease)
+            renewed = replace(lease, expires_at=now + lease_seconds)
+            connection.execute(
+                update(jobs).where(jobs.c.job_id == lease.job_id).values(lease_expires_at=renewed.expires_at)
+            )
+            return renewed
+
+    def release(self, lease: JobLease, back_to_queue: bool, reason: str = "") -> None:
+        """Give the job up: into the queue, or (when it has ended or is left to time out) just the lease.
+
+        A lease that is lost already is no error.
+        """
+        with self._db.write() as connection:
+            try:
+                row = fenced(connection, lease)
+            except LeaseLostError:
+                return
+            if back_to_queue:
+                _queue_again(connection, row, self._clock(), reason or "its worker stopped")
+            else:
+                # Not yet ended and not queued: the next look for silent workers finds it.
+                connection.execute(
+                    update(jobs)
+                    .where(jobs.c.job_id == lease.job_id)
+                    .values(lease_expires_at=0.0, worker_id=None, epoch=row.epoch + 1)
+                )
+
+    def requeue_expired(self, now: float) -> list[str]:
+        """Put the jobs of silent workers back into the queue; those whose cancellation was asked for end.
+
+        Returns:
+            The jobs that wait for a worker again.
+        """
+        if not self.jobs_with_expired_lease(now):  # the usual case takes no write lock
+            return []
+        queued = []
+        with self._db.write() as connection:
+            for row in connection.execute(select(jobs).where(_expired(now))).all():
+                if row.cancel_requested:
+                    body = StateEvent(state=JobState.CANCELLED, reason="cancelled", attempt=row.attempt)
+                    _finish(connection, row, self._clock(), body)
+                else:
+                    reason = "its worker fell silent; resumes from the last checkpoint"
+                    _queue_again(connection, row, self._clock(), reason)
+                    queued.append(row.job_id)
+        return queued
+
+    def cancel_requested(self, job_id: str) -> bool:
+        """Say whether the tenant asked for the job's end."""
+        with self._db.read() as connection:
+            return bool(connection.scalar(select(jobs.c.cancel_requested).where(jobs.c.job_id == job_id)))
+
+    def finish_unleased(
+        self, job_id: str, state: JobState, reason: str, error: ErrorView | None = None
+    ) -> bool:
+        """End a job that no worker holds; False if one does or it has ended already."""
+        assert state.final
+        with self._db.write() as connection:
+            now = self._clock()
+            row = job_row(connection, job_id)
+            if row is None or not _free(row, now):
+                return False
+            body = StateEvent(state=state, reason=reason, error=error, attempt=row.attempt)
+            _finish(connection, row, now, body)
+            return True
+
+
+def _expired(now: float) -> ColumnElement[bool]:
+    return and_(
+        jobs.c.state.not_in([*FINAL_STATES, JobState.QUEUED.value]),
+        or_(jobs.c.lease_expires_at.is_(None), jobs.c.lease_expires_at <= now),
+    )
+
+
+def _free(row: Row[Any], now: float) -> bool:
+    if row.state in FINAL_STATES:
+        return False
+    return row.state == JobState.QUEUED or row.lease_expires_at is None or row.lease_expires_at <= now
+
+
+def _queue_again(connection: Connection, row: Row[Any], now: float, reason: str) -> None:
+    body = StateEvent(state=JobState.QUEUED, reason=reason, attempt=row.attempt)
+    # The epoch grows here too: the old worker may still be alive, only slow.
+    enter_state(connection, row, now, body, worker_id=None, lease_expires_at=None, epoch=row.epoch + 1)
+
+
+def _finish(connection: Connection, row: Row[Any], now: float, body: StateEvent) -> None:
+    enter_state(connection, row, now, body, worker_id=None, lease_expires_at=None, epoch=row.epoch + 1)

@@ -1,0 +1,83 @@
+"""Which parts of the service are alive, where pools listen, and for which models one is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.dialects.sqlite import insert
+
+from backend.store.database import Database
+from backend.store.records import PoolRecord
+from backend.store.tables import parts, pools, wanted_pools
+
+
+class PartStore:
+    """The part of the service's store that its processes find each other by."""
+
+    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
+        self._db = database
+        self._clock = clock
+
+    def register_pool(self, pool_id: str, model: str, socket_path: str, token: str, now: float) -> None:
+        """Say where a pool listens; registering again replaces."""
+        row = {"model": model, "socket_path": socket_path, "token": token, "seen_at": now}
+        with self._db.write() as connection:
+            connection.execute(
+                insert(pools)
+                .values(pool_id=pool_id, **row)
+                .on_conflict_do_update(index_elements=["pool_id"], set_=row)
+            )
+
+    def touch_pool(self, pool_id: str, now: float) -> bool:
+        """Say that a pool lives; False if it is not registered (any more)."""
+        with self._db.write() as connection:
+            changed = connection.execute(update(pools).where(pools.c.pool_id == pool_id).values(seen_at=now))
+            return changed.rowcount > 0
+
+    def remove_pool(self, pool_id: str) -> None:
+        """Forget a pool."""
+        with self._db.write() as connection:
+            connection.execute(delete(pools).where(pools.c.pool_id == pool_id))
+
+    def pools(self, now: float, max_age: float = 30.0) -> list[PoolRecord]:
+        """Return the pools that showed life in the last `max_age` seconds, the most recent first."""
+        with self._db.read() as connection:
+            rows = connection.execute(
+                select(pools).where(pools.c.seen_at >= now - max_age).order_by(pools.c.seen_at.desc())
+            )
+            return [PoolRecord(**row._mapping) for row in rows]
+
+    def want_pool(self, model: str, now: float) -> None:
+        """Ask the scheduler for a pool of this model although no job needs one."""
+        with self._db.write() as connection:
+            connection.execute(
+                insert(wanted_pools)
+                .values(model=model, wanted_at=now)
+                .on_conflict_do_update(index_elements=["model"], set_={"wanted_at": now})
+            )
+
+    def wanted_pools(self, now: float, max_age: float = 60.0) -> list[str]:
+        """Return the models that were asked for in the last `max_age` seconds, the most recent first."""
+        with self._db.read() as connection:
+            return list(
+                connection.scalars(
+                    select(wanted_pools.c.model)
+                    .where(wanted_pools.c.wanted_at >= now - max_age)
+                    .order_by(wanted_pools.c.wanted_at.desc())
+                )
+            )
+
+    def touch_part(self, name: str, now: float) -> None:
+        """Say that a part of the service (`scheduler`) lives."""
+        with self._db.write() as connection:
+            connection.execute(
+                insert(parts)
+                .values(name=name, seen_at=now)
+                .on_conflict_do_update(index_elements=["name"], set_={"seen_at": now})
+            )
+
+    def parts(self, now: float) -> dict[str, float]:
+        """Return for every part that ever lived the seconds since it last said so."""
+        with self._db.read() as connection:
+            return {row.name: now - row.seen_at for row in connection.execute(select(parts))}

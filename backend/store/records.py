@@ -1,0 +1,133 @@
+"""Rows as the rest of the service sees them, and the two steps that every change of a job is made of.
+
+`fenced` proves inside a transaction that the writer still holds the job; `append` writes the next event.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter
+from sqlalchemy import Connection, Row, select, update
+
+from backend.errors import LeaseLostError
+from backend.store.tables import events, jobs
+from tinkergym.wire import ErrorView, Event, EventBody, JobSpec, JobState, JobView, StateEvent
+
+FINAL_STATES = tuple(state.value for state in JobState if state.final)
+
+_BODY: TypeAdapter[EventBody] = TypeAdapter(EventBody)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLease:
+    """A worker's time-limited right to run one job. Every write of the job's loop carries it."""
+
+    job_id: str
+    worker_id: str
+    epoch: int
+    """Grows whenever the job changes hands; a write with an older one is refused."""
+    attempt: int
+    """1 for the first worker that takes the job."""
+    spec: JobSpec
+    tenant_id: str
+    expires_at: float
+    """Unix seconds. From then on another worker may take the job; until one does, this lease still counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedJob:
+    """A job that waits for a worker."""
+
+    job_id: str
+    tenant_id: str
+    spec: JobSpec
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolRecord:
+    """Where a pool worker listens."""
+
+    pool_id: str
+    model: str
+    socket_path: str
+    token: str
+    """Bearer token of its endpoint."""
+    seen_at: float
+
+
+def job_view(row: Row[Any]) -> JobView:
+    """Read a row of `jobs`."""
+    return JobView(
+        job_id=row.job_id,
+        spec=JobSpec.model_validate_json(row.spec),
+        state=JobState(row.state),
+        reason=row.reason,
+        error=None if row.error is None else ErrorView.model_validate_json(row.error),
+        step=row.step,
+        policy_version=row.policy_version,
+        attempt=row.attempt,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        packs=json.loads(row.packs),
+    )
+
+
+def event_view(row: Row[Any]) -> Event:
+    """Read a row of `events`."""
+    return Event(seq=row.seq, job_id=row.job_id, time=row.time, body=_BODY.validate_json(row.body))
+
+
+def job_row(connection: Connection, job_id: str) -> Row[Any] | None:
+    """Read one row of `jobs` in this transaction."""
+    return connection.execute(select(jobs).where(jobs.c.job_id == job_id)).one_or_none()
+
+
+def fenced(connection: Connection, lease: JobLease) -> Row[Any]:
+    """Return the job's row if `lease` is the one that counts.
+
+    Raises:
+        LeaseLostError: The job ended, was queued again, or belongs to another worker by now.
+    """
+    row = job_row(connection, lease.job_id)
+    if row is None or row.epoch != lease.epoch or row.worker_id != lease.worker_id:
+        holder = f"now held by {row.worker_id}" if row is not None and row.worker_id else "now held by nobody"
+        raise LeaseLostError(
+            f"worker {lease.worker_id} lost job {lease.job_id} ({holder})",
+            hint="discard the result and take a new lease; raise lease_seconds if healthy workers see this",
+        )
+    if row.state in FINAL_STATES:
+        raise LeaseLostError(
+            f"job {lease.job_id} already ended as {row.state}", hint="nothing can be added to it any more"
+        )
+    return row
+
+
+def append(connection: Connection, job_id: str, last_seq: int, now: float, body: EventBody) -> Event:
+    """Write the job's next event after `last_seq`, in this transaction."""
+    event = Event(seq=last_seq + 1, job_id=job_id, time=now, body=body)
+    connection.execute(
+        events.insert().values(job_id=job_id, seq=event.seq, time=now, body=body.model_dump_json())
+    )
+    connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(last_seq=event.seq, updated_at=now))
+    return event
+
+
+def enter_state(
+    connection: Connection, row: Row[Any], now: float, body: StateEvent, **columns: object
+) -> Event:
+    """Move the job of `row` into `body.state` and log it, in this transaction; `columns` change along."""
+    connection.execute(
+        update(jobs)
+        .where(jobs.c.job_id == row.job_id)
+        .values(
+            state=body.state.value,
+            reason=body.reason,
+            error=None if body.error is None else body.error.model_dump_json(),
+            **columns,
+        )
+    )
+    return append(connection, row.job_id, row.last_seq, now, body)

@@ -1,0 +1,88 @@
+"""The service's memory: the only truth, and the only place with SQL.
+
+A gateway asks through `tenant(...)`, which sees one tenant; the scheduler and the job loops through
+`service()`, where every write for a job carries its lease. What a method acknowledged is on the disk.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Self
+
+from sqlalchemy import func, select
+
+from backend.errors import ConfigError
+from backend.store.database import Database, sqlite_path
+from backend.store.episodes import EpisodeStore
+from backend.store.journal import JournalStore
+from backend.store.keys import KeyStore
+from backend.store.leases import LeaseStore
+from backend.store.migrations import migrate
+from backend.store.parts import PartStore
+from backend.store.records import JobLease, PoolRecord, QueuedJob
+from backend.store.tables import events
+from backend.store.tenant import TenantStore
+
+__all__ = ["JobLease", "PoolRecord", "QueuedJob", "ServiceStore", "Store", "TenantStore"]
+
+
+class ServiceStore(LeaseStore, JournalStore, EpisodeStore, PartStore):
+    """The store as the scheduler, the job loops and the pools see it."""
+
+
+class Store:
+    """An open database. Threads may share it; a process opens its own."""
+
+    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
+        self._db = database
+        self._clock = clock
+        self.keys = KeyStore(database, clock)
+
+    @classmethod
+    def open(cls, url: str, *, clock: Callable[[], float] = time.time) -> Self:
+        """Open the database behind `url` (`sqlite:///...`), creating or migrating it if need be.
+
+        Args:
+            url: Where it lies.
+            clock: Unix seconds, for the times of events and rows.
+
+        Raises:
+            ConfigError: It cannot be opened, or a newer tinkergym wrote it.
+            StorageFullError: No space is left.
+        """
+        path = sqlite_path(url)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"{path.parent} cannot be made: {error.strerror or error}", field="database_url"
+            ) from error
+        database = Database(path)
+        migrate(database)
+        return cls(database, clock)
+
+    def tenant(self, tenant_id: str) -> TenantStore:
+        """Return the store as one tenant sees it."""
+        return TenantStore(self._db, tenant_id, self._clock)
+
+    def service(self) -> ServiceStore:
+        """Return the store as the service's own parts see it."""
+        return ServiceStore(self._db, self._clock)
+
+    def last_position(self) -> int:
+        """Return the position of the newest event of all jobs; a place to start `jobs_with_news` from."""
+        with self._db.read() as connection:
+            return connection.scalar(select(func.max(events.c.position))) or 0
+
+    def jobs_with_news(self, position: int) -> tuple[int, set[str]]:
+        """Return the newest position, and the jobs with events after `position`: one cheap look for all."""
+        with self._db.read() as connection:
+            rows = connection.execute(
+                select(events.c.position, events.c.job_id).where(events.c.position > position)
+            ).all()
+        return max((row.position for row in rows), default=position), {row.job_id for row in rows}
+
+    def close(self) -> None:
+        """Close the database's connections."""
+        self._db.close()

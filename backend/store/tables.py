@@ -1,0 +1,142 @@
+"""The tables, as they are after the last migration.
+
+JSON that only pydantic reads is kept as text, so that what comes out is to the letter what went in. One row
+of `episodes` holds a whole trajectory: nothing in the service asks for single tokens.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+metadata = MetaData()
+
+schema_version = Table("schema_version", metadata, Column("version", Integer, primary_key=True))
+
+tenants = Table(
+    "tenants",
+    metadata,
+    Column("tenant_id", String, primary_key=True),
+    Column("name", String, nullable=False),
+    Column("created_at", Float, nullable=False),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("key_id", String, primary_key=True),
+    # Only the hash: whoever reads the database cannot speak for a tenant.
+    Column("sha256", String, nullable=False, unique=True),
+    Column("tenant_id", String, ForeignKey("tenants.tenant_id"), nullable=False),
+    Column("name", String, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("revoked_at", Float),
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    # Counts up in order of creation: what the queue and the listing are sorted by.
+    Column("number", Integer, primary_key=True),
+    Column("job_id", String, nullable=False, unique=True),
+    Column("tenant_id", String, ForeignKey("tenants.tenant_id"), nullable=False),
+    Column("idempotency_key", String),
+    Column("spec", Text, nullable=False),
+    Column("packs", Text, nullable=False),
+    Column("state", String, nullable=False),
+    Column("reason", Text, nullable=False, default=""),
+    Column("error", Text),
+    Column("step", Integer, nullable=False, default=0),
+    Column("policy_version", Integer, nullable=False, default=0),
+    Column("attempt", Integer, nullable=False, default=0),
+    Column("cancel_requested", Boolean, nullable=False, default=False),
+    # The lease. `epoch` grows with every change of hands and fences off whoever held the job before.
+    Column("epoch", Integer, nullable=False, default=0),
+    Column("worker_id", String),
+    Column("lease_expires_at", Float),
+    Column("last_seq", Integer, nullable=False, default=0),
+    Column("created_at", Float, nullable=False),
+    Column("updated_at", Float, nullable=False),
+    UniqueConstraint("tenant_id", "idempotency_key"),
+    Index("jobs_by_tenant", "tenant_id", "number"),
+    Index("jobs_by_state", "state", "number"),
+    sqlite_autoincrement=True,
+)
+
+events = Table(
+    "events",
+    metadata,
+    # Grows over all jobs in order of commit (SQLite has one writer), so that one look finds what is new.
+    Column("position", Integer, primary_key=True),
+    Column("job_id", String, ForeignKey("jobs.job_id"), nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("time", Float, nullable=False),
+    Column("body", Text, nullable=False),
+    UniqueConstraint("job_id", "seq"),
+    sqlite_autoincrement=True,
+)
+
+episodes = Table(
+    "episodes",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("job_id", String, ForeignKey("jobs.job_id"), nullable=False),
+    Column("episode_id", String, nullable=False),
+    Column("step", Integer, nullable=False),
+    # zlib over the EpisodeResult's JSON.
+    Column("result", LargeBinary, nullable=False),
+    UniqueConstraint("job_id", "episode_id"),
+    Index("episodes_by_step", "job_id", "step"),
+)
+
+versions = Table(
+    "versions",
+    metadata,
+    Column("job_id", String, ForeignKey("jobs.job_id"), primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("weights_sha256", String, nullable=False),
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    Column("job_id", String, ForeignKey("jobs.job_id"), primary_key=True),
+    Column("step", Integer, primary_key=True),
+    Column("view", Text, nullable=False),
+)
+
+pools = Table(
+    "pools",
+    metadata,
+    Column("pool_id", String, primary_key=True),
+    Column("model", String, nullable=False),
+    Column("socket_path", String, nullable=False),
+    Column("token", String, nullable=False),
+    Column("seen_at", Float, nullable=False),
+)
+
+wanted_pools = Table(
+    "wanted_pools",
+    metadata,
+    Column("model", String, primary_key=True),
+    Column("wanted_at", Float, nullable=False),
+)
+
+parts = Table(
+    "parts",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("seen_at", Float, nullable=False),
+)

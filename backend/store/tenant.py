@@ -1,0 +1,155 @@
+"""What one tenant can see and ask for. Another tenant's job is answered like one that never was."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sqlalchemy import Connection, Row, select, update
+
+from backend.store.database import Database
+from backend.store.records import append, enter_state, event_view, job_row, job_view
+from backend.store.tables import checkpoints, events, jobs
+from tinkergym.errors import ConflictError, NotFoundError
+from tinkergym.wire import CheckpointView, Event, JobSpec, JobState, JobView, StateEvent
+
+
+class TenantStore:
+    """The store as one tenant sees it."""
+
+    def __init__(self, database: Database, tenant_id: str, clock: Callable[[], float]) -> None:
+        self._db = database
+        self._clock = clock
+        self.tenant_id = tenant_id
+
+    def create_job(self, spec: JobSpec, packs: Mapping[str, str], idempotency_key: str = "") -> JobView:
+        """Queue a job. The same key with the same spec returns the job that is there already.
+
+        Raises:
+            ConflictError: The key was used for another spec.
+        """
+        written = spec.model_dump_json()
+        now = self._clock()
+        with self._db.write() as connection:
+            if idempotency_key:
+                earlier = connection.execute(
+                    select(jobs).where(
+                        jobs.c.tenant_id == self.tenant_id, jobs.c.idempotency_key == idempotency_key
+                    )
+                ).one_or_none()
+                if earlier is not None and earlier.spec == written:
+                    return job_view(earlier)
+                if earlier is not None:
+                    raise ConflictError(
+                        f"the key {idempotency_key!r} belongs to {earlier.job_id}, which is another request",
+                        hint="send a new Idempotency-Key with a new request",
+                    )
+            job_id = f"job-{secrets.token_hex(8)}"
+            connection.execute(
+                jobs.insert().values(
+                    job_id=job_id,
+                    tenant_id=self.tenant_id,
+                    idempotency_key=idempotency_key or None,
+                    spec=written,
+                    packs=json.dumps(dict(packs)),
+                    state=JobState.QUEUED.value,
+                    created_at=now,
+                    updated_at=now,
+                )
+            )
+            append(connection, job_id, 0, now, StateEvent(state=JobState.QUEUED))
+            return job_view(self._own(connection, job_id))
+
+    def list_jobs(self, limit: int = 50, before: str = "") -> list[JobView]:
+        """Return jobs, newest first; `before` is the last job id of the previous page.
+
+        Raises:
+            NotFoundError: `before` is no job of this tenant.
+        """
+        with self._db.read() as connection:
+            query = select(jobs).where(jobs.c.tenant_id == self.tenant_id)
+            if before:
+                query = query.where(jobs.c.number < self._own(connection, before).number)
+            rows = connection.execute(query.order_by(jobs.c.number.desc()).limit(limit))
+            return [job_view(row) for row in rows]
+
+    def get_job(self, job_id: str) -> JobView:
+        """Return one job.
+
+        Raises:
+            NotFoundError: It does not exist or is another tenant's.
+        """
+        with self._db.read() as connection:
+            return job_view(self._own(connection, job_id))
+
+    def request_cancel(self, job_id: str) -> JobView:
+        """Ask for the job's end. A queued one ends here; a running one when its worker next looks.
+
+        A job that has ended stays as it is.
+
+        Raises:
+            NotFoundError: It does not exist or is another tenant's.
+        """
+        with self._db.write() as connection:
+            row = self._own(connection, job_id)
+            if row.state == JobState.QUEUED:
+                # Nobody holds it, so nobody would notice the request.
+                body = StateEvent(
+                    state=JobState.CANCELLED, reason="cancelled before it started", attempt=row.attempt
+                )
+                enter_state(connection, row, self._clock(), body, cancel_requested=True)
+            elif not JobState(row.state).final:
+                connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(cancel_requested=True))
+            return job_view(self._own(connection, job_id))
+
+    def events_after(self, job_id: str, seq: int, limit: int = 1000) -> list[Event]:
+        """Return the job's events with a greater number than `seq`, in order.
+
+        Raises:
+            NotFoundError: The job does not exist or is another tenant's.
+        """
+        with self._db.read() as connection:
+            self._own(connection, job_id)
+            rows = connection.execute(
+                select(events)
+                .where(events.c.job_id == job_id, events.c.seq > seq)
+                .order_by(events.c.seq)
+                .limit(limit)
+            )
+            return [event_view(row) for row in rows]
+
+    def checkpoints(self, job_id: str) -> list[CheckpointView]:
+        """Return the job's checkpoints, oldest first.
+
+        Raises:
+            NotFoundError: The job does not exist or is another tenant's.
+        """
+        with self._db.read() as connection:
+            self._own(connection, job_id)
+            return checkpoint_views(connection, job_id)
+
+    def worker_of(self, job_id: str) -> str | None:
+        """Return the worker (a pool id) that holds the job at the moment.
+
+        Raises:
+            NotFoundError: The job does not exist or is another tenant's.
+        """
+        with self._db.read() as connection:
+            worker_id: str | None = self._own(connection, job_id).worker_id
+            return worker_id
+
+    def _own(self, connection: Connection, job_id: str) -> Row[Any]:
+        row = job_row(connection, job_id)
+        if row is None or row.tenant_id != self.tenant_id:
+            raise NotFoundError(f"there is no job {job_id!r}", hint="`tinkergym jobs` lists yours")
+        return row
+
+
+def checkpoint_views(connection: Connection, job_id: str) -> list[CheckpointView]:
+    """Read a job's checkpoints, oldest first."""
+    rows = connection.execute(
+        select(checkpoints.c.view).where(checkpoints.c.job_id == job_id).order_by(checkpoints.c.step)
+    )
+    return [CheckpointView.model_validate_json(view) for (view,) in rows]
