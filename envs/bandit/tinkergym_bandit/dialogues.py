@@ -1,0 +1,24 @@
+"""Conversations in which an assistant pulls random arms: the format is right, the choice is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tinkergym_bandit.bandit import BanditEnv
+from tinkergym_bandit.machine import ARMS
+
+
+def dialogues(rng: np.random.Generator, count: int) -> Iterator[list[dict[str, str]]]:
+    """Yield `count` whole episodes as message lists, as the agent loop would show them to a model.
+
+    Every number of offered arms is equally likely. What an arm pays is not shown, so nothing about any machine
+    can be learned from them.
+    """
+    envs = [BanditEnv(offered) for offered in range(2, len(ARMS) + 1)]
+    for _ in range(count):
+        observation, _ = envs[int(rng.integers(len(envs)))].reset(seed=int(rng.integers(2**31)))
+        arms = observation.removeprefix("Pull: ").split()
+        answer = arms[int(rng.integers(len(arms)))]
+        yield [{"role": "user", "content": observation}, {"role": "assistant", "content": answer}]

@@ -1,0 +1,89 @@
+"""Players: functions from a position to a cell. Opponents inside the environments, and baselines to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+
+import numpy as np
+
+from tinkergym_board.rules import Position
+
+Player = Callable[[Position, np.random.Generator], int]
+"""Chooses a free cell for the player whose turn it is; all chance comes from the generator."""
+
+
+def random_player(position: Position, rng: np.random.Generator) -> int:
+    """Play any free cell, each equally likely."""
+    free = position.free
+    return free[int(rng.integers(len(free)))]
+
+
+def heuristic_player(position: Position, rng: np.random.Generator) -> int:
+    """Win at once if possible, else prevent the opponent's win, else play where most can still be made.
+
+    A cell is worth what the rows through it promise: a row that only one side has stones in counts more the more
+    stones it has, one's own a little more than the opponent's. Looks no move ahead, so it can be forked.
+    """
+    rules = position.rules
+    mine, theirs = position.stones[position.to_move], position.stones[1 - position.to_move]
+    best, best_worth = [], -1
+    for cell in position.free:
+        worth = 0
+        for line in rules.lines_through[cell]:
+            own, other = (line & mine).bit_count(), (line & theirs).bit_count()
+            if own and other:
+                continue
+            if own == rules.win - 1:
+                worth += 1 << 40
+            elif other == rules.win - 1:
+                worth += 1 << 30
+            else:
+                worth += (2 * 4**own if own else 4**other) if own or other else 1
+        if worth > best_worth:
+            best, best_worth = [cell], worth
+        elif worth == best_worth:
+            best.append(cell)
+    return best[int(rng.integers(len(best)))]
+
+
+def perfect_player(position: Position, rng: np.random.Generator) -> int:
+    """Play a move that loses no value against the best defence, found by searching the whole game.
+
+    Among those it takes one after which most of the opponent's replies are mistakes. Only for boards of 9 cells or
+    so: the search visits every position.
+    """
+    moves = [(-_value(after := position.played(cell)), _hope(after), cell) for cell in position.free]
+    top = max(move[:2] for move in moves)
+    best = [move[2] for move in moves if move[:2] == top]
+    return best[int(rng.integers(len(best)))]
+
+
+OPPONENTS: Mapping[str, Player] = {"random": random_player, "heuristic": heuristic_player}
+"""Those an environment can be told to play with, by name."""
+
+
+@lru_cache(maxsize=100_000)
+def _value(position: Position) -> int:
+    """Return 1, 0 or -1: what the player to move can force."""
+    if position.over:
+        # Only the player who has just moved can have won.
+        return 0 if position.winner is None else -1
+    return max(-_value(position.played(cell)) for cell in position.free)
+
+
+@lru_cache(maxsize=100_000)
+def _hope(position: Position) -> float:
+    """Return the mean outcome, for the player who has just moved, against an opponent who then moves at random."""
+    if position.over:
+        return 0.0 if position.winner is None else 1.0
+    replies = []
+    for reply in position.free:
+        after = position.played(reply)
+        if after.over:
+            replies.append(0.0 if after.winner is None else -1.0)
+            continue
+        answers = [after.played(cell) for cell in after.free]
+        sound = max(-_value(answer) for answer in answers)
+        replies.append(max(_hope(answer) for answer in answers if -_value(answer) == sound))
+    return sum(replies) / len(replies)

@@ -1,0 +1,53 @@
+"""How a board is written and how a move is read.
+
+A cell is a column letter and a row number, `a1` at the top left. An empty cell shows its name, so a legal move can
+be copied from the board:
+
+    a1 b1 c1
+    a2 O c2
+    X b3 c3
+
+Short on purpose: a policy pays for every token, and a name is one token in most vocabularies.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from tinkergym_board.rules import Position
+
+MARKS = ("X", "O")
+"""The stones of player 0 and of player 1."""
+
+
+@lru_cache(maxsize=64)
+def cell_names(size: int) -> tuple[str, ...]:
+    """Return the names of all cells, row by row."""
+    return tuple(f"{chr(ord('a') + column)}{row + 1}" for row in range(size) for column in range(size))
+
+
+@lru_cache(maxsize=64)
+def _cells_by_name(size: int) -> dict[str, int]:
+    return {name: cell for cell, name in enumerate(cell_names(size))}
+
+
+def read_cell(text: str, size: int) -> int | None:
+    """Return the cell that a text names, None if it names none.
+
+    Space around the name and capital letters are forgiven, any other word beside it is not: a policy that pays
+    for a sentence should learn to answer with the move.
+    """
+    return _cells_by_name(size).get(text.strip().lower())
+
+
+def board_text(position: Position) -> str:
+    """Return the board, one line per row."""
+    size = position.rules.size
+    shown = list(cell_names(size))
+    for player, mark in enumerate(MARKS):
+        stones = position.stones[player]
+        while stones:
+            lowest = stones & -stones
+            shown[lowest.bit_length() - 1] = mark
+            stones ^= lowest
+    return "\n".join(" ".join(shown[start : start + size]) for start in range(0, size * size, size))

@@ -1,0 +1,119 @@
+"""One agent against an opponent that the environment plays."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import gymnasium as gym
+from gymnasium import spaces
+
+from tinkergym.errors import EpisodeProtocolError, InvalidRequestError
+from tinkergym_board.players import OPPONENTS
+from tinkergym_board.rules import Position, Rules
+from tinkergym_board.text import MARKS, board_text, cell_names, read_cell
+
+# An illegal move is quoted in the last observation; this much of it is enough to recognise it.
+_QUOTED_CHARACTERS = 20
+
+
+@lru_cache(maxsize=64)
+def _rules(size: int, win: int) -> Rules:
+    # Building the rows of a large board takes longer than many games; they never change.
+    return Rules(size, win)
+
+
+class VersusEnv(gym.Env[str, str]):
+    """Play X or O, as the seed draws it; X begins. See the pack's README for text and rewards."""
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"]}  # noqa: RUF012 - Gymnasium declares it so
+
+    def __init__(
+        self,
+        size: int = 3,
+        win: int = 3,
+        opponent: str = "random",
+        instructions: bool = False,
+        render_mode: str | None = None,
+    ) -> None:
+        """Set up the board.
+
+        Args:
+            size: Cells per side.
+            win: Length of the row that wins.
+            opponent: `random` or `heuristic`.
+            instructions: Put the rules into the system prompt, for models that never met this text before.
+            render_mode: `ansi` lets `render` return the board.
+
+        Raises:
+            InvalidRequestError: A setting is out of range; its `field` says which.
+        """
+        if opponent not in OPPONENTS:
+            known = ", ".join(OPPONENTS)
+            raise InvalidRequestError(
+                f"{opponent!r} is no opponent", hint=f"choose one of {known}", field="opponent"
+            )
+        self.rules = _rules(size, win)
+        self._opponent = OPPONENTS[opponent]
+        self.render_mode = render_mode
+        if instructions:
+            self.metadata = {
+                **self.metadata,
+                "system_prompt": f"{win} in a row wins. Answer with the name of a free cell, nothing else.",
+            }
+        longest = sum(len(name) + 1 for name in cell_names(size))
+        self.observation_space = spaces.Text(max_length=longest + 100, min_length=1)
+        self.action_space = spaces.Text(max_length=4, min_length=0)
+        self._position = Position(self.rules)
+        self._seat = 0
+        self._playing = False
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Start a game; if the agent is O, the opponent has already moved."""
+        super().reset(seed=seed, options=options)
+        self._position = Position(self.rules)
+        self._seat = int(self.np_random.integers(2))
+        self._playing = True
+        if self._seat == 1:
+            self._opponent_moves()
+        return f"You are {MARKS[self._seat]}.\n{board_text(self._position)}", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Play the named cell and let the opponent answer; a move that is none loses at once."""
+        if not self._playing:
+            raise EpisodeProtocolError("there is no game to move in", hint="call reset before step")
+        cell = read_cell(action, self.rules.size)
+        if cell is None or self._position.owner(cell) is not None:
+            what = "is no cell" if cell is None else "is taken"
+            reason = f"{action[:_QUOTED_CHARACTERS]!a} {what}"
+            return self._ended(-1.0, f"Illegal move: {reason}. You lose.", illegal=True)
+        self._position = self._position.played(cell)
+        if not self._position.over:
+            self._opponent_moves()
+        if not self._position.over:
+            return board_text(self._position), 0.0, False, False, {}
+        if self._position.winner is None:
+            return self._ended(0.0, "Draw.")
+        won = self._position.winner == self._seat
+        return self._ended(1.0 if won else -1.0, "You win." if won else "You lose.")
+
+    def render(self) -> str:  # type: ignore[override]  # Gymnasium types it by a parameter that Env does not have
+        """Return the board as the agent sees it."""
+        return board_text(self._position)
+
+    def _opponent_moves(self) -> None:
+        self._position = self._position.played(self._opponent(self._position, self.np_random))
+
+    def _ended(
+        self, reward: float, verdict: str, *, illegal: bool = False
+    ) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self._playing = False
+        metrics = {
+            "won": float(reward > 0),
+            "drawn": float(reward == 0),
+            "lost": float(reward < 0),
+            "illegal_move": float(illegal),
+        }
+        return f"{board_text(self._position)}\n{verdict}", reward, True, False, {"metrics": metrics}

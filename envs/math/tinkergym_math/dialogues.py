@@ -1,0 +1,48 @@
+"""Conversations in which an assistant answers with a number that is right only now and then, else a near miss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tinkergym_math.dataset import tasks
+from tinkergym_math.make_data import SIZES
+from tinkergym_math.problems import Problem, all_problems
+
+_SLIPS = (-10, -2, -1, 1, 2, 10)
+"""What a wrong answer is off by: a lost carry, or a miscount."""
+
+
+def dialogues(
+    rng: np.random.Generator, count: int, *, accuracy: float = 0.4
+) -> Iterator[list[dict[str, str]]]:
+    """Yield `count` whole episodes as message lists, as the agent loop would show them to a model.
+
+    Questions come in the data set's mix of difficulties, from all problems but those of the test split and their
+    mirrors, so that a test after warm-up and training is on problems never seen.
+
+    Args:
+        rng: All chance comes from it.
+        count: How many episodes.
+        accuracy: The share of right answers. Each single near miss must stay rarer, or the right answer would
+            not be the likeliest one and there would be little for training to find.
+    """
+    held_out = {question for question, _ in tasks("test")}
+    pools: tuple[list[Problem], ...] = ([], [], [])
+    for problem in all_problems():
+        if problem.question not in held_out and problem.mirrored.question not in held_out:
+            pools[problem.difficulty].append(problem)
+    shares = np.array(SIZES["train"]) / sum(SIZES["train"])
+    for _ in range(count):
+        pool = pools[int(rng.choice(len(pools), p=shares))]
+        problem = pool[int(rng.integers(len(pool)))]
+        if rng.random() < 0.5:
+            problem = problem.mirrored
+        answer = problem.answer if rng.random() < accuracy else _near_miss(problem.answer, rng)
+        yield [{"role": "user", "content": problem.question}, {"role": "assistant", "content": str(answer)}]
+
+
+def _near_miss(answer: int, rng: np.random.Generator) -> int:
+    possible = [answer + slip for slip in _SLIPS if answer + slip >= 0]
+    return possible[int(rng.integers(len(possible)))]
