@@ -1,0 +1,123 @@
+"""The gateway's routes as typed calls. No state, no threads; everything above it is convenience."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+
+from tinkergym.errors import InternalServiceError, NotFoundError
+from tinkergym.remote.transport import Connection
+from tinkergym.wire import CheckpointView, HealthView, JobSpec, JobView, ModelView, RendererBundle
+
+View = TypeVar("View", bound=BaseModel)
+
+FILE_SILENCE_SECONDS = 60.0
+
+
+class Api:
+    """What the gateway offers to a user, one method per route."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def health(self) -> HealthView:
+        """Whether the service answers, and what it waits for."""
+        return self._get(HealthView, "/v1/health")
+
+    def create_job(self, spec: JobSpec, *, idempotency_key: str) -> JobView:
+        """Submit a job; the same key and spec name the same job, however often they are sent."""
+        body = self.connection.call(
+            "POST",
+            "/v1/jobs",
+            body=spec.model_dump_json().encode(),
+            headers={"Idempotency-Key": idempotency_key},
+        )
+        return _read(JobView, body)
+
+    def job(self, job_id: str) -> JobView:
+        """Show one job."""
+        return self._get(JobView, _job_path(job_id))
+
+    def jobs(self, *, limit: int = 50, before: str = "") -> list[JobView]:
+        """List jobs, newest first, from the one before `before` on."""
+        params = {"limit": str(limit)} | ({"before": before} if before else {})
+        return self._list(JobView, "/v1/jobs", "jobs", params)
+
+    def cancel(self, job_id: str) -> JobView:
+        """Ask a job to end; asking twice changes nothing."""
+        return _read(JobView, self.connection.call("POST", f"{_job_path(job_id)}/cancel"))
+
+    def checkpoints(self, job_id: str) -> list[CheckpointView]:
+        """List the checkpoints that are still there, oldest first."""
+        found = self._list(CheckpointView, f"{_job_path(job_id)}/checkpoints", "checkpoints")
+        return sorted(found, key=lambda checkpoint: checkpoint.step)
+
+    def download(self, job_id: str, step: int, name: str, target: Path) -> str:
+        """Stream one file of a checkpoint to `target` and return its SHA-256; a broken one leaves nothing."""
+        path = f"{_job_path(job_id)}/checkpoints/{step}/files/{quote(name, safe='')}"
+        part = target.with_name(f".{target.name}.{os.getpid()}.part")
+        digest = hashlib.sha256()
+        try:
+            with (
+                self.connection.stream("GET", path, timeout_seconds=FILE_SILENCE_SECONDS) as chunks,
+                part.open("wb") as file,
+            ):
+                for chunk in chunks:
+                    digest.update(chunk)
+                    file.write(chunk)
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+        return digest.hexdigest()
+
+    def models(self) -> list[ModelView]:
+        """List the models that the service offers by name."""
+        return self._list(ModelView, "/v1/models", "models")
+
+    def renderer(self, model: str) -> RendererBundle:
+        """Fetch what turns messages into the model's token ids."""
+        return self._get(RendererBundle, "/v1/renderer", {"model": model})
+
+    def _get(self, view: type[View], path: str, params: Mapping[str, str] | None = None) -> View:
+        return _read(view, self.connection.call("GET", path, params=params))
+
+    def _list(
+        self, view: type[View], path: str, key: str, params: Mapping[str, str] | None = None
+    ) -> list[View]:
+        answer = self.connection.call("GET", path, params=params)
+        return _parsed(lambda: [view.model_validate(item) for item in _items(answer, key)])
+
+
+def _job_path(job_id: str) -> str:
+    if not job_id or "/" in job_id:
+        raise NotFoundError(f"no job is called {job_id!r}", hint="list yours with `tinkergym jobs`")
+    return f"/v1/jobs/{quote(job_id, safe=':')}"
+
+
+def _read(view: type[View], body: bytes) -> View:
+    return _parsed(lambda: view.model_validate_json(body))
+
+
+def _items(body: bytes, key: str) -> list[Any]:
+    items: list[Any] = from_json(body)[key]
+    return items
+
+
+Parsed = TypeVar("Parsed")
+
+
+def _parsed(read: Callable[[], Parsed]) -> Parsed:
+    try:
+        return read()
+    except (ValidationError, ValueError, KeyError, TypeError) as error:
+        raise InternalServiceError(
+            f"the service's answer cannot be read: {error}",
+            hint="client and service are of different versions, or the URL points to something else",
+        ) from error

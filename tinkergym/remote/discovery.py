@@ -1,0 +1,66 @@
+"""Where the service is and with which key to talk to it, when the script does not say."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tinkergym.errors import InvalidRequestError, ServiceUnreachableError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """A service and the key to it."""
+
+    url: str
+    api_key: str = field(repr=False)
+
+
+def home(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder where a service on this machine keeps its data."""
+    return Path(environ.get("TINKERGYM_HOME") or Path.home() / ".tinkergym").expanduser()
+
+
+def find(
+    url: str | None = None, api_key: str | None = None, *, environ: Mapping[str, str] = os.environ
+) -> Address:
+    """Look for the service: arguments first, then TINKERGYM_URL and TINKERGYM_API_KEY, then a local one.
+
+    `tinkergym serve` writes the address and a key of its own into `local.json` in its data folder.
+
+    Raises:
+        ServiceUnreachableError: nothing says where the service is.
+        InvalidRequestError: the local service's file is damaged.
+    """
+    url = url or environ.get("TINKERGYM_URL")
+    api_key = api_key or environ.get("TINKERGYM_API_KEY")
+    if url and api_key:
+        return Address(url=url, api_key=api_key)
+    local = _local(home(environ) / "local.json")
+    if url:
+        # A key is only ever sent to the service that it was made for.
+        same = local is not None and local.url.rstrip("/") == url.rstrip("/")
+        return Address(url=url, api_key=local.api_key if local and same else "")
+    if local is None:
+        raise ServiceUnreachableError(
+            f"no tinkergym service is known: TINKERGYM_URL is not set and {home(environ)} holds none",
+            hint="start one here with `tinkergym serve`, or set TINKERGYM_URL and TINKERGYM_API_KEY",
+        )
+    return Address(url=local.url, api_key=api_key or local.api_key)
+
+
+def _local(path: Path) -> Address | None:
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        return Address(url=str(fields["url"]), api_key=str(fields["api_key"]))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidRequestError(
+            f"{path} cannot be read: {error}",
+            hint="start the service again with `tinkergym serve`, which writes it",
+            field="url",
+        ) from None

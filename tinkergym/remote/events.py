@@ -1,0 +1,82 @@
+"""A job's log as it is written: server-sent events, taken up again where the connection broke."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from tinkergym.errors import ServiceUnavailableError
+from tinkergym.remote.backoff import Backoff
+from tinkergym.remote.transport import Connection
+from tinkergym.wire import Event, StateEvent
+
+SILENCE_SECONDS = 35.0
+"""The service sends a comment every 10 s; after three lost ones the connection counts as dead."""
+
+
+def follow(
+    connection: Connection,
+    job_id: str,
+    *,
+    after: int = 0,
+    patience_seconds: float = 300.0,
+    sleep: Callable[[float], object] = time.sleep,
+) -> Iterator[Event]:
+    """Yield the events of a job after number `after`, each once, until the job's final state.
+
+    Args:
+        connection: To the gateway.
+        job_id: Whose events.
+        after: The number of the last event already seen; 0 starts at the beginning.
+        patience_seconds: How long to look for the service again after it went away.
+        sleep: Waits between two looks.
+
+    Raises:
+        ServiceUnreachableError: the service stayed away for `patience_seconds`.
+    """
+    backoff = Backoff(patience_seconds=patience_seconds, sleep=sleep)
+    waits = backoff.waits()
+    while True:
+        try:
+            for event in _connect(connection, job_id, after):
+                if event.seq <= after:
+                    continue
+                after, waits = event.seq, backoff.waits()
+                yield event
+                if isinstance(event.body, StateEvent) and event.body.state.final:
+                    return
+        except ServiceUnavailableError:
+            if next(waits, None) is None:
+                raise
+        else:
+            # The stream ended without a final state: a gateway that shuts down in good order.
+            if next(waits, None) is None:
+                raise ServiceUnavailableError(
+                    f"the service ends the event stream of job {job_id} before the job has ended",
+                    hint=f"look at it with `tinkergym jobs show {job_id}`",
+                )
+
+
+def _connect(connection: Connection, job_id: str, after: int) -> Iterator[Event]:
+    headers = {"Accept": "text/event-stream"}
+    if after:
+        headers["Last-Event-ID"] = str(after)
+    with connection.stream(
+        "GET", f"/v1/jobs/{job_id}/events", headers=headers, timeout_seconds=SILENCE_SECONDS
+    ) as chunks:
+        for data in _fields(chunks):
+            yield Event.model_validate_json(data)
+
+
+def _fields(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Return the `data` of each server-sent event; an event that the connection cut short is dropped."""
+    rest, data = b"", b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            text = line.rstrip(b"\r")
+            if text.startswith(b"data:"):
+                data += text.removeprefix(b"data:").removeprefix(b" ")
+            elif not text and data:
+                yield data
+                data = b""

@@ -1,0 +1,190 @@
+"""Sampling over HTTP: requests go out in batches, completions come back one JSON line each.
+
+Knows batches, threads and retries. What is in a prompt or an answer is none of its business.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from pydantic_core import from_json
+
+from tinkergym.errors import ServiceUnavailableError, TinkerGymError
+from tinkergym.remote.backoff import Backoff
+from tinkergym.remote.transport import Connection
+from tinkergym.wire import Completion, ErrorView, SampleBatch, SampleFailure, SampleRequest
+
+Answer = Completion | SampleFailure
+Deliver = Callable[[Sequence[Answer]], None]
+
+MOST_PER_BATCH = 4096
+"""The most that `SampleBatch` allows."""
+EAGER_STREAMS = 2
+"""Up to here a submission gets a stream of its own at once; beyond, it waits a moment for company."""
+LINGER_SECONDS = 0.002
+"""That moment, per stream that is open, up to `MOST_LINGER_SECONDS`. It is never unbounded: in lockstep the
+service answers nobody before everybody has asked."""
+MOST_LINGER_SECONDS = 0.05
+SILENCE_SECONDS = 600.0
+"""A stream may be silent while the service waits for an engine or for the rest of a lockstep batch."""
+
+RETRIED = frozenset({"ServiceUnavailableError", "ServiceUnreachableError"})
+
+
+class HttpSampler:
+    """Implements `tinkergym.loop.sampler.Sampler` on `POST /v1/sample` and its internal sibling.
+
+    What arrives while others wait is merged into one POST. An answer that got lost with its connection is
+    asked for again: a sample is a function of policy version, prompt and seed, so nothing changes by it.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        patience_seconds: float = 60.0,
+    ) -> None:
+        """Sample through `path` of `connection`, which stays the caller's to close.
+
+        Args:
+            connection: To the gateway or the pool.
+            path: Takes a `SampleBatch` and streams answers as JSON lines.
+            params: Query parameters.
+            patience_seconds: How long requests are repeated while the service is away, before they fail.
+        """
+        self._connection, self._path, self._params = connection, path, params
+        self._patience_seconds = patience_seconds
+        self._changed = threading.Condition()
+        self._waiting: list[tuple[SampleRequest, Deliver]] = []
+        self._idle = 0
+        self._open = 0
+        self._stop = threading.Event()
+
+    def submit(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
+        """Queue requests; each is answered exactly once through `deliver`, from a background thread."""
+        with self._changed:
+            if self._stop.is_set():
+                raise ServiceUnavailableError("the sampler was closed")
+            self._waiting.extend((request, deliver) for request in requests)
+            self._somebody_takes_it()
+
+    def close(self) -> None:
+        """Stop; requests not yet answered are answered with ServiceUnavailableError."""
+        with self._changed:
+            self._stop.set()
+            left, self._waiting = self._waiting, []
+            self._changed.notify_all()
+        _fail(left, ServiceUnavailableError("the sampler was closed"))
+
+    def _post_batches(self) -> None:
+        """Post what waits, over and over. A thread counts as idle from its start until it takes a batch."""
+        while True:
+            batch = self._take()
+            if not batch:
+                return
+            try:
+                self._answer(batch)
+            finally:
+                with self._changed:
+                    self._open -= 1
+                    self._idle += 1
+
+    def _take(self) -> list[tuple[SampleRequest, Deliver]]:
+        with self._changed:
+            while not self._waiting and not self._stop.is_set():
+                self._changed.wait()
+            if self._open >= EAGER_STREAMS:
+                self._stop_or_linger(min(LINGER_SECONDS * self._open, MOST_LINGER_SECONDS))
+            batch, self._waiting = self._waiting[:MOST_PER_BATCH], self._waiting[MOST_PER_BATCH:]
+            self._idle -= 1
+            if batch:
+                self._open += 1
+            self._somebody_takes_it()
+            return batch
+
+    def _somebody_takes_it(self) -> None:
+        """Wake or start a thread for what waits. Called with the lock held."""
+        if not self._waiting:
+            return
+        if self._idle == 0:
+            self._idle += 1
+            threading.Thread(target=self._post_batches, name="tinkergym-sampler", daemon=True).start()
+        self._changed.notify()
+
+    def _stop_or_linger(self, seconds: float) -> None:
+        self._changed.release()
+        try:
+            self._stop.wait(seconds)
+        finally:
+            self._changed.acquire()
+
+    def _answer(self, batch: list[tuple[SampleRequest, Deliver]]) -> None:
+        """Ask until every request of the batch is answered or the patience is over."""
+        pending = {request.request_id: (request, deliver) for request, deliver in batch}
+        waits = Backoff(patience_seconds=self._patience_seconds, sleep=self._stop.wait).waits()
+        error: TinkerGymError = ServiceUnavailableError("the service ended its answer early")
+        while pending and not self._stop.is_set():
+            try:
+                self._stream(pending)
+            except ServiceUnavailableError as caught:
+                error = caught
+            except TinkerGymError as caught:
+                error = caught
+                break
+            except Exception as caught:  # a thread's edge: whatever broke, the episodes must hear of it
+                error = TinkerGymError(f"sampling failed in the client: {type(caught).__name__}: {caught}")
+                break
+            if pending and next(waits, None) is None:
+                break
+        if self._stop.is_set():
+            error = ServiceUnavailableError("the sampler was closed")
+        _fail(list(pending.values()), error)
+
+    def _stream(self, pending: dict[str, tuple[SampleRequest, Deliver]]) -> None:
+        """Post what is pending and deliver answers as they arrive; those leave `pending`."""
+        body = SampleBatch.model_construct(requests=[request for request, _ in pending.values()])
+        with self._connection.stream(
+            "POST",
+            self._path,
+            params=self._params,
+            body=body.model_dump_json().encode(),
+            timeout_seconds=SILENCE_SECONDS,
+        ) as chunks:
+            rest = b""
+            for chunk in chunks:
+                # Lines that arrived together are delivered together.
+                *lines, rest = (rest + chunk).split(b"\n")
+                _deliver([_read(line) for line in lines if line.strip()], pending)
+                if self._stop.is_set():
+                    return
+            if rest.strip():
+                _deliver([_read(rest)], pending)
+
+
+def _read(line: bytes) -> Answer:
+    fields = from_json(line)
+    if "error" in fields:
+        return SampleFailure(request_id=fields["request_id"], error=ErrorView(**fields["error"]))
+    # Not validated: the service wrote it from the same class, and this is once per turn of every episode.
+    return Completion.model_construct(**fields)
+
+
+def _deliver(answers: list[Answer], pending: dict[str, tuple[SampleRequest, Deliver]]) -> None:
+    by_target: dict[Deliver, list[Answer]] = {}
+    for answer in answers:
+        if isinstance(answer, SampleFailure) and answer.error.type in RETRIED:
+            continue  # stays pending and is asked for again
+        waiting = pending.pop(answer.request_id, None)
+        if waiting is not None:
+            by_target.setdefault(waiting[1], []).append(answer)
+    for deliver, group in by_target.items():
+        deliver(group)
+
+
+def _fail(left: list[tuple[SampleRequest, Deliver]], error: TinkerGymError) -> None:
+    view = ErrorView(**error.to_wire())
+    for request, deliver in left:
+        deliver([SampleFailure(request_id=request.request_id, error=view)])

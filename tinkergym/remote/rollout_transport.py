@@ -1,0 +1,95 @@
+"""What a rollout worker needs, over HTTP: leases, results, sampling, renderers.
+
+The same code serves a worker in the user's script (through the gateway) and one in the service (on the pool's
+Unix socket); they differ in paths only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from tinkergym.remote.http_sampler import HttpSampler
+from tinkergym.remote.transport import Connection
+from tinkergym.wire import LeaseReply, LeaseRequest, RendererBundle, SubmitReply, SubmitRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routes:
+    """Where the service answers a rollout worker."""
+
+    lease: str
+    submit: str
+    sample: str
+    renderer: str
+    params: Mapping[str, str] = field(default_factory=dict)
+    """Query parameters of lease and submit."""
+
+    @classmethod
+    def of_gateway(cls, job_id: str) -> Self:
+        """The public routes, for the episodes of one job."""
+        episodes = f"/v1/jobs/{job_id}/episodes"
+        return cls(
+            lease=f"{episodes}/lease",
+            submit=f"{episodes}/submit",
+            sample="/v1/sample",
+            renderer="/v1/renderer",
+        )
+
+    @classmethod
+    def of_pool(cls, job_id: str = "") -> Self:
+        """A pool's own routes; without a job, for the episodes of any job that plays on the server."""
+        return cls(
+            lease="/episodes/lease",
+            submit="/episodes/submit",
+            sample="/sample",
+            renderer="/renderer",
+            params={"job_id": job_id},
+        )
+
+
+class HttpRolloutTransport:
+    """Implements `tinkergym.loop.rollout.RolloutTransport` over a connection."""
+
+    def __init__(self, connection: Connection, routes: Routes) -> None:
+        """Talk over `connection`, which stays the caller's to close."""
+        self._connection = connection
+        self._routes = routes
+        self._bundles: dict[str, RendererBundle] = {}
+
+    def lease(self, request: LeaseRequest) -> LeaseReply:
+        """Ask for episodes and renew the leases held."""
+        answer = self._connection.call(
+            "POST",
+            self._routes.lease,
+            params=self._routes.params,
+            body=request.model_dump_json().encode(),
+            # Episodes whose reply got lost come back by themselves when their lease runs out; asking again at
+            # once would only lease further ones. The worker's own loop asks again anyway.
+            idempotent=False,
+            timeout_seconds=request.wait_seconds + 30.0,
+        )
+        return LeaseReply.model_validate_json(answer)
+
+    def submit(self, request: SubmitRequest) -> SubmitReply:
+        """Hand results in; when this returns they are durable."""
+        answer = self._connection.call(
+            "POST",
+            self._routes.submit,
+            params=self._routes.params,
+            body=request.model_dump_json().encode(),
+            timeout_seconds=120.0,
+        )
+        return SubmitReply.model_validate_json(answer)
+
+    def sampler(self) -> HttpSampler:
+        """Return a new sampler; the caller closes it."""
+        return HttpSampler(self._connection, self._routes.sample)
+
+    def renderer(self, model: str) -> RendererBundle:
+        """Fetch what turns messages into the model's token ids; once per model."""
+        if model not in self._bundles:
+            answer = self._connection.call("GET", self._routes.renderer, params={"model": model})
+            self._bundles[model] = RendererBundle.model_validate_json(answer)
+        return self._bundles[model]

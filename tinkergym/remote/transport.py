@@ -1,0 +1,253 @@
+"""HTTP: the only file that knows httpx. Bytes go in and out; failures come out as our own errors.
+
+Serves scripts and notebooks against the gateway (`http://`, `https://`) and the service's own environment
+workers against a pool (`unix:///path/to/socket`).
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import httpx
+
+from tinkergym.errors import (
+    AuthenticationError,
+    ConflictError,
+    InternalServiceError,
+    InvalidRequestError,
+    NotFoundError,
+    PayloadTooLargeError,
+    ServiceUnavailableError,
+    ServiceUnreachableError,
+    StorageFullError,
+    TinkerGymError,
+    from_wire,
+)
+from tinkergym.remote.backoff import Backoff
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+KINDS: Mapping[int, type[TinkerGymError]] = {
+    400: InvalidRequestError,
+    401: AuthenticationError,
+    403: AuthenticationError,
+    404: NotFoundError,
+    409: ConflictError,
+    413: PayloadTooLargeError,
+    422: InvalidRequestError,
+    502: ServiceUnavailableError,
+    503: ServiceUnavailableError,
+    504: ServiceUnavailableError,
+    507: StorageFullError,
+}
+"""For answers that are not in our error format, as a proxy in between sends them."""
+
+
+class Connection:
+    """A pool of HTTP connections to one service. Thread-safe."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str = "",
+        ca_file: str | None = None,
+        timeout_seconds: float = 30.0,
+        patience_seconds: float = 2.0,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """Prepare to talk to `url`; nothing is sent yet.
+
+        Args:
+            url: `http://host:port`, `https://host[:port][/prefix]` or `unix:///path/to/socket`.
+            token: Sent as `Authorization: Bearer`.
+            ca_file: PEM file of certificates to trust; None trusts the usual ones (and `SSL_CERT_FILE`).
+            timeout_seconds: Longest silence within one request, unless the call says otherwise.
+            patience_seconds: How long an idempotent call is tried again after failures of the connection.
+            sleep: Waits between two tries.
+        """
+        self.url = url.rstrip("/")
+        self._timeout = timeout_seconds
+        self._backoff = Backoff(patience_seconds=patience_seconds, sleep=sleep)
+        self._http = _open(self.url, token, ca_file, timeout_seconds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections; requests under way fail with ServiceUnreachableError."""
+        self._http.close()
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        idempotent: bool = True,
+        timeout_seconds: float | None = None,
+    ) -> bytes:
+        """Send a request and return the body of the answer.
+
+        Args:
+            method: GET, POST, ...
+            path: From the service's root, with a leading slash.
+            params: Query parameters.
+            body: JSON bytes.
+            headers: Further headers.
+            idempotent: Whether sending it twice does no harm; then it is tried again when the connection
+                breaks or the service is briefly away. One that was never sent is tried again in any case.
+            timeout_seconds: Longest silence, if not the connection's own.
+
+        Raises:
+            ServiceUnreachableError: no service answers.
+            TinkerGymError: what the service answered, with its type.
+        """
+        waits = self._backoff.waits()
+        while True:
+            try:
+                with self.stream(
+                    method, path, params=params, body=body, headers=headers, timeout_seconds=timeout_seconds
+                ) as chunks:
+                    return b"".join(chunks)
+            except ServiceUnavailableError as error:
+                never_sent = isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout)
+                if not (idempotent or never_sent) or _hopeless(error) or next(waits, None) is None:
+                    raise
+
+    @contextmanager
+    def stream(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_seconds: float | None = None,
+    ) -> Iterator[Iterator[bytes]]:
+        """Send a request once and hand out the answer's bytes as they arrive; otherwise as `call`."""
+        silence = self._timeout if timeout_seconds is None else timeout_seconds
+        sent_headers = dict(headers or {})
+        if body is not None:
+            sent_headers["Content-Type"] = "application/json"
+        try:
+            with self._http.stream(
+                method,
+                path,
+                params=params,
+                content=body,
+                headers=sent_headers,
+                timeout=httpx.Timeout(silence, connect=min(silence, 10.0)),
+            ) as response:
+                if response.status_code >= 400:
+                    raise _refusal(response.status_code, response.read())
+                yield response.iter_bytes()
+        except httpx.TimeoutException as error:
+            raise ServiceUnavailableError(
+                f"the service at {self.url} has been silent for {silence:g} s ({method} {path})",
+                hint="it may be overloaded; try again",
+            ) from error
+        except (httpx.TransportError, httpx.StreamError, RuntimeError) as error:
+            # httpx raises a bare RuntimeError when the client was closed by another thread.
+            foreign = isinstance(error, RuntimeError) and not isinstance(error, httpx.StreamError)
+            if foreign and not self._http.is_closed:
+                raise
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: Exception) -> ServiceUnreachableError:
+        certificate = _certificate_problem(error)
+        if certificate:
+            return ServiceUnreachableError(
+                f"the service at {self.url} shows a certificate that is not trusted: {certificate}",
+                hint="name the authority's PEM file in SSL_CERT_FILE or Client(ca_file=...)",
+            )
+        return ServiceUnreachableError(
+            f"no service answers at {self.url}: {str(error) or type(error).__name__}",
+            hint="start one here with `tinkergym serve`, or set TINKERGYM_URL and TINKERGYM_API_KEY",
+        )
+
+
+def _open(url: str, token: str, ca_file: str | None, timeout_seconds: float) -> httpx.Client:
+    parts = urlsplit(url)
+    socket_path = parts.path if parts.scheme == "unix" else None
+    if parts.scheme not in {"http", "https", "unix"} or not (parts.hostname or socket_path):
+        raise InvalidRequestError(
+            f"{url!r} is no URL of a service",
+            hint="write it as http://HOST:PORT or https://HOST",
+            field="url",
+        )
+    headers = {"User-Agent": f"tinkergym python/{sys.version_info.major}.{sys.version_info.minor}"}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    # Sampling opens a stream per merged batch and must never wait for another's answer: no cap.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=16, keepalive_expiry=30.0)
+    if socket_path:
+        return httpx.Client(
+            base_url="http://pool",
+            headers=headers,
+            timeout=timeout_seconds,
+            transport=httpx.HTTPTransport(uds=socket_path, limits=limits),
+        )
+    local = parts.hostname in LOOPBACK
+    return httpx.Client(
+        base_url=url,
+        headers=headers,
+        timeout=timeout_seconds,
+        verify=_trust(ca_file),
+        limits=limits,
+        # A proxy from the environment cannot reach this machine's own loopback.
+        trust_env=not local,
+    )
+
+
+def _trust(ca_file: str | None) -> ssl.SSLContext | bool:
+    if ca_file is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidRequestError(
+            f"{ca_file} is no readable PEM file: {error}", hint="name a file of certificates", field="ca_file"
+        ) from None
+
+
+def _refusal(status: int, body: bytes) -> TinkerGymError:
+    try:
+        payload: Any = json.loads(body)["error"]
+        if isinstance(payload, dict) and "message" in payload:
+            return from_wire(payload)
+    except (ValueError, KeyError, TypeError):
+        pass
+    kind = KINDS.get(status, InternalServiceError if status >= 500 else TinkerGymError)
+    text = body[:200].decode("utf-8", "replace").strip()
+    return kind(
+        f"HTTP status {status}" + (f": {text}" if text else ""),
+        hint="the answer is not in tinkergym's format; does the URL point to a tinkergym service?",
+    )
+
+
+def _hopeless(error: Exception) -> bool:
+    """Whether trying again cannot help within seconds."""
+    cause = error.__cause__
+    return cause is not None and bool(_certificate_problem(cause))
+
+
+def _certificate_problem(error: BaseException) -> str:
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, ssl.SSLCertVerificationError):
+            return seen.verify_message or str(seen)
+        seen = seen.__cause__ or seen.__context__
+    return "the certificate cannot be verified" if "CERTIFICATE_VERIFY_FAILED" in str(error) else ""
