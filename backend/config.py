@@ -1,0 +1,214 @@
+"""The operator's settings: one schema, read once by `serve` and handed on to every process it starts.
+
+From a TOML file and from `--set key=value`. A setting takes effect or is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from backend.errors import ConfigError
+from tinkergym.errors import InvalidRequestError
+from tinkergym.spec_errors import parse
+
+CONFIG_VARIABLE = "TINKERGYM_SERVICE_CONFIG"
+"""Environment variable that carries the effective settings, as JSON, to the processes of one service."""
+
+PACKAGED_MODELS = {"nano": str(Path(__file__).parent / "models" / "nano")}
+
+_LONGEST_SOCKET_PATH = 107
+"""What fits into the kernel's `sockaddr_un`, its closing zero not counted."""
+
+_ROOM_FOR_A_NAME = 40
+
+
+class Settings(BaseModel):
+    """Frozen, strict about unknown keys, finite numbers only."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class GatewayLimits(Settings):
+    """What one client may ask of the gateway."""
+
+    body_bytes: int = Field(32 * 2**20, ge=1024)
+    """Largest request body; a larger one is answered with 413 and never held in memory."""
+    request_seconds: float = Field(30.0, gt=0)
+    """For the head of a request to arrive, and again for its body."""
+    job_check_seconds: float = Field(30.0, gt=0)
+    """For an installed environment to be made and reset when a job is submitted."""
+    job_checks_at_once: int = Field(2, ge=1)
+    """Each is a process of its own."""
+
+
+def _home() -> Path:
+    return Path(os.environ.get("TINKERGYM_HOME") or "~/.tinkergym")
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class ServiceConfig(Settings):
+    """How a service runs."""
+
+    data_dir: Path = Field(default_factory=_home, validate_default=True)
+    """Database, checkpoints, logs and `local.json`. Default: $TINKERGYM_HOME, else `~/.tinkergym`."""
+
+    host: str = Field("127.0.0.1", min_length=1)
+    """The address to listen on. Beyond 127.0.0.1 the keys travel in the clear: put a TLS proxy in front."""
+
+    port: int = Field(8265, ge=0, le=65535)
+    """0 takes any free one; `local.json` says which."""
+
+    database_url: str = ""
+    """`sqlite:////absolute/path`; empty means `tinkergym.sqlite3` in `data_dir`."""
+
+    models: dict[str, str] = PACKAGED_MODELS
+    """Name -> directory or Hugging Face hub id. `nano`, which comes with the package, is always there."""
+
+    allow_any_model: bool = True
+    """Whether jobs may name a directory on this machine or a hub id that `models` does not list."""
+
+    preload: list[str] = ["nano"]
+    """Models whose pool starts with the service, so that the first job need not wait."""
+
+    lease_seconds: float = Field(30.0, gt=0)
+    """How long a worker may stay silent before its job or episode goes to another."""
+
+    heartbeat_seconds: float = Field(5.0, gt=0)
+    """How often a worker shows that it lives."""
+
+    env_workers: int = Field(1, ge=0)
+    """Processes that play the episodes of installed packs."""
+
+    episodes_per_worker: int = Field(256, ge=1)
+    """Episodes that one of them plays at the same time."""
+
+    torch_threads: int = Field(default_factory=_cores, ge=1)
+    """Threads of a pool worker; several pools on one machine want to divide its cores."""
+
+    min_free_bytes: int = Field(200 * 2**20, ge=0)
+    """With less space on the disk of `data_dir` the service does not start."""
+
+    limits: GatewayLimits = GatewayLimits()
+
+    @field_validator("data_dir")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        # Every process of the service must mean the same folder, whatever it was started in.
+        return value.expanduser().absolute()
+
+    @field_validator("models")
+    @classmethod
+    def _with_packaged(cls, value: dict[str, str]) -> dict[str, str]:
+        return PACKAGED_MODELS | value
+
+    @model_validator(mode="after")
+    def _one_lost_heartbeat_is_survivable(self) -> Self:
+        if 2 * self.heartbeat_seconds > self.lease_seconds:
+            raise ValueError(
+                "lease_seconds must be at least twice heartbeat_seconds; raise it, or one late heartbeat "
+                "takes the job away from a healthy worker"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _preloaded_models_are_known(self) -> Self:
+        for name in self.preload:
+            if name not in self.models and not self.allow_any_model:
+                raise ValueError(f"preload names {name!r}, which models does not; add it there")
+        return self
+
+    @property
+    def store_url(self) -> str:
+        """Where the database is."""
+        return self.database_url or f"sqlite:///{self.data_dir / 'tinkergym.sqlite3'}"
+
+    @property
+    def jobs_dir(self) -> Path:
+        """Parent of `<job_id>/checkpoints/`."""
+        return self.data_dir / "jobs"
+
+    @property
+    def log_dir(self) -> Path:
+        """What the service's processes print."""
+        return self.data_dir / "logs"
+
+    @property
+    def local_file(self) -> Path:
+        """Where a client on this machine finds the URL and a key; readable by its owner only."""
+        return self.data_dir / "local.json"
+
+    @property
+    def run_dir(self) -> Path:
+        """For Unix sockets; `serve` makes it, for its owner only.
+
+        In `data_dir`, unless the path would be too long for a socket: then in the system's temporary folder,
+        under a name that follows from `data_dir`.
+        """
+        inside = self.data_dir / "run"
+        if len(os.fsencode(inside)) + _ROOM_FOR_A_NAME <= _LONGEST_SOCKET_PATH:
+            return inside
+        digest = hashlib.sha256(os.fsencode(self.data_dir)).hexdigest()[:12]
+        return Path(tempfile.gettempdir()) / f"tinkergym-{os.getuid()}-{digest}"
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that let a child process find these settings with `from_environment`."""
+        return {CONFIG_VARIABLE: self.model_dump_json()}
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Self:
+        """Return the settings of the service that started this process; the defaults if none did."""
+        written = environ.get(CONFIG_VARIABLE)
+        return cls.model_validate_json(written) if written else cls()
+
+
+def load_config(file: Path | None = None, settings: Sequence[str] = ()) -> ServiceConfig:
+    """Read a TOML file and `key=value` settings, which win; dots lead into sections (`limits.body_bytes=9`).
+
+    Raises:
+        ConfigError: A file that cannot be read, an unknown key (with close matches), an impossible value.
+    """
+    values: dict[str, Any] = {}
+    if file is not None:
+        try:
+            values = tomllib.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"{file} cannot be read: {error.strerror or error}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file} is no TOML: {error}") from error
+    for setting in settings:
+        _put(values, setting)
+    try:
+        return parse(ServiceConfig, values)
+    except InvalidRequestError as error:
+        raise ConfigError(error.message, hint=error.hint, field=error.field) from None
+
+
+def _put(values: dict[str, Any], setting: str) -> None:
+    key, equals, text = setting.partition("=")
+    if not equals or not all(key.split(".")):
+        raise ConfigError(f"{setting!r} is no setting", hint="write it as key=value, e.g. port=9000")
+    *sections, name = key.split(".")
+    for section in sections:
+        inner = values.setdefault(section, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"{section!r} is no section, so {key!r} means nothing", field=key)
+        values = inner
+    values[name] = _value(text)
+
+
+def _value(text: str) -> object:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]  # numbers, true, lists
+    except tomllib.TOMLDecodeError:
+        return text

@@ -1,0 +1,68 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from backend.config import ServiceConfig, load_config
+from backend.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("settings", "field", "text"),
+    [
+        (["prot=9"], "prot", "did you mean port"),
+        (["port=99999"], "port", "65535"),
+        (["lease_seconds=3"], "lease_seconds", "twice heartbeat_seconds"),
+        (["limits.body_byte=9"], "limits.body_byte", "did you mean body_bytes"),
+        (["port.x=3"], "port", "integer"),
+        (["port=1", "port.x=3"], "port.x", "no section"),
+        (['preload=["x"]', "allow_any_model=false"], "preload", "add it there"),
+        (["port"], "", "key=value"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_to_do(settings, field, text):
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, settings)
+    assert caught.value.field == field
+    assert text in str(caught.value)
+
+
+def test_a_setting_on_the_command_line_wins_over_the_file(tmp_path):
+    file = tmp_path / "service.toml"
+    file.write_text('port = 1000\nhost = "127.0.0.2"\n[limits]\nrequest_seconds = 2.5\n')
+    config = load_config(file, ["port=2000", "limits.body_bytes=4096", "models.tiny=/some/where"])
+    assert (config.port, config.host) == (2000, "127.0.0.2")
+    assert (config.limits.request_seconds, config.limits.body_bytes) == (2.5, 4096)
+    assert config.models["tiny"] == "/some/where"
+    assert Path(config.models["nano"]).name == "nano"
+
+
+@pytest.mark.parametrize("content", ["port = ", None, b"\xff\xfe"])
+def test_a_file_that_cannot_be_used_is_one_clear_sentence(tmp_path, content):
+    file = tmp_path / "service.toml"
+    if isinstance(content, str):
+        file.write_text(content)
+    elif content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"service\.toml"):
+        load_config(file)
+
+
+def test_a_child_process_finds_the_settings_that_its_parent_was_started_with(tmp_path):
+    config = load_config(None, [f"data_dir={tmp_path}", "env_workers=3", "database_url=sqlite:////x/y.db"])
+    assert ServiceConfig.from_environment(config.environment()) == config
+
+
+def test_the_data_folder_follows_tinkergym_home_and_means_the_same_everywhere(monkeypatch, tmp_path):
+    monkeypatch.setenv("TINKERGYM_HOME", str(tmp_path / "home"))
+    assert load_config().local_file == tmp_path / "home" / "local.json"
+    monkeypatch.chdir(tmp_path)
+    assert load_config(None, ["data_dir=here"]).data_dir == tmp_path / "here"
+
+
+def test_a_socket_fits_into_the_run_folder_however_long_the_data_folder_is(tmp_path):
+    deep = tmp_path / ("long" * 40)
+    config = load_config(None, [f"data_dir={deep}"])
+    assert len(os.fsencode(config.run_dir / ("p" * 36 + ".sk"))) <= 107
+    assert config.run_dir == load_config(None, [f"data_dir={deep}"]).run_dir
+    assert config.run_dir != load_config(None, [f"data_dir={deep}2"]).run_dir
