@@ -12,6 +12,7 @@ from backend.errors import LeaseLostError
 from backend.store.database import Database
 from backend.store.records import (
     FINAL_STATES,
+    HeldJob,
     JobLease,
     QueuedJob,
     enter_state,
@@ -149,6 +150,31 @@ class LeaseStore:
                     queued.append(row.job_id)
         return queued
 
+    def requeue_worker(self, worker_id: str, reason: str) -> list[str]:
+        """Put the jobs of a worker that is known to be dead back into the queue, without waiting for their leases.
+
+        Returns:
+            The jobs that wait for a worker again; those whose cancellation was asked for end instead.
+        """
+        queued = []
+        with self._db.write() as connection:
+            for row in connection.execute(select(jobs).where(_held_by(worker_id))).all():
+                if row.cancel_requested:
+                    body = StateEvent(state=JobState.CANCELLED, reason="cancelled", attempt=row.attempt)
+                    _finish(connection, row, self._clock(), body)
+                else:
+                    _queue_again(connection, row, self._clock(), reason)
+                    queued.append(row.job_id)
+        return queued
+
+    def held_jobs(self) -> list[HeldJob]:
+        """Return the jobs that workers hold now."""
+        with self._db.read() as connection:
+            rows = connection.execute(
+                select(jobs.c.job_id, jobs.c.tenant_id, jobs.c.worker_id).where(_held_by(None))
+            )
+            return [HeldJob(**row._mapping) for row in rows]
+
     def cancel_requested(self, job_id: str) -> bool:
         """Say whether the tenant asked for the job's end."""
         with self._db.read() as connection:
@@ -174,6 +200,11 @@ def _expired(now: float) -> ColumnElement[bool]:
         jobs.c.state.not_in([*FINAL_STATES, JobState.QUEUED.value]),
         or_(jobs.c.lease_expires_at.is_(None), jobs.c.lease_expires_at <= now),
     )
+
+
+def _held_by(worker_id: str | None) -> ColumnElement[bool]:
+    held = jobs.c.worker_id.is_not(None) if worker_id is None else jobs.c.worker_id == worker_id
+    return and_(jobs.c.state.not_in([*FINAL_STATES, JobState.QUEUED.value]), held)
 
 
 def _free(row: Row[Any], now: float) -> bool:

@@ -48,6 +48,15 @@ class QueuedJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldJob:
+    """A job that a worker holds."""
+
+    job_id: str
+    tenant_id: str
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRecord:
     """Where a pool worker listens."""
 
@@ -93,15 +102,15 @@ def fenced(connection: Connection, lease: JobLease) -> Row[Any]:
         LeaseLostError: The job ended, was queued again, or belongs to another worker by now.
     """
     row = job_row(connection, lease.job_id)
+    if row is not None and row.state in FINAL_STATES:
+        raise LeaseLostError(
+            f"job {lease.job_id} already ended as {row.state}", hint="nothing can be added to it any more"
+        )
     if row is None or row.epoch != lease.epoch or row.worker_id != lease.worker_id:
         holder = f"now held by {row.worker_id}" if row is not None and row.worker_id else "now held by nobody"
         raise LeaseLostError(
             f"worker {lease.worker_id} lost job {lease.job_id} ({holder})",
             hint="discard the result and take a new lease; raise lease_seconds if healthy workers see this",
-        )
-    if row.state in FINAL_STATES:
-        raise LeaseLostError(
-            f"job {lease.job_id} already ended as {row.state}", hint="nothing can be added to it any more"
         )
     return row
 

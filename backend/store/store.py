@@ -20,11 +20,11 @@ from backend.store.keys import KeyStore
 from backend.store.leases import LeaseStore
 from backend.store.migrations import migrate
 from backend.store.parts import PartStore
-from backend.store.records import JobLease, PoolRecord, QueuedJob
+from backend.store.records import HeldJob, JobLease, PoolRecord, QueuedJob
 from backend.store.tables import events
 from backend.store.tenant import TenantStore
 
-__all__ = ["JobLease", "PoolRecord", "QueuedJob", "ServiceStore", "Store", "TenantStore"]
+__all__ = ["HeldJob", "JobLease", "PoolRecord", "QueuedJob", "ServiceStore", "Store", "TenantStore"]
 
 
 class ServiceStore(LeaseStore, JournalStore, EpisodeStore, PartStore):

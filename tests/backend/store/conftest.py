@@ -1,0 +1,38 @@
+from dataclasses import dataclass
+
+import pytest
+
+from backend.store.store import Store
+from tinkergym.wire import EnvironmentRef, JobSpec
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path / 'store.sqlite3'}"
+
+
+@pytest.fixture
+def store(url, clock):
+    store = Store.open(url, clock=clock)
+    for tenant in ("ada", "bob"):
+        store.keys.ensure_tenant(tenant)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def spec():
+    return JobSpec(environment=EnvironmentRef(id="board/TicTacToeVs-v0"), steps=5)

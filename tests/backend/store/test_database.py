@@ -1,0 +1,125 @@
+"""What the store promises when the machine misbehaves: full disks, locks, kills, strange files."""
+
+import re
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+from backend.errors import ConfigError
+from backend.store import database
+from backend.store.migrations import CURRENT_VERSION, migrate
+from backend.store.store import Store
+from tinkergym.errors import InternalServiceError, ServiceUnavailableError, StorageFullError
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("postgresql://host/db", "only sqlite is"),
+        ("sqlite://", "a file to share"),
+        ("sqlite:///:memory:", "a file to share"),
+        ("nonsense", "no database URL"),
+        ("sqlite:////proc/nowhere/store.db", "cannot be made"),
+    ],
+)
+def test_a_database_that_cannot_serve_is_refused_in_one_sentence(url, text):
+    with pytest.raises(ConfigError, match=text) as caught:
+        Store.open(url)
+    assert caught.value.field == "database_url"
+
+
+def test_a_full_disk_is_named_and_what_was_saved_stays(store, url, spec):
+    def few_pages(connection, _record):
+        connection.execute("PRAGMA max_page_count = 45")
+
+    kept = store.tenant("ada").create_job(spec, {}).job_id
+    event.listen(Engine, "connect", few_pages)
+    try:
+        cramped = Store.open(url).tenant("ada")
+        with pytest.raises(StorageFullError, match="free some space"):
+            for _ in range(500):
+                cramped.create_job(spec, {})
+    finally:
+        event.remove(Engine, "connect", few_pages)
+    jobs = store.tenant("ada").list_jobs(limit=500)
+    assert jobs[-1].job_id == kept
+    assert len(jobs) < 500
+    assert store.tenant("ada").create_job(spec, {}).state == "queued"
+
+
+def test_a_database_that_another_process_keeps_locked_is_unavailable_not_broken(
+    store, url, spec, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_SECONDS", 0.01)
+    waiting = Store.open(url)
+    other = sqlite3.connect(tmp_path / "store.sqlite3", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(ServiceUnavailableError, match="locked"):
+        waiting.tenant("ada").create_job(spec, {})
+    assert waiting.tenant("ada").list_jobs() == []  # reading goes on
+    other.execute("ROLLBACK")
+    assert waiting.tenant("ada").create_job(spec, {}).state == "queued"
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path):
+    file = tmp_path / "letter.txt"
+    file.write_text("Dear database, " * 500)
+    with pytest.raises(InternalServiceError, match=re.escape(str(file))):
+        Store.open(f"sqlite:///{file}")
+
+
+def test_a_database_of_a_newer_tinkergym_is_left_alone(store, url, tmp_path):
+    with sqlite3.connect(tmp_path / "store.sqlite3") as connection:
+        connection.execute("UPDATE schema_version SET version = 999")
+    with pytest.raises(ConfigError, match="update tinkergym"):
+        Store.open(url)
+
+
+def test_an_old_database_is_brought_forward_with_its_jobs(store, tmp_path, spec):
+    job = store.tenant("ada").create_job(spec, {})
+    store.close()
+    migrations = {
+        CURRENT_VERSION: ["ALTER TABLE jobs ADD COLUMN priority INTEGER NOT NULL DEFAULT 3"],
+        CURRENT_VERSION + 1: ["UPDATE jobs SET priority = priority + 1"],
+    }
+    old = database.Database(tmp_path / "store.sqlite3")
+    for _ in range(2):  # the second time has nothing to do
+        migrate(old, migrations=migrations, current_version=CURRENT_VERSION + 2)
+    with sqlite3.connect(tmp_path / "store.sqlite3") as connection:
+        assert connection.execute("SELECT job_id, priority FROM jobs").fetchall() == [(job.job_id, 4)]
+
+
+def test_a_migration_that_fails_changes_nothing(store, url, tmp_path, spec):
+    old = database.Database(tmp_path / "store.sqlite3")
+    migrations = {CURRENT_VERSION: ["ALTER TABLE jobs ADD COLUMN priority INTEGER", "SELECT nonsense"]}
+    with pytest.raises(InternalServiceError):
+        migrate(old, migrations=migrations, current_version=CURRENT_VERSION + 1)
+    assert Store.open(url).tenant("ada").create_job(spec, {}).state == "queued"
+
+
+@pytest.mark.service
+def test_a_writer_that_is_killed_loses_nothing_that_it_acknowledged(store, url, spec):
+    script = (
+        "import sys; from backend.store.store import Store; from tinkergym.wire import WarningEvent\n"
+        "service = Store.open(sys.argv[1]).service()\n"
+        "lease = service.acquire(sys.argv[2], 'w', 30, 100)\n"
+        "while True:\n"
+        "    print(service.append_event(lease, WarningEvent(name='n', message='m' * 2000)).seq, flush=True)\n"
+    )
+    job_id = store.tenant("ada").create_job(spec, {}).job_id
+    with subprocess.Popen(
+        [sys.executable, "-c", script, url, job_id], stdout=subprocess.PIPE, text=True
+    ) as writer:
+        for _ in range(40):
+            writer.stdout.readline()
+        writer.kill()
+        acknowledged = [int(line) for line in writer.stdout if line.endswith("\n")]
+    written = [entry.seq for entry in store.tenant("ada").events_after(job_id, 0, limit=10_000)]
+    assert written == list(range(1, len(written) + 1))
+    assert len(written) >= max(acknowledged, default=42)
+    # and the next worker goes on where it stopped
+    assert store.service().acquire(job_id, "w2", 30, now=200).attempt == 2

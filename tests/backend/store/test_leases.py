@@ -1,0 +1,222 @@
+import subprocess
+import sys
+import tempfile
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from backend.errors import LeaseLostError
+from backend.store.store import Store
+from tinkergym.errors import NotFoundError
+from tinkergym.wire import EnvironmentRef, JobSpec, JobState, StateEvent, WarningEvent
+
+
+@pytest.fixture
+def job_id(store, spec):
+    return store.tenant("ada").create_job(spec, {}).job_id
+
+
+def states(store, job_id):
+    return [
+        event.body.state
+        for event in store.tenant("ada").events_after(job_id, 0)
+        if isinstance(event.body, StateEvent)
+    ]
+
+
+def test_a_worker_takes_a_queued_job_with_everything_it_needs(store, spec, job_id):
+    service = store.service()
+    assert [job.job_id for job in service.queued_jobs()] == [job_id]
+    lease = service.acquire(job_id, "pool-1", 30, now=100)
+    assert (lease.spec, lease.tenant_id, lease.attempt, lease.expires_at) == (spec, "ada", 1, 130)
+    assert service.queued_jobs() == []
+    assert service.job(job_id).state == "starting"
+    assert store.tenant("ada").worker_of(job_id) == "pool-1"
+
+
+def test_a_job_that_is_held_or_unknown_cannot_be_taken(store, job_id):
+    service = store.service()
+    service.acquire(job_id, "w1", 30, now=100)
+    assert service.acquire(job_id, "w2", 30, now=129) is None
+    assert service.acquire("job-never", "w2", 30, now=129) is None
+    with pytest.raises(NotFoundError):
+        service.job("job-never")
+
+
+def test_a_worker_that_fell_silent_cannot_write_once_another_has_the_job(store, job_id):
+    service = store.service()
+    silent = service.acquire(job_id, "w1", 30, now=100)
+    taker = service.acquire(job_id, "w2", 30, now=130)
+    assert (taker.attempt, taker.epoch > silent.epoch) == (2, True)
+    writes = [
+        lambda: service.renew(silent, 30, now=131),
+        lambda: service.set_state(silent, JobState.RUNNING),
+        lambda: service.append_event(silent, WarningEvent(name="n", message="m")),
+        lambda: service.append_events(silent, [WarningEvent(name="n", message="m")]),
+        lambda: service.save_episodes(silent, 1, []),
+        lambda: service.discard_episodes(silent, through_step=1),
+        lambda: service.remove_checkpoint(silent, 1),
+    ]
+    for write in writes:
+        with pytest.raises(LeaseLostError, match="take a new lease"):
+            write()
+    service.release(silent, back_to_queue=True)
+    assert store.tenant("ada").worker_of(job_id) == "w2"
+
+
+def test_the_same_worker_cannot_use_a_lease_from_before_it_took_the_job_again(store, job_id):
+    service = store.service()
+    old = service.acquire(job_id, "w1", 30, now=100)
+    service.acquire(job_id, "w1", 30, now=200)
+    with pytest.raises(LeaseLostError):
+        service.set_state(old, JobState.RUNNING)
+
+
+def test_a_late_heartbeat_keeps_a_job_that_nobody_took(store, job_id):
+    service = store.service()
+    lease = service.acquire(job_id, "w1", 30, now=100)
+    assert service.jobs_with_expired_lease(140) == [job_id]
+    assert service.renew(lease, 30, now=140).expires_at == 170
+    assert service.jobs_with_expired_lease(140) == []
+    assert service.requeue_expired(140) == []
+
+
+def test_the_jobs_of_silent_workers_go_back_to_the_queue(store, job_id):
+    service = store.service()
+    lease = service.acquire(job_id, "w1", 30, now=100)
+    assert service.requeue_expired(131) == [job_id]
+    with pytest.raises(LeaseLostError):
+        service.renew(lease, 30, now=132)
+    assert service.job(job_id).state == "queued"
+    assert "silent" in service.job(job_id).reason
+    assert service.acquire(job_id, "w2", 30, now=132).attempt == 2
+
+
+def test_a_job_whose_cancellation_its_dead_worker_never_saw_ends_all_the_same(store, job_id):
+    service = store.service()
+    service.acquire(job_id, "w1", 30, now=100)
+    store.tenant("ada").request_cancel(job_id)
+    assert service.requeue_expired(131) == []
+    assert states(store, job_id) == ["queued", "starting", "cancelled"]
+
+
+def test_a_job_ends_exactly_once(store, job_id):
+    service = store.service()
+    lease = service.acquire(job_id, "w1", 30, now=100)
+    service.set_state(lease, JobState.COMPLETED)
+    with pytest.raises(LeaseLostError, match="already ended as completed"):
+        service.set_state(lease, JobState.FAILED)
+    assert not service.finish_unleased(job_id, JobState.FAILED, "late")
+    assert service.acquire(job_id, "w2", 30, now=999) is None
+    assert service.requeue_expired(999) == []
+    assert states(store, job_id) == ["queued", "starting", "completed"]
+
+
+def test_a_job_without_a_worker_can_be_ended_but_one_with_a_worker_cannot(store, job_id):
+    service = store.service()
+    service.acquire(job_id, "w1", 30, now=1000)
+    assert not service.finish_unleased(job_id, JobState.FAILED, "no")
+    service.requeue_expired(1031)
+    assert service.finish_unleased(job_id, JobState.FAILED, "no worker can run it")
+    assert service.job(job_id).reason == "no worker can run it"
+
+
+def test_a_job_that_is_given_back_waits_for_the_next_worker(store, job_id):
+    service = store.service()
+    service.release(service.acquire(job_id, "w1", 30, now=100), back_to_queue=True)
+    assert service.job(job_id).state == "queued"
+    service.release(service.acquire(job_id, "w1", 30, now=100), back_to_queue=False)
+    assert service.requeue_expired(100) == [job_id]
+
+
+@pytest.mark.service
+def test_of_several_processes_that_claim_one_job_exactly_one_gets_it(url, store, job_id):
+    script = (
+        "import sys; from backend.store.store import Store\n"
+        "service = Store.open(sys.argv[1]).service(); print('ready', flush=True); sys.stdin.readline()\n"
+        "print('got' if service.acquire(sys.argv[2], f'w{sys.argv[3]}', 30, 100) else 'late')"
+    )
+    claims = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, url, job_id, str(number)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(3)
+    ]
+    for claim in claims:
+        assert claim.stdout.readline() == "ready\n"
+    for claim in claims:
+        claim.stdin.write("go\n")
+        claim.stdin.flush()
+    assert sorted(claim.communicate()[0] for claim in claims) == ["got\n", "late\n", "late\n"]
+
+
+WORKERS = st.sampled_from(["w1", "w2", "w3"])
+
+
+class LeasesUnderFire(RuleBasedStateMachine):
+    """Workers that take, keep, lose and finish a job in any order, against what may happen at most."""
+
+    def __init__(self):
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.store = Store.open(f"sqlite:///{self.folder.name}/s.db")
+        self.store.keys.ensure_tenant("ada")
+        spec = JobSpec(environment=EnvironmentRef(id="e"), steps=1)
+        self.job_id = self.store.tenant("ada").create_job(spec, {}).job_id
+        self.service = self.store.service()
+        self.now = 100.0
+        self.held = {}  # worker -> the last lease it was given
+        self.holder = None
+        self.acknowledged = 1
+        self.ended = 0
+
+    def teardown(self):
+        self.store.close()
+        self.folder.cleanup()
+
+    @rule(seconds=st.sampled_from([1.0, 31.0]))
+    def time_passes(self, seconds):
+        self.now += seconds
+
+    @rule(worker=WORKERS)
+    def take(self, worker):
+        lease = self.service.acquire(self.job_id, worker, 30, self.now)
+        if lease is not None:
+            self.held[worker], self.holder = lease, worker
+            self.acknowledged += 1
+
+    @rule()
+    def requeue(self):
+        if self.service.requeue_expired(self.now):
+            self.holder = None
+            self.acknowledged += 1
+
+    @rule(worker=WORKERS, final=st.booleans())
+    def write(self, worker, final):
+        if worker not in self.held:
+            return
+        try:
+            self.service.set_state(self.held[worker], JobState.COMPLETED if final else JobState.RUNNING)
+        except LeaseLostError:
+            assert worker != self.holder
+            return
+        assert worker == self.holder
+        self.acknowledged += 1
+        if final:
+            self.ended += 1
+            self.holder = None
+
+    @invariant()
+    def what_was_acknowledged_is_there_and_the_job_ended_at_most_once(self):
+        log = self.store.tenant("ada").events_after(self.job_id, 0)
+        assert [event.seq for event in log] == list(range(1, self.acknowledged + 1))
+        assert sum(event.body.state.final for event in log) == self.ended <= 1
+
+
+TestLeasesUnderFire = LeasesUnderFire.TestCase
+TestLeasesUnderFire.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)

@@ -1,0 +1,37 @@
+def test_pools_are_found_while_they_show_life(store):
+    service = store.service()
+    service.register_pool("p1", "nano", "/run/p1.sock", "t1", now=100)
+    service.register_pool("p2", "tiny", "/run/p2.sock", "t2", now=110)
+    assert [pool.pool_id for pool in service.pools(now=120)] == ["p2", "p1"]
+    assert [pool.pool_id for pool in service.pools(now=135)] == ["p2"]
+    assert service.touch_pool("p1", now=134)
+    assert [(pool.pool_id, pool.token) for pool in service.pools(now=135)] == [("p1", "t1"), ("p2", "t2")]
+    service.remove_pool("p1")
+    assert not service.touch_pool("p1", now=135)
+    assert [pool.model for pool in service.pools(now=135)] == ["tiny"]
+
+
+def test_a_pool_that_registers_again_replaces_its_older_self(store):
+    service = store.service()
+    service.register_pool("p1", "nano", "/old", "t1", now=100)
+    service.register_pool("p1", "nano", "/new", "t2", now=101)
+    (pool,) = service.pools(now=101)
+    assert (pool.socket_path, pool.token) == ("/new", "t2")
+
+
+def test_wishes_for_pools_fade(store):
+    service = store.service()
+    service.want_pool("nano", now=100)
+    service.want_pool("tiny", now=130)
+    assert service.wanted_pools(now=150) == ["tiny", "nano"]
+    assert service.wanted_pools(now=170) == ["tiny"]
+    service.want_pool("nano", now=180)
+    assert service.wanted_pools(now=185) == ["nano", "tiny"]
+
+
+def test_a_part_is_as_old_as_its_last_sign_of_life(store):
+    service = store.service()
+    assert service.parts(now=100) == {}
+    service.touch_part("scheduler", now=100)
+    service.touch_part("scheduler", now=104)
+    assert service.parts(now=105) == {"scheduler": 1}

@@ -1,0 +1,96 @@
+import pytest
+
+from backend.store.store import JobLease
+from tinkergym.errors import ConflictError, NotFoundError
+from tinkergym.wire import JobState, StateEvent
+
+
+def test_a_new_job_is_queued_with_its_effective_configuration(store, spec, clock):
+    job = store.tenant("ada").create_job(spec, {"board": "0.1.0"})
+    assert job.spec == spec
+    assert (job.state, job.step, job.created_at, job.packs) == ("queued", 0, clock.now, {"board": "0.1.0"})
+    assert store.tenant("ada").get_job(job.job_id) == job
+    (event,) = store.tenant("ada").events_after(job.job_id, 0)
+    assert event.seq == 1
+    assert event.body == StateEvent(state=JobState.QUEUED)
+
+
+def test_the_same_idempotency_key_and_spec_make_one_job(store, spec):
+    ada = store.tenant("ada")
+    first = ada.create_job(spec, {}, "key-1")
+    assert ada.create_job(spec, {}, "key-1") == first
+    assert len(ada.list_jobs()) == 1
+
+
+def test_an_idempotency_key_cannot_be_used_for_another_spec(store, spec):
+    ada = store.tenant("ada")
+    ada.create_job(spec, {}, "key-1")
+    with pytest.raises(ConflictError, match="new Idempotency-Key"):
+        ada.create_job(spec.model_copy(update={"steps": 6}), {}, "key-1")
+
+
+def test_tenants_may_use_the_same_idempotency_key(store, spec):
+    assert (
+        store.tenant("ada").create_job(spec, {}, "k").job_id
+        != store.tenant("bob").create_job(spec, {}, "k").job_id
+    )
+
+
+def test_another_tenants_job_looks_like_one_that_never_was(store, spec):
+    job_id = store.tenant("ada").create_job(spec, {}).job_id
+    bob = store.tenant("bob")
+    asks = [
+        lambda job_id: bob.get_job(job_id),
+        lambda job_id: bob.request_cancel(job_id),
+        lambda job_id: bob.events_after(job_id, 0),
+        lambda job_id: bob.checkpoints(job_id),
+        lambda job_id: bob.worker_of(job_id),
+        lambda job_id: bob.list_jobs(before=job_id),
+    ]
+    for ask in asks:
+        with pytest.raises(NotFoundError) as foreign:
+            ask(job_id)
+        with pytest.raises(NotFoundError) as unknown:
+            ask("job-never")
+        assert str(foreign.value).replace(job_id, "") == str(unknown.value).replace("job-never", "")
+    assert bob.list_jobs() == []
+    assert store.tenant("ada").get_job(job_id).state == "queued"
+
+
+def test_jobs_are_listed_page_by_page_newest_first(store, spec):
+    ada = store.tenant("ada")
+    ids = [ada.create_job(spec, {}).job_id for _ in range(5)]
+    first = [job.job_id for job in ada.list_jobs(limit=3)]
+    second = [job.job_id for job in ada.list_jobs(limit=3, before=first[-1])]
+    assert first + second == ids[::-1]
+
+
+def test_a_queued_job_is_cancelled_at_once_and_only_once(store, spec):
+    ada = store.tenant("ada")
+    job_id = ada.create_job(spec, {}).job_id
+    assert ada.request_cancel(job_id).state == "cancelled"
+    assert ada.request_cancel(job_id).state == "cancelled"
+    assert [event.body.state for event in ada.events_after(job_id, 0)] == ["queued", "cancelled"]
+    assert store.service().acquire(job_id, "w", 30, now=0) is None
+
+
+def test_the_cancellation_of_a_running_job_is_left_to_its_worker(store, spec):
+    ada, service = store.tenant("ada"), store.service()
+    job_id = ada.create_job(spec, {}).job_id
+    lease = service.acquire(job_id, "w", 30, now=0)
+    assert isinstance(lease, JobLease)
+    assert not service.cancel_requested(job_id)
+    assert ada.request_cancel(job_id).state == "starting"
+    assert service.cancel_requested(job_id)
+    service.set_state(lease, JobState.CANCELLED, "as asked")
+    assert ada.get_job(job_id).state == "cancelled"
+
+
+def test_events_are_read_on_from_any_number(store, spec):
+    ada, service = store.tenant("ada"), store.service()
+    job_id = ada.create_job(spec, {}).job_id
+    lease = service.acquire(job_id, "w", 30, now=0)
+    for _ in range(4):
+        service.set_state(lease, JobState.RUNNING)
+    assert [event.seq for event in ada.events_after(job_id, 2, limit=3)] == [3, 4, 5]
+    assert ada.events_after(job_id, 6) == []
