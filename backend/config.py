@@ -93,6 +93,12 @@ class ServiceConfig(Settings):
     episodes_per_worker: int = Field(256, ge=1)
     """Episodes that one of them plays at the same time."""
 
+    jobs_per_pool: int = Field(4, ge=1)
+    """Jobs that train on one model's worker at the same time; more wait in the queue."""
+
+    idle_policies: int = Field(8, ge=0)
+    """Policies of ended jobs that a pool keeps loaded after somebody sampled them."""
+
     torch_threads: int = Field(default_factory=_cores, ge=1)
     """Threads of a pool worker; several pools on one machine want to divide its cores."""
 

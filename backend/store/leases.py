@@ -151,7 +151,7 @@ class LeaseStore:
         return queued
 
     def requeue_worker(self, worker_id: str, reason: str) -> list[str]:
-        """Put the jobs of a worker that is known to be dead back into the queue, without waiting for their leases.
+        """Put the jobs of a worker that is known to be dead back into the queue, before their leases run out.
 
         Returns:
             The jobs that wait for a worker again; those whose cancellation was asked for end instead.
