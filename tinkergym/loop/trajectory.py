@@ -105,6 +105,8 @@ class Trajectory(Record):
     """The traceback or message behind a stop reason that is a failure."""
     seed: int
     task_index: int | None = None
+    final_observation: str = ""
+    """What the environment showed after the last action; nobody answered it."""
 
     @property
     def episode_return(self) -> float:
@@ -113,10 +115,19 @@ class Trajectory(Record):
 
     @property
     def completed(self) -> bool:
-        """Whether the return may be learned from; see `COMPLETED_REASONS`."""
-        return self.stop_reason in COMPLETED_REASONS
+        """Whether the return may be learned from; see `COMPLETED_REASONS`.
+
+        An episode that was cut off before the first answer earned nothing, which is not the same as 0.
+        """
+        return self.stop_reason in COMPLETED_REASONS and bool(self.turns)
 
     @property
     def sampled_tokens(self) -> int:
         """How many tokens the policy sampled."""
         return sum(sum(segment.loss_mask) for segment in self.segments)
+
+    @property
+    def transcript(self) -> list[tuple[str, str]]:
+        """The episode to read: (role, text) in order; the environment is `user`, the policy `assistant`."""
+        lines = [line for t in self.turns for line in (("user", t.observation), ("assistant", t.action))]
+        return [*lines, ("user", self.final_observation)] if self.final_observation else lines

@@ -1,0 +1,80 @@
+"""Train language models in Gymnasium text environments, on workers that are somewhere else."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tinkergym import spaces, wrappers
+    from tinkergym.core import SingleTurnEnv, TextEnv
+    from tinkergym.errors import TinkerGymError
+    from tinkergym.evaluation import evaluate
+    from tinkergym.registration import load_packs, make, register, registered
+    from tinkergym.remote.client import Client
+    from tinkergym.remote.job import Job
+    from tinkergym.remote.policy import Policy
+    from tinkergym.tasks import JsonlTasks
+    from tinkergym.wire import GRPO, FullParameters, Limits, LoRA, Sampling
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "GRPO",
+    "Client",
+    "FullParameters",
+    "Job",
+    "JsonlTasks",
+    "Limits",
+    "LoRA",
+    "Policy",
+    "Sampling",
+    "SingleTurnEnv",
+    "TextEnv",
+    "TinkerGymError",
+    "evaluate",
+    "load_packs",
+    "make",
+    "register",
+    "registered",
+    "spaces",
+    "wrappers",
+]
+
+# Where each public name lives. They are imported on first use, so that a pack or an environment server that
+# needs `TextEnv` pays neither for HTTP nor for the tokenizer.
+_HOMES = {
+    "GRPO": "tinkergym.wire",
+    "Client": "tinkergym.remote.client",
+    "FullParameters": "tinkergym.wire",
+    "Job": "tinkergym.remote.job",
+    "JsonlTasks": "tinkergym.tasks",
+    "Limits": "tinkergym.wire",
+    "LoRA": "tinkergym.wire",
+    "Policy": "tinkergym.remote.policy",
+    "Sampling": "tinkergym.wire",
+    "SingleTurnEnv": "tinkergym.core",
+    "TextEnv": "tinkergym.core",
+    "TinkerGymError": "tinkergym.errors",
+    "evaluate": "tinkergym.evaluation",
+    "load_packs": "tinkergym.registration",
+    "make": "tinkergym.registration",
+    "register": "tinkergym.registration",
+    "registered": "tinkergym.registration",
+}
+_ROOMS = frozenset({"spaces", "wrappers"})
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return importlib.import_module(f"tinkergym.{name}")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'tinkergym' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,123 @@
+"""Sugar for text environments. A hand-written `gymnasium.Env` is accepted wherever these are."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import gymnasium as gym
+
+from tinkergym.errors import EpisodeProtocolError
+from tinkergym.spaces import Text
+
+Options = dict[str, Any]
+
+
+class TextEnv(gym.Env[str, str]):
+    """A text environment from two methods, `start` and `reply`.
+
+    All randomness comes from `self.np_random`, which `reset` has seeded when `start` is called, so that a
+    seed gives the same episode anywhere. An observation holds only what is new since the last action.
+
+    Example:
+        >>> class Countdown(TextEnv):
+        ...     system_prompt = "Count down to 0, one number at a time."
+        ...
+        ...     def start(self, options):
+        ...         self.next = int(self.np_random.integers(2, 9))
+        ...         return f"Start at {self.next}."
+        ...
+        ...     def reply(self, action):
+        ...         right = action.strip() == str(self.next)
+        ...         self.next -= 1
+        ...         over = not right or self.next < 0
+        ...         return ("" if over else "Go on."), float(right and over), over
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium declares it so
+    system_prompt: ClassVar[str] = ""
+    """Stands before the first observation unless a job brings its own."""
+
+    observation_space: gym.Space[str]
+    action_space: gym.Space[str]
+    _playing = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.system_prompt:
+            cls.metadata = {**cls.metadata, "system_prompt": cls.system_prompt}
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Give every instance its spaces, also where a subclass does not call `super().__init__()`."""
+        del args, kwargs
+        env = super().__new__(cls)
+        env.observation_space, env.action_space = Text(), Text()
+        return env
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+
+    def start(self, options: Options) -> str:
+        """Begin an episode and return the first observation.
+
+        Args:
+            options: What `reset` was given; `options.get("task_index")` names a task.
+        """
+        raise NotImplementedError(f"{type(self).__name__} needs a method start(options)")
+
+    def reply(self, action: str) -> tuple[str, float, bool] | tuple[str, float, bool, dict[str, Any]]:
+        """Answer an action with (observation, reward, terminated), and optionally an info dict.
+
+        Numbers under `info["metrics"]` become curves of the job.
+        """
+        raise NotImplementedError(f"{type(self).__name__} needs a method reply(action)")
+
+    def reset(self, *, seed: int | None = None, options: Options | None = None) -> tuple[str, dict[str, Any]]:
+        """Start an episode."""
+        super().reset(seed=seed)
+        observation = self.start(dict(options or {}))
+        self._playing = True
+        return observation, {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Hand the action to `reply`; a `TextEnv` terminates and leaves truncation to wrappers and limits.
+
+        Raises:
+            EpisodeProtocolError: No episode is running.
+        """
+        if not self._playing:
+            raise EpisodeProtocolError("no episode is running", hint="call reset before step")
+        observation, reward, terminated, *rest = self.reply(action)
+        self._playing = not terminated
+        return observation, reward, terminated, False, dict(rest[0]) if rest else {}
+
+
+class SingleTurnEnv(TextEnv):
+    """A question and one answer, from two methods, `ask` and `score`.
+
+    Example:
+        >>> class Capitals(SingleTurnEnv):
+        ...     def ask(self, options):
+        ...         self.country, self.capital = CAPITALS[int(self.np_random.integers(len(CAPITALS)))]
+        ...         return f"Capital of {self.country}?"
+        ...
+        ...     def score(self, answer):
+        ...         return float(answer.strip() == self.capital)
+    """
+
+    def ask(self, options: Options) -> str:
+        """Choose a question and return it."""
+        raise NotImplementedError(f"{type(self).__name__} needs a method ask(options)")
+
+    def score(self, answer: str) -> float | tuple[float, dict[str, float]]:
+        """Return the answer's reward, and optionally named metrics."""
+        raise NotImplementedError(f"{type(self).__name__} needs a method score(answer)")
+
+    def start(self, options: Options) -> str:
+        """Ask."""
+        return self.ask(options)
+
+    def reply(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+        """Score the answer and terminate: one turn is the whole task, so nothing is cut off."""
+        scored = self.score(action)
+        reward, metrics = scored if isinstance(scored, tuple) else (scored, {})
+        return "", reward, True, {"metrics": dict(metrics)} if metrics else {}

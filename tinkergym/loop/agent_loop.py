@@ -1,0 +1,300 @@
+"""AgentLoop: one agent through one episode, token for token, without input or output.
+
+PENDING → GENERATING → INTERACTING → GENERATING → ... → TERMINATED. The caller carries requests to a sampler
+and actions to an environment and tells the loop what came back; the loop knows neither of them, nor time. So
+the same loop runs in the client, in the service's workers, around a user's own `reset`/`step` script, and in
+tests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from enum import StrEnum
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from tinkergym.errors import EpisodeProtocolError, InternalServiceError
+from tinkergym.loop.ledger import Ledger, Span
+from tinkergym.loop.plan import EpisodePlan
+from tinkergym.loop.renderer import Renderer
+from tinkergym.loop.trajectory import StopReason, Trajectory, Turn
+from tinkergym.messages import observation_text, system, user
+from tinkergym.wire import Completion, SampleRequest
+
+_CUT_OFF = frozenset(
+    {
+        StopReason.TRUNCATED,
+        StopReason.TURN_LIMIT,
+        StopReason.TOKEN_LIMIT,
+        StopReason.CONTEXT_LIMIT,
+        StopReason.EPISODE_TIMEOUT,
+    }
+)
+
+
+class AgentState(StrEnum):
+    """What the loop waits for."""
+
+    PENDING = "pending"
+    """The first observation."""
+    GENERATING = "generating"
+    """The policy's answer."""
+    INTERACTING = "interacting"
+    """The environment's reply."""
+    TERMINATED = "terminated"
+    """Nothing; the trajectory is complete."""
+
+
+class AgentLoop:
+    """One agent's side of one episode.
+
+    Example:
+        >>> request = loop.begin(*env.reset(seed=plan.seed))
+        >>> while request is not None:
+        ...     action = loop.receive(sample(request))
+        ...     request = loop.stepped(*env.step(action))
+        >>> loop.trajectory()
+    """
+
+    def __init__(self, renderer: Renderer, plan: EpisodePlan) -> None:
+        self._renderer = renderer
+        self._plan = plan
+        self._state = AgentState.PENDING
+        self._ledger = Ledger()
+        self._turns: list[Turn] = []
+        self._observation = ""
+        self._delta: list[int] = []
+        self._request_id = ""
+        self._answer: tuple[Span, Completion, str] | None = None
+        self._terminated = self._truncated = False
+        self._stop_reason: StopReason | None = None
+        self._error = ""
+
+    @property
+    def state(self) -> AgentState:
+        """What the loop waits for."""
+        return self._state
+
+    @property
+    def plan(self) -> EpisodePlan:
+        """What the episode was meant to be."""
+        return self._plan
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why the episode ended; None while it runs."""
+        return self._stop_reason
+
+    @property
+    def error(self) -> str:
+        """The message or traceback behind the stop reason, if it has one."""
+        return self._error
+
+    # --- events ---
+
+    def begin(
+        self, observation: object, info: object = None, *, environment_prompt: str | None = None
+    ) -> SampleRequest | None:
+        """Take what `env.reset` returned.
+
+        Args:
+            observation: Text, or a mapping with text under `text`.
+            info: Not read; here so that `begin(*env.reset(...))` works.
+            environment_prompt: The environment's own system prompt, for a plan that has none.
+
+        Returns:
+            The request for the first answer, or None if the episode is over already.
+        """
+        del info
+        self._expect(AgentState.PENDING, "begin")
+        try:
+            self._observation = observation_text(observation)
+        except (TypeError, ValueError) as error:
+            self.fail(StopReason.ENVIRONMENT_ERROR, f"reset: {error}")
+            return None
+        prompt = environment_prompt if self._plan.system_prompt is None else self._plan.system_prompt
+        messages = [user(self._observation)]
+        return self._ask(self._renderer.start([system(prompt), *messages] if prompt else messages))
+
+    def receive(self, completion: Completion) -> str:
+        """Take the tokens sampled for the last request and return the action for `env.step`.
+
+        Raises:
+            InternalServiceError: The tokens cannot be an answer to that request; the episode ended with
+                `sampling_failed`.
+        """
+        self._expect(AgentState.GENERATING, "receive")
+        try:
+            if completion.request_id != self._request_id:
+                text = f"an answer to {completion.request_id} came for {self._request_id}"
+                raise ValueError(text)  # noqa: TRY301 - told like any other unusable answer
+            self._ledger.append_given(self._delta)
+            span = self._ledger.append_sampled(completion.token_ids, completion.sampling_logprobs)
+        except ValueError as error:
+            self.fail(StopReason.SAMPLING_FAILED, str(error))
+            raise InternalServiceError(f"the sampler's answer is unusable: {error}") from error
+        action = self._renderer.decode_answer(completion.token_ids)
+        self._answer = span, completion, action
+        self._state = AgentState.INTERACTING
+        return action
+
+    def stepped(
+        self, observation: object, reward: object, terminated: object, truncated: object, info: object = None
+    ) -> SampleRequest | None:
+        """Take what `env.step` returned.
+
+        Returns:
+            The request for the next answer, or None if the episode is over.
+        """
+        self._expect(AgentState.INTERACTING, "stepped")
+        if not _is_finite(reward):
+            text = f"step returned the reward {str(reward)[:200]}, which is not a finite number"
+            self.fail(StopReason.INVALID_REWARD, text)
+            return None
+        try:
+            self._terminated, self._truncated = _flag(terminated, "terminated"), _flag(truncated, "truncated")
+            metrics = _metrics(info)
+            ended = self._terminated or self._truncated
+            # Many environments have nothing to show at the end; a last observation is not needed.
+            last = isinstance(observation, str | Mapping) or not ended
+            text = observation_text(observation) if last else ""
+        except (TypeError, ValueError) as error:
+            self._terminated = self._truncated = False
+            self.fail(StopReason.ENVIRONMENT_ERROR, f"step: {error}")
+            return None
+        self._record(float(reward), metrics)  # type: ignore[arg-type]
+        self._observation = text
+        if ended:
+            self._end(StopReason.TERMINATED if self._terminated else StopReason.TRUNCATED)
+            return None
+        return self._next()
+
+    def fail(self, stop_reason: StopReason, error: str = "") -> None:
+        """End the episode for a reason that lies outside the conversation; a second end is ignored."""
+        if self._state is not AgentState.TERMINATED:
+            self._error = error
+            self._end(stop_reason)
+
+    def trajectory(self) -> Trajectory:
+        """Return the record of the episode.
+
+        Raises:
+            EpisodeProtocolError: The episode is not over.
+        """
+        self._expect(AgentState.TERMINATED, "trajectory")
+        assert self._stop_reason is not None
+        # Built from checked parts; see Ledger.segments.
+        return Trajectory.model_construct(
+            agent=self._plan.agent,
+            segments=self._ledger.segments(),
+            turns=list(self._turns),
+            terminated=self._terminated,
+            truncated=self._truncated,
+            stop_reason=self._stop_reason,
+            error=self._error,
+            seed=self._plan.seed,
+            task_index=self._plan.task_index,
+            final_observation=self._observation if self._turns else "",
+        )
+
+    # --- inside ---
+
+    def _expect(self, state: AgentState, call: str) -> None:
+        if self._state is not state:
+            raise EpisodeProtocolError(
+                f"{call}() was called while the episode is {self._state.value}",
+                hint="the order is begin, then receive and stepped in turn until a call returns None",
+            )
+
+    def _next(self) -> SampleRequest | None:
+        if len(self._turns) >= self._plan.limits.max_turns:
+            self._end(StopReason.TURN_LIMIT)
+            return None
+        assert self._answer is not None
+        closed = self._answer[1].finish_reason == "stop"
+        return self._ask(self._renderer.continuation([user(self._observation)], answer_closed=closed))
+
+    def _ask(self, delta: list[int]) -> SampleRequest | None:
+        # The delta enters the ledger with the answer, so no record ends in text that nobody answered.
+        self._delta = delta
+        prompt_ids = self._ledger.context(delta)
+        room = self._renderer.context_length - len(prompt_ids)
+        if room < 1:
+            context = self._renderer.context_length
+            self._error = f"the next prompt has {len(prompt_ids)} tokens, the model's context {context}"
+            self._end(StopReason.CONTEXT_LIMIT)
+            return None
+        budget = self._plan.limits.max_episode_tokens
+        if budget is not None:
+            room = min(room, budget - self._ledger.sampled_tokens)
+            if room < 1:
+                self._end(StopReason.TOKEN_LIMIT)
+                return None
+        turn = len(self._turns)
+        self._request_id = f"{self._plan.episode_id}/{turn}"
+        self._state = AgentState.GENERATING
+        # Built from checked parts; whoever sends it over a wire validates it there.
+        return SampleRequest.model_construct(
+            request_id=self._request_id,
+            policy=self._plan.policy,
+            policy_version=self._plan.policy_version,
+            prompt_ids=prompt_ids,
+            max_tokens=min(self._plan.max_turn_tokens, room),
+            temperature=self._plan.temperature,
+            seed=self._plan.sampling_seed + turn,
+            stop_ids=self._renderer.stop_ids,
+            session_id=self._plan.session_id,
+        )
+
+    def _record(self, reward: float, metrics: dict[str, float]) -> None:
+        assert self._answer is not None
+        span, completion, action = self._answer
+        self._turns.append(
+            Turn.model_construct(
+                segment=span.segment,
+                start=span.start,
+                end=span.end,
+                policy_version=completion.policy_version,
+                finish_reason=completion.finish_reason,
+                observation=self._observation,
+                action=action,
+                reward=reward,
+                metrics=metrics,
+            )
+        )
+
+    def _end(self, stop_reason: StopReason) -> None:
+        self._stop_reason = stop_reason
+        self._truncated = self._truncated or stop_reason in _CUT_OFF
+        self._state = AgentState.TERMINATED
+
+
+def _is_finite(reward: object) -> bool:
+    return isinstance(reward, Real | np.bool_) and math.isfinite(float(reward))
+
+
+def _flag(value: object, name: str) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be a bool, but it is {type(value).__name__}: {str(value)[:200]}")
+    return bool(value)
+
+
+def _metrics(info: Any) -> dict[str, float]:
+    if info is None:
+        return {}
+    if not isinstance(info, Mapping):
+        raise TypeError(f"info must be a dict, but it is {type(info).__name__}: {str(info)[:200]}")
+    metrics = info.get("metrics")
+    if metrics is None:
+        return {}
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"info['metrics'] must be a dict of numbers, but it is {type(metrics).__name__}")
+    for name, value in metrics.items():
+        if not _is_finite(value):
+            raise ValueError(
+                f"info['metrics'][{name!r}] must be a finite number, but it is {str(value)[:200]}"
+            )
+    return {str(name): float(value) for name, value in metrics.items()}

@@ -1,0 +1,61 @@
+"""What an episode is to be: everything that is decided before it begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Self
+
+from tinkergym.wire import EnvironmentRef, EpisodeRequest, Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodePlan:
+    """One episode: the environment, the seeds, who answers, and where it is cut off."""
+
+    episode_id: str
+    """Unique among the episodes that one sampler sees."""
+    seed: int
+    """For `env.reset(seed=...)`."""
+    policy: str
+    """A job id or a model's name; see `SampleRequest.policy`."""
+    model: str = ""
+    """Whose renderer turns messages into ids; empty where only one is in play."""
+    environment: EnvironmentRef | None = None
+    """None where the caller holds the environment itself."""
+    task_index: int | None = None
+    sampling_seed: int = 0
+    """Turn k samples with seed `sampling_seed + k`."""
+    policy_version: int | None = None
+    """None takes the newest."""
+    temperature: float = 1.0
+    """0 takes the likeliest token."""
+    max_turn_tokens: int = 64
+    limits: Limits = field(default_factory=Limits)
+    system_prompt: str | None = None
+    """None leaves it to the environment's own."""
+    agent: str = "agent_0"
+    lease_id: str = ""
+
+    @property
+    def session_id(self) -> str:
+        """What the episode's sampling requests have in common: its lease, so that two attempts never mix."""
+        return self.lease_id or self.episode_id
+
+    @classmethod
+    def from_request(cls, request: EpisodeRequest) -> Self:
+        """Return the plan of an episode that the service leased to this worker."""
+        return cls(
+            episode_id=request.episode_id,
+            seed=request.seed,
+            policy=request.policy,
+            model=request.model,
+            environment=request.environment,
+            task_index=request.task_index,
+            sampling_seed=request.sampling_seed,
+            policy_version=request.policy_version,
+            temperature=request.sampling.temperature,
+            max_turn_tokens=request.sampling.max_turn_tokens,
+            limits=request.limits,
+            system_prompt=request.system_prompt,
+            lease_id=request.lease_id,
+        )

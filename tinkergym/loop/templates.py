@@ -1,0 +1,98 @@
+"""Chat templates: Jinja rendered in a sandbox, with the helpers that Hugging Face templates expect.
+
+Knows text only. The dialect is that of `transformers`: trimmed blocks, `tojson` without HTML escapes,
+`raise_exception`, `strftime_now`, loop controls and the `generation` tag.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from tinkergym.errors import TemplateError
+from tinkergym.messages import Message
+
+
+class ChatTemplate:
+    """A compiled chat template."""
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        """Compile a template.
+
+        Args:
+            source: The Jinja source as it stands in a tokenizer's configuration.
+            special_tokens: Names the template may use: `bos_token`, `eos_token`, ...
+
+        Raises:
+            TemplateError: It does not compile.
+        """
+        try:
+            self._template = _environment().from_string(source)
+        except jinja2.TemplateError as error:
+            raise TemplateError(
+                f"the chat template does not compile: {error}", hint="use the model's own chat_template"
+            ) from error
+        self._special_tokens = dict(special_tokens)
+
+    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
+        """Return the text of a conversation, opened for the next answer if `add_generation_prompt`.
+
+        Raises:
+            TemplateError: The template refuses these messages or fails on them.
+        """
+        try:
+            return self._template.render(
+                messages=messages, add_generation_prompt=add_generation_prompt, **self._special_tokens
+            )
+        # A template is foreign code: whatever it raises, it is the template that cannot be used.
+        except Exception as error:
+            roles = ", ".join(message["role"] for message in messages)
+            raise TemplateError(
+                f"the chat template fails on messages with the roles [{roles}]: {error}",
+                hint="use a template that accepts them, or leave the system prompt away",
+            ) from error
+
+
+class _Generation(Extension):
+    """Accepts `{% generation %}...{% endgeneration %}` and leaves its body as it is."""
+
+    tags = {"generation"}  # noqa: RUF012 - the name and type are Jinja's
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)

@@ -1,0 +1,165 @@
+"""Environments by id: those you register, and those that installed packs bring along.
+
+A pack is a distribution with an entry point in the group `tinkergym.envs`: either a function that registers
+its environments, or a module that does so when imported.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import gymnasium as gym
+
+from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, UnknownEnvironmentError
+from tinkergym.wire import EnvironmentRef
+
+ENTRY_POINT_GROUP = "tinkergym.envs"
+
+_log = logging.getLogger(__name__)
+_lock = threading.RLock()
+_packs: dict[str, Pack] = {}
+_own_ids: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pack:
+    """An installed pack of environments, loaded or broken."""
+
+    name: str
+    distribution: str
+    version: str
+    environment_ids: tuple[str, ...]
+    error: str = ""
+    """The traceback, if it could not be loaded."""
+
+
+def register(
+    id: str,  # noqa: A002 - Gymnasium's own name for it
+    entry_point: str | Callable[..., gym.Env[Any, Any]],
+    *,
+    kwargs: dict[str, Any] | None = None,
+    **settings: Any,
+) -> None:
+    """Make an environment known to `tinkergym.make` and `gymnasium.make`.
+
+    Registering the same thing again does nothing, and a class that was defined anew (a notebook cell run
+    twice) replaces its predecessor.
+
+    Args:
+        id: `namespace/Name-v0`.
+        entry_point: The class, a function that returns an environment, or `module:Class`.
+        kwargs: Default arguments; JSON values only, since they travel with a job.
+        settings: Passed on to `gymnasium.register`.
+
+    Raises:
+        InvalidRequestError: The id belongs to another environment.
+    """
+    with _lock:
+        known = gym.registry.get(id)
+        if known is not None:
+            if _name(known.entry_point) != _name(entry_point):
+                raise InvalidRequestError(
+                    f"{id} is already registered for {_name(known.entry_point)}",
+                    hint="choose another name or version",
+                    field="id",
+                )
+            del gym.registry[id]
+        gym.register(id, entry_point, kwargs=dict(kwargs or {}), **settings)
+        _own_ids.add(id)
+
+
+def make(id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: A002 - as above
+    """Create an environment by id, from a pack or from `register`.
+
+    Raises:
+        UnknownEnvironmentError: Nothing is registered under this id.
+        InvalidEnvironmentError: Its constructor failed; the cause has the traceback.
+    """
+    # An id that is known needs no packs, and a script's own environment must not wait for them.
+    if id not in gym.registry:
+        load_packs()
+    if id not in gym.registry:
+        raise UnknownEnvironmentError(f"no environment is called {id!r}", hint=_suggestion(id))
+    try:
+        # The checker warns about things that EnvContract tests, and slows every step.
+        return gym.make(id, disable_env_checker=True, **kwargs)
+    except InvalidRequestError:
+        raise
+    except Exception as error:
+        raise InvalidEnvironmentError(
+            f"{id} could not be created with {kwargs}: {type(error).__name__}: {error}",
+            hint="check the environment's arguments",
+            field="environment",
+        ) from error
+
+
+def make_environment(reference: EnvironmentRef) -> gym.Env[Any, Any]:
+    """Create the environment that a job names."""
+    return make(reference.id, **reference.kwargs)
+
+
+def load_packs() -> list[Pack]:
+    """Load every installed pack that is not loaded yet and return them all.
+
+    A broken pack is logged, listed with its error, and harms no other; it is tried again by the next call.
+    """
+    with _lock:
+        for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name):
+            known = _packs.get(point.name)
+            if known is None or known.error:
+                _packs[point.name] = _load(point)
+        return [_packs[name] for name in sorted(_packs)]
+
+
+def registered() -> list[str]:
+    """Return the ids of all packs and of everything registered here, sorted."""
+    packs = load_packs()
+    return sorted({*_own_ids, *(name for pack in packs for name in pack.environment_ids)})
+
+
+def pack_of(id: str) -> Pack | None:  # noqa: A002 - as above
+    """Return the pack that brought an environment along, or None."""
+    return next((pack for pack in load_packs() if id in pack.environment_ids), None)
+
+
+def _load(point: EntryPoint) -> Pack:
+    before = set(gym.registry)
+    error = ""
+    try:
+        loaded = point.load()
+        if callable(loaded):
+            loaded()
+    # A pack is foreign code; sys.exit at its import must not end the program either.
+    except (Exception, SystemExit):
+        error = traceback.format_exc()
+        _log.warning("the environment pack %r could not be loaded and is left out:\n%s", point.name, error)
+    distribution = point.dist
+    return Pack(
+        name=point.name,
+        distribution=distribution.name if distribution else "",
+        version=distribution.version if distribution else "",
+        environment_ids=tuple(sorted(set(gym.registry) - before)),
+        error=error,
+    )
+
+
+def _name(entry_point: object) -> str:
+    if isinstance(entry_point, str):
+        return entry_point
+    return f"{getattr(entry_point, '__module__', '?')}:{getattr(entry_point, '__qualname__', entry_point)}"
+
+
+def _suggestion(id: str) -> str:  # noqa: A002 - as above
+    close = difflib.get_close_matches(id, registered(), n=3, cutoff=0.5)
+    hints = [f"did you mean {', '.join(close)}?"] if close else ["`tinkergym envs` lists what is installed"]
+    for pack in load_packs():
+        if pack.error:
+            hints.append(f"the pack {pack.name!r} is broken: {pack.error.strip().splitlines()[-1]}")
+    return "; ".join(hints)

@@ -1,0 +1,5 @@
+"""Gymnasium spaces for language."""
+
+from tinkergym.spaces.text import Text
+
+__all__ = ["Text"]

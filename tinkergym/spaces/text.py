@@ -1,0 +1,161 @@
+"""Text: the space of Unicode strings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NoReturn, overload
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector.utils import shared_memory as _shared_memory
+
+from tinkergym.messages import is_unicode
+
+_SURROGATES = range(0xD800, 0xE000)
+_SAMPLED = "".join(map(chr, range(32, 127))) + "\näßéñ¿ΩЖ中文日本語한국어…€😀"
+_SAMPLED_LENGTH = 32
+
+
+class Text(spaces.Text):
+    """Any Unicode text between two lengths, lone surrogates excluded.
+
+    Gymnasium's own `Text` lists its characters one by one, and neither spaces nor anything beyond ASCII
+    letters and digits is among them by default. Samples are short, whatever `max_length` says: they are there
+    to test environments, and a random megabyte tests nothing that a random line does not.
+
+    Example:
+        >>> "Grüße, 世界" in Text()
+        True
+    """
+
+    def __init__(
+        self,
+        max_length: int = 1_000_000,
+        *,
+        min_length: int = 0,
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        """Create the space.
+
+        Args:
+            max_length: Most characters, inclusive.
+            min_length: Fewest characters, inclusive.
+            seed: For `sample`.
+
+        Raises:
+            ValueError: `0 <= min_length <= max_length` does not hold.
+        """
+        if not 0 <= min_length <= max_length:
+            raise ValueError(f"0 <= min_length <= max_length must hold; got {min_length=}, {max_length=}")
+        self.min_length = int(min_length)
+        self.max_length = int(max_length)
+        # Past the parent's initialiser, which would make tables of all 1.1 million characters.
+        spaces.Space.__init__(self, dtype=str, seed=seed)
+
+    def contains(self, x: Any) -> bool:
+        """Return whether `x` is such a text."""
+        return isinstance(x, str) and self.min_length <= len(x) <= self.max_length and is_unicode(x)
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        """Return a short random text.
+
+        Args:
+            mask: `(length, None)` fixes the length.
+            probability: The same.
+
+        Raises:
+            ValueError: Single characters were masked or weighted; there are too many of them.
+        """
+        length, characters = mask or probability or (None, None)
+        if characters is not None:
+            raise ValueError(
+                "tinkergym.spaces.Text cannot mask characters; use gymnasium.spaces.Text for that"
+            )
+        if length is None:
+            most = max(self.min_length, min(self.max_length, _SAMPLED_LENGTH))
+            length = int(self.np_random.integers(self.min_length, most + 1))
+        return "".join(_SAMPLED[i] for i in self.np_random.integers(len(_SAMPLED), size=length))
+
+    def __repr__(self) -> str:
+        return f"Text({self.min_length}, {self.max_length}, unicode)"
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Text)
+            and self.min_length == other.min_length
+            and self.max_length == other.max_length
+        )
+
+    # Like all of Gymnasium's spaces, which are mutable.
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def character_set(self) -> Any:
+        """All characters, without a table of them."""
+        return UnicodeCharacters()
+
+    @property
+    def character_list(self) -> Any:
+        """All characters in the order of their code points."""
+        return UnicodeCharacters()
+
+    def character_index(self, char: str) -> np.int32:
+        """Return the position of a character in `character_list`."""
+        return np.int32(UnicodeCharacters().index(char))
+
+    @property
+    def characters(self) -> str:
+        """A string with all characters: 1.1 million of them."""
+        return _all_characters()
+
+
+class UnicodeCharacters(Sequence[str]):
+    """Every Unicode scalar value in order; a sequence and a set that takes no memory."""
+
+    def __len__(self) -> int:
+        return 0x110000 - len(_SURROGATES)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        position = range(len(self))[index]
+        return chr(position if position < _SURROGATES.start else position + len(_SURROGATES))
+
+    def __contains__(self, char: object) -> bool:
+        return isinstance(char, str) and len(char) == 1 and ord(char) not in _SURROGATES
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[i] for i in range(len(self)))
+
+    def index(self, value: str, start: int = 0, stop: int | None = None) -> int:
+        """Return the position of a character."""
+        del start, stop
+        if value not in self:
+            raise ValueError(f"{value!a} is no Unicode character")
+        code = ord(value)
+        return code if code < _SURROGATES.start else code - len(_SURROGATES)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UnicodeCharacters)
+
+    def __hash__(self) -> int:
+        return hash(UnicodeCharacters)
+
+
+@lru_cache(maxsize=1)
+def _all_characters() -> str:
+    return "".join(UnicodeCharacters())
+
+
+@_shared_memory.create_shared_memory.register(Text)
+def _refuse_shared_memory(space: Text, n: int = 1, ctx: Any = None) -> NoReturn:
+    # Gymnasium's shared memory for text returns what an earlier, longer text left behind.
+    raise TypeError(
+        f"{space} cannot be kept in shared memory: pass shared_memory=False to "
+        "gymnasium.vector.AsyncVectorEnv, or in vector_kwargs of gymnasium.make_vec"
+    )
