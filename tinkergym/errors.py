@@ -116,6 +116,14 @@ class JobCancelledError(JobFailedError):
     """The job was cancelled."""
 
 
+class ParityError(JobFailedError):
+    """Learner and engine disagree about the policy: their logprobs drifted apart, or their weights differ."""
+
+
+class TooManyFailedEpisodesError(JobFailedError):
+    """More of a step's episodes failed than `max_failed_fraction` allows."""
+
+
 class EpisodeProtocolError(TinkerGymError):
     """`reset`, `act` and `step` were called in an order that makes no episode."""
 
