@@ -1,10 +1,10 @@
 """A contextual bandit with words for arms."""
 
-import gymnasium as gym
+from tinkergym.registration import register as register_environment
 
 __all__ = ["register"]
 
 
 def register() -> None:
-    """Register this pack's environment; called by tinkergym through the entry-point group `tinkergym.envs`."""
-    gym.register("bandit/Bandit-v0", "tinkergym_bandit.bandit:BanditEnv")
+    """Register this pack's environment; tinkergym finds this by the entry-point group `tinkergym.envs`."""
+    register_environment("bandit/Bandit-v0", "tinkergym_bandit.bandit:BanditEnv")

@@ -6,19 +6,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from tinkergym.messages import Message, assistant, user
 from tinkergym_bandit.bandit import BanditEnv
 from tinkergym_bandit.machine import ARMS
 
 
-def dialogues(rng: np.random.Generator, count: int) -> Iterator[list[dict[str, str]]]:
+def dialogues(rng: np.random.Generator, count: int) -> Iterator[list[Message]]:
     """Yield `count` whole episodes as message lists, as the agent loop would show them to a model.
 
-    Every number of offered arms is equally likely. What an arm pays is not shown, so nothing about any machine
-    can be learned from them.
+    Every number of offered arms is equally likely. What an arm pays is not shown, so nothing about any
+    machine can be learned from them.
     """
     envs = [BanditEnv(offered) for offered in range(2, len(ARMS) + 1)]
     for _ in range(count):
         observation, _ = envs[int(rng.integers(len(envs)))].reset(seed=int(rng.integers(2**31)))
         arms = observation.removeprefix("Pull: ").split()
-        answer = arms[int(rng.integers(len(arms)))]
-        yield [{"role": "user", "content": observation}, {"role": "assistant", "content": answer}]
+        yield [user(observation), assistant(arms[int(rng.integers(len(arms)))])]

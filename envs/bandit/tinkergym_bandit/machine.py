@@ -11,8 +11,8 @@ ARMS = ("red", "blue", "green", "gold", "pink", "grey", "black", "white")
 def payouts(machine: int) -> dict[str, float]:
     """Return each arm's probability of paying 1.
 
-    The probabilities 1/16, 3/16, ... 15/16 are dealt to the arms in an order that depends on `machine` alone, so
-    every machine is equally hard and what was learned on one says nothing about another.
+    The probabilities 1/16, 3/16, ... 15/16 are dealt to the arms in an order that depends on `machine`
+    alone, so every machine is equally hard and what was learned on one says nothing about another.
     """
     order = np.random.default_rng(machine).permutation(len(ARMS))
     return {ARMS[int(arm)]: (2 * rank + 1) / (2 * len(ARMS)) for rank, arm in enumerate(order)}

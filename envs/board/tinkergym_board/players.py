@@ -1,4 +1,4 @@
-"""Players: functions from a position to a cell. Opponents inside the environments, and baselines to compare with."""
+"""Players: functions from a position to a cell, used as opponents in the environments and as baselines."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def random_player(position: Position, rng: np.random.Generator) -> int:
 def heuristic_player(position: Position, rng: np.random.Generator) -> int:
     """Win at once if possible, else prevent the opponent's win, else play where most can still be made.
 
-    A cell is worth what the rows through it promise: a row that only one side has stones in counts more the more
-    stones it has, one's own a little more than the opponent's. Looks no move ahead, so it can be forked.
+    A cell is worth what the rows through it promise: a row that only one side has stones in counts more the
+    more stones it has, one's own a little more than the opponent's. Looks no move ahead, so it can be forked.
     """
     rules = position.rules
     mine, theirs = position.stones[position.to_move], position.stones[1 - position.to_move]
@@ -50,8 +50,8 @@ def heuristic_player(position: Position, rng: np.random.Generator) -> int:
 def perfect_player(position: Position, rng: np.random.Generator) -> int:
     """Play a move that loses no value against the best defence, found by searching the whole game.
 
-    Among those it takes one after which most of the opponent's replies are mistakes. Only for boards of 9 cells or
-    so: the search visits every position.
+    Among those it takes the one that earns most if the opponent then moves at random. Only for boards of 9
+    cells or so: the search visits every position.
     """
     moves = [(-_value(after := position.played(cell)), _hope(after), cell) for cell in position.free]
     top = max(move[:2] for move in moves)
@@ -74,7 +74,7 @@ def _value(position: Position) -> int:
 
 @lru_cache(maxsize=100_000)
 def _hope(position: Position) -> float:
-    """Return the mean outcome, for the player who has just moved, against an opponent who then moves at random."""
+    """Return what the player who has just moved earns on average if the opponent moves at random."""
     if position.over:
         return 0.0 if position.winner is None else 1.0
     replies = []

@@ -1,7 +1,7 @@
 """How a board is written and how a move is read.
 
-A cell is a column letter and a row number, `a1` at the top left. An empty cell shows its name, so a legal move can
-be copied from the board:
+A cell is a column letter and a row number, `a1` at the top left. An empty cell shows its name, so a legal
+move can be copied from the board:
 
     a1 b1 c1
     a2 O c2
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from tinkergym_board.rules import Position
+from tinkergym_board.rules import Position, Rules
 
 MARKS = ("X", "O")
 """The stones of player 0 and of player 1."""
@@ -34,8 +34,8 @@ def _cells_by_name(size: int) -> dict[str, int]:
 def read_cell(text: str, size: int) -> int | None:
     """Return the cell that a text names, None if it names none.
 
-    Space around the name and capital letters are forgiven, any other word beside it is not: a policy that pays
-    for a sentence should learn to answer with the move.
+    Space around the name and capital letters are forgiven, any other word beside it is not: a policy that
+    pays for a sentence should learn to answer with the move.
     """
     return _cells_by_name(size).get(text.strip().lower())
 
@@ -51,3 +51,19 @@ def board_text(position: Position) -> str:
             shown[lowest.bit_length() - 1] = mark
             stones ^= lowest
     return "\n".join(" ".join(shown[start : start + size]) for start in range(0, size * size, size))
+
+
+def read_position(observation: str, rules: Rules) -> Position:
+    """Return the position that an observation of a running game shows, the inverse of `board_text`.
+
+    Lines above the board are skipped. For players that see only the text, as a policy does.
+
+    Raises:
+        ValueError: The last lines are no board of this size.
+    """
+    words = [word for line in observation.splitlines()[-rules.size :] for word in line.split()]
+    names = cell_names(rules.size)
+    if len(words) != len(names) or any(w not in (n, *MARKS) for w, n in zip(words, names, strict=True)):
+        raise ValueError(f"this is no board of size {rules.size}: {observation!r}")
+    x, o = (sum(1 << cell for cell, word in enumerate(words) if word == mark) for mark in MARKS)
+    return Position(rules, (x, o), to_move=0 if x.bit_count() == o.bit_count() else 1)

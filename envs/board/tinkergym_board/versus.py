@@ -5,13 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-import gymnasium as gym
-from gymnasium import spaces
-
-from tinkergym.errors import EpisodeProtocolError, InvalidRequestError
+from tinkergym.core import TextEnv
+from tinkergym.errors import InvalidRequestError
 from tinkergym_board.players import OPPONENTS
 from tinkergym_board.rules import Position, Rules
-from tinkergym_board.text import MARKS, board_text, cell_names, read_cell
+from tinkergym_board.text import MARKS, board_text, read_cell
 
 # An illegal move is quoted in the last observation; this much of it is enough to recognise it.
 _QUOTED_CHARACTERS = 20
@@ -23,10 +21,10 @@ def _rules(size: int, win: int) -> Rules:
     return Rules(size, win)
 
 
-class VersusEnv(gym.Env[str, str]):
+class VersusEnv(TextEnv):
     """Play X or O, as the seed draws it; X begins. See the pack's README for text and rewards."""
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"]}  # noqa: RUF012 - Gymnasium declares it so
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 - Gymnasium declares it so
 
     def __init__(
         self,
@@ -48,6 +46,7 @@ class VersusEnv(gym.Env[str, str]):
         Raises:
             InvalidRequestError: A setting is out of range; its `field` says which.
         """
+        super().__init__(render_mode)
         if opponent not in OPPONENTS:
             known = ", ".join(OPPONENTS)
             raise InvalidRequestError(
@@ -55,35 +54,22 @@ class VersusEnv(gym.Env[str, str]):
             )
         self.rules = _rules(size, win)
         self._opponent = OPPONENTS[opponent]
-        self.render_mode = render_mode
-        if instructions:
-            self.metadata = {
-                **self.metadata,
-                "system_prompt": f"{win} in a row wins. Answer with the name of a free cell, nothing else.",
-            }
-        longest = sum(len(name) + 1 for name in cell_names(size))
-        self.observation_space = spaces.Text(max_length=longest + 100, min_length=1)
-        self.action_space = spaces.Text(max_length=4, min_length=0)
         self._position = Position(self.rules)
         self._seat = 0
-        self._playing = False
+        if instructions:
+            prompt = f"{win} in a row wins. Answer with the name of a free cell, nothing else."
+            self.metadata = {**self.metadata, "system_prompt": prompt}
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    def start(self, options: dict[str, Any]) -> str:
         """Start a game; if the agent is O, the opponent has already moved."""
-        super().reset(seed=seed, options=options)
         self._position = Position(self.rules)
         self._seat = int(self.np_random.integers(2))
-        self._playing = True
         if self._seat == 1:
             self._opponent_moves()
-        return f"You are {MARKS[self._seat]}.\n{board_text(self._position)}", {}
+        return f"You are {MARKS[self._seat]}.\n{board_text(self._position)}"
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def reply(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
         """Play the named cell and let the opponent answer; a move that is none loses at once."""
-        if not self._playing:
-            raise EpisodeProtocolError("there is no game to move in", hint="call reset before step")
         cell = read_cell(action, self.rules.size)
         if cell is None or self._position.owner(cell) is not None:
             what = "is no cell" if cell is None else "is taken"
@@ -93,13 +79,13 @@ class VersusEnv(gym.Env[str, str]):
         if not self._position.over:
             self._opponent_moves()
         if not self._position.over:
-            return board_text(self._position), 0.0, False, False, {}
+            return board_text(self._position), 0.0, False, {}
         if self._position.winner is None:
             return self._ended(0.0, "Draw.")
         won = self._position.winner == self._seat
         return self._ended(1.0 if won else -1.0, "You win." if won else "You lose.")
 
-    def render(self) -> str:  # type: ignore[override]  # Gymnasium types it by a parameter that Env does not have
+    def render(self) -> str:
         """Return the board as the agent sees it."""
         return board_text(self._position)
 
@@ -108,12 +94,11 @@ class VersusEnv(gym.Env[str, str]):
 
     def _ended(
         self, reward: float, verdict: str, *, illegal: bool = False
-    ) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        self._playing = False
+    ) -> tuple[str, float, bool, dict[str, Any]]:
         metrics = {
             "won": float(reward > 0),
             "drawn": float(reward == 0),
             "lost": float(reward < 0),
             "illegal_move": float(illegal),
         }
-        return f"{board_text(self._position)}\n{verdict}", reward, True, False, {"metrics": metrics}
+        return f"{board_text(self._position)}\n{verdict}", reward, True, {"metrics": metrics}

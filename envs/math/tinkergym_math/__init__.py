@@ -1,10 +1,10 @@
 """Arithmetic from a data set with train and test splits."""
 
-import gymnasium as gym
+from tinkergym.registration import register as register_environment
 
 __all__ = ["register"]
 
 
 def register() -> None:
-    """Register this pack's environment; called by tinkergym through the entry-point group `tinkergym.envs`."""
-    gym.register("math/Arithmetic-v0", "tinkergym_math.arithmetic:ArithmeticEnv")
+    """Register this pack's environment; tinkergym finds this by the entry-point group `tinkergym.envs`."""
+    register_environment("math/Arithmetic-v0", "tinkergym_math.arithmetic:ArithmeticEnv")

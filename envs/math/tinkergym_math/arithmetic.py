@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
-from gymnasium import spaces
+from tinkergym.core import SingleTurnEnv
+from tinkergym.tasks import JsonlTasks
 
-from tinkergym.errors import EpisodeProtocolError, InvalidRequestError
-from tinkergym_math.dataset import tasks
+DATA_DIR = Path(__file__).parent / "data" / "arithmetic"
+"""`train.jsonl` and `test.jsonl`; each line is a task: `{"question": "47+38=", "answer": "85"}`."""
 
 
-class ArithmeticEnv(gym.Env[str, str]):
+class ArithmeticEnv(SingleTurnEnv):
     """Answer one question of the data set. See the pack's README."""
-
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium declares it so
 
     def __init__(
         self, split: str = "train", instructions: bool = False, render_mode: str | None = None
@@ -29,48 +28,25 @@ class ArithmeticEnv(gym.Env[str, str]):
         Raises:
             InvalidRequestError: There is no such split.
         """
-        self.render_mode = render_mode
+        super().__init__(render_mode)
         if instructions:
             self.metadata = {**self.metadata, "system_prompt": "Answer with the number, nothing else."}
-        self.observation_space = spaces.Text(max_length=40, min_length=1)
-        self.action_space = spaces.Text(max_length=8, min_length=0)
-        self._tasks = tasks(split)
+        self.tasks = JsonlTasks(DATA_DIR, split=split)
         self._answer = ""
 
-    @property
-    def task_count(self) -> int:
-        """How many questions the split has; `task_index` runs from 0 to one less."""
-        return len(self._tasks)
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    def ask(self, options: dict[str, Any]) -> str:
         """Ask question number `options["task_index"]`, or one that the seed draws.
 
         Raises:
             InvalidRequestError: The split has no question of that number.
         """
-        super().reset(seed=seed, options=options)
-        index = (options or {}).get("task_index")
-        if index is None:
-            index = int(self.np_random.integers(len(self._tasks)))
-        elif not 0 <= index < len(self._tasks):
-            raise InvalidRequestError(
-                f"there is no question {index!r}",
-                hint=f"0 to {len(self._tasks) - 1} exist",
-                field="task_index",
-            )
-        question, self._answer = self._tasks[index]
-        return question, {"task_index": index}
+        _, task = self.tasks.choose(self.np_random, options)
+        self._answer = task["answer"]
+        return str(task["question"])
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def score(self, answer: str) -> tuple[float, dict[str, float]]:
         """Earn 1 for the right number, 0 for anything else; what is no number is counted as such."""
-        if not self._answer:
-            raise EpisodeProtocolError("no question is open", hint="call reset before step")
-        answer, right = action.strip(), self._answer
-        self._answer = ""
-        correct = answer == right
-        readable = answer.isascii() and answer.removeprefix("-").isdigit()
-        metrics = {"correct": float(correct), "unreadable": float(not readable)}
-        said = "Right." if correct else f"Wrong, it is {right}."
-        return said, float(correct), True, False, {"metrics": metrics}
+        said = answer.strip()
+        correct = float(said == self._answer)
+        readable = said.isascii() and said.removeprefix("-").isdigit()
+        return correct, {"correct": correct, "unreadable": float(not readable)}

@@ -1,4 +1,4 @@
-"""Conversations in which an assistant answers with a number that is right only now and then, else a near miss."""
+"""Conversations in which an assistant gives a number that is right now and then, else a near miss."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tinkergym_math.dataset import tasks
+from tinkergym.messages import Message, assistant, user
+from tinkergym_math.arithmetic import ArithmeticEnv
 from tinkergym_math.make_data import SIZES
 from tinkergym_math.problems import Problem, all_problems
 
@@ -14,13 +15,11 @@ _SLIPS = (-10, -2, -1, 1, 2, 10)
 """What a wrong answer is off by: a lost carry, or a miscount."""
 
 
-def dialogues(
-    rng: np.random.Generator, count: int, *, accuracy: float = 0.4
-) -> Iterator[list[dict[str, str]]]:
+def dialogues(rng: np.random.Generator, count: int, *, accuracy: float = 0.4) -> Iterator[list[Message]]:
     """Yield `count` whole episodes as message lists, as the agent loop would show them to a model.
 
-    Questions come in the data set's mix of difficulties, from all problems but those of the test split and their
-    mirrors, so that a test after warm-up and training is on problems never seen.
+    Questions come in the data set's mix of difficulties, from all problems but those of the test split and
+    their mirrors, so that a test after warm-up and training is on problems never seen.
 
     Args:
         rng: All chance comes from it.
@@ -28,7 +27,7 @@ def dialogues(
         accuracy: The share of right answers. Each single near miss must stay rarer, or the right answer would
             not be the likeliest one and there would be little for training to find.
     """
-    held_out = {question for question, _ in tasks("test")}
+    held_out = {task["question"] for task in ArithmeticEnv("test").tasks}
     pools: tuple[list[Problem], ...] = ([], [], [])
     for problem in all_problems():
         if problem.question not in held_out and problem.mirrored.question not in held_out:
@@ -40,7 +39,7 @@ def dialogues(
         if rng.random() < 0.5:
             problem = problem.mirrored
         answer = problem.answer if rng.random() < accuracy else _near_miss(problem.answer, rng)
-        yield [{"role": "user", "content": problem.question}, {"role": "assistant", "content": str(answer)}]
+        yield [user(problem.question), assistant(str(answer))]
 
 
 def _near_miss(answer: int, rng: np.random.Generator) -> int:

@@ -10,21 +10,21 @@ from pathlib import Path
 
 import numpy as np
 
-from tinkergym_math.dataset import DATA_DIR
-from tinkergym_math.problems import all_problems
+from tinkergym_math.arithmetic import DATA_DIR
+from tinkergym_math.problems import Problem, all_problems
 
 SEED = 20240
 SIZES = {"train": (90, 1000, 1910), "test": (15, 170, 315)}
-"""Problems per split with 0, 1 and 2 two-digit numbers: few easy ones exist, and they are where learning starts."""
+"""Problems per split with 0, 1 and 2 two-digit numbers; the few easy ones are where learning starts."""
 
 
 def make(folder: Path) -> None:
-    """Write `arithmetic-<split>.jsonl` for each split into `folder`.
+    """Write `<split>.jsonl` for each split into `folder`.
 
     The splits share no problem, nor the mirror of one: `3+5` in one keeps `5+3` out of the other.
     """
     rng = np.random.default_rng(SEED)
-    chosen = {split: [] for split in SIZES}
+    chosen: dict[str, list[Problem]] = {split: [] for split in SIZES}
     for difficulty in range(3):
         pool = [problem for problem in all_problems() if problem.difficulty == difficulty]
         order = iter(rng.permutation(len(pool)))
@@ -37,9 +37,9 @@ def make(folder: Path) -> None:
         for index in rng.permutation(len(problems)):
             problem = problems[int(index)]
             lines.append(json.dumps({"question": problem.question, "answer": str(problem.answer)}))
-        (folder / f"arithmetic-{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    DATA_DIR.mkdir(exist_ok=True)
+    DATA_DIR.mkdir(parents=True, exist_ok=True)
     make(DATA_DIR)

@@ -1,0 +1,137 @@
+import gymnasium as gym
+import numpy as np
+import pytest
+import tinkergym_board
+from tinkergym_board.players import random_player
+from tinkergym_board.text import cell_names, read_position
+from tinkergym_board.versus import VersusEnv
+
+from tinkergym.errors import EpisodeProtocolError, InvalidRequestError
+
+tinkergym_board.register()
+
+
+def play(env, seed):
+    """Play random legal moves and return everything that was seen."""
+    rng = np.random.default_rng([seed, 1])
+    observation, info = env.reset(seed=seed)
+    seen, ended = [(observation, info)], False
+    while not ended:
+        cell = random_player(read_position(observation, env.rules), rng)
+        observation, reward, ended, truncated, info = env.step(cell_names(env.rules.size)[cell])
+        assert not truncated
+        seen.append((observation, reward, ended, info))
+    return seen
+
+
+@pytest.mark.parametrize("opponent", ["random", "heuristic"])
+@pytest.mark.parametrize(("size", "win"), [(3, 3), (5, 4), (9, 5)])
+def test_the_same_seed_and_moves_give_the_same_episode(size, win, opponent):
+    one, other = VersusEnv(size, win, opponent), VersusEnv(size, win, opponent)
+    for seed in range(20):
+        play(other, seed + 1000)  # what was played before must not matter
+        assert play(one, seed) == play(other, seed)
+
+
+def test_an_episode_ends_with_the_result_as_reward_and_as_metrics():
+    env, rewards = VersusEnv(), set()
+    for seed in range(60):
+        observation, reward, _, info = play(env, seed)[-1]
+        name, verdict = {1.0: ("won", "You win."), 0.0: ("drawn", "Draw."), -1.0: ("lost", "You lose.")}[
+            reward
+        ]
+        assert info["metrics"] == {"won": 0.0, "drawn": 0.0, "lost": 0.0, "illegal_move": 0.0, name: 1.0}
+        assert observation.endswith(verdict)
+        rewards.add(reward)
+    assert rewards == {1.0, 0.0, -1.0}
+
+
+def test_the_seed_draws_the_seat_and_x_begins():
+    seats = []
+    for seed in range(200):
+        observation, _ = VersusEnv().reset(seed=seed)
+        seat, board = observation.split("\n", 1)
+        seats.append(seat)
+        assert board.count("X") == (0 if seat == "You are X." else 1)
+        assert "O" not in board
+    assert 70 < seats.count("You are X.") < 130
+    assert set(seats) == {"You are X.", "You are O."}
+
+
+def test_the_seat_is_named_in_the_first_observation_only():
+    env = VersusEnv()
+    (first, _), *rest = play(env, 3)
+    assert first.startswith("You are ")
+    assert not any("You are" in observation for observation, *_ in rest)
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        "",
+        "d4",
+        "nonsense",
+        "b2 please",
+        pytest.param("💥" * 500, id="long"),
+        pytest.param("\ud800", id="half a character"),
+    ],
+)
+def test_what_is_no_cell_loses_at_once_and_is_counted(action):
+    env = VersusEnv()
+    env.reset(seed=0)
+    observation, reward, terminated, truncated, info = env.step(action)
+    assert (reward, terminated, truncated) == (-1.0, True, False)
+    assert info["metrics"]["illegal_move"] == 1.0
+    assert "is no cell" in observation
+    assert observation in env.observation_space
+
+
+def test_a_taken_cell_loses_at_once_and_is_counted():
+    env = VersusEnv()
+    env.reset(seed=0)
+    assert env.step("b2")[2] is False
+    observation, reward, terminated, _, info = env.step("b2")
+    assert (reward, terminated, info["metrics"]["illegal_move"]) == (-1.0, True, 1.0)
+    assert "'b2' is taken" in observation
+
+
+def test_a_step_without_a_running_game_is_refused():
+    env = VersusEnv()
+    with pytest.raises(EpisodeProtocolError, match="reset"):
+        env.step("a1")
+    env.reset(seed=0)
+    env.step("nonsense")
+    with pytest.raises(EpisodeProtocolError, match="reset"):
+        env.step("a1")
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [({"size": 1}, "size"), ({"win": 9}, "win"), ({"opponent": "grandmaster"}, "opponent")],
+)
+def test_a_setting_that_makes_no_game_is_refused_by_name(settings, field):
+    with pytest.raises(InvalidRequestError) as refused:
+        VersusEnv(**settings)
+    assert refused.value.field == field
+
+
+def test_the_rules_are_told_only_when_asked_for():
+    assert "system_prompt" not in VersusEnv().metadata
+    assert VersusEnv(5, 4, instructions=True).metadata["system_prompt"].startswith("4 in a row")
+    assert "system_prompt" not in VersusEnv().metadata
+
+
+@pytest.mark.parametrize(
+    ("env_id", "size", "win"), [("board/TicTacToeVs-v0", 3, 3), ("board/GomokuVs-v0", 5, 4)]
+)
+def test_a_registered_game_has_its_board_and_takes_another(env_id, size, win):
+    made = gym.make(env_id).unwrapped
+    assert (made.rules.size, made.rules.win) == (size, win)
+    other = gym.make(env_id, size=7, win=5, opponent="heuristic").unwrapped
+    assert (other.rules.size, other.rules.win) == (7, 5)
+
+
+def test_render_shows_the_board():
+    env = VersusEnv(render_mode="ansi")
+    observation, _ = env.reset(seed=1)
+    assert observation.endswith(env.render())

@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+from tinkergym_math.arithmetic import ArithmeticEnv
+
+from tinkergym.errors import EpisodeProtocolError, InvalidRequestError
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_task_is_chosen_by_its_number(split):
+    env = ArithmeticEnv(split)
+    for index in (0, 1, len(env.tasks) - 1):
+        question, _ = env.reset(seed=9, options={"task_index": index})
+        assert question == env.tasks[index]["question"]
+
+
+def test_without_a_number_the_seed_draws_the_task():
+    env, other = ArithmeticEnv(), ArithmeticEnv()
+    drawn = [env.reset(seed=seed)[0] for seed in range(50)]
+    assert drawn == [other.reset(seed=seed)[0] for seed in range(50)]
+    assert len(set(drawn)) > 40
+
+
+def test_the_right_number_earns_1():
+    env = ArithmeticEnv()
+    env.reset(options={"task_index": 3}, seed=0)
+    _, reward, terminated, truncated, info = env.step(f" {env.tasks[3]['answer']}\n")
+    assert (reward, terminated, truncated) == (1.0, True, False)
+    assert info["metrics"] == {"correct": 1.0, "unreadable": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("action", "unreadable"),
+    [("1000", 0.0), ("-1", 0.0), ("", 1.0), ("forty", 1.0), ("4 2", 1.0), ("٤٢", 1.0), ("²", 1.0)],
+)
+def test_anything_else_earns_0_and_what_is_no_number_is_counted(action, unreadable):
+    env = ArithmeticEnv()
+    env.reset(seed=0)
+    observation, reward, terminated, _, info = env.step(action)
+    assert (reward, terminated) == (0.0, True)
+    assert info["metrics"] == {"correct": 0.0, "unreadable": unreadable}
+    assert observation in env.observation_space
+
+
+@pytest.mark.parametrize("index", [-1, 3000])
+def test_a_task_that_does_not_exist_is_refused(index):
+    with pytest.raises(InvalidRequestError, match="0 to 2999"):
+        ArithmeticEnv().reset(options={"task_index": index})
+
+
+def test_an_unknown_split_is_refused():
+    with pytest.raises(InvalidRequestError, match=r"test.*train"):
+        ArithmeticEnv(split="validation")
+
+
+def test_a_second_answer_is_refused():
+    env = ArithmeticEnv()
+    env.reset(seed=np.random.default_rng(0).integers(10).item())
+    env.step("1")
+    with pytest.raises(EpisodeProtocolError, match="reset"):
+        env.step("1")
