@@ -104,6 +104,14 @@ class StorageFullError(TinkerGymError):
     http_status = 507
 
 
+class CheckpointCorruptError(TinkerGymError):
+    """A checkpoint's files are not those that were written."""
+
+
+class NonFiniteGradientError(TinkerGymError):
+    """A gradient was NaN or infinite and was not applied."""
+
+
 class PolicyVersionGoneError(ConflictError):
     """The policy version asked for is no longer, or not yet, loaded in the engine."""
 

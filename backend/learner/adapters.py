@@ -1,0 +1,202 @@
+"""LoRA adapters on one frozen base model, many by name, and a forward pass for them that costs little.
+
+PEFT puts the adapters in place, names them and owns their parameters. What is ours is how a plain linear layer with
+an adapter is computed: with the adapter merged into a copy of the weight, which is one matrix product instead of
+three, and with the adapter's gradients taken directly. Other kinds of layers keep PEFT's own forward.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import peft
+import torch
+from peft.tuners.lora.layer import Linear as PeftLinear
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+
+from tinkergym.wire import LoRA
+
+
+@dataclass(slots=True)
+class AdaptedLinear:
+    """One plain linear layer under one adapter."""
+
+    lora_a: nn.Parameter
+    """[rank, in]"""
+    lora_b: nn.Parameter
+    """[out, rank]"""
+    scaling: float
+    merged: torch.Tensor | None = None
+    """[out, in], weight + scaling * B @ A; present only while the adapter is in use."""
+
+
+class AdapterSet:
+    """All LoRA adapters of one base model.
+
+    Not thread-safe: which adapter is in use is a state of the model, so callers hold the device's lock.
+    """
+
+    def __init__(self, model: nn.Module, *, merge: bool) -> None:
+        self._model = model
+        self._merge = merge
+        self._peft: Any = None
+        self._active: dict[str, AdaptedLinear] | None = None
+        self._adapters: dict[str, dict[str, AdaptedLinear]] = {}
+        self._patched: set[str] = set()
+        self._all_plain = False
+
+    def add(self, name: str, adapter: LoRA, *, seed: int) -> dict[str, nn.Parameter]:
+        """Put a new adapter on every linear layer of the decoder; it changes nothing until it is trained.
+
+        Args:
+            name: Free of dots, as it becomes part of module names.
+            adapter: Rank and alpha.
+            seed: A is drawn uniformly as PEFT does (Kaiming, a = sqrt 5), from a generator of its own; B is 0.
+
+        Returns:
+            The adapter's parameters, float32, under PEFT's names for saved adapters.
+        """
+        config = peft.LoraConfig(
+            r=adapter.rank,
+            lora_alpha=adapter.alpha,
+            lora_dropout=0.0,  # dropout would part the learner's logprobs from the engine's
+            bias="none",
+            target_modules="all-linear",
+            task_type="CAUSAL_LM",
+        )
+        if self._peft is None:
+            self._peft = peft.get_peft_model(self._model, config, adapter_name=name)
+        else:
+            self._peft.add_adapter(name, config)
+        self._model.requires_grad_(False)
+        self._patch()
+
+        generator = torch.Generator().manual_seed(seed % 2**63)
+        parameters: dict[str, nn.Parameter] = {}
+        for module_name, layer in self._layers():
+            a, b = layer.lora_A[name].weight, layer.lora_B[name].weight
+            with torch.no_grad():
+                bound = 1.0 / math.sqrt(a.shape[1])
+                drawn = torch.rand(a.shape, generator=generator, dtype=torch.float32) * (2 * bound) - bound
+                a.copy_(drawn)
+                b.zero_()
+            parameters[f"{module_name}.lora_A.weight"] = a
+            parameters[f"{module_name}.lora_B.weight"] = b
+        self._adapters[name] = {
+            module_name: AdaptedLinear(
+                layer.lora_A[name].weight, layer.lora_B[name].weight, layer.scaling[name]
+            )
+            for module_name, layer in self._layers()
+            if module_name in self._patched
+        }
+        for parameter in parameters.values():
+            parameter.requires_grad_(True)
+        return parameters
+
+    def saved_config(self, name: str) -> dict[str, Any]:
+        """Return what PEFT needs to load the adapter, without sets, whose order changes between runs."""
+        config = self._peft.peft_config[name].to_dict() | {"inference_mode": True}
+        return {
+            key: sorted(value) if isinstance(value, set | list) else value for key, value in config.items()
+        }
+
+    def remove(self, name: str) -> None:
+        """Forget an adapter and free its memory."""
+        del self._adapters[name]
+        self._peft.delete_adapter(name)
+
+    @contextmanager
+    def using(self, name: str | None) -> Iterator[None]:
+        """Run the model under this adapter, or None for the base model alone."""
+        if not self._all_plain and self._peft is not None:
+            # Layers that PEFT computes look at PEFT's own switch.
+            if name is None:
+                self._peft.base_model.disable_adapter_layers()
+            else:
+                self._peft.base_model.enable_adapter_layers()
+                self._peft.set_adapter(name)
+        self._active = None if name is None else self._adapters[name]
+        try:
+            yield
+        finally:
+            self._active = None
+
+    def prepare(self, name: str) -> None:
+        """Merge the adapter's current weights; to be called after they changed and before `using`."""
+        for module_name, linear in self._adapters[name].items():
+            weight = self._bases[module_name].weight
+            if self._merge:
+                with torch.no_grad():
+                    linear.merged = torch.addmm(weight, linear.lora_b, linear.lora_a, alpha=linear.scaling)
+
+    def release(self, name: str) -> None:
+        """Free what `prepare` made."""
+        for linear in self._adapters.get(name, {}).values():
+            linear.merged = None
+
+    def _layers(self) -> list[tuple[str, Any]]:
+        return [(n, m) for n, m in self._peft.named_modules() if isinstance(m, peft.tuners.lora.LoraLayer)]
+
+    def _patch(self) -> None:
+        """Give plain linear layers the fast forward, once."""
+        if self._patched or not self._merge:
+            return
+        layers = self._layers()
+        self._bases = {
+            n: m.base_layer for n, m in layers if type(m) is PeftLinear and type(m.base_layer) is nn.Linear
+        }
+        for name, layer in layers:
+            if name in self._bases:
+                layer.forward = self._forward_of(name, layer.base_layer)
+                self._patched.add(name)
+        self._all_plain = len(self._patched) == len(layers)
+
+    def _forward_of(self, name: str, base: nn.Linear) -> Any:
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            if self._active is None:
+                return F.linear(x, base.weight, base.bias)
+            linear = self._active[name]
+            if linear.merged is None:
+                raise AssertionError("prepare() was not called")
+            out: torch.Tensor = _MergedLinear.apply(  # type: ignore[no-untyped-call]
+                x, linear.merged, base.bias, linear.lora_a, linear.lora_b, linear.scaling
+            )
+            return out
+
+        return forward
+
+
+class _MergedLinear(torch.autograd.Function):
+    """`x @ merged.T + bias`, with the gradients of the two factors inside `merged`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        merged: torch.Tensor,
+        bias: torch.Tensor | None,
+        lora_a: torch.Tensor,
+        lora_b: torch.Tensor,
+        scaling: float,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(x, merged, lora_a, lora_b)
+        ctx.scaling = scaling
+        return F.linear(x, merged, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, merged, lora_a, lora_b = ctx.saved_tensors
+        out_gradient = gradients[0].reshape(-1, merged.shape[0])
+        flat = x.reshape(-1, merged.shape[1])
+        into_x = (out_gradient @ merged).view(x.shape) if ctx.needs_input_grad[0] else None
+        if not ctx.needs_input_grad[3]:
+            return into_x, None, None, None, None, None
+        # The scaling goes into the small factors, so that no large tensor is written once more.
+        into_a = ((out_gradient @ lora_b) * ctx.scaling).T @ flat
+        into_b = out_gradient.T @ ((flat @ lora_a.T) * ctx.scaling)
+        return into_x, None, None, into_a, into_b, None

@@ -1,0 +1,168 @@
+"""Micro-batches: which tokens go through the model together, and what is read from it afterwards.
+
+The unit is not a sequence but a *node*: a token with everything that stands before it. Sequences that begin alike
+(a group's prompt, the same first moves) share nodes, and each node is computed once. Numpy only; no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from backend.learner.sequences import TrainSequence
+
+IntArray = npt.NDArray[np.int64]
+
+_ATTENTION_FACTOR = 4
+"""Attention works on padded rows, which are cheap beside the rest of the decoder: this many may stand for one node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """Some sequences of a train batch. R rows, L the longest, N nodes, U predictions, P sampled tokens."""
+
+    node_of: IntArray
+    """[R, L], the node at each place; padding repeats node 0."""
+    lengths: IntArray
+    """[R]"""
+    token_ids: IntArray
+    """[N]"""
+    positions: IntArray
+    """[N], from 0 in each sequence."""
+    first_place: IntArray
+    """[N], the place `row * L + column` where the node occurs first."""
+    predictions: IntArray
+    """[U], the distinct nodes whose logits are wanted."""
+    temperatures: npt.NDArray[np.float32]
+    """[U], what each prediction's logits are divided by."""
+    prediction_of: IntArray
+    """[P], ascending: which prediction a sampled token was drawn from."""
+    targets: IntArray
+    """[P], the token that was drawn."""
+    slots: IntArray
+    """[P], where the token stands among all sampled tokens of the train batch, see `SampledTokens`."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and the longest row."""
+        return self.node_of.shape[0], self.node_of.shape[1]
+
+
+def micro_batches(
+    sequences: Sequence[TrainSequence],
+    *,
+    max_tokens: int,
+    share_prefixes: bool,
+    only: npt.NDArray[np.bool_] | None = None,
+) -> list[MicroBatch]:
+    """Cut a train batch into micro-batches of at most `max_tokens` tokens each, in a reproducible order.
+
+    What stands after a sequence's last sampled token, and that token itself, predicts nothing that is learned, and is
+    left out. A sequence that alone is longer than `max_tokens` gets a micro-batch of its own.
+
+    Args:
+        sequences: The whole train batch; those without sampled tokens are passed over.
+        max_tokens: With `share_prefixes` the nodes of a micro-batch, else its rows times its longest row.
+        share_prefixes: Lay sequences that begin alike side by side and let them share nodes; else sort by length, so
+            that rows of one length meet and little is padded.
+        only: [number of sequences], which of them to take; None takes all.
+    """
+    rows = _rows(sequences, only)
+    if share_prefixes:
+        rows.sort(key=lambda row: row.ids.astype(">u4").tobytes())
+        shared = [0, *(_common_prefix(a.ids, b.ids) for a, b in zip(rows, rows[1:], strict=False))]
+    else:
+        rows.sort(key=lambda row: -len(row.ids))
+        shared = [0] * len(rows)
+
+    batches: list[MicroBatch] = []
+    start, nodes, longest = 0, 0, 0
+    for index, row in enumerate(rows):
+        new = len(row.ids) - (shared[index] if index > start else 0)
+        wide = max(longest, len(row.ids))
+        padded = (index - start + 1) * wide
+        full = (
+            nodes + new > max_tokens or padded > _ATTENTION_FACTOR * max_tokens
+            if share_prefixes
+            else padded > max_tokens
+        )
+        if full and index > start:
+            batches.append(_assemble(rows[start:index], shared[start:index]))
+            start, nodes, new, wide = index, 0, len(row.ids), len(row.ids)
+        nodes, longest = nodes + new, wide
+    if rows:
+        batches.append(_assemble(rows[start:], shared[start:]))
+    return batches
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    ids: IntArray
+    """What goes in: everything before the last sampled token."""
+    targets_at: IntArray
+    """Where the sampled tokens stand in the sequence; each is predicted from the place before it."""
+    targets: IntArray
+    first_slot: int
+    temperature: float
+
+
+def _rows(sequences: Sequence[TrainSequence], only: npt.NDArray[np.bool_] | None) -> list[_Row]:
+    rows, slot = [], 0
+    for number, sequence in enumerate(sequences):
+        targets_at = np.flatnonzero(np.asarray(sequence.loss_mask, dtype=bool))
+        if len(targets_at) and (only is None or only[number]):
+            ids = np.asarray(sequence.token_ids, dtype=np.int64)
+            rows.append(
+                _Row(ids[: targets_at[-1]], targets_at, ids[targets_at], slot, float(sequence.temperature))
+            )
+        slot += len(targets_at)
+    return rows
+
+
+def _common_prefix(left: IntArray, right: IntArray) -> int:
+    length = min(len(left), len(right))
+    differs = left[:length] != right[:length]
+    return int(differs.argmax()) if differs.any() else length
+
+
+def _assemble(rows: list[_Row], shared: list[int]) -> MicroBatch:
+    lengths = np.asarray([len(row.ids) for row in rows], dtype=np.int64)
+    longest = int(lengths.max())
+    node_of = np.zeros((len(rows), longest), dtype=np.int64)
+    token_ids, positions, places = [], [], []
+    nodes = 0
+    for index, row in enumerate(rows):
+        length, common = len(row.ids), shared[index] if index else 0
+        node_of[index, :common] = node_of[index - 1, :common] if index else 0
+        node_of[index, common:length] = np.arange(nodes, nodes + length - common)
+        token_ids.append(row.ids[common:])
+        columns = np.arange(common, length)
+        positions.append(columns)
+        places.append(index * longest + columns)
+        nodes += length - common
+
+    from_nodes = np.concatenate([node_of[i, row.targets_at - 1] for i, row in enumerate(rows)])
+    temperatures = np.concatenate(
+        [np.full(len(row.targets), row.temperature, dtype=np.float32) for row in rows]
+    )
+    # The same node may be sampled from by several sequences: one row of logits serves them all.
+    keys = np.stack([from_nodes.astype(np.float64), temperatures.astype(np.float64)])
+    distinct, prediction_of = np.unique(keys, axis=1, return_inverse=True)
+    prediction_of = prediction_of.reshape(-1)
+    order = np.argsort(prediction_of, kind="stable")
+    slots = np.concatenate([row.first_slot + np.arange(len(row.targets)) for row in rows])
+    return MicroBatch(
+        node_of=node_of,
+        lengths=lengths,
+        token_ids=np.concatenate(token_ids),
+        positions=np.concatenate(positions),
+        first_place=np.concatenate(places),
+        predictions=distinct[0].astype(np.int64),
+        temperatures=distinct[1].astype(np.float32),
+        prediction_of=prediction_of[order].astype(np.int64),
+        targets=np.concatenate([row.targets for row in rows])[order],
+        slots=slots[order],
+    )

@@ -1,0 +1,166 @@
+"""A causal language model as the learner sees it: micro-batch in, logprobs of the sampled tokens out.
+
+Knows transformers' models, but not policies: which weights are in them is the caller's affair. What a model's family
+allows (shared prefixes, an output head that is one matrix) is not looked up but tried once, on a few random tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F  # noqa: N812
+from transformers import AutoModelForCausalLM
+
+from backend.learner.batching import MicroBatch, micro_batches
+from backend.learner.sequences import TrainSequence
+from backend.learner.shared_attention import ATTENTION, AttentionLayout, attending
+from tinkergym.errors import UnknownModelError
+
+_PROBE_LENGTH = 12
+_PROBE_TOLERANCE = 1e-4
+"""Relative to the largest value; a wrong head or mask is off by far more, float32 rounding by far less."""
+
+
+class CausalLM:
+    """One transformers model on one device, without dropout."""
+
+    def __init__(self, model: Any, *, device: torch.device) -> None:
+        self.model = model.to(device).eval()  # eval: dropout would make logprobs differ from the engine's
+        self.device = device
+        self.decoder: Any = model.get_decoder()
+        self.output_head: Any = model.get_output_embeddings()
+        self.vocabulary = int(self.output_head.weight.shape[0])
+        self.shares_prefixes = False
+        self.splits_head = False
+        self.splits_head = self._head_is_plain()
+        self.shares_prefixes = self._prefixes_can_be_shared()
+
+    @classmethod
+    def load(cls, model_dir: str | Path, *, device: torch.device, dtype: torch.dtype) -> CausalLM:
+        """Read a Hugging Face model directory.
+
+        Raises:
+            UnknownModelError: There is no causal language model that transformers can load.
+        """
+        try:
+            model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, attn_implementation="sdpa")
+        except (OSError, ValueError) as error:
+            raise UnknownModelError(
+                f"no causal language model can be loaded from {model_dir}: {error}",
+                hint="give a directory with config.json and safetensors weights, or a hub id",
+                field="model",
+            ) from error
+        if _attends_fully(model.config):
+            model.config._attn_implementation = ATTENTION
+        return cls(model, device=device)
+
+    def batches(
+        self, sequences: list[TrainSequence], *, max_tokens: int, only: Any = None
+    ) -> list[MicroBatch]:
+        """Cut a train batch in the way that this model computes fastest."""
+        return micro_batches(sequences, max_tokens=max_tokens, share_prefixes=self.shares_prefixes, only=only)
+
+    def features(self, batch: MicroBatch) -> torch.Tensor:
+        """Run the decoder and return what the output head needs for each prediction, [U, hidden].
+
+        For models whose logits are more than a matrix times that (scaled, soft-capped), the logits themselves.
+        """
+        rows, longest = batch.shape
+        predictions = torch.from_numpy(batch.predictions)
+        if self.shares_prefixes:
+            inputs: dict[str, Any] = {
+                "input_ids": torch.from_numpy(batch.token_ids)[None].to(self.device),
+                "position_ids": torch.from_numpy(batch.positions)[None].to(self.device),
+            }
+            layout = AttentionLayout.of(batch, self.device)
+        else:
+            # Padding on the right needs no mask: causal attention never looks at what comes later.
+            ids = torch.from_numpy(batch.token_ids[batch.node_of]).to(self.device)
+            inputs, layout = {"input_ids": ids}, None
+            predictions = torch.from_numpy(batch.first_place)[predictions]
+        with attending(layout):
+            if self.splits_head:
+                out = self.decoder(**inputs, use_cache=False).last_hidden_state
+            else:
+                out = self.model(**inputs, use_cache=False).logits
+        return out.reshape(-1, out.shape[-1]).index_select(0, predictions.to(self.device))
+
+    def logits(self, features: torch.Tensor) -> torch.Tensor:
+        """Return the logits of some rows of `features`, float32."""
+        out: torch.Tensor = self.output_head(features) if self.splits_head else features
+        return out.float()
+
+    def fingerprint(self) -> str:
+        """Tell this base model from others: names, shapes, types and a sample of the values of its weights.
+
+        A sample, because hashing every byte of a large model takes longer than loading it.
+        """
+        digest = hashlib.sha256()
+        config = self.model.config.to_dict()
+        digest.update(json.dumps({k: config.get(k) for k in ("model_type", "vocab_size")}).encode())
+        for name, tensor in sorted(self.model.state_dict().items()):
+            if "lora_" in name:
+                continue
+            flat = tensor.detach().reshape(-1)
+            sample = flat[:: max(1, flat.numel() // 256)].float().cpu().contiguous()
+            digest.update(f"{name.replace('.base_layer', '')}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+            digest.update(sample.numpy().tobytes())
+        return digest.hexdigest()
+
+    def _head_is_plain(self) -> bool:
+        ids = _probe_ids(self.vocabulary, 1)[:, :_PROBE_LENGTH].to(self.device)
+        with torch.no_grad():
+            whole = self.model(input_ids=ids, use_cache=False).logits
+            split = self.output_head(self.decoder(input_ids=ids, use_cache=False).last_hidden_state)
+        return _agree(split, whole)
+
+    def _prefixes_can_be_shared(self) -> bool:
+        if self.model.config._attn_implementation != ATTENTION:
+            return False
+        ids = _probe_ids(self.vocabulary, 3)
+        ids[1, : _PROBE_LENGTH // 2] = ids[0, : _PROBE_LENGTH // 2]
+        sequences = [
+            TrainSequence(
+                token_ids=row[: _PROBE_LENGTH - i].tolist(),
+                loss_mask=[False] + [True] * (_PROBE_LENGTH - i - 1),
+                sampling_logprobs=[0.0] * (_PROBE_LENGTH - i),
+            )
+            for i, row in enumerate(ids)
+        ]
+        results = []
+        with torch.no_grad():
+            for share in (False, True):
+                self.shares_prefixes = share
+                (batch,) = self.batches(sequences, max_tokens=1000)
+                table = F.log_softmax(self.logits(self.features(batch)), dim=-1)
+                picked = table[torch.from_numpy(batch.prediction_of), torch.from_numpy(batch.targets)]
+                results.append(picked.cpu()[torch.from_numpy(np.argsort(batch.slots))])
+        return _agree(results[1], results[0])
+
+
+def sampled_logprobs(logits: torch.Tensor, temperatures: torch.Tensor | None) -> torch.Tensor:
+    """Return log-softmax of [U, vocabulary] logits at each row's temperature; None is 1 everywhere."""
+    return F.log_softmax(logits if temperatures is None else logits / temperatures[:, None], dim=-1)
+
+
+def _attends_fully(config: Any) -> bool:
+    """Whether every layer looks at everything before it: sliding windows need a mask, other kinds have a state."""
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None:
+        return set(kinds) == {"full_attention"}
+    return getattr(config, "sliding_window", None) is None
+
+
+def _probe_ids(vocabulary: int, rows: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, vocabulary, (rows, _PROBE_LENGTH), generator=generator)
+
+
+def _agree(left: torch.Tensor, right: torch.Tensor) -> bool:
+    scale = max(float(right.abs().max()), 1e-6)
+    return left.shape == right.shape and float((left - right).abs().max()) <= _PROBE_TOLERANCE * scale

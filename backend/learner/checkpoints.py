@@ -1,0 +1,198 @@
+"""Checkpoints: a directory that is there whole, with every byte accounted for, or not there at all.
+
+Files are written into a hidden directory beside the target, flushed to the disk, described by a manifest with their
+SHA-256, and renamed into place. Knows files and tensors; not what a policy is.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from safetensors.torch import load as tensors_from_bytes
+from safetensors.torch import save as tensors_to_bytes
+
+from tinkergym.errors import CheckpointCorruptError, StorageFullError
+from tinkergym.wire import Adapter
+
+MANIFEST = "manifest.json"
+_UNFINISHED = ".unfinished-"
+_REPLACED = ".replaced-"
+
+
+class FileEntry(BaseModel):
+    """One file of a checkpoint."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bytes: int
+    sha256: str
+
+
+class CheckpointManifest(BaseModel):
+    """What a checkpoint holds; `manifest.json`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: int = 1
+    step: int
+    policy_version: int
+    adapter: Adapter
+    model_fingerprint: str
+    """Of the base model that the policy began from."""
+    optimizer_steps: int
+    weights_file: str
+    weights_sha256: str
+    """Of names, shapes and bits of the weights, as `backend.weights.weights_sha256` computes it."""
+    files: dict[str, FileEntry]
+    extra: dict[str, JsonValue] = {}
+    """What the job adds: its specification, random states, data cursor."""
+
+    @property
+    def file_sizes(self) -> dict[str, int]:
+        """Name to bytes of everything but the manifest itself."""
+        return {name: entry.bytes for name, entry in self.files.items()}
+
+
+class CheckpointWriter:
+    """Collects the files of one checkpoint; see `writing`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        """Where files may also be put by others, before `finish`."""
+
+    def add_bytes(self, name: str, content: bytes) -> None:
+        """Add a file."""
+        (self.directory / name).write_bytes(content)
+
+    def add_json(self, name: str, content: Mapping[str, Any]) -> None:
+        """Add a JSON file."""
+        self.add_bytes(name, (json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
+
+    def add_tensors(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Add a safetensors file."""
+        self.add_bytes(name, tensors_to_bytes(dict(tensors), metadata={"format": "pt"}))
+
+    def finish(self, **fields: Any) -> CheckpointManifest:
+        """Flush every file, and write the manifest with these fields of `CheckpointManifest`."""
+        files = {}
+        for path in sorted(self.directory.iterdir()):
+            files[path.name] = FileEntry(bytes=path.stat().st_size, sha256=_sha256(path))
+            _flush(path)
+        manifest = CheckpointManifest(files=files, **fields)
+        self.add_bytes(MANIFEST, (manifest.model_dump_json(indent=2) + "\n").encode())
+        _flush(self.directory / MANIFEST)
+        return manifest
+
+
+@contextmanager
+def writing(target: Path) -> Iterator[CheckpointWriter]:
+    """Write a checkpoint that appears at `target`, replacing what is there, when the block ends without error.
+
+    One writer per parent directory: what an earlier, killed one left unfinished there is removed.
+
+    Raises:
+        StorageFullError: The disk is full; nothing is left behind, and an earlier checkpoint at `target` stays.
+    """
+    with _full_disk_named(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for leftover in (*target.parent.glob(f"{_UNFINISHED}*"), *target.parent.glob(f"{_REPLACED}*")):
+            shutil.rmtree(leftover)
+        unfinished = target.parent / f"{_UNFINISHED}{target.name}"
+        try:
+            unfinished.mkdir()
+            yield CheckpointWriter(unfinished)
+            _flush(unfinished)
+            replaced = target.parent / f"{_REPLACED}{target.name}"
+            if target.exists():
+                target.rename(replaced)
+            unfinished.rename(target)
+            _flush(target.parent)
+            shutil.rmtree(replaced, ignore_errors=True)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+
+
+class Checkpoint:
+    """A checkpoint whose files were verified against its manifest."""
+
+    def __init__(self, directory: Path, manifest: CheckpointManifest) -> None:
+        self.directory = directory
+        self.manifest = manifest
+
+    @classmethod
+    def open(cls, directory: str | Path) -> Checkpoint:
+        """Verify every file.
+
+        Raises:
+            CheckpointCorruptError: A file is missing, changed or unreadable; the message names it.
+        """
+        folder = Path(directory)
+        try:
+            manifest = CheckpointManifest.model_validate_json((folder / MANIFEST).read_bytes())
+        except FileNotFoundError as error:
+            raise _corrupt(folder, f"{MANIFEST} is missing") from error
+        except (OSError, ValidationError) as error:
+            raise _corrupt(folder, f"{MANIFEST} cannot be read: {error}") from error
+        for name, entry in manifest.files.items():
+            path = folder / name
+            if Path(name).name != name:
+                raise _corrupt(folder, f"{MANIFEST} names a file outside the checkpoint: {name}")
+            if not path.is_file():
+                raise _corrupt(folder, f"{name} is missing")
+            if path.stat().st_size != entry.bytes:
+                raise _corrupt(folder, f"{name} has {path.stat().st_size} bytes instead of {entry.bytes}")
+            if _sha256(path) != entry.sha256:
+                raise _corrupt(folder, f"{name} is not the file that was written (its SHA-256 differs)")
+        return cls(folder, manifest)
+
+    def tensors(self, name: str) -> dict[str, torch.Tensor]:
+        """Read a safetensors file of the checkpoint."""
+        if name not in self.manifest.files:
+            raise _corrupt(self.directory, f"{name} is not part of it")
+        return tensors_from_bytes((self.directory / name).read_bytes())
+
+
+def _corrupt(folder: Path, what: str) -> CheckpointCorruptError:
+    return CheckpointCorruptError(
+        f"checkpoint {folder}: {what}",
+        hint="resume from an earlier checkpoint, or restore this one from a backup",
+    )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _full_disk_named(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        # safetensors' own writer raises a type of its own, with the operating system's number in the text only.
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if full or f"os error {errno.ENOSPC}" in str(error):
+            raise StorageFullError(
+                f"no space left on the disk for the checkpoint {target}",
+                hint="free space or move data_dir, then resume the job",
+            ) from error
+        raise

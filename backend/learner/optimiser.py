@@ -1,0 +1,105 @@
+"""One policy's AdamW: its state, clipping, and the check that no bad gradient reaches the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from tinkergym.errors import ConflictError, NonFiniteGradientError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimStepResult:
+    """What an optimiser step did."""
+
+    grad_norm: float
+    """L2 over all parameters, before clipping."""
+    learning_rate: float
+    optimizer_step: int
+    """1 after the first."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The numbers for the job's log."""
+        return {"grad_norm": self.grad_norm, "learning_rate": self.learning_rate}
+
+
+class PolicyOptimiser:
+    """AdamW (arXiv:1711.05101), betas 0.9 and 0.999, eps 1e-8, decoupled weight decay.
+
+    Learning rate and decay come with every step, so a schedule is the caller's arithmetic and not a state here.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        self._parameters = dict(parameters)
+        self._adamw = torch.optim.AdamW(self._parameters.values(), lr=0.0, weight_decay=0.0, fused=True)
+        self.steps = 0
+
+    def step(self, *, learning_rate: float, max_grad_norm: float, weight_decay: float) -> OptimStepResult:
+        """Clip the accumulated gradient to `max_grad_norm`, apply it and clear it.
+
+        Raises:
+            NonFiniteGradientError: A gradient is NaN or infinite. Weights and state are as before; the gradient is
+                cleared.
+        """
+        for parameter in self._parameters.values():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        gradients = [p.grad for p in self._parameters.values() if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        grad_norm = float(norm)
+        if not torch.isfinite(norm):
+            bad = [
+                n for n, p in self._parameters.items() if p.grad is not None and not p.grad.isfinite().all()
+            ]
+            self.clear()
+            raise NonFiniteGradientError(
+                f"the gradient of {len(bad)} of {len(self._parameters)} tensors is NaN or infinite "
+                f"(first: {bad[0] if bad else 'their norm overflows'}); the weights were left as they are",
+                hint="lower learning_rate or max_grad_norm, and look for extreme rewards or importance ratios",
+            )
+        if grad_norm > max_grad_norm:
+            torch._foreach_mul_(gradients, max_grad_norm / (grad_norm + 1e-6))
+        for group in self._adamw.param_groups:
+            group["lr"], group["weight_decay"] = learning_rate, weight_decay
+        self._adamw.step()
+        self.clear()
+        self.steps += 1
+        return OptimStepResult(grad_norm=grad_norm, learning_rate=learning_rate, optimizer_step=self.steps)
+
+    def clear(self) -> None:
+        """Forget the accumulated gradient."""
+        self._adamw.zero_grad(set_to_none=True)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return the moments as `exp_avg.<parameter>` and `exp_avg_sq.<parameter>`; empty before the first step."""
+        return {
+            f"{moment}.{name}": self._adamw.state[parameter][moment].detach().cpu()
+            for name, parameter in self._parameters.items()
+            for moment in ("exp_avg", "exp_avg_sq")
+            if parameter in self._adamw.state
+        }
+
+    def restore(self, state: Mapping[str, torch.Tensor], *, steps: int) -> None:
+        """Take over what `state` returned after `steps` steps.
+
+        Raises:
+            ConflictError: It belongs to other parameters.
+        """
+        expected = (
+            {f"{m}.{n}" for n in self._parameters for m in ("exp_avg", "exp_avg_sq")} if steps else set()
+        )
+        if set(state) != expected:
+            raise ConflictError("the saved optimizer state belongs to other parameters than this policy's")
+        self.steps = steps
+        if not steps:
+            return
+        for name, parameter in self._parameters.items():
+            self._adamw.state[parameter] = {
+                "step": torch.tensor(float(steps), dtype=torch.float32, device=parameter.device),
+                "exp_avg": state[f"exp_avg.{name}"].to(parameter.device, copy=True),
+                "exp_avg_sq": state[f"exp_avg_sq.{name}"].to(parameter.device, copy=True),
+            }

@@ -1,0 +1,147 @@
+"""What the learner is given: token ids, which of them the policy sampled, and how good that was.
+
+Plain frozen records, no tensors. Text, environments and rewards are unknown here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.loop.trajectory import Segment
+
+FloatArray = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainSequence:
+    """One run of tokens to learn from; all lists have one length T."""
+
+    token_ids: Sequence[int]
+    loss_mask: Sequence[bool]
+    """True on the sampled tokens that are learned from; never on the first token, which nothing predicts."""
+    sampling_logprobs: Sequence[float | None]
+    """Of the policy that sampled, in nats at `temperature`; read only where `loss_mask` is True."""
+    advantage: float | Sequence[float] = 0.0
+    """One for the whole sequence, or one per token (T of them; read only where `loss_mask` is True)."""
+    temperature: float = 1.0
+    """At which the tokens were sampled; the learner's logits are divided by it."""
+
+    def __post_init__(self) -> None:
+        length = len(self.token_ids)
+        if not length == len(self.loss_mask) == len(self.sampling_logprobs):
+            raise InvalidRequestError(
+                f"token_ids has {length}, loss_mask {len(self.loss_mask)} and sampling_logprobs "
+                f"{len(self.sampling_logprobs)} entries",
+                hint="give one entry per token in each",
+                field="sampling_logprobs",
+            )
+        if length and self.loss_mask[0]:
+            raise InvalidRequestError(
+                "the first token is marked as sampled, but nothing stands before it that could predict it",
+                hint="start a sequence with its prompt",
+                field="loss_mask",
+            )
+        if not isinstance(self.advantage, int | float) and len(self.advantage) != length:
+            raise InvalidRequestError(
+                f"{len(self.advantage)} advantages for {length} tokens",
+                hint="give one number, or one per token",
+                field="advantage",
+            )
+        if not (math.isfinite(self.temperature) and self.temperature > 0):
+            raise InvalidRequestError(
+                f"temperature {self.temperature} has no logprobs",
+                hint="train on tokens that were sampled at a temperature above 0",
+                field="temperature",
+            )
+
+    @classmethod
+    def from_segment(
+        cls, segment: Segment, *, advantage: float | Sequence[float], temperature: float = 1.0
+    ) -> TrainSequence:
+        """Take a trajectory's segment as it is."""
+        return cls(
+            token_ids=segment.token_ids,
+            loss_mask=segment.loss_mask,
+            sampling_logprobs=segment.sampling_logprobs,
+            advantage=advantage,
+            temperature=temperature,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTotals:
+    """How much a whole train batch holds; what the aggregation divides by.
+
+    A batch that is handed over in several calls gives each call the totals of all, so that the gradients add up to
+    the gradient of the whole.
+    """
+
+    tokens: int
+    """Tokens with `loss_mask` True."""
+    sequences: int
+    """Sequences with at least one such token."""
+
+    @classmethod
+    def of(cls, sequences: Sequence[TrainSequence]) -> BatchTotals:
+        """Count."""
+        sampled = [sum(map(bool, sequence.loss_mask)) for sequence in sequences]
+        return cls(tokens=sum(sampled), sequences=sum(count > 0 for count in sampled))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledTokens:
+    """The sampled tokens of a batch, one after the other in input order. P of them, in arrays of one length."""
+
+    counts: npt.NDArray[np.int64]
+    """Sampled tokens per sequence, [number of sequences]."""
+    sampling_logprobs: FloatArray
+    advantages: FloatArray
+
+    @classmethod
+    def of(cls, sequences: Sequence[TrainSequence]) -> SampledTokens:
+        """Flatten.
+
+        Raises:
+            InvalidRequestError: A sampled token has no finite sampling logprob or no finite advantage.
+        """
+        counts, logprobs, advantages = [], [], []
+        for number, sequence in enumerate(sequences):
+            places = np.flatnonzero(np.asarray(sequence.loss_mask, dtype=bool))
+            counts.append(len(places))
+            # None becomes NaN, and is refused below if it stands on a sampled token.
+            logprobs.append(np.asarray(sequence.sampling_logprobs, dtype=np.float64)[places])
+            advantage = np.asarray(sequence.advantage, dtype=np.float64)
+            advantages.append(advantage[places] if advantage.ndim else np.full(len(places), advantage))
+            if not np.isfinite(logprobs[-1]).all():
+                raise InvalidRequestError(
+                    f"sequence {number} has a sampled token without a finite sampling logprob",
+                    hint="every token with loss_mask True needs the logprob it was sampled with",
+                    field="sampling_logprobs",
+                )
+            if not np.isfinite(advantages[-1]).all():
+                raise InvalidRequestError(
+                    f"sequence {number} has an advantage that is no finite number",
+                    hint="leave failed episodes out of the batch",
+                    field="advantage",
+                )
+        return cls(
+            counts=np.asarray(counts, dtype=np.int64),
+            sampling_logprobs=_joined(logprobs),
+            advantages=_joined(advantages),
+        )
+
+    def split(self, values: FloatArray) -> list[FloatArray]:
+        """Cut an array over all sampled tokens into one per sequence, in input order."""
+        if not len(self.counts):
+            return []
+        return [part.copy() for part in np.split(values, np.cumsum(self.counts)[:-1])]
+
+
+def _joined(parts: list[npt.NDArray[np.float64]]) -> FloatArray:
+    return np.concatenate([np.zeros(0), *parts]).astype(np.float32)
