@@ -20,6 +20,7 @@ def follow(
     *,
     after: int = 0,
     patience_seconds: float = 300.0,
+    check: Callable[[], None] = lambda: None,
     sleep: Callable[[float], object] = time.sleep,
 ) -> Iterator[Event]:
     """Yield the events of a job after number `after`, each once, until the job's final state.
@@ -29,6 +30,7 @@ def follow(
         job_id: Whose events.
         after: The number of the last event already seen; 0 starts at the beginning.
         patience_seconds: How long to look for the service again after it went away.
+        check: Called whenever something arrives, heartbeats included; what it raises ends the iteration.
         sleep: Waits between two looks.
 
     Raises:
@@ -38,7 +40,7 @@ def follow(
     waits = backoff.waits()
     while True:
         try:
-            for event in _connect(connection, job_id, after):
+            for event in _connect(connection, job_id, after, check):
                 if event.seq <= after:
                     continue
                 after, waits = event.seq, backoff.waits()
@@ -57,21 +59,22 @@ def follow(
                 )
 
 
-def _connect(connection: Connection, job_id: str, after: int) -> Iterator[Event]:
+def _connect(connection: Connection, job_id: str, after: int, check: Callable[[], None]) -> Iterator[Event]:
     headers = {"Accept": "text/event-stream"}
     if after:
         headers["Last-Event-ID"] = str(after)
     with connection.stream(
         "GET", f"/v1/jobs/{job_id}/events", headers=headers, timeout_seconds=SILENCE_SECONDS
     ) as chunks:
-        for data in _fields(chunks):
+        for data in _fields(chunks, check):
             yield Event.model_validate_json(data)
 
 
-def _fields(chunks: Iterator[bytes]) -> Iterator[bytes]:
+def _fields(chunks: Iterator[bytes], check: Callable[[], None]) -> Iterator[bytes]:
     """Return the `data` of each server-sent event; an event that the connection cut short is dropped."""
     rest, data = b"", b""
     for chunk in chunks:
+        check()
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             text = line.rstrip(b"\r")

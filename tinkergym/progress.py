@@ -1,0 +1,188 @@
+"""A job's progress on a terminal: a live display, or plain lines where the output is no terminal.
+
+Reads events and prints; it neither asks the service nor decides anything.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from tinkergym.wire import CheckpointEvent, Event, JobSpec, JobState, StateEvent, StepEvent, WarningEvent
+
+BLOCKS = " ▁▂▃▄▅▆▇█"
+CURVE_COLUMNS = 40
+
+WAITS = {
+    JobState.QUEUED: "waiting for a worker",
+    JobState.STARTING: "loading the model",
+    JobState.RUNNING: "playing the first episodes",
+    JobState.WAITING_FOR_CLIENT: "waiting for a client to play the episodes",
+}
+
+
+class TrainingDisplay:
+    """Shows events as they come: `with TrainingDisplay(job.id, job.spec) as display: display.show(event)`."""
+
+    def __init__(self, job_id: str, spec: JobSpec, *, console: Console | None = None) -> None:
+        """Prepare the display.
+
+        Args:
+            job_id: For the title.
+            spec: What is trained.
+            console: Where to print; None is the standard output.
+        """
+        self._job_id, self._spec = job_id, spec
+        self._console = console or Console()
+        self._live = (
+            Live(console=self._console, refresh_per_second=8, transient=False)
+            if self._console.is_terminal
+            else None
+        )
+        self._step: StepEvent | None = None
+        self._state = JobState.QUEUED
+        self._reason = ""
+        self._rewards: dict[int, float] = {}
+        self._warnings: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        self._console.print(self._title(), highlight=False)
+        if self._live is not None:
+            self._live.start()
+            self._live.update(self._picture())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def watch(self, events: Iterable[Event]) -> list[StepEvent]:
+        """Show all events and return those of the train steps, each step once."""
+        steps: dict[int, StepEvent] = {}
+        for event in events:
+            self.show(event)
+            if isinstance(event.body, StepEvent):
+                steps[event.body.step] = event.body
+        return [steps[number] for number in sorted(steps)]
+
+    def show(self, event: Event) -> None:
+        """Show one event."""
+        body = event.body
+        if isinstance(body, StepEvent):
+            self._step, self._state, self._reason = body, JobState.RUNNING, ""
+            self._rewards[body.step] = body.reward_mean
+            self._line(step_line(body))
+        elif isinstance(body, StateEvent):
+            self._state, self._reason = body.state, body.reason
+            again = f" (attempt {body.attempt})" if body.attempt > 1 else ""
+            self._line(f"{body.state}{again}" + (f": {body.reason}" if body.reason else ""))
+        elif isinstance(body, WarningEvent):
+            self._warn(body)
+        elif isinstance(body, CheckpointEvent):
+            self._line(f"checkpoint of step {body.step}: {body.path}")
+        if self._live is not None:
+            self._live.update(self._picture())
+
+    def _line(self, text: str) -> None:
+        if self._live is None:
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _warn(self, warning: WarningEvent) -> None:
+        """Print each kind of warning once in full; the picture, which redraws itself, only counts them."""
+        before = self._warnings.get(warning.name, 0)
+        self._warnings[warning.name] = before + warning.count
+        if not before:
+            self._console.print(
+                f"[yellow]warning[/] {escape(warning.name)}: {escape(warning.message)}",
+                highlight=False,
+                soft_wrap=True,
+            )
+
+    def _title(self) -> str:
+        spec, adapter = self._spec, self._spec.adapter
+        trained = f"LoRA rank {adapter.rank}" if adapter.kind == "lora" else "all parameters"
+        return (
+            f"[bold]{escape(spec.environment.id)}[/] · {escape(spec.model)} · {trained} · "
+            f"{spec.steps} steps of {spec.episodes_per_step} episodes · job {escape(self._job_id)}"
+        )
+
+    def _picture(self) -> RenderableType:
+        done = self._step.step if self._step else 0
+        bar = Table.grid(padding=(0, 1))
+        bar.add_row(
+            ProgressBar(total=self._spec.steps, completed=done, width=CURVE_COLUMNS),
+            f"step {done}/{self._spec.steps}",
+            f"[cyan]{self._time_left()}[/]",
+        )
+        parts: list[RenderableType] = [bar]
+        if self._step is not None:
+            parts.append(self._numbers(self._step))
+        if self._warnings:
+            counts = "  ".join(f"{name} ×{count}" for name, count in self._warnings.items())
+            parts.append(Text(f"warnings  {counts}", style="yellow"))
+        return Group(*parts)
+
+    def _numbers(self, step: StepEvent) -> RenderableType:
+        numbers = Table.grid(padding=(0, 2))
+        rewards = [self._rewards[number] for number in sorted(self._rewards)]
+        numbers.add_row(
+            "reward", f"[bold]{step.reward_mean:+.3f}[/]", Text(sparkline(rewards), style="green")
+        )
+        numbers.add_row(
+            "loss",
+            f"{step.loss:+.4f}",
+            f"{step.tokens_per_second:,.0f} tokens/s   {step.step_seconds:.2f} s/step   "
+            f"{step.failed_episodes} of {step.episodes} episodes failed",
+        )
+        return numbers
+
+    def _time_left(self) -> str:
+        if self._state.final:
+            return str(self._state)
+        if self._step is None or self._state is not JobState.RUNNING:
+            return self._reason or WAITS[self._state]
+        return f"{duration(self._step.seconds_left)} left"
+
+
+def step_line(step: StepEvent) -> str:
+    """Return a train step as one line for a log."""
+    failed = f"  {step.failed_episodes} failed" if step.failed_episodes else ""
+    return (
+        f"step {step.step}/{step.steps}  reward {step.reward_mean:+.3f}  loss {step.loss:+.4f}  "
+        f"{step.tokens_per_second:,.0f} tokens/s  {duration(step.seconds_left)} left{failed}"
+    )
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time as people say it: `42 s`, `3 min 05 s`, `2 h 10 min`."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def sparkline(values: Sequence[float], columns: int = CURVE_COLUMNS) -> str:
+    """Draw values as one line of block characters, lowest to highest; neighbours are averaged to fit."""
+    shown = condense(values, columns)
+    if not shown:
+        return ""
+    low, high = min(shown), max(shown)
+    span = (high - low) or 1.0
+    return "".join(BLOCKS[1 + round((value - low) / span * 7)] for value in shown)
+
+
+def condense(values: Sequence[float], columns: int) -> list[float]:
+    """Average neighbours so that at most `columns` values are left."""
+    count = min(columns, len(values))
+    edges = [index * len(values) // count for index in range(count)] + [len(values)] if count else []
+    return [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]

@@ -1,0 +1,52 @@
+"""One question to a policy, one answer, waited for. Rollout workers ask in batches, by `HttpSampler`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from tinkergym.errors import InternalServiceError, ServiceUnavailableError, from_wire
+from tinkergym.remote.backoff import Backoff
+from tinkergym.remote.transport import Connection
+from tinkergym.wire import Completion, SampleBatch, SampleRequest
+
+SAMPLE_PATH = "/v1/sample"
+SILENCE_SECONDS = 300.0
+PATIENCE_SECONDS = 60.0
+"""A policy whose pool is not loaded at the moment is asked again; loading a model takes seconds."""
+
+
+def ask(
+    connection: Connection, request: SampleRequest, *, sleep: Callable[[float], object] = time.sleep
+) -> Completion:
+    """Have one request sampled; while the service brings the policy back, ask again.
+
+    Raises:
+        ServiceUnavailableError: no answer within a minute of asking.
+        TinkerGymError: why the service does not sample it.
+    """
+    body = SampleBatch.model_construct(requests=[request]).model_dump_json().encode()
+    waits = Backoff(patience_seconds=PATIENCE_SECONDS, first_seconds=0.2, sleep=sleep).waits()
+    while True:
+        try:
+            return _read(connection.call("POST", SAMPLE_PATH, body=body, timeout_seconds=SILENCE_SECONDS))
+        except ServiceUnavailableError:
+            if next(waits, None) is None:
+                raise
+
+
+def _read(answer: bytes) -> Completion:
+    if not answer.strip():
+        raise ServiceUnavailableError("the service ended its answer early")
+    try:
+        fields = from_json(answer.strip())
+        if "error" not in fields:
+            return Completion.model_validate(fields)
+    except (ValueError, ValidationError) as error:
+        raise InternalServiceError(
+            f"the service's answer to a sampling request is unusable: {error}"
+        ) from error
+    raise from_wire(fields["error"])

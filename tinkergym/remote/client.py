@@ -1,0 +1,215 @@
+"""The client: from a script to the service and back to a job."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any, Self
+
+from tinkergym.errors import InvalidRequestError, UnknownEnvironmentError
+from tinkergym.remote import discovery
+from tinkergym.remote.api import Api
+from tinkergym.remote.ask import ask
+from tinkergym.remote.job import Job
+from tinkergym.remote.local_environment import Environment, EnvSource, MakeEnv, describe, for_job
+from tinkergym.remote.policy import Policy
+from tinkergym.remote.preflight import check_environment
+from tinkergym.remote.rollout_thread import RolloutThread
+from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
+from tinkergym.remote.transport import Connection
+from tinkergym.spec_errors import parse_spec
+from tinkergym.wire import (
+    GRPO,
+    Adapter,
+    Completion,
+    HealthView,
+    JobSpec,
+    JobView,
+    LoRA,
+    ModelView,
+    SampleRequest,
+)
+
+MOST_EPISODES_AT_ONCE = 256
+
+
+class Client:
+    """A connection to a tinkergym service. Thread-safe; jobs go on when it is closed."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        *,
+        ca_file: str | None = None,
+        patience_seconds: float = 5.0,
+    ) -> None:
+        """Find the service and make sure that it answers.
+
+        Args:
+            url: None takes TINKERGYM_URL, else a service that `tinkergym serve` runs on this machine.
+            api_key: None takes TINKERGYM_API_KEY, else the local service's own key.
+            ca_file: PEM file of certificates to trust, for a service with a private authority.
+            patience_seconds: How long single calls are repeated while the service does not answer.
+
+        Raises:
+            ServiceUnreachableError: no service answers.
+        """
+        address = discovery.find(url, api_key)
+        self.url = address.url
+        self._connection = Connection(
+            address.url, token=address.api_key, ca_file=ca_file, patience_seconds=patience_seconds
+        )
+        self._api = Api(self._connection)
+        self._api.health()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Client {self.url}>"
+
+    def close(self) -> None:
+        """Close the connection. Jobs go on; objects made from this client can no longer be used."""
+        self._connection.close()
+
+    def train(
+        self,
+        env: EnvSource,
+        *,
+        steps: int,
+        model: str = "nano",
+        algorithm: GRPO | Mapping[str, Any] | None = None,
+        adapter: Adapter | Mapping[str, Any] | None = None,
+        rollout: str | None = None,
+        env_kwargs: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> Job:
+        """Start a training job.
+
+        Who plays the episodes: what `rollout` says. When it says nothing, a class or a function is played in
+        this process ("client"); an id is played by the service ("server") if a pack that is installed there
+        registers it, and else in this process if it is registered here.
+
+        Args:
+            env: A registered id, an environment class, or a function that makes an environment.
+            steps: Train steps.
+            model: A name that the service offers, a model directory on its machine, or a Hugging Face hub id.
+            algorithm: How the policy learns.
+            adapter: `LoRA(...)` or `FullParameters()`.
+            rollout: "server" or "client"; explicit always wins.
+            env_kwargs: For the environment's constructor; JSON values.
+            **settings: Any other field of `JobSpec`: seed, sampling, limits, deterministic, ...
+
+        Raises:
+            InvalidRequestError: a setting is wrong; nothing was started.
+            UnknownEnvironmentError: neither the service nor this process knows the id.
+        """
+        environment = describe(env, env_kwargs)
+        spec = parse_spec(
+            {
+                "environment": environment.ref,
+                "model": model,
+                "algorithm": algorithm or GRPO(),
+                "adapter": adapter or LoRA(),
+                "steps": steps,
+                "rollout": rollout or ("client" if environment.only_here else "server"),
+                **settings,
+            }
+        )
+        _refuse_impossible(spec, environment)
+        if spec.rollout == "client":
+            return self._train_here(spec, environment)
+        try:
+            return self.submit(spec)
+        except UnknownEnvironmentError:
+            if rollout is not None or environment.make is None:
+                raise
+        return self._train_here(spec.model_copy(update={"rollout": "client"}), environment)
+
+    def submit(self, spec: JobSpec) -> Job:
+        """Start a job from a complete specification; who plays its episodes is the caller's business."""
+        # One key per call: if the answer is lost and the request repeated, it is still one job.
+        return Job(self._api, self._api.create_job(spec, idempotency_key=uuid.uuid4().hex))
+
+    def attach(self, job_id: str, env: EnvSource | None = None) -> Job:
+        """Take up a job that was started earlier, by this script or another.
+
+        A job whose episodes are played in the client gets a new worker in this process.
+
+        Args:
+            job_id: As `Job.id` or `tinkergym jobs` show it.
+            env: The environment's class or function, if the job was started with one.
+        """
+        view = self._api.job(job_id)
+        if view.spec.rollout != "client" or view.state.final:
+            return Job(self._api, view)
+        return self._play_here(view, for_job(env, view.spec.environment))
+
+    def job(self, job_id: str) -> Job:
+        """Look at a job without playing its episodes."""
+        return Job(self._api, self._api.job(job_id))
+
+    def jobs(self, *, limit: int = 50, before: str = "") -> list[JobView]:
+        """List jobs, newest first.
+
+        Args:
+            limit: At most so many.
+            before: A job id; the list goes on after it.
+        """
+        return self._api.jobs(limit=limit, before=before)
+
+    def models(self) -> list[ModelView]:
+        """List the models that the service offers by name."""
+        return self._api.models()
+
+    def health(self) -> HealthView:
+        """Ask whether the service is complete or waits for one of its parts."""
+        return self._api.health()
+
+    def policy(self, model: str = "nano", *, temperature: float = 1.0, seed: int = 0) -> Policy:
+        """Return an untrained model as a policy, to act with or to compare with."""
+        return Policy.of_model(self._api, model, temperature=temperature, seed=seed)
+
+    def rollout_transport(self, job_id: str) -> HttpRolloutTransport:
+        """Return what a rollout worker of this job needs: leases, results, sampling, renderers."""
+        return HttpRolloutTransport(self._connection, Routes.of_gateway(job_id))
+
+    def ask(self, request: SampleRequest) -> Completion:
+        """Have one sampling request answered, and wait for it."""
+        return ask(self._connection, request)
+
+    def _train_here(self, spec: JobSpec, environment: Environment) -> Job:
+        if environment.make is None:
+            raise UnknownEnvironmentError(
+                f"nothing in this process registers {spec.environment.id!r}",
+                hint="register it, hand its class to train(...), or leave rollout to the service",
+                field="environment.id",
+            )
+        check_environment(environment.make, spec, self._api.renderer(spec.model))
+        return self._play_here(self.submit(spec).view(), environment.make)
+
+    def _play_here(self, view: JobView, make_env: MakeEnv) -> Job:
+        transport = self.rollout_transport(view.job_id)
+        at_once = min(MOST_EPISODES_AT_ONCE, view.spec.episodes_per_step)
+        thread = RolloutThread(transport, make_env, max_episodes=at_once)
+        thread.start()
+        return Job(self._api, view, rollout=thread)
+
+
+def _refuse_impossible(spec: JobSpec, environment: Environment) -> None:
+    if spec.rollout == "server" and environment.only_here:
+        raise InvalidRequestError(
+            "'server' needs an environment id: the service runs no code of a client",
+            hint="use rollout='client', or install the environment as a pack on the service's machine",
+            field="rollout",
+        )
+    if spec.rollout == "script":
+        raise InvalidRequestError(
+            "'script' hands out episodes one by one to your own loop, which train(...) does not have",
+            hint="wrap the environment: tinkergym.wrappers.TrainRemotely(gym.make(...), steps=...)",
+            field="rollout",
+        )

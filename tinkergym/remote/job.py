@@ -1,0 +1,236 @@
+"""A job as its owner sees it: follow it, wait for it, cancel it, take its policy and its checkpoints."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from tinkergym.errors import (
+    InternalServiceError,
+    JobCancelledError,
+    JobFailedError,
+    NotFoundError,
+    TinkerGymError,
+    from_wire,
+)
+from tinkergym.remote.api import Api
+from tinkergym.remote.events import follow
+from tinkergym.wire import CheckpointView, Event, JobSpec, JobState, JobView, StateEvent
+
+if TYPE_CHECKING:
+    from tinkergym.remote.policy import Policy
+    from tinkergym.remote.rollout_thread import RolloutThread
+
+RESULT_PATIENCE_SECONDS = 300.0
+"""How long `events` and `wait` look for a service that went away."""
+
+
+class Job:
+    """A training request that the service works on; it goes on without this object."""
+
+    def __init__(self, api: Api, view: JobView, *, rollout: RolloutThread | None = None) -> None:
+        """Hold a job; users get one from `Client.train`, `Client.attach` or `Client.job`.
+
+        Args:
+            api: To the service.
+            view: The job as it was last seen.
+            rollout: The thread that plays its episodes in this process, if they are played here.
+        """
+        self._api = api
+        self._view = view
+        self._rollout = rollout
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id} {self._view.state} at step {self._view.step}/{self.spec.steps}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def id(self) -> str:
+        """The name by which `Client.attach` and the command line find it again."""
+        return self._view.job_id
+
+    @property
+    def spec(self) -> JobSpec:
+        """The effective configuration, defaults filled in."""
+        return self._view.spec
+
+    def view(self) -> JobView:
+        """Ask the service how the job is now."""
+        self._view = self._api.job(self.id)
+        return self._view
+
+    @property
+    def state(self) -> JobState:
+        """The state it is in now."""
+        return self.view().state
+
+    def events(self, *, after: int = 0) -> Iterator[Event]:
+        """Yield everything that happens, each event once, from the beginning or after number `after`.
+
+        Ends after the event that carries the final state; does not raise when the job failed, `wait` does. A
+        lost connection is taken up again where it broke.
+
+        Raises:
+            ServiceUnreachableError: the service stayed away for five minutes; the job itself may go on.
+            TinkerGymError: the episodes were played in this process and that broke.
+        """
+        events = follow(
+            self._api.connection,
+            self.id,
+            after=after,
+            patience_seconds=RESULT_PATIENCE_SECONDS,
+            check=self._check_rollout,
+        )
+        for event in events:
+            if isinstance(event.body, StateEvent) and event.body.state.final:
+                self.close()
+            yield event
+
+    def wait(self) -> JobView:
+        """Wait until the job ends and return how it ended.
+
+        Raises:
+            JobCancelledError: it was cancelled.
+            JobFailedError: it failed; the text carries the service's reason and what to do.
+        """
+        view = self.view()
+        if not view.state.final:
+            for _ in self.events():
+                pass
+            view = self._final_view()
+        self.close()
+        return raise_for(view)
+
+    def cancel(self) -> JobView:
+        """Ask the job to end. Returns at once; `wait` or `events` see it end."""
+        self._view = self._api.cancel(self.id)
+        return self._view
+
+    def policy(
+        self, version: int | None = None, *, temperature: float | None = None, seed: int = 0
+    ) -> Policy:
+        """Return what the job trains, to act with.
+
+        Args:
+            version: None takes the newest at every answer, also while the job still trains; 0 is the model
+                before any training. Versions in between are gone as soon as the next one is published.
+            temperature: Of its answers; None is the job's own, 0 always takes the likeliest token.
+            seed: Makes its answers repeatable.
+        """
+        from tinkergym.remote.policy import Policy
+
+        return Policy.of_job(self._api, self._view, version=version, temperature=temperature, seed=seed)
+
+    def checkpoints(self) -> list[CheckpointView]:
+        """List the checkpoints that are still there, oldest first."""
+        return self._api.checkpoints(self.id)
+
+    def download(self, step: int | None = None, path: str | Path = ".") -> Path:
+        """Fetch a checkpoint and verify every file against the SHA-256 in its manifest.
+
+        Args:
+            step: Which checkpoint; None takes the newest.
+            path: A folder, made if it is missing; the files land in `path/<job id>/step-000010/`.
+
+        Returns:
+            The folder with the files.
+
+        Raises:
+            NotFoundError: there is no such checkpoint.
+            InternalServiceError: a file arrived with a wrong hash; it is not kept.
+        """
+        checkpoint = self._checkpoint(step)
+        folder = Path(path) / _file_name(self.id) / f"step-{checkpoint.step:06d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        # The manifest says what the other files must hash to.
+        names = sorted(checkpoint.files, key=lambda name: name != "manifest.json")
+        expected: dict[str, str] = {}
+        for name in names:
+            target = folder / _file_name(name)
+            digest = self._api.download(self.id, checkpoint.step, name, target)
+            if name == "manifest.json":
+                expected = _manifest_hashes(target)
+            elif expected.get(name, digest) != digest:
+                target.unlink()
+                raise InternalServiceError(
+                    f"{name} of checkpoint {checkpoint.step} arrived damaged: its SHA-256 is {digest}, "
+                    f"not {expected[name]}",
+                    hint="download it again; if that fails too, the file on the service's disk is broken",
+                )
+        return folder
+
+    def close(self) -> None:
+        """Stop playing episodes in this process; the job goes on, and waits for a client if it needs one."""
+        if self._rollout is not None:
+            self._rollout.stop()
+
+    def _checkpoint(self, step: int | None) -> CheckpointView:
+        found = self.checkpoints()
+        chosen = [c for c in found if step is None or c.step == step]
+        if not chosen:
+            there = ", ".join(str(c.step) for c in found) or "none"
+            raise NotFoundError(
+                f"job {self.id} has no checkpoint" + ("" if step is None else f" of step {step}"),
+                hint=f"there: {there}; older ones are removed, see keep_checkpoints",
+                field="step",
+            )
+        return chosen[-1]
+
+    def _check_rollout(self) -> None:
+        if self._rollout is not None:
+            self._rollout.raise_if_broken()
+
+    def _final_view(self) -> JobView:
+        """Read the state that its event has announced."""
+        view = self.view()
+        while not view.state.final:
+            time.sleep(0.05)
+            view = self.view()
+        return view
+
+
+def raise_for(view: JobView) -> JobView:
+    """Return a job that ended well; raise what ended it otherwise.
+
+    Raises:
+        JobCancelledError: it was cancelled.
+        JobFailedError: it failed.
+    """
+    if view.state is JobState.CANCELLED:
+        raise JobCancelledError(
+            f"job {view.job_id} was cancelled at step {view.step} of {view.spec.steps}",
+            hint="its checkpoints are kept",
+        )
+    if view.state is JobState.FAILED:
+        cause: TinkerGymError | None = from_wire(view.error.model_dump()) if view.error else None
+        raise JobFailedError(
+            f"job {view.job_id} failed at step {view.step} of {view.spec.steps}: "
+            f"{cause.message if cause else view.reason or 'the service gave no reason'}",
+            hint=cause.hint if cause else "",
+            field=cause.field if cause else "",
+        ) from cause
+    return view
+
+
+def _manifest_hashes(manifest: Path) -> dict[str, str]:
+    try:
+        files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
+        return {str(name): str(entry["sha256"]) for name, entry in files.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InternalServiceError(
+            f"the checkpoint's manifest cannot be read: {error}", hint="download another checkpoint"
+        ) from error
+
+
+def _file_name(name: str) -> str:
+    """Take no path from the service: what it names lands inside the folder that was asked for."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".") or "_"

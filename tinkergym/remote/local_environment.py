@@ -1,0 +1,120 @@
+"""Environments that live in the user's process: what the script handed over, and how one is made.
+
+The service only ever hears a name. Nothing of the class, its code or its data leaves the process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+
+from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, UnknownEnvironmentError
+from tinkergym.registration import load_packs, make_environment
+from tinkergym.wire import EnvironmentRef
+
+AnyEnv = gym.Env[Any, Any]
+EnvSource = str | type[AnyEnv] | Callable[..., AnyEnv]
+MakeEnv = Callable[[EnvironmentRef], AnyEnv]
+
+LOCAL = "local/"
+"""Ids of classes and functions that were handed over; no pack can register them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """What to train in: the name the service stores, and how this process makes it, if it can."""
+
+    ref: EnvironmentRef
+    make: MakeEnv | None
+    """None: nothing in this process knows the id."""
+
+    @property
+    def only_here(self) -> bool:
+        """Whether no service can know it."""
+        return self.ref.id.startswith(LOCAL)
+
+
+def describe(env: EnvSource, kwargs: Mapping[str, Any] | None = None) -> Environment:
+    """Work out what the user handed over: a registered id, a class, or a function that makes environments.
+
+    Raises:
+        InvalidRequestError: it is none of these.
+    """
+    settings = dict(kwargs or {})
+    if isinstance(env, str):
+        ref = EnvironmentRef(id=env, kwargs=settings)
+        return Environment(ref=ref, make=make_environment if _is_known(env) else None)
+    if isinstance(env, gym.Env):
+        raise InvalidRequestError(
+            f"{type(env).__name__} is one environment, and several episodes are played at once",
+            hint=f"hand over the class or a function that makes one: lambda: {type(env).__name__}(...)",
+            field="environment",
+        )
+    if not callable(env):
+        raise InvalidRequestError(
+            f"cannot train in {env!r}",
+            hint="hand over an environment id, a gymnasium.Env class, or a function that makes one",
+            field="environment",
+        )
+    name = re.sub(r"[^A-Za-z0-9_.-]", "", getattr(env, "__name__", type(env).__name__)) or "environment"
+    return Environment(ref=EnvironmentRef(id=f"{LOCAL}{name}-v0", kwargs=settings), make=_factory(env))
+
+
+def system_prompt_of(ref: EnvironmentRef) -> str | None:
+    """Return what the environment puts before its first observation, if this process knows it."""
+    if not _is_known(ref.id):
+        return None
+    env = make_environment(ref)
+    try:
+        return prompt_in_metadata(env)
+    finally:
+        env.close()
+
+
+def prompt_in_metadata(env: AnyEnv) -> str | None:
+    """Return the environment's own system prompt."""
+    prompt = (getattr(env, "metadata", None) or {}).get("system_prompt")
+    return prompt if isinstance(prompt, str) else None
+
+
+def for_job(env: EnvSource | None, ref: EnvironmentRef) -> MakeEnv:
+    """Return how to make the environment of a job that is already there, for `attach`.
+
+    Raises:
+        UnknownEnvironmentError: nothing in this process knows it.
+    """
+    if env is not None and not isinstance(env, str):
+        return _factory(env)
+    found = describe(env or ref.id, ref.kwargs)
+    if found.make is None:
+        raise UnknownEnvironmentError(
+            f"the job plays {ref.id!r}, which nothing in this process registers",
+            hint="register it first, or hand its class to attach(job_id, env=...)",
+            field="env",
+        )
+    return found.make
+
+
+def _is_known(env_id: str) -> bool:
+    """Whether this process can make it: by a pack, by `tinkergym.register` or by `gymnasium.register`."""
+    if env_id not in gym.registry:
+        load_packs()
+    return env_id in gym.registry
+
+
+def _factory(build: Callable[..., AnyEnv]) -> MakeEnv:
+    def make_env(ref: EnvironmentRef) -> AnyEnv:
+        env = build(**ref.kwargs)
+        if not isinstance(env, gym.Env):
+            raise InvalidEnvironmentError(
+                f"{getattr(build, '__name__', build)} returned {type(env).__name__}, not a gymnasium.Env",
+                hint="derive the class from gymnasium.Env or tinkergym.TextEnv",
+                field="environment",
+            )
+        return env
+
+    return make_env

@@ -1,0 +1,202 @@
+"""A policy of the service, to act with: text in, text out.
+
+The conversation is kept here, token for token, by the same `AgentLoop` that training uses.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+
+from tinkergym.errors import EpisodeProtocolError, PromptTooLongError
+from tinkergym.loop.agent_loop import AgentLoop
+from tinkergym.loop.plan import EpisodePlan
+from tinkergym.loop.renderer import Renderer
+from tinkergym.loop.trajectory import StopReason
+from tinkergym.remote.api import Api
+from tinkergym.remote.ask import SAMPLE_PATH, ask
+from tinkergym.remote.http_sampler import HttpSampler
+from tinkergym.remote.local_environment import system_prompt_of
+from tinkergym.wire import JobView, Limits, SampleRequest
+
+
+class Policy:
+    """Answers observations. One policy object holds one conversation at a time.
+
+    `act` remembers what it saw and answered since the last `reset`, so in an environment of several turns the
+    model sees the whole episode, as in training. Tell it where an episode begins:
+
+        policy = job.policy()
+        for seed in range(10):
+            observation, info = env.reset(seed=seed)
+            policy.reset()                       # not needed before the first episode
+            over = False
+            while not over:
+                observation, reward, terminated, truncated, info = env.step(policy.act(observation))
+                over = terminated or truncated
+
+    `tinkergym.evaluate` and `TrainRemotely` do so by themselves. Threads that play at the same time take one
+    policy object each (`policy.copy()`).
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        name: str,
+        model: str,
+        version: int | None = None,
+        temperature: float = 1.0,
+        max_turn_tokens: int = 64,
+        limits: Limits | None = None,
+        system_prompt: str | None = None,
+        seed: int = 0,
+        renderer: Renderer | None = None,
+    ) -> None:
+        """Hold a policy; users get one from `Job.policy` or `Client.policy`.
+
+        Args:
+            api: To the service.
+            name: A job's id or a model's name.
+            model: Whose renderer turns text into token ids.
+            version: None takes the newest at every answer.
+            temperature: 0 takes the likeliest token.
+            max_turn_tokens: Of one answer.
+            limits: Where an episode is cut off.
+            system_prompt: Stands before the first observation.
+            seed: Makes the answers repeatable.
+            renderer: The model's renderer, if it is at hand.
+        """
+        self._api = api
+        self.name, self.model, self.version = name, model, version
+        self.temperature, self.max_turn_tokens, self.seed = temperature, max_turn_tokens, seed
+        self.limits = limits or Limits()
+        self.system_prompt = system_prompt
+        self._renderer = renderer
+        self._loop: AgentLoop | None = None
+        self._pending: SampleRequest | None = None
+        self._id = uuid.uuid4().hex[:12]
+        self._episodes = 0
+        self.last_version: int | None = None
+        """The version that gave the last answer."""
+
+    @classmethod
+    def of_job(
+        cls, api: Api, view: JobView, *, version: int | None, temperature: float | None, seed: int
+    ) -> Self:
+        """Return the policy that a job trains, answering as it does in training."""
+        spec = view.spec
+        return cls(
+            api,
+            name=view.job_id,
+            model=spec.model,
+            version=version,
+            temperature=spec.sampling.temperature if temperature is None else temperature,
+            max_turn_tokens=spec.sampling.max_turn_tokens,
+            limits=spec.limits,
+            system_prompt=system_prompt_of(spec.environment)
+            if spec.system_prompt is None
+            else spec.system_prompt,
+            seed=seed,
+        )
+
+    @classmethod
+    def of_model(cls, api: Api, model: str, *, temperature: float, seed: int) -> Self:
+        """Return a model without any adapter."""
+        return cls(api, name=model, model=model, temperature=temperature, seed=seed)
+
+    def __repr__(self) -> str:
+        version = "newest" if self.version is None else self.version
+        return f"<Policy {self.name}@{version} of {self.model}, temperature {self.temperature:g}>"
+
+    def copy(self) -> Policy:
+        """Return the same policy with a conversation of its own."""
+        return Policy(
+            self._api,
+            name=self.name,
+            model=self.model,
+            version=self.version,
+            temperature=self.temperature,
+            max_turn_tokens=self.max_turn_tokens,
+            limits=self.limits,
+            system_prompt=self.system_prompt,
+            seed=self.seed,
+            renderer=self._renderer,
+        )
+
+    @property
+    def renderer(self) -> Renderer:
+        """What turns messages into the model's token ids; fetched from the service once."""
+        if self._renderer is None:
+            self._renderer = Renderer.from_bundle(self._api.renderer(self.model))
+        return self._renderer
+
+    def sampler(self) -> HttpSampler:
+        """Return a sampler for many conversations at once; the caller closes it."""
+        return HttpSampler(self._api.connection, SAMPLE_PATH)
+
+    def reset(self) -> None:
+        """Begin a new episode: the next observation is its first."""
+        if self._loop is not None:
+            self._loop = self._pending = None
+            self._episodes += 1
+
+    def act(self, observation: str | Mapping[str, Any]) -> str:
+        """Answer an observation: the first of an episode, or what the environment said to the last answer.
+
+        Args:
+            observation: Text, or a mapping with text under `text`.
+
+        Returns:
+            The action for `env.step`.
+
+        Raises:
+            PromptTooLongError: the first observation leaves no room for an answer in the model's context.
+            EpisodeProtocolError: the conversation has reached a limit; see `reset`.
+            ServiceUnavailableError: no answer could be had; asking again with the same observation is safe.
+        """
+        if self._pending is None:  # else the last try to sample failed, and this is the next
+            self._pending = self._hear(observation)
+        completion = ask(self._api.connection, self._pending)
+        self._pending = None
+        self.last_version = completion.policy_version
+        assert self._loop is not None
+        return self._loop.receive(completion)
+
+    def _hear(self, observation: str | Mapping[str, Any]) -> SampleRequest:
+        first = self._loop is None
+        if self._loop is None:
+            self._loop = AgentLoop(self.renderer, self._plan())
+            request = self._loop.begin(observation)
+        else:
+            request = self._loop.stepped(observation, 0.0, False, False)
+        if request is not None:
+            return request
+        reason, error = self._loop.stop_reason, self._loop.trajectory().error
+        self.reset()
+        if reason is StopReason.ENVIRONMENT_ERROR:
+            raise EpisodeProtocolError(f"act() cannot read the observation: {error}")
+        if first:
+            raise PromptTooLongError(f"the first observation is too long: {error}", field="observation")
+        raise EpisodeProtocolError(
+            f"the conversation has reached its {reason}{f': {error}' if error else ''}",
+            hint="if a new episode has begun, call policy.reset() before its first act()",
+        )
+
+    def _plan(self) -> EpisodePlan:
+        seed = int(np.random.SeedSequence([self.seed, self._episodes]).generate_state(1, np.uint64)[0])
+        return EpisodePlan(
+            episode_id=f"act-{self._id}-{self._episodes}",
+            seed=0,
+            policy=self.name,
+            model=self.model,
+            sampling_seed=seed >> 1,  # room for the turns that are added to it
+            policy_version=self.version,
+            temperature=self.temperature,
+            max_turn_tokens=self.max_turn_tokens,
+            limits=self.limits,
+            system_prompt=self.system_prompt,
+        )

@@ -1,0 +1,67 @@
+"""What is checked of a client-side environment before a job starts: a mistake costs a second, not a job."""
+
+from __future__ import annotations
+
+from tinkergym.errors import InvalidEnvironmentError, PromptTooLongError, TinkerGymError
+from tinkergym.loop.agent_loop import AgentLoop
+from tinkergym.loop.plan import EpisodePlan
+from tinkergym.loop.renderer import Renderer
+from tinkergym.loop.trajectory import StopReason
+from tinkergym.remote.local_environment import AnyEnv, MakeEnv, prompt_in_metadata
+from tinkergym.wire import JobSpec, RendererBundle
+
+
+def check_environment(make_env: MakeEnv, spec: JobSpec, bundle: RendererBundle) -> None:
+    """Make the environment once, reset it and render its first prompt.
+
+    Raises:
+        InvalidEnvironmentError: it cannot be made or reset, or shows no text.
+        PromptTooLongError: its first prompt leaves no room for an answer.
+    """
+    try:
+        env = make_env(spec.environment)
+    except TinkerGymError:
+        raise
+    except Exception as error:  # whatever a user's constructor raises
+        raise InvalidEnvironmentError(
+            f"the environment cannot be made: {type(error).__name__}: {error}",
+            hint="its constructor gets env_kwargs and nothing else",
+            field="environment",
+        ) from error
+    try:
+        _check_first_prompt(env, spec, Renderer.from_bundle(bundle))
+    finally:
+        env.close()
+
+
+def _check_first_prompt(env: AnyEnv, spec: JobSpec, renderer: Renderer) -> None:
+    try:
+        observation, info = env.reset(seed=spec.seed)
+    except Exception as failure:  # whatever a user's reset raises
+        raise InvalidEnvironmentError(
+            f"reset(seed={spec.seed}) fails: {type(failure).__name__}: {failure}",
+            hint="reset takes seed= and options= and returns (observation, info)",
+            field="environment",
+        ) from failure
+    plan = EpisodePlan(
+        episode_id="preflight",
+        seed=spec.seed,
+        policy=spec.model,
+        limits=spec.limits,
+        system_prompt=spec.system_prompt,
+    )
+    loop = AgentLoop(renderer, plan)
+    if loop.begin(observation, info, environment_prompt=prompt_in_metadata(env)) is not None:
+        return
+    error = loop.trajectory().error
+    if loop.stop_reason is StopReason.CONTEXT_LIMIT:
+        raise PromptTooLongError(
+            f"the first prompt is too long: {error}",
+            hint="shorten the observation or the system prompt, or choose a model with a longer context",
+            field="environment",
+        )
+    raise InvalidEnvironmentError(
+        f"the first observation cannot be used: {error}",
+        hint="observations are text, or mappings with text under 'text'",
+        field="environment",
+    )

@@ -1,0 +1,66 @@
+"""The rollout worker of a script: plays a job's episodes in this process, in the background."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import uuid
+
+from tinkergym.errors import TinkerGymError
+from tinkergym.loop.rollout import RolloutTransport, RolloutWorker
+from tinkergym.remote.local_environment import MakeEnv
+
+
+class RolloutThread:
+    """Runs a `RolloutWorker` until the job ends, `stop` is called, or the process goes away.
+
+    A daemon thread: a script that ends takes it along, and the job then waits for a client.
+    """
+
+    def __init__(self, transport: RolloutTransport, make_env: MakeEnv, *, max_episodes: int) -> None:
+        """Prepare the worker.
+
+        Args:
+            transport: To the job's episodes.
+            make_env: Makes the environment that a request names.
+            max_episodes: How many are played at once.
+        """
+        self._worker = RolloutWorker(
+            transport, make_env=make_env, max_episodes=max_episodes, worker_id=worker_id("client")
+        )
+        self._stop = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="tinkergym-rollout", daemon=True)
+
+    def start(self) -> None:
+        """Begin to play."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop playing and wait for the thread; the service issues episodes under way again."""
+        self._stop.set()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(timeout=10.0)
+
+    def raise_if_broken(self) -> None:
+        """Raise what ended the thread, if it ended by an error."""
+        if self._failure is None:
+            return
+        if isinstance(self._failure, TinkerGymError):
+            raise self._failure
+        raise TinkerGymError(
+            f"the worker that plays the episodes here broke: {type(self._failure).__name__}: {self._failure}",
+            hint="the job waits; play on with Client.attach(job_id, env=...)",
+        ) from self._failure
+
+    def _run(self) -> None:
+        try:
+            self._worker.run(self._stop)
+        except Exception as error:  # a thread's edge: the script hears of it at its next call
+            self._failure = error
+
+
+def worker_id(role: str) -> str:
+    """Return a name for a worker that tells a reader of the service's log where it runs."""
+    return f"{role}-{socket.gethostname()[:40]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"

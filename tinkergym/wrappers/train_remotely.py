@@ -1,0 +1,317 @@
+"""TrainRemotely: a script's own `reset`/`step` loop becomes a training job's rollout worker.
+
+Knows the Gymnasium interface and the agent loop. Tokens stay in the loop, HTTP in `tinkergym.remote`.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+import warnings
+from collections.abc import Mapping
+from typing import Any, SupportsFloat
+
+import gymnasium as gym
+
+from tinkergym.errors import EpisodeProtocolError, InvalidRequestError, PolicyVersionGoneError
+from tinkergym.loop.renderer import Renderer
+from tinkergym.loop.trajectory import StopReason
+from tinkergym.remote.client import Client
+from tinkergym.remote.job import raise_for
+from tinkergym.remote.local_environment import LOCAL, prompt_in_metadata
+from tinkergym.remote.script_episode import ScriptEpisode
+from tinkergym.remote.script_episodes import ScriptEpisodes
+from tinkergym.spec_errors import parse_spec
+from tinkergym.wire import GRPO, Adapter, EpisodeRequest, LoRA
+
+StepReturn = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
+
+
+class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
+    """Trains a policy on the episodes that a script plays in this environment, one at a time.
+
+        env = TrainRemotely(MyEnv(), model="nano", algorithm=GRPO(group_size=4), steps=20)
+        while env.training:
+            observation, info = env.reset()
+            over = False
+            while not over:
+                action = env.policy.act(observation)
+                observation, reward, terminated, truncated, info = env.step(action)
+                over = terminated or truncated
+        env.close()
+
+    What is recorded: the text given to `act` (which may describe an observation that is no text), the tokens
+    that the policy sampled, and what `step` paid. The action given to `step` may be made from the policy's
+    text, as `env.step(int(text))`.
+
+    `env.training` waits until the service has another episode, and is False once the job's steps are done. A
+    loop that goes on after that plays with the trained policy, unrecorded, and is warned once.
+
+    `reset()` uses the seed that the service gave out, so that the episodes of a group start equal; a seed of
+    the script's own is refused unless `baseline="batch"`. A `reset` in the middle of an episode abandons it.
+    When a limit of the job cuts the episode, `step` returns `truncated=True` and says which under
+    `info["tinkergym"]`; met while reading an observation, `act` answers "" and the next `step` says so
+    without touching the environment.
+
+    `close()` waits for the train step that is being computed. If the job then still needs episodes it stays,
+    and `TrainRemotely(env, job_id=...)` goes on with it.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        *,
+        steps: int | None = None,
+        client: Client | None = None,
+        model: str = "nano",
+        algorithm: GRPO | Mapping[str, Any] | None = None,
+        adapter: Adapter | Mapping[str, Any] | None = None,
+        job_id: str | None = None,
+        **settings: Any,
+    ) -> None:
+        """Start the job, or take up the one named by `job_id`.
+
+        Args:
+            env: Any Gymnasium environment.
+            steps: Train steps; each takes `group_size * groups_per_step` episodes.
+            client: None makes one, see `Client`.
+            model: A name that the service offers, a model directory on its machine, or a hub id.
+            algorithm: How the policy learns.
+            adapter: `LoRA(...)` or `FullParameters()`.
+            job_id: Go on with a job that an earlier script left; the other settings are then the job's own.
+            **settings: Any other field of `JobSpec`.
+
+        Raises:
+            InvalidRequestError: a setting is wrong; nothing was started.
+        """
+        super().__init__(env)
+        self._client = client or Client()
+        self._owns_client = client is None
+        if job_id is not None:
+            self.job = self._client.job(job_id)
+            if self.job.spec.rollout != "script":
+                raise InvalidRequestError(
+                    f"the episodes of job {job_id} are played by rollout={self.job.spec.rollout!r}",
+                    hint="take it up with Client.attach",
+                    field="job_id",
+                )
+        else:
+            self.job = self._client.submit(
+                parse_spec(
+                    {
+                        "environment": _environment_of(env),
+                        "model": model,
+                        "algorithm": algorithm or GRPO(),
+                        "adapter": adapter or LoRA(),
+                        **({} if steps is None else {"steps": steps}),
+                        **settings,
+                        "rollout": "script",
+                    }
+                )
+            )
+        self.policy = ScriptPolicy(self)
+        """Answers observations; what it answers is what the job learns from."""
+        transport = self._client.rollout_transport(self.job.id)
+        self._renderer = Renderer.from_bundle(transport.renderer(self.job.spec.model))
+        self._episodes = ScriptEpisodes(
+            transport, heartbeat_seconds=min(5.0, self.job.spec.client_timeout_seconds / 4)
+        )
+        self._leased: EpisodeRequest | None = None
+        self._episode: ScriptEpisode | None = None
+        self._trained = self.job.policy()
+        self._done = self._closed = self._warned = False
+
+    @property
+    def training(self) -> bool:
+        """Whether the job needs another episode; waits while the service computes a train step.
+
+        Raises:
+            JobFailedError: the job ended without success.
+        """
+        if self._episode is not None:
+            return True
+        if self._leased is None and not self._done:
+            self._leased = self._episodes.next()
+            if self._leased is None:
+                raise_for(self.job.view())
+                self._done = True
+        return not self._done
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin the next episode that the service asks for, with its seed.
+
+        Raises:
+            InvalidRequestError: a seed was given, and the episodes of a group must start equal.
+            JobFailedError: the job ended without success.
+        """
+        if seed is not None and self.job.spec.algorithm.baseline == "group" and not self._done:
+            raise InvalidRequestError(
+                "reset() takes the service's seed: episodes that are compared must start equal",
+                hint="leave the seed out, or train with GRPO(baseline='batch')",
+                field="seed",
+            )
+        self._abandon()
+        if not self.training:
+            return self._reset_after_the_job(seed, options)
+        assert self._leased is not None
+        request, self._leased = self._leased, None
+        self._episode = ScriptEpisode(request, self._renderer, prompt_in_metadata(self.env))
+        if request.task_index is not None:
+            options = {**(options or {}), "task_index": request.task_index}
+        try:
+            return self.env.reset(seed=request.seed if seed is None else seed, options=options)
+        except Exception:
+            self._episode.fail(StopReason.ENVIRONMENT_ERROR, traceback.format_exc())
+            self._hand_in()
+            raise
+
+    def step(self, action: Any) -> StepReturn:
+        """Take the policy's action in the environment and record what it paid.
+
+        Raises:
+            EpisodeProtocolError: there is no answer of the policy to take a step with.
+        """
+        if self._done:
+            return self.env.step(action)
+        self._episodes.raise_if_broken()
+        episode = self._current("step")
+        if episode.over:  # a limit was met while act() read the observation
+            return episode.observation, 0.0, False, True, self._end({})
+        episode.expect_an_answer()
+        try:
+            observation, reward, terminated, truncated, info = self.env.step(action)
+        except Exception:
+            episode.fail(StopReason.ENVIRONMENT_ERROR, traceback.format_exc())
+            self._hand_in()
+            raise
+        episode.stepped(observation, reward, terminated, truncated, info)
+        if not episode.over:
+            return observation, reward, terminated, truncated, info
+        return observation, reward, terminated, truncated or not terminated, self._end(info)
+
+    def close(self) -> None:
+        """Hand in what is open, wait for the train step being computed, and close the environment."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._abandon()
+            if self.training:
+                view = self.job.view()
+                warnings.warn(
+                    f"job {view.job_id} has done {view.step} of {view.spec.steps} steps and waits for "
+                    f"episodes; go on with TrainRemotely(env, job_id={view.job_id!r}) or end it with "
+                    f"`tinkergym jobs cancel {view.job_id}`",
+                    stacklevel=2,
+                )
+        finally:
+            self._episodes.close()
+            self.env.close()
+            if self._owns_client:
+                self._client.close()
+
+    # --- what the policy needs ---
+
+    def _act(self, observation: str | Mapping[str, Any]) -> str:
+        if self._done:
+            return self._trained.act(observation)
+        self._episodes.raise_if_broken()
+        episode = self._current("act")
+        request = episode.hears(observation)
+        if request is None:
+            return ""
+        try:
+            completion = self._client.ask(request)
+        except PolicyVersionGoneError as error:
+            episode.fail(StopReason.SAMPLING_FAILED, str(error))
+            return ""
+        return episode.answers(completion)
+
+    # --- inside ---
+
+    def _current(self, call: str) -> ScriptEpisode:
+        if self._episode is None:
+            raise EpisodeProtocolError(
+                f"{call}() was called without an episode", hint="begin one with env.reset()"
+            )
+        return self._episode
+
+    def _abandon(self) -> None:
+        if self._episode is not None:
+            self._episode.fail(
+                StopReason.ABANDONED, "the script reset or closed in the middle of the episode"
+            )
+            self._hand_in()
+
+    def _hand_in(self) -> None:
+        episode, self._episode = self._episode, None
+        assert episode is not None
+        if not self._episodes.submit(episode.request, episode.trajectory()):
+            warnings.warn(
+                "the episode does not count: the service has given it to another worker, because this one "
+                "was silent for too long",
+                stacklevel=4,
+            )
+
+    def _end(self, info: dict[str, Any]) -> dict[str, Any]:
+        assert self._episode is not None
+        trajectory = self._episode.trajectory()
+        self._hand_in()
+        if trajectory.error:
+            warnings.warn(
+                f"the episode ended with {trajectory.stop_reason}: {trajectory.error}", stacklevel=3
+            )
+        return {**info, "tinkergym": {"stop_reason": str(trajectory.stop_reason)}}
+
+    def _reset_after_the_job(
+        self, seed: int | None, options: dict[str, Any] | None
+    ) -> tuple[Any, dict[str, Any]]:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"job {self.job.id} has done its {self.job.spec.steps} steps: from here on the trained "
+                "policy plays and nothing is recorded; `while env.training:` ends the loop here",
+                stacklevel=3,
+            )
+        self._trained.reset()
+        return self.env.reset(seed=seed, options=options)
+
+
+class ScriptPolicy:
+    """The policy in training, as a script's loop sees it."""
+
+    def __init__(self, env: TrainRemotely) -> None:
+        self._env = env
+
+    def act(self, observation: str | Mapping[str, Any]) -> str:
+        """Answer an observation of the episode under way.
+
+        Args:
+            observation: Text that shows what `reset` or `step` returned.
+
+        Returns:
+            The policy's text; "" when a limit of the job has ended the episode, which `step` then reports.
+
+        Raises:
+            EpisodeProtocolError: called before `reset`, or twice without a `step` between.
+            JobFailedError: the job ended without success.
+        """
+        return self._env._act(observation)
+
+
+def _environment_of(env: gym.Env[Any, Any]) -> dict[str, Any]:
+    """Name the environment as its creator does; what cannot be written as JSON is left out of the name."""
+    if env.spec is None:
+        return {"id": f"{LOCAL}{type(env.unwrapped).__name__}-v0"}
+    kwargs = {key: value for key, value in env.spec.kwargs.items() if _is_json(value)}
+    return {"id": env.spec.id, "kwargs": kwargs}
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
