@@ -234,7 +234,7 @@ class AgentLoop:
                 self._end(StopReason.TOKEN_LIMIT)
                 return None
         turn = len(self._turns)
-        self._request_id = f"{self._plan.episode_id}/{turn}"
+        self._request_id = f"{self._plan.session_id}/{turn}"
         self._state = AgentState.GENERATING
         # Built from checked parts; whoever sends it over a wire validates it there.
         return SampleRequest.model_construct(

@@ -1,0 +1,127 @@
+"""EnvironmentHost: one environment in a thread of its own.
+
+The thread makes the environment, resets, steps and closes it, so what is bound to a thread (SQLite
+connections, browsers) works, calls never overlap, and an environment that hangs costs its own thread and
+nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+import gymnasium as gym
+
+AnyEnv = gym.Env[Any, Any]
+
+_MOST_ERROR_CHARACTERS = 20_000
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a call of the environment ended."""
+
+    host: EnvironmentHost
+    call_id: int
+    value: Any
+    error: str
+    """The traceback; empty if the call returned."""
+
+
+class EnvironmentHost:
+    """Runs the calls of one environment, one after the other, and reports each."""
+
+    def __init__(self, make: Callable[[], AnyEnv], report: Callable[[Report], None], *, name: str) -> None:
+        """Start the thread; the environment is made by the first call.
+
+        Args:
+            make: Creates the environment.
+            report: Takes the reports, from the host's thread.
+            name: For the thread, so that a stack dump tells whose it is.
+        """
+        self._make = make
+        self._report = report
+        self._name = name
+        self._calls: SimpleQueue[tuple[int, Callable[[AnyEnv], Any]] | None] = SimpleQueue()
+        self._abandoned = False
+        self.system_prompt: str | None = None
+        """What the environment puts before the first observation; known once a call has returned."""
+        # A daemon: a hanging environment must not keep the program from ending.
+        self._thread = threading.Thread(target=self._serve, name=f"environment {name}", daemon=True)
+        self._thread.start()
+
+    def call(self, call_id: int, function: Callable[[AnyEnv], Any]) -> None:
+        """Run `function(env)` in the host's thread."""
+        self._calls.put((call_id, function))
+
+    def close(self) -> None:
+        """Close the environment after the calls that are queued, and end the thread."""
+        self._calls.put(None)
+
+    def abandon(self) -> None:
+        """Give up on a call that is running: nothing is reported any more; if it returns, all is closed."""
+        self._abandoned = True
+        self.close()
+
+    def join(self, timeout_seconds: float) -> bool:
+        """Wait for the thread to end; return whether it has."""
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def where(self) -> str:
+        """Return the stack of the call that is running, to show where an environment hangs."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return _cut("".join(traceback.format_stack(frame)[3:])) if frame is not None else ""
+
+    def _serve(self) -> None:
+        env: AnyEnv | None = None
+        while not self._abandoned and (item := self._calls.get()) is not None:
+            call_id, function = item
+            value, error = None, ""
+            try:
+                if env is None:
+                    env = self._make()
+                    self.system_prompt = system_prompt_of(env)
+                value = function(env)
+            # Foreign code: even a SystemExit of its own is its failure, not ours.
+            except BaseException as caught:
+                error = _traceback(caught)
+            if not self._abandoned:
+                self._report(Report(self, call_id, value, error))
+        if env is not None:
+            try:
+                env.close()
+            except BaseException as caught:
+                _log.warning("the environment %s failed to close:\n%s", self._name, _traceback(caught))
+
+
+def system_prompt_of(env: AnyEnv) -> str | None:
+    """Return the environment's own system prompt, `metadata["system_prompt"]`, or None.
+
+    Raises:
+        TypeError: It is no text.
+    """
+    prompt = (getattr(env, "metadata", None) or {}).get("system_prompt")
+    if prompt is not None and not isinstance(prompt, str):
+        raise TypeError(f"metadata['system_prompt'] must be a str, but it is {type(prompt).__name__}")
+    return prompt
+
+
+def _traceback(error: BaseException) -> str:
+    # The first frame is `_serve`, which tells the author of an environment nothing.
+    frames = error.__traceback__.tb_next if error.__traceback__ is not None else None
+    return _cut("".join(traceback.format_exception(type(error), error, frames)))
+
+
+def _cut(text: str) -> str:
+    if len(text) <= _MOST_ERROR_CHARACTERS:
+        return text
+    half = _MOST_ERROR_CHARACTERS // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"

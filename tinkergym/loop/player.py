@@ -1,0 +1,307 @@
+"""EpisodePlayer: many episodes at once, driven by one thread.
+
+Connects agent loops with environments on one side and a sampler on the other. Everything that happens arrives
+in one queue; what is asked for meanwhile goes to the sampler as one batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from tinkergym.errors import InternalServiceError, TinkerGymError
+from tinkergym.loop.agent_loop import AgentLoop, AgentState
+from tinkergym.loop.environment_host import AnyEnv, EnvironmentHost, Report
+from tinkergym.loop.host_pool import HostPool, MakeEnv
+from tinkergym.loop.plan import EpisodePlan
+from tinkergym.loop.renderer import Renderer
+from tinkergym.loop.sampler import Sampler
+from tinkergym.loop.trajectory import StopReason
+from tinkergym.wire import Completion, EpisodeResult, ErrorView, SampleFailure, SampleRequest
+
+_TICK_SECONDS = 0.05
+"""How often deadlines are looked at."""
+_LINGER_SECONDS = 0.002
+"""How long a batch of requests waits for environments that were called together with those that answered."""
+
+Answers = Sequence[Completion | SampleFailure]
+
+
+@dataclass(slots=True, eq=False)
+class _Episode:
+    """An episode being played. All times are on the player's clock."""
+
+    loop: AgentLoop
+    host: EnvironmentHost
+    ends_at: float
+    call: str = ""
+    """The environment's call that runs: `make`, `reset` or `step`; empty if none does."""
+    call_id: int = 0
+    call_ends_at: float = 0.0
+    request_id: str = ""
+    """Of the last request for tokens."""
+
+    @property
+    def plan(self) -> EpisodePlan:
+        return self.loop.plan
+
+
+class EpisodePlayer:
+    """Plays episodes and hands out their results.
+
+    `start`, `drop`, `poll` and `close` belong to one thread; `wake` may be called from any.
+    """
+
+    def __init__(
+        self,
+        *,
+        sampler: Sampler,
+        make_env: MakeEnv,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Connect the parts.
+
+        Args:
+            sampler: Answers requests for tokens; stays the caller's to close.
+            make_env: Creates an environment; runs in the thread in which that environment then lives.
+            clock: Seconds, monotonic.
+        """
+        self._sampler = sampler
+        self._clock = clock
+        # Reports, batches of answers, and None for a wake-up.
+        self._inbox: SimpleQueue[Report | Answers | None] = SimpleQueue()
+        self._hosts = HostPool(make_env, self._inbox.put)
+        self._call_ids = itertools.count(1)
+        self._episodes: dict[str, _Episode] = {}
+        self._by_request: dict[str, _Episode] = {}
+        self._by_call: dict[int, _Episode] = {}
+        self._fresh_calls: set[int] = set()
+        self._requests: list[SampleRequest] = []
+        self._finished: list[EpisodeResult] = []
+        self._next_tick = 0.0
+
+    @property
+    def active(self) -> int:
+        """How many episodes are being played."""
+        return len(self._episodes)
+
+    def start(self, plan: EpisodePlan, renderer: Renderer) -> None:
+        """Begin an episode; one that is being played already, by its `session_id`, goes on."""
+        if plan.session_id in self._episodes:
+            return
+        assert plan.environment is not None, "the player makes environments by reference"
+        host, is_new = self._hosts.take(plan.environment)
+        ends_at = self._clock() + plan.limits.episode_timeout_seconds
+        episode = _Episode(AgentLoop(renderer, plan), host, ends_at)
+        self._episodes[plan.session_id] = episode
+        if is_new:
+            # Making an environment may take as long as a reset, so it has the time of a call of its own.
+            self._call(episode, "make", _nothing)
+        else:
+            self._reset(episode)
+
+    def drop(self, session_id: str) -> None:
+        """Stop an episode without a result: its lease is lost."""
+        episode = self._episodes.get(session_id)
+        if episode is not None:
+            episode.loop.fail(StopReason.ABANDONED, "the lease was lost")
+            self._release(episode)
+
+    def poll(self, timeout_seconds: float) -> list[EpisodeResult]:
+        """Play on until an episode ends, `wake` is called or time is up; return what ended."""
+        ends_at = self._clock() + timeout_seconds
+        woken = False
+        while not (woken or self._finished):
+            # Sending comes first: `start` may have been called since, and a sampler may answer at once.
+            self._send()
+            left = ends_at - self._clock()
+            if left <= 0:
+                break
+            woken = self._handle_events(min(left, _TICK_SECONDS))
+            self._check_deadlines()
+        self._send()
+        finished, self._finished = self._finished, []
+        return finished
+
+    def wake(self) -> None:
+        """Make `poll` return early."""
+        self._inbox.put(None)
+
+    def close(self, timeout_seconds: float = 5.0) -> None:
+        """Drop all episodes and close all environments; those that do not end in time are left behind."""
+        for session_id in list(self._episodes):
+            self.drop(session_id)
+        self._hosts.close(timeout_seconds)
+
+    # --- what happens ---
+
+    def _handle_events(self, wait_seconds: float) -> bool:
+        """Handle what happened, waiting for it if need be; return whether `wake` was called."""
+        woken = False
+        lingers_until = 0.0
+        while True:
+            try:
+                event = (
+                    self._inbox.get(timeout=wait_seconds) if wait_seconds > 0 else self._inbox.get_nowait()
+                )
+            except Empty:
+                event = ()
+            if event is None:
+                woken = True
+            elif isinstance(event, Report):
+                self._reported(event)
+            else:
+                for answer in event:
+                    self._answered(answer)
+            wait_seconds = 0.0
+            if not self._inbox.empty():
+                continue
+            if woken or not self._requests or not self._fresh_calls:
+                return woken
+            # Environments that were called together mostly answer together, and a batch is worth a moment.
+            now = self._clock()
+            lingers_until = lingers_until or now + _LINGER_SECONDS
+            wait_seconds = lingers_until - now
+            if wait_seconds <= 0:
+                self._fresh_calls.clear()
+                return woken
+
+    def _answered(self, answer: Completion | SampleFailure) -> None:
+        episode = self._by_request.pop(answer.request_id, None)
+        if episode is None or episode.loop.state is not AgentState.GENERATING:
+            return  # dropped or out of time meanwhile
+        if isinstance(answer, SampleFailure):
+            error = answer.error
+            episode.loop.fail(StopReason.SAMPLING_FAILED, f"{error.type}: {error.message}")
+        else:
+            try:
+                action = episode.loop.receive(answer)
+            except InternalServiceError:
+                pass  # the loop has ended and knows why
+            else:
+                self._call(episode, "step", lambda env: env.step(action))
+                return
+        self._finish(episode)
+
+    def _reported(self, report: Report) -> None:
+        self._fresh_calls.discard(report.call_id)
+        episode = self._by_call.pop(report.call_id, None)
+        if episode is None:
+            return
+        call, episode.call = episode.call, ""
+        if report.error:
+            episode.loop.fail(StopReason.ENVIRONMENT_ERROR, report.error)
+            self._finish(episode)
+        elif call == "make":
+            self._reset(episode)
+        else:
+            self._go_on(episode, self._taken(episode, call, report.value))
+
+    def _taken(self, episode: _Episode, call: str, value: Any) -> SampleRequest | None:
+        """Hand what `reset` or `step` returned to the loop."""
+        loop, length = episode.loop, 2 if call == "reset" else 5
+        if not isinstance(value, tuple) or len(value) != length:
+            what = f"a tuple of {len(value)}" if isinstance(value, tuple) else type(value).__name__
+            text = f"{call} must return a tuple of {length}, but it returned {what}: {str(value)[:200]}"
+            loop.fail(StopReason.ENVIRONMENT_ERROR, text)
+            return None
+        try:
+            if call == "reset":
+                return loop.begin(*value, environment_prompt=episode.host.system_prompt)
+            return loop.stepped(*value)
+        except TinkerGymError as error:
+            # The chat template refuses the messages; no request can be made of them.
+            loop.fail(StopReason.SAMPLING_FAILED, f"{type(error).__name__}: {error}")
+            return None
+
+    def _go_on(self, episode: _Episode, request: SampleRequest | None) -> None:
+        if request is not None and self._clock() >= episode.ends_at:
+            episode.loop.fail(StopReason.EPISODE_TIMEOUT)
+            request = None
+        if request is None:
+            self._finish(episode)
+        else:
+            episode.request_id = request.request_id
+            self._by_request[request.request_id] = episode
+            self._requests.append(request)
+
+    def _check_deadlines(self) -> None:
+        now = self._clock()
+        if now < self._next_tick:
+            return
+        self._next_tick = now + _TICK_SECONDS
+        for episode in list(self._episodes.values()):
+            seconds = episode.plan.limits.step_timeout_seconds
+            if episode.call and now >= episode.call_ends_at:
+                text = (
+                    f"{episode.call} did not return within {seconds} s; it is here:\n{episode.host.where()}"
+                )
+                episode.loop.fail(StopReason.ENVIRONMENT_TIMEOUT, text)
+                self._finish(episode)
+            elif episode.loop.state is AgentState.GENERATING and now >= episode.ends_at:
+                episode.loop.fail(StopReason.EPISODE_TIMEOUT, "the time ran out while the policy answered")
+                self._finish(episode)
+
+    # --- what follows ---
+
+    def _reset(self, episode: _Episode) -> None:
+        seed, task_index = episode.plan.seed, episode.plan.task_index
+        if task_index is None:
+            self._call(episode, "reset", lambda env: env.reset(seed=seed))
+        else:
+            options = {"task_index": task_index}
+            self._call(episode, "reset", lambda env: env.reset(seed=seed, options=options))
+
+    def _call(self, episode: _Episode, name: str, function: Callable[[AnyEnv], Any]) -> None:
+        episode.call, episode.call_id = name, next(self._call_ids)
+        episode.call_ends_at = self._clock() + episode.plan.limits.step_timeout_seconds
+        self._by_call[episode.call_id] = episode
+        self._fresh_calls.add(episode.call_id)
+        episode.host.call(episode.call_id, function)
+
+    def _send(self) -> None:
+        if not self._requests:
+            return
+        requests, self._requests = self._requests, []
+        try:
+            self._sampler.submit(requests, self._inbox.put)
+        except Exception as error:  # the sampler's edge: its failure is every request's
+            kind = type(error).__name__
+            view = (
+                error.to_wire()
+                if isinstance(error, TinkerGymError)
+                else {"type": kind, "message": str(error)}
+            )
+            failure = ErrorView(**view)
+            self._inbox.put([SampleFailure(request_id=r.request_id, error=failure) for r in requests])
+
+    def _finish(self, episode: _Episode) -> None:
+        plan = episode.plan
+        self._finished.append(
+            # Built from checked parts; see Ledger.segments.
+            EpisodeResult.model_construct(
+                episode_id=plan.episode_id, lease_id=plan.lease_id, trajectory=episode.loop.trajectory()
+            )
+        )
+        self._release(episode)
+
+    def _release(self, episode: _Episode) -> None:
+        del self._episodes[episode.plan.session_id]
+        self._by_request.pop(episode.request_id, None)
+        reason = episode.loop.stop_reason
+        if episode.call:
+            self._by_call.pop(episode.call_id, None)
+            self._fresh_calls.discard(episode.call_id)
+            self._hosts.discard(episode.host, hangs=True)
+        elif reason in {StopReason.ENVIRONMENT_ERROR, StopReason.INVALID_REWARD}:
+            self._hosts.discard(episode.host, hangs=False)
+        else:
+            self._hosts.give_back(episode.host)
+
+
+def _nothing(env: AnyEnv) -> None:
+    """Make the host create its environment."""

@@ -1,0 +1,51 @@
+"""Play a list of episodes. The same player runs under a worker that leases them from a service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from tinkergym.loop.host_pool import MakeEnv
+from tinkergym.loop.plan import EpisodePlan
+from tinkergym.loop.player import EpisodePlayer
+from tinkergym.loop.renderer import Renderer
+from tinkergym.loop.rollout_worker import RolloutTransport, RolloutWorker
+from tinkergym.loop.sampler import Sampler
+from tinkergym.wire import EpisodeRequest, EpisodeResult
+
+__all__ = ["MakeEnv", "RolloutTransport", "RolloutWorker", "play"]
+
+
+def play(
+    requests: Iterable[EpisodeRequest | EpisodePlan],
+    *,
+    sampler: Sampler,
+    renderer: Renderer | Callable[[str], Renderer],
+    make_env: MakeEnv,
+    max_concurrent: int = 64,
+) -> Iterator[EpisodeResult]:
+    """Play episodes and yield each as it ends, in no particular order.
+
+    Args:
+        requests: What to play; taken from the iterable as places become free.
+        sampler: Answers requests for tokens; stays the caller's to close.
+        renderer: Of the model that answers, or a function from a model's name to its renderer.
+        make_env: Creates an environment; each lives in a thread of its own and is used for several episodes.
+        max_concurrent: Episodes played at once.
+    """
+    waiting = iter(requests)
+    player = EpisodePlayer(sampler=sampler, make_env=make_env)
+    try:
+        exhausted = False
+        while True:
+            while not exhausted and player.active < max_concurrent:
+                request = next(waiting, None)
+                if request is None:
+                    exhausted = True
+                    break
+                plan = EpisodePlan.from_request(request) if isinstance(request, EpisodeRequest) else request
+                player.start(plan, renderer if isinstance(renderer, Renderer) else renderer(plan.model))
+            if exhausted and not player.active:
+                return
+            yield from player.poll(1.0)
+    finally:
+        player.close()

@@ -1,0 +1,72 @@
+"""Samplers without a model: answers from a function, or random tokens. They answer at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tinkergym.loop.renderer import Renderer
+from tinkergym.loop.sampler import Deliver
+from tinkergym.wire import Completion, SampleRequest
+
+
+class ScriptedSampler:
+    """Answers with the text that a function makes of the prompt's text, with certainty (logprob 0).
+
+    Example:
+        >>> ScriptedSampler(renderer, lambda prompt: "4" if "2+2" in prompt else "?")
+    """
+
+    def __init__(self, renderer: Renderer, answer: Callable[[str], str]) -> None:
+        """Answer with `answer(prompt)`; the prompt is the whole conversation as the template writes it."""
+        self._renderer = renderer
+        self._answer = answer
+
+    def submit(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
+        """Answer all requests before returning."""
+        deliver([self._complete(request) for request in requests])
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def _complete(self, request: SampleRequest) -> Completion:
+        ids = self._renderer.encode_answer(self._answer(self._renderer.decode(request.prompt_ids)))
+        kept = ids[: request.max_tokens]
+        return Completion(
+            request_id=request.request_id,
+            token_ids=kept,
+            sampling_logprobs=[0.0] * len(kept),
+            finish_reason="stop" if len(kept) == len(ids) else "length",
+            policy_version=request.policy_version or 0,
+        )
+
+
+class RandomTokenSampler:
+    """Answers with tokens drawn uniformly from the vocabulary; a function of the request's seed alone."""
+
+    def __init__(self, vocab_size: int) -> None:
+        """Draw from the ids below `vocab_size`."""
+        self._vocab_size = vocab_size
+
+    def submit(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
+        """Answer all requests before returning."""
+        deliver([self._complete(request) for request in requests])
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def _complete(self, request: SampleRequest) -> Completion:
+        drawn = (
+            np.random.default_rng(request.seed).integers(self._vocab_size, size=request.max_tokens).tolist()
+        )
+        end = next((i + 1 for i, token in enumerate(drawn) if token in request.stop_ids), None)
+        token_ids = drawn[:end]
+        return Completion(
+            request_id=request.request_id,
+            token_ids=token_ids,
+            sampling_logprobs=[-math.log(self._vocab_size)] * len(token_ids),
+            finish_reason="length" if end is None else "stop",
+            policy_version=request.policy_version or 0,
+        )
