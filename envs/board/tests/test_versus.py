@@ -135,3 +135,25 @@ def test_render_shows_the_board():
     env = VersusEnv(render_mode="ansi")
     observation, _ = env.reset(seed=1)
     assert observation.endswith(env.render())
+
+
+def test_somebody_else_can_take_the_opponents_seat_and_is_asked_until_the_move_is_legal():
+    env = VersusEnv()
+    shown, answers = [], iter(["zz", "b2", "b2", "c3", "a1", "a2", "a3", "b1", "b3", "c1", "c2"])
+
+    def answer(board):
+        shown.append(board)
+        return next(answers)
+
+    env.seat_opponent(answer)
+    observation, _ = env.reset(seed=_seed_where_the_agent_is("O", env))
+    assert shown[0].startswith("You are X.")
+    assert "a2 X c2" in observation
+    observation, *_ = env.step("a1")
+    # b2 was taken, so the next answer was asked for.
+    assert observation.splitlines()[-1] == "a3 b3 X"
+
+
+def _seed_where_the_agent_is(mark, env):
+    probe = VersusEnv()
+    return next(seed for seed in range(50) if probe.reset(seed=seed)[0].startswith(f"You are {mark}"))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from tinkergym.core import TextEnv
 from tinkergym.errors import InvalidRequestError
-from tinkergym_board.players import OPPONENTS
+from tinkergym_board.players import OPPONENTS, Player
 from tinkergym_board.rules import Position, Rules
 from tinkergym_board.text import MARKS, board_text, read_cell
 
@@ -53,7 +56,7 @@ class VersusEnv(TextEnv):
                 f"{opponent!r} is no opponent", hint=f"choose one of {known}", field="opponent"
             )
         self.rules = _rules(size, win)
-        self._opponent = OPPONENTS[opponent]
+        self._opponent: Player = OPPONENTS[opponent]
         self._position = Position(self.rules)
         self._seat = 0
         if instructions:
@@ -84,6 +87,22 @@ class VersusEnv(TextEnv):
             return self._ended(0.0, "Draw.")
         won = self._position.winner == self._seat
         return self._ended(1.0 if won else -1.0, "You win." if won else "You lose.")
+
+    def seat_opponent(self, answer: Callable[[str], str]) -> None:
+        """Let somebody else play the opponent's stones, from the next move on.
+
+        Args:
+            answer: Is shown the board as text and answers with a cell; asked again until the move is legal.
+        """
+
+        def player(position: Position, _rng: np.random.Generator) -> int:
+            shown = f"You are {MARKS[position.to_move]}.\n{board_text(position)}"
+            while True:
+                cell = read_cell(answer(shown), position.rules.size)
+                if cell is not None and position.owner(cell) is None:
+                    return cell
+
+        self._opponent = player
 
     def render(self) -> str:
         """Return the board as the agent sees it."""

@@ -1,0 +1,38 @@
+"""What all commands share: where they print, and how an error becomes one sentence and an exit code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+from tinkergym.errors import InvalidRequestError, NotFoundError, TinkerGymError
+
+out = Console()
+err = Console(stderr=True)
+
+WRONG_USE = 2
+"""Exit code when the command line or a setting is wrong; 1 when the work itself failed."""
+
+
+class Commands(TyperGroup):
+    """A group of commands that ends with a sentence, not a traceback, when something foreseen goes wrong."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except TinkerGymError as error:
+            complain(error)
+            code = WRONG_USE if isinstance(error, InvalidRequestError | NotFoundError) else 1
+            raise typer.Exit(code) from None
+
+
+def complain(error: TinkerGymError) -> None:
+    """Print an error as people read it: what is wrong, then what to do."""
+    where = f"{error.field}: " if error.field else ""
+    err.print(f"error: {where}{error.message}", style="red", markup=False, highlight=False, soft_wrap=True)
+    if error.hint:
+        err.print(f"  {error.hint}", markup=False, highlight=False, soft_wrap=True)

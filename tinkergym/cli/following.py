@@ -1,0 +1,44 @@
+"""A job on the terminal: its progress until it ends, and what to type when the user has seen enough."""
+
+from __future__ import annotations
+
+import typer
+
+from tinkergym.cli.console import out
+from tinkergym.progress import TrainingDisplay
+from tinkergym.remote.job import Job
+
+INTERRUPTED = 130
+"""The usual exit code after Ctrl-C."""
+
+
+def follow(job: Job) -> None:
+    """Show a job's progress until it ends; Ctrl-C leaves it running.
+
+    Raises:
+        JobFailedError: it ended without success.
+    """
+    display = TrainingDisplay(job.id, job.spec, console=out)
+    try:
+        with display:
+            display.watch(job.events())
+    except KeyboardInterrupt:
+        job.close()
+        _say_how_to_go_on(job)
+        raise typer.Exit(INTERRUPTED) from None
+    view = job.wait()
+    out.print(f"done: {view.step} steps, policy version {view.policy_version}", highlight=False)
+    for checkpoint in job.checkpoints()[-1:]:
+        out.print(f"checkpoint: {checkpoint.path}", highlight=False, soft_wrap=True)
+    out.print(f"watch it play: tinkergym play {job.spec.environment.id} --policy {job.id}", soft_wrap=True)
+
+
+def _say_how_to_go_on(job: Job) -> None:
+    goes_on = "goes on" if job.spec.rollout == "server" else "waits for a client to play its episodes"
+    out.print(
+        f"\nThe job {goes_on}.\n"
+        f"  see it again:  tinkergym jobs attach {job.id}\n"
+        f"  end it:        tinkergym jobs cancel {job.id}",
+        highlight=False,
+        soft_wrap=True,
+    )

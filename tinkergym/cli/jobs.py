@@ -1,0 +1,123 @@
+"""`tinkergym jobs`: list, show, follow, cancel, and fetch checkpoints."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from tinkergym.cli.console import Commands, out
+
+app = typer.Typer(cls=Commands, help="List jobs, follow them, cancel them, fetch their checkpoints.")
+
+JobId = Annotated[str, typer.Argument(metavar="JOB_ID", help="As `tinkergym jobs` lists it.")]
+
+
+@app.callback(invoke_without_command=True)
+def list_jobs(
+    ctx: typer.Context, limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 20
+) -> None:
+    """List your jobs, newest first."""
+    if ctx.invoked_subcommand is not None:
+        return
+    from tinkergym.remote.client import Client
+
+    with Client() as client:
+        views = client.jobs(limit=limit)
+    if not views:
+        out.print("no jobs yet; start one with: tinkergym train board/TicTacToeVs-v0 --steps 60")
+        return
+    table = Table("job", "state", "step", "environment", "model", "started", box=None, pad_edge=False)
+    for view in views:
+        started = datetime.datetime.fromtimestamp(view.created_at).astimezone()
+        table.add_row(
+            view.job_id,
+            str(view.state),
+            f"{view.step}/{view.spec.steps}",
+            view.spec.environment.id,
+            view.spec.model,
+            f"{started:%Y-%m-%d %H:%M}",
+        )
+    out.print(table)
+
+
+@app.command()
+def show(job_id: JobId) -> None:
+    """Show a job: its state, why, and its complete configuration."""
+    from tinkergym.remote.client import Client
+
+    with Client() as client:
+        view = client.job(job_id).view()
+    out.print(f"{view.job_id}: {view.state}, step {view.step} of {view.spec.steps}", highlight=False)
+    if view.reason:
+        out.print(f"reason: {view.reason}", markup=False, highlight=False, soft_wrap=True)
+    if view.error is not None:
+        out.print(f"error: {view.error.message}", markup=False, highlight=False, soft_wrap=True)
+        if view.error.hint:
+            out.print(f"  {view.error.hint}", markup=False, highlight=False, soft_wrap=True)
+    out.print_json(json.dumps({"spec": view.spec.model_dump(mode="json"), "packs": view.packs}))
+
+
+@app.command()
+def attach(
+    job_id: JobId,
+    env: Annotated[
+        str | None,
+        typer.Option(help="module:ClassName, for a job that was started with a class of your own."),
+    ] = None,
+) -> None:
+    """Follow a job's progress, and play its episodes if they are played in the client."""
+    from tinkergym.cli.following import follow
+    from tinkergym.cli.settings import find_environment
+    from tinkergym.remote.client import Client
+
+    with Client() as client:
+        follow(client.attach(job_id, env=find_environment(env) if env else None))
+
+
+@app.command()
+def cancel(job_id: JobId) -> None:
+    """End a job; its checkpoints are kept."""
+    from tinkergym.remote.client import Client
+
+    with Client() as client:
+        view = client.job(job_id).cancel()
+    text = "has ended" if view.state.final else "will end after what it is doing at the moment"
+    out.print(f"job {job_id} {text} ({view.state})", highlight=False)
+
+
+@app.command()
+def checkpoints(job_id: JobId) -> None:
+    """List a job's checkpoints."""
+    from tinkergym.remote.client import Client
+
+    with Client() as client:
+        found = client.job(job_id).checkpoints()
+    for checkpoint in found:
+        size = sum(checkpoint.files.values())
+        out.print(
+            f"step {checkpoint.step}  {size / 2**20:.1f} MiB  {checkpoint.path}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+    if not found:
+        out.print("no checkpoints yet")
+
+
+@app.command()
+def download(
+    job_id: JobId,
+    to: Annotated[Path, typer.Option(help="The folder to put it into.")] = Path("checkpoints"),
+    step: Annotated[int | None, typer.Option(help="Of which step. [default: the newest]")] = None,
+) -> None:
+    """Fetch a checkpoint and check every file's SHA-256."""
+    from tinkergym.remote.client import Client
+
+    with Client() as client:
+        folder = client.job(job_id).download(step, to)
+    out.print(f"{folder}", markup=False, highlight=False, soft_wrap=True)

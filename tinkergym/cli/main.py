@@ -1,0 +1,30 @@
+"""The command `tinkergym`."""
+
+from __future__ import annotations
+
+import typer
+
+from tinkergym.cli import environments, jobs, keys, play, serve, train
+from tinkergym.cli.console import Commands
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help=(
+        "Train language models in Gymnasium environments.\n\n"
+        "First [bold]tinkergym serve[/] starts the service on this machine. Then, in another terminal,\n"
+        "[bold]tinkergym train board/TicTacToeVs-v0 --steps 60[/] trains the small model that comes with it."
+    ),
+)
+app.command()(serve.serve)
+app.command()(train.train)
+app.add_typer(jobs.app, name="jobs")
+app.command()(play.play)
+app.command(name="envs")(environments.envs)
+app.add_typer(keys.app, name="keys")
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,60 @@
+"""`tinkergym serve`: hands over to the service, which the SDK does not know otherwise."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tinkergym.errors import ServiceUnavailableError
+
+
+def serve(
+    *,
+    host: Annotated[str | None, typer.Option(help="Address to listen on. [default: 127.0.0.1]")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on. [default: 8265]")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where jobs, checkpoints and keys are kept. [default: ~/.tinkergym]")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file with the service's settings.")] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other setting; repeatable.")
+    ] = None,
+) -> None:
+    """Start the service on this machine and keep it running until Ctrl-C.
+
+    Clients on this machine find it by themselves; others need TINKERGYM_URL and a key from `tinkergym keys`.
+    """
+    settings = [
+        *([f"host={host}"] if host is not None else []),
+        *([f"port={port}"] if port is not None else []),
+        *([f"data_dir={data_dir}"] if data_dir is not None else []),
+        *(setting or []),
+    ]
+    arguments = ["--config", str(config)] if config else []
+    run_service_program("backend.main", [*arguments, *(part for s in settings for part in ("--set", s))])
+
+
+def run_service_program(module: str, arguments: list[str]) -> None:
+    """Become a program of the service: signals and the exit code are its own from here on.
+
+    Raises:
+        ServiceUnavailableError: the service's code is not installed.
+    """
+    missing = [name for name in ("fastapi", "sqlalchemy", "ray", "torch") if not _installed(name)]
+    if missing or not _installed("backend"):
+        lacking = f": {', '.join(missing)} missing" if missing else ""
+        raise ServiceUnavailableError(
+            f"the service is not installed here{lacking}",
+            hint="pip install 'tinkergym[backend]'",
+        )
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
+
+
+def _installed(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None

@@ -1,0 +1,78 @@
+"""`key=value` on the command line to the nested settings that they mean."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.remote.local_environment import EnvSource
+
+
+def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
+    """Read `key=value` pairs; dots lead into sections: `algorithm.group_size=4`.
+
+    Values are JSON where they can be read as such (numbers, true, null, lists), else text.
+
+    Raises:
+        InvalidRequestError: a pair is no `key=value`, or a section is given a value too.
+    """
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        *sections, name = key.split(".")
+        if not equals or not name or not all(sections):
+            raise InvalidRequestError(f"{pair!r} is no setting", hint="write it as key=value", field="--set")
+        section = settings
+        for part in sections:
+            section = section.setdefault(part, {})
+            if not isinstance(section, dict):
+                raise InvalidRequestError(f"{part!r} is given a value and settings below it", field="--set")
+        section[name] = _value(text)
+    return settings
+
+
+def merged(*layers: dict[str, Any]) -> dict[str, Any]:
+    """Return nested settings in which later layers win."""
+    result: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            below = result.get(key)
+            result[key] = (
+                merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+            )
+    return result
+
+
+def find_environment(name: str) -> EnvSource:
+    """Return an id as it is, and the class or function that `module:Name` names.
+
+    Raises:
+        InvalidRequestError: the module cannot be imported or has no such name.
+    """
+    module_name, colon, attribute = name.partition(":")
+    if not colon:
+        return name
+    # As `python -m` does: modules beside the user's script can be named.
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: EnvSource = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise InvalidRequestError(
+            f"{name!r} names no environment: {error}",
+            hint="write an id as `tinkergym envs` lists them, or module:ClassName",
+            field="ENV",
+        ) from error
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
