@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from tinkergym import spaces, wrappers
     from tinkergym.core import SingleTurnEnv, TextEnv
     from tinkergym.errors import TinkerGymError
-    from tinkergym.evaluation import evaluate
+    from tinkergym.evaluation import Evaluation, evaluate
     from tinkergym.registration import load_packs, make, register, registered
     from tinkergym.remote.client import Client
     from tinkergym.remote.job import Job
@@ -22,6 +22,7 @@ __version__ = "0.1.0"
 __all__ = [
     "GRPO",
     "Client",
+    "Evaluation",
     "FullParameters",
     "Job",
     "JsonlTasks",
@@ -46,6 +47,7 @@ __all__ = [
 _HOMES = {
     "GRPO": "tinkergym.wire",
     "Client": "tinkergym.remote.client",
+    "Evaluation": "tinkergym.evaluation",
     "FullParameters": "tinkergym.wire",
     "Job": "tinkergym.remote.job",
     "JsonlTasks": "tinkergym.tasks",

@@ -24,7 +24,8 @@ ENTRY_POINT_GROUP = "tinkergym.envs"
 
 _log = logging.getLogger(__name__)
 _lock = threading.RLock()
-_packs: dict[str, Pack] = {}
+_packs: dict[tuple[str, str], Pack] = {}
+"""By distribution and entry point."""
 _own_ids: set[str] = set()
 
 
@@ -111,11 +112,13 @@ def load_packs() -> list[Pack]:
     A broken pack is logged, listed with its error, and harms no other; it is tried again by the next call.
     """
     with _lock:
+        packs = []
         for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name):
-            known = _packs.get(point.name)
-            if known is None or known.error:
-                _packs[point.name] = _load(point)
-        return [_packs[name] for name in sorted(_packs)]
+            key = point.dist.name if point.dist else "", point.name
+            if key not in _packs or _packs[key].error:
+                _packs[key] = _load(point)
+            packs.append(_packs[key])
+        return packs
 
 
 def registered() -> list[str]:

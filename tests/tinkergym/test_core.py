@@ -1,0 +1,101 @@
+import pytest
+
+import tinkergym as tg
+from tinkergym.errors import EpisodeProtocolError
+from tinkergym.testing import EnvContract
+
+CAPITALS = [("France", "Paris"), ("Japan", "東京"), ("Österreich", "Wien")]
+
+
+class Countdown(tg.TextEnv):
+    system_prompt = "Count down to 0."
+
+    def start(self, options):
+        self.next = int(self.np_random.integers(2, 9))
+        return f"Start at {self.next}."
+
+    def reply(self, action):
+        right = action.strip() == str(self.next)
+        self.next -= 1
+        over = not right or self.next < 0
+        return ("" if over else "Go on."), float(right and over), over, {"metrics": {"left": self.next + 1}}
+
+
+class Capitals(tg.SingleTurnEnv):
+    def ask(self, options):
+        index = options.get("task_index", int(self.np_random.integers(len(CAPITALS))))
+        country, self.capital = CAPITALS[index]
+        return f"Capital of {country}?"
+
+    def score(self, answer):
+        return float(answer.strip() == self.capital), {"empty": float(not answer)}
+
+
+tg.register("tests/Countdown-v0", Countdown)
+tg.register("tests/Capitals-v0", Capitals)
+
+
+class TestCountdown(EnvContract):
+    environment_id = "tests/Countdown-v0"
+
+    def actions(self, seed):
+        return [str(number) for number in range(8 - seed, -1, -1)]
+
+
+class TestCapitals(EnvContract):
+    environment_id = "tests/Capitals-v0"
+
+
+def test_a_text_environment_plays_an_episode():
+    env = Countdown()
+    observation, info = env.reset(seed=1)
+    number = int(observation.removeprefix("Start at ").rstrip("."))
+    assert info == {}
+    for answer in range(number, 0, -1):
+        assert env.step(str(answer))[:4] == ("Go on.", 0.0, False, False)
+    assert env.step("0") == ("", 1.0, True, False, {"metrics": {"left": 0}})
+
+
+def test_the_system_prompt_becomes_metadata_of_that_class_alone():
+    assert Countdown().metadata["system_prompt"] == "Count down to 0."
+    assert "system_prompt" not in Capitals.metadata
+    assert "system_prompt" not in tg.TextEnv.metadata
+
+
+def test_a_single_turn_terminates_and_reports_metrics():
+    env = Capitals()
+    assert env.reset(options={"task_index": 1})[0] == "Capital of Japan?"
+    assert env.step("東京") == ("", 1.0, True, False, {"metrics": {"empty": 0.0}})
+
+
+def test_a_step_without_an_episode_is_refused():
+    env = Capitals()
+    with pytest.raises(EpisodeProtocolError, match="call reset"):
+        env.step("Paris")
+    env.reset(seed=0)
+    env.step("Paris")
+    with pytest.raises(EpisodeProtocolError, match="call reset"):
+        env.step("Paris")
+
+
+def test_a_subclass_need_not_call_the_parents_init_and_may_choose_its_spaces():
+    class Custom(Capitals):
+        def __init__(self, limit):
+            self.action_space = tg.spaces.Text(limit)
+
+    assert Custom(5).action_space == tg.spaces.Text(5)
+    assert Custom(5).observation_space == tg.spaces.Text()
+    assert Custom(5).reset(seed=0)[0].startswith("Capital of")
+
+
+def test_instances_do_not_share_their_spaces():
+    assert Capitals().action_space is not Capitals().action_space
+
+
+@pytest.mark.parametrize(("base", "method"), [(tg.TextEnv, "start"), (tg.SingleTurnEnv, "ask")])
+def test_a_missing_method_is_named(base, method):
+    class Unfinished(base):
+        pass
+
+    with pytest.raises(NotImplementedError, match=f"Unfinished needs a method {method}"):
+        Unfinished().reset(seed=0)

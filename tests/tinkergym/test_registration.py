@@ -1,0 +1,148 @@
+import importlib
+import logging
+import sys
+
+import gymnasium as gym
+import pytest
+
+import tinkergym as tg
+from tinkergym import registration
+from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, UnknownEnvironmentError
+from tinkergym.wire import EnvironmentRef
+
+
+class Question(tg.SingleTurnEnv):
+    def __init__(self, level=1):
+        if level > 9:
+            raise RuntimeError("there is no such level")
+        self.level = level
+
+    def ask(self, options):
+        return f"level {self.level}"
+
+    def score(self, answer):
+        return 0.0
+
+
+class Other(Question):
+    pass
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Install packs that are real distributions on `sys.path`, and forget them afterwards."""
+    monkeypatch.syspath_prepend(tmp_path)
+    known = set(gym.registry)
+
+    def pack(name, source, target=":register"):
+        (tmp_path / f"{name}_module.py").write_text(source)
+        info = tmp_path / f"{name}-1.2.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
+        (info / "entry_points.txt").write_text(f"[tinkergym.envs]\n{name} = {name}_module{target}\n")
+        importlib.invalidate_caches()
+
+    yield pack
+    for module in [module for module in sys.modules if module.endswith("_module")]:
+        del sys.modules[module]
+    for environment_id in set(gym.registry) - known:
+        del gym.registry[environment_id]
+
+
+GOOD = """
+import gymnasium, tinkergym
+class Env(tinkergym.SingleTurnEnv):
+    def ask(self, options): return "?"
+    def score(self, answer): return 1.0
+def register():
+    gymnasium.register("{name}/Env-v0", "{name}_module:Env")
+"""
+
+
+def test_a_pack_is_loaded_by_its_entry_point_once(install):
+    install("goodpack", GOOD.format(name="goodpack"))
+    env = tg.make("goodpack/Env-v0")
+    assert env.reset(seed=0)[0] == "?"
+    first = [pack for pack in tg.load_packs() if pack.name == "goodpack"]
+    assert first == [pack for pack in tg.load_packs() if pack.name == "goodpack"]
+    assert (first[0].distribution, first[0].version, first[0].error) == ("goodpack", "1.2", "")
+    assert first[0].environment_ids == ("goodpack/Env-v0",)
+    assert "goodpack/Env-v0" in tg.registered()
+    assert registration.pack_of("goodpack/Env-v0") == first[0]
+
+
+def test_a_module_that_registers_when_imported_is_a_pack_too(install):
+    install("modulepack", GOOD.format(name="modulepack") + "register()\n", target="")
+    assert tg.make("modulepack/Env-v0").reset(seed=0)[0] == "?"
+
+
+@pytest.mark.parametrize(
+    "source", ["import nothing_of_this_name", "def register(): raise SystemExit(3)", "def other(): pass"]
+)
+def test_a_broken_pack_is_reported_and_harms_no_other(install, caplog, source):
+    install("apack", source)
+    good = f"zpack{len(source)}"
+    install(good, GOOD.format(name=good))
+    with caplog.at_level(logging.WARNING):
+        packs = {pack.name: pack for pack in tg.load_packs()}
+    assert "apack" in caplog.text
+    assert "Traceback" in packs["apack"].error
+    assert packs[good].error == ""
+    assert tg.make(f"{good}/Env-v0").reset(seed=0)[0] == "?"
+    with pytest.raises(UnknownEnvironmentError, match="the pack 'apack' is broken"):
+        tg.make("apack/Env-v0")
+
+
+def test_an_unknown_id_is_refused_with_the_ids_that_look_like_it():
+    tg.register("tests/Question-v0", Question)
+    with pytest.raises(UnknownEnvironmentError, match="did you mean tests/Question-v0"):
+        tg.make("tests/Questoin-v0")
+
+
+def test_registering_again_changes_nothing_and_another_class_is_refused():
+    tg.register("tests/Again-v0", Question, kwargs={"level": 3})
+    tg.register("tests/Again-v0", Question, kwargs={"level": 3})
+    assert tg.make("tests/Again-v0").reset(seed=0)[0] == "level 3"
+    assert gym.make("tests/Again-v0").reset(seed=0)[0] == "level 3"
+    with pytest.raises(InvalidRequestError, match="already registered"):
+        tg.register("tests/Again-v0", Other)
+
+
+def test_a_class_defined_anew_replaces_its_predecessor():
+    def cell(text):
+        class Edited(Question):
+            def ask(self, options):
+                return text
+
+        tg.register("tests/Edited-v0", Edited)
+
+    cell("old")
+    cell("new")
+    assert tg.make("tests/Edited-v0").reset(seed=0)[0] == "new"
+
+
+def test_a_failing_constructor_is_named_and_chained():
+    tg.register("tests/Levels-v0", Question)
+    with pytest.raises(InvalidEnvironmentError, match="there is no such level") as caught:
+        tg.make("tests/Levels-v0", level=10)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    with pytest.raises(InvalidEnvironmentError, match="colour"):
+        tg.make("tests/Levels-v0", colour="red")
+
+
+def test_an_environment_is_made_from_a_jobs_reference():
+    tg.register("tests/Referenced-v0", Question)
+    env = registration.make_environment(EnvironmentRef(id="tests/Referenced-v0", kwargs={"level": 4}))
+    assert env.reset(seed=0)[0] == "level 4"
+
+
+def test_a_hand_written_environment_needs_none_of_our_classes():
+    class Plain(gym.Env):
+        observation_space = gym.spaces.Text(10)
+        action_space = gym.spaces.Text(10)
+
+        def reset(self, *, seed=None, options=None):
+            return "hi", {}
+
+    tg.register("tests/Plain-v0", Plain)
+    assert tg.make("tests/Plain-v0").reset() == ("hi", {})

@@ -1,0 +1,86 @@
+import hashlib
+import pickle
+
+import numpy as np
+import pytest
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.tasks import JsonlTasks
+
+LINES = '{"q": "1+1", "a": 2}\n\n{"q": "Grüße", "a": "世界"}\n{"q": "3+3", "a": 6}'
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "train.jsonl").write_text(LINES, encoding="utf-8")
+    (tmp_path / "test.jsonl").write_text('{"q": "held out"}\n', encoding="utf-8")
+    return tmp_path
+
+
+def test_tasks_are_the_objects_of_the_file_in_order(folder):
+    tasks = JsonlTasks(folder, split="train")
+    assert len(tasks) == 3
+    assert [task["q"] for task in tasks] == ["1+1", "Grüße", "3+3"]
+    assert tasks[-1]["a"] == 6
+    assert tasks[1:] == [tasks[1], tasks[2]]
+    with pytest.raises(IndexError):
+        tasks[3]
+
+
+def test_a_file_can_be_named_directly(folder):
+    assert list(JsonlTasks(folder / "test.jsonl")) == [{"q": "held out"}]
+
+
+def test_nothing_is_read_before_the_first_use(folder):
+    tasks = JsonlTasks(folder, split="test")
+    (folder / "test.jsonl").write_text('{"q": "later"}\n')
+    assert tasks[0] == {"q": "later"}
+
+
+def test_the_fingerprint_is_the_files_hash(folder):
+    train = JsonlTasks(folder, split="train")
+    assert train.fingerprint == hashlib.sha256(LINES.encode()).hexdigest()
+    assert train.fingerprint != JsonlTasks(folder, split="test").fingerprint
+
+
+def test_an_option_names_the_task_and_else_the_seed_draws_it(folder):
+    tasks = JsonlTasks(folder, split="train")
+    index, task = tasks.choose(np.random.default_rng(0), {"task_index": 2})
+    assert (index, task["q"]) == (2, "3+3")
+    drawn = [tasks.choose(np.random.default_rng(seed))[0] for seed in range(30)]
+    assert drawn == [tasks.choose(np.random.default_rng(seed), {})[0] for seed in range(30)]
+    assert set(drawn) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("index", [-1, 3, "1", 1.0])
+def test_a_task_that_is_not_there_is_refused(folder, index):
+    with pytest.raises(InvalidRequestError, match="has no task") as caught:
+        JsonlTasks(folder, split="train").choose(np.random.default_rng(0), {"task_index": index})
+    assert caught.value.field == "task_index"
+
+
+def test_an_unknown_split_is_refused_with_those_that_are_there(folder):
+    with pytest.raises(InvalidRequestError, match=r"\['test', 'train'\]"):
+        JsonlTasks(folder, split="dev")
+
+
+def test_a_missing_and_an_empty_file_are_refused(tmp_path):
+    with pytest.raises(InvalidRequestError, match="no task file"):
+        JsonlTasks(tmp_path / "none.jsonl")
+    (tmp_path / "empty.jsonl").write_text("\n\n")
+    with pytest.raises(InvalidRequestError, match="no tasks"):
+        len(JsonlTasks(tmp_path / "empty.jsonl"))
+
+
+@pytest.mark.parametrize(("line", "reason"), [("{", "no JSON"), ("[1]", "object"), ('{"a": NaN}', "NaN")])
+def test_a_bad_line_is_named_by_file_and_number(tmp_path, line, reason):
+    (tmp_path / "bad.jsonl").write_text(f'{{"q": 1}}\n{line}\n')
+    tasks = JsonlTasks(tmp_path / "bad.jsonl")
+    assert tasks[0] == {"q": 1}
+    with pytest.raises(InvalidRequestError, match=rf"task 1 of bad.jsonl.*{reason}"):
+        tasks[1]
+
+
+def test_tasks_survive_pickling(folder):
+    tasks = JsonlTasks(folder, split="train")
+    assert list(pickle.loads(pickle.dumps(tasks))) == list(tasks)

@@ -1,0 +1,280 @@
+"""Evaluation: a policy plays episodes that it is not trained on, and what came of it in numbers.
+
+Works with whatever samples tokens: the service's policy, an engine in this process, or a scripted sampler.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+
+from tinkergym.errors import InvalidRequestError, TinkerGymError
+from tinkergym.loop.host_pool import MakeEnv
+from tinkergym.loop.plan import EpisodePlan
+from tinkergym.loop.renderer import Renderer
+from tinkergym.loop.rollout import play
+from tinkergym.loop.sampler import Sampler
+from tinkergym.loop.trajectory import Trajectory
+from tinkergym.registration import make_environment
+from tinkergym.wire import EnvironmentRef, Limits
+
+_Z95 = 1.959964
+_SAMPLING = 2
+"""Last word of the entropy that evaluation draws sampling seeds from; training has others."""
+
+EnvironmentSource = str | Callable[..., gym.Env[Any, Any]]
+
+
+class EvaluablePolicy(Protocol):
+    """What is asked of a policy: who answers under which name, and how."""
+
+    name: str
+    model: str
+    version: int | None
+    max_turn_tokens: int
+    limits: Limits
+    system_prompt: str | None
+
+    @property
+    def renderer(self) -> Renderer:
+        """What turns messages into the model's token ids."""
+        ...
+
+    def sampler(self) -> Sampler:
+        """Return a new sampler, the caller's to close."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Episodes of one policy, in the order of their seeds."""
+
+    trajectories: tuple[Trajectory, ...]
+
+    @property
+    def completed(self) -> list[Trajectory]:
+        """The episodes whose return can be trusted; all figures are theirs, and the others are `failed`."""
+        return [trajectory for trajectory in self.trajectories if trajectory.completed]
+
+    @property
+    def failed(self) -> list[Trajectory]:
+        """Episodes that a broken environment or sampler ended; their `error` says how."""
+        return [trajectory for trajectory in self.trajectories if not trajectory.completed]
+
+    @property
+    def mean(self) -> float:
+        """The mean return."""
+        returns = [trajectory.episode_return for trajectory in self.completed]
+        return math.fsum(returns) / len(returns)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % confidence interval of the mean return (Student's t)."""
+        returns = [trajectory.episode_return for trajectory in self.completed]
+        return mean_interval(returns)
+
+    @property
+    def low(self) -> float:
+        """The interval's lower end."""
+        return self.interval[0]
+
+    @property
+    def high(self) -> float:
+        """The interval's upper end."""
+        return self.interval[1]
+
+    @property
+    def wins(self) -> int:
+        """Episodes with a positive return."""
+        return sum(trajectory.episode_return > 0 for trajectory in self.completed)
+
+    @property
+    def draws(self) -> int:
+        """Episodes with a return of 0."""
+        return sum(trajectory.episode_return == 0 for trajectory in self.completed)
+
+    @property
+    def losses(self) -> int:
+        """Episodes with a negative return."""
+        return sum(trajectory.episode_return < 0 for trajectory in self.completed)
+
+    @property
+    def win_rate(self) -> float:
+        """Wins among the completed episodes."""
+        return self.wins / len(self.completed)
+
+    @property
+    def win_rate_interval(self) -> tuple[float, float]:
+        """The 95 % confidence interval of the win rate (Wilson)."""
+        return share_interval(self.wins, len(self.completed))
+
+    @property
+    def stop_reasons(self) -> dict[str, int]:
+        """How many episodes ended for which reason, failures included."""
+        return dict(Counter(trajectory.stop_reason.value for trajectory in self.trajectories).most_common())
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The environment's own metrics: the last value in each episode, averaged over those that have it."""
+        values: dict[str, list[float]] = {}
+        for trajectory in self.completed:
+            last = {name: value for turn in trajectory.turns for name, value in turn.metrics.items()}
+            for name, value in last.items():
+                values.setdefault(name, []).append(value)
+        return {name: math.fsum(found) / len(found) for name, found in sorted(values.items())}
+
+    def transcript(self, index: int = 0) -> str:
+        """Return one episode to read."""
+        trajectory = self.trajectories[index]
+        names = {"user": "environment", "assistant": "policy"}
+        lines = [f"{names[role]}:\n{_indented(text)}" for role, text in trajectory.transcript]
+        end = f"return {trajectory.episode_return:g} ({trajectory.stop_reason.value}, seed {trajectory.seed})"
+        return "\n".join([*lines, end, *([trajectory.error] if trajectory.error else [])])
+
+    def summary(self) -> dict[str, Any]:
+        """Return all figures as one JSON object."""
+        low, high = self.interval
+        return {
+            "episodes": len(self.trajectories),
+            "failed": len(self.failed),
+            "mean_return": self.mean,
+            "interval_95": [low, high],
+            "wins": self.wins,
+            "draws": self.draws,
+            "losses": self.losses,
+            "win_rate": self.win_rate,
+            "win_rate_interval_95": list(self.win_rate_interval),
+            "stop_reasons": self.stop_reasons,
+            "metrics": self.metrics,
+        }
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        failed = f", {len(self.failed)} failed" if self.failed else ""
+        return (
+            f"return {self.mean:.2f} [{low:.2f}, {high:.2f}], won {self.wins}, drew {self.draws}, "
+            f"lost {self.losses} of {len(self.trajectories)}{failed}"
+        )
+
+
+def evaluate(
+    policy: EvaluablePolicy,
+    environment: EnvironmentSource,
+    *,
+    episodes: int = 200,
+    seed: int = 0,
+    temperature: float = 0.0,
+    env_kwargs: Mapping[str, Any] | None = None,
+    max_concurrent: int = 64,
+    on_episode: Callable[[Trajectory], None] | None = None,
+) -> Evaluation:
+    """Let a policy play episodes and return what came of them.
+
+    Args:
+        policy: Who plays.
+        environment: A registered id, an environment class, or a function that makes one.
+        episodes: How many.
+        seed: They have the seeds `seed`, `seed + 1`, ...
+        temperature: 0 takes the likeliest token; above it, answers are sampled.
+        env_kwargs: For the environment.
+        max_concurrent: Episodes played at once.
+        on_episode: Called with each as it ends.
+
+    Raises:
+        TinkerGymError: Not one episode could be completed; the text has the first one's error.
+    """
+    if episodes < 1:
+        raise InvalidRequestError("there must be at least one episode", field="episodes")
+    reference, make_env = _resolved(environment, dict(env_kwargs or {}))
+    run = f"evaluate-{uuid.uuid4().hex[:12]}"
+    plans = [
+        EpisodePlan(
+            episode_id=f"{run}-{seed + index}",
+            seed=seed + index,
+            policy=policy.name,
+            model=policy.model,
+            environment=reference,
+            sampling_seed=_sampling_seed(seed + index),
+            policy_version=policy.version,
+            temperature=temperature,
+            max_turn_tokens=policy.max_turn_tokens,
+            limits=policy.limits,
+            system_prompt=policy.system_prompt,
+        )
+        for index in range(episodes)
+    ]
+    played: dict[str, Trajectory] = {}
+    sampler = policy.sampler()
+    try:
+        for result in play(
+            plans,
+            sampler=sampler,
+            renderer=policy.renderer,
+            make_env=make_env,
+            max_concurrent=max_concurrent,
+        ):
+            played[result.episode_id] = result.trajectory
+            if on_episode is not None:
+                on_episode(result.trajectory)
+    finally:
+        sampler.close()
+    evaluation = Evaluation(trajectories=tuple(played[plan.episode_id] for plan in plans))
+    if not evaluation.completed:
+        first = evaluation.failed[0]
+        raise TinkerGymError(
+            f"all {episodes} episodes failed; the first: {first.stop_reason.value}: {first.error}",
+            hint="mend what the error names and evaluate again",
+        )
+    return evaluation
+
+
+def mean_interval(values: list[float]) -> tuple[float, float]:
+    """Return the 95 % confidence interval of a mean by Student's t; infinite for a single value."""
+    count = len(values)
+    mean = math.fsum(values) / count
+    if count < 2:
+        return -math.inf, math.inf
+    freedom, z = count - 1, _Z95
+    # The quantile of Student's t from the normal's: Abramowitz & Stegun 26.7.5, better than 0.5 % from 4 on.
+    quantile = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    half = quantile * math.sqrt(math.fsum((value - mean) ** 2 for value in values) / freedom / count)
+    return mean - half, mean + half
+
+
+def share_interval(successes: int, count: int) -> tuple[float, float]:
+    """Return Wilson's 95 % confidence interval of a share; unlike the normal one it is sound near 0 and 1."""
+    share, z2 = successes / count, _Z95**2
+    centre = (share + z2 / (2 * count)) / (1 + z2 / count)
+    half = _Z95 / (1 + z2 / count) * math.sqrt(share * (1 - share) / count + z2 / (4 * count**2))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def _resolved(environment: EnvironmentSource, kwargs: dict[str, Any]) -> tuple[EnvironmentRef, MakeEnv]:
+    if isinstance(environment, str):
+        return EnvironmentRef(id=environment, kwargs=kwargs), make_environment
+    if isinstance(environment, gym.Env) or not callable(environment):
+        raise InvalidRequestError(
+            "several episodes are played at once, each in an environment of its own",
+            hint="give an id, a class, or a function that makes an environment",
+            field="environment",
+        )
+    build = environment
+    name = getattr(build, "__name__", type(build).__name__)
+    # The arguments may be no JSON, and they stay here; the reference is a name only.
+    return EnvironmentRef(id=f"local/{name}"[:200]), lambda reference: build(**kwargs)
+
+
+def _sampling_seed(seed: int) -> int:
+    words = np.random.SeedSequence([seed, _SAMPLING]).generate_state(1, np.uint64)
+    return int(words[0]) >> 1
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines()) or "  "
