@@ -1,0 +1,214 @@
+"""The scheduler: keeps pools and environment workers alive and gives queued jobs to pools.
+
+All it needs to know is in the store and in the processes that run, so a new one can take over at any moment.
+It places jobs; the pool itself takes the lease, so a placement that gets lost leaves the job in the queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from backend.config import ServiceConfig
+from backend.scheduler.fair_share import WaitingJob, next_jobs
+from backend.scheduler.workers import (
+    EnvWorkerEnded,
+    PoolAddress,
+    PoolEnded,
+    PoolReady,
+    WorkerPool,
+)
+from backend.store.store import ServiceStore
+from tinkergym.errors import InternalServiceError, TinkerGymError
+from tinkergym.wire import ErrorView, JobState
+
+_log = logging.getLogger(__name__)
+
+_PART = "scheduler"
+_PLACEMENT_SECONDS = 10.0
+"""A pool that was told to take a job and has not done so by then is told again."""
+_START_ATTEMPTS = 3
+"""Pools of one model that may die before they are ready, one after the other, until its jobs fail."""
+_LONGEST_PAUSE_SECONDS = 60.0
+"""Between two attempts to start a pool that refuses to."""
+
+
+@dataclass(slots=True)
+class _Pool:
+    address: PoolAddress
+    ready: bool = False
+    env_workers: set[str] = field(default_factory=set)
+    wanted_at: float = 0.0
+
+
+class Scheduler:
+    """Call `tick` several times a second, from one thread."""
+
+    def __init__(
+        self,
+        store: ServiceStore,
+        workers: WorkerPool,
+        config: ServiceConfig,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Take over what runs already. `clock` is Unix seconds."""
+        self._store, self._workers, self._config, self._clock = store, workers, config, clock
+        self._pools: dict[str, _Pool] = {}
+        self._placed: dict[str, float] = {}
+        self._failed_starts: Counter[str] = Counter()
+        self._not_before: dict[str, float] = {}
+        self._touched_at = 0.0
+        self._adopt()
+
+    def tick(self) -> None:
+        """Look once at everything, and do what is due."""
+        now = self._clock()
+        if now - self._touched_at >= min(1.0, self._config.heartbeat_seconds):
+            self._store.touch_part(_PART, now)
+            self._touched_at = now
+        for change in self._workers.changes():
+            self._note(change, now)
+        self._end_silent_pools(now)
+        self._store.requeue_expired(now)
+        waiting = [
+            WaitingJob(
+                job_id=job.job_id, tenant_id=job.tenant_id, model=job.spec.model, created_at=job.created_at
+            )
+            for job in self._store.queued_jobs()
+        ]
+        self._start_pools([job.model for job in waiting], now)
+        self._start_env_workers()
+        self._place(waiting, now)
+
+    # --- processes ---
+
+    def _adopt(self) -> None:
+        now = self._clock()
+        found = self._workers.running()
+        known = {record.pool_id: record for record in self._store.pools(now, max_age=float("inf"))}
+        for process in found:
+            if process.kind == "pool":
+                record = known.get(process.pool_id)
+                if record is None:
+                    # It had not listened yet, so nothing is lost; where it will listen nobody knows any more.
+                    self._workers.end_pool(process.pool_id)
+                    continue
+                address = PoolAddress(
+                    pool_id=record.pool_id,
+                    model=record.model,
+                    socket_path=record.socket_path,
+                    token=record.token,
+                )
+                self._pools[process.pool_id] = _Pool(address, ready=True, wanted_at=now)
+        for process in found:
+            if process.kind == "env_worker" and process.pool_id in self._pools:
+                self._pools[process.pool_id].env_workers.add(process.worker_id)
+        for pool_id in known.keys() - self._pools.keys():
+            self._bury(pool_id, "the service was restarted")
+
+    def _note(self, change: object, now: float) -> None:
+        match change:
+            case PoolReady(pool_id=pool_id) if pool_id in self._pools:
+                pool = self._pools[pool_id]
+                pool.ready, pool.wanted_at = True, now
+                self._failed_starts.pop(pool.address.model, None)
+                self._not_before.pop(pool.address.model, None)
+            case PoolEnded(pool_id=pool_id, error=error) if pool_id in self._pools:
+                pool = self._pools.pop(pool_id)
+                _log.warning("pool %s of %s ended: %s", pool_id, pool.address.model, error or "process died")
+                self._workers.end_pool(pool_id)
+                self._bury(pool_id, "its worker died")
+                if not pool.ready:
+                    self._start_failed(pool.address.model, error)
+            case EnvWorkerEnded(pool_id=pool_id, worker_id=worker_id) if pool_id in self._pools:
+                _log.warning("environment worker %s ended", worker_id)
+                self._pools[pool_id].env_workers.discard(worker_id)
+                self._workers.env_worker_ended(pool_id, worker_id)
+            case _:
+                pass
+
+    def _start_failed(self, model: str, error: TinkerGymError | None) -> None:
+        self._failed_starts[model] += 1
+        failures = self._failed_starts[model]
+        self._not_before[model] = self._clock() + min(2.0**failures, _LONGEST_PAUSE_SECONDS)
+        if error is None and failures < _START_ATTEMPTS:
+            return
+        reason = error or InternalServiceError(
+            f"the worker for model {model!r} died {_START_ATTEMPTS} times while it started",
+            hint="see the service's log; a model that does not fit into memory looks like this",
+        )
+        view = ErrorView.model_validate(reason.to_wire())
+        for job in self._store.queued_jobs():
+            if job.spec.model == model:
+                self._store.finish_unleased(job.job_id, JobState.FAILED, str(reason), view)
+
+    def _end_silent_pools(self, now: float) -> None:
+        """A process that neither dies nor shows life hangs; its jobs go to a new one."""
+        alive = {record.pool_id for record in self._store.pools(now, max_age=self._config.lease_seconds)}
+        for pool_id, pool in list(self._pools.items()):
+            if pool.ready and pool_id not in alive and now - pool.wanted_at > self._config.lease_seconds:
+                _log.warning("pool %s fell silent", pool_id)
+                del self._pools[pool_id]
+                self._workers.end_pool(pool_id)
+                self._bury(pool_id, "its worker fell silent")
+
+    def _bury(self, pool_id: str, reason: str) -> None:
+        self._store.remove_pool(pool_id)
+        for job_id in self._store.requeue_worker(pool_id, f"{reason}; resumes from the last checkpoint"):
+            self._placed.pop(job_id, None)
+
+    def _start_pools(self, queued_models: list[str], now: float) -> None:
+        served = {pool.address.model for pool in self._pools.values()}
+        for model in dict.fromkeys([*self._config.preload, *queued_models, *self._store.wanted_pools(now)]):
+            if model not in served and now >= self._not_before.get(model, 0.0):
+                self._start_pool(model, now)
+
+    def _start_pool(self, model: str, now: float) -> None:
+        pool_id = f"pool-{uuid.uuid4().hex[:12]}"
+        address = PoolAddress(
+            pool_id=pool_id,
+            model=model,
+            socket_path=str(Path(self._config.run_dir) / f"{pool_id}.sock"),
+            token=secrets.token_urlsafe(32),
+        )
+        self._pools[pool_id] = _Pool(address, wanted_at=now)
+        self._workers.start_pool(address)
+
+    def _start_env_workers(self) -> None:
+        for pool in self._pools.values():
+            while len(pool.env_workers) < self._config.env_workers:
+                worker_id = f"env-{uuid.uuid4().hex[:12]}"
+                pool.env_workers.add(worker_id)
+                self._workers.start_env_worker(pool.address, worker_id)
+
+    # --- jobs ---
+
+    def _place(self, waiting: list[WaitingJob], now: float) -> None:
+        queued = {job.job_id for job in waiting}
+        self._placed = {
+            job_id: since
+            for job_id, since in self._placed.items()
+            if job_id in queued and now - since < _PLACEMENT_SECONDS
+        }
+        ready = {pool.address.model: pool_id for pool_id, pool in self._pools.items() if pool.ready}
+        if not ready or not waiting:
+            return
+        held = self._store.held_jobs()
+        by_pool = Counter(job.worker_id for job in held)
+        by_tenant = Counter(job.tenant_id for job in held)
+        free = {model: self._config.jobs_per_pool - by_pool[pool_id] for model, pool_id in ready.items()}
+        for job in waiting:
+            if job.job_id in self._placed and job.model in free:
+                free[job.model] -= 1
+                by_tenant[job.tenant_id] += 1
+        open_jobs = [job for job in waiting if job.job_id not in self._placed]
+        for job in next_jobs(open_jobs, free_slots=free, running_by_tenant=by_tenant):
+            self._placed[job.job_id] = now
+            self._workers.start_job(ready[job.model], job.job_id)

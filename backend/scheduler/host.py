@@ -1,0 +1,102 @@
+"""`python -m backend.scheduler.host`: the Ray driver. Starts Ray and the scheduler, and ends with either.
+
+Whoever started it starts it again; everything it needs is in the settings and the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import psutil
+
+from backend.config import ServiceConfig
+
+_log = logging.getLogger(__name__)
+_LOOK_SECONDS = 0.5
+_STOP_SECONDS = 8.0
+_CORE_PROCESSES = ("gcs_server", "raylet")
+"""Without these Ray is dead, though its driver would notice only a minute later."""
+
+
+def child_environment() -> dict[str, str]:
+    """Return the variables that every process below Ray gets, unless the operator set them.
+
+    Two processes with two OpenMP threads each on two cores slow each other 4-10 times when waiting threads
+    spin. So nobody spins, and everybody computes with one thread; a pool then raises its own number itself.
+    """
+    wanted = {
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    return {key: value for key, value in wanted.items() if key not in os.environ}
+
+
+def main() -> int:
+    """Run until a signal comes, Ray dies or the process that started this one is gone."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    config = ServiceConfig.from_environment()
+    os.environ.update(child_environment())
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    config.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with _ray_folder(config) as folder:
+        from backend.scheduler import ray_cluster
+
+        ray_cluster.start_ray(folder)
+        core = _core_processes()
+        scheduler = ray_cluster.start_scheduler(config)
+        parent = os.getppid()
+        while not stop.wait(_LOOK_SECONDS):
+            if os.getppid() != parent:
+                _log.warning("the supervisor is gone")
+                break
+            if not all(process.is_running() and process.status() != "zombie" for process in core):
+                _log.error("Ray died")
+                _kill_children()
+                return 1
+        ray_cluster.stop_everything(scheduler, seconds=_STOP_SECONDS)
+        ray_cluster.stop_ray()
+    return 0
+
+
+@contextlib.contextmanager
+def _ray_folder(config: ServiceConfig):  # type: ignore[no-untyped-def]
+    """A short, private path of our own for Ray, emptied of what a killed predecessor left."""
+    folder = Path(tempfile.gettempdir()) / f"tinkergym-{os.getuid()}" / f"ray-{_digest(config)}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _digest(config: ServiceConfig) -> str:
+    import hashlib
+
+    return hashlib.sha256(os.fsencode(config.data_dir)).hexdigest()[:12]
+
+
+def _core_processes() -> list[psutil.Process]:
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if child.name() in _CORE_PROCESSES]
+
+
+def _kill_children() -> None:
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            child.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

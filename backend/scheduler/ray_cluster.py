@@ -1,0 +1,317 @@
+"""The only Ray in the project: starts it on this machine, and runs our processes as its actors.
+
+Ray holds no state that matters. Pools and environment workers are detached, named actors, so that a new
+scheduler finds those of the last one; what they do is written in the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import threading
+import time
+from pathlib import Path
+from typing import Any, cast
+
+from backend.config import ServiceConfig
+from backend.scheduler.workers import (
+    Change,
+    EnvWorkerEnded,
+    PoolAddress,
+    PoolEnded,
+    PoolReady,
+    Running,
+)
+from tinkergym.errors import TinkerGymError
+
+_log = logging.getLogger(__name__)
+
+NAMESPACE = "tinkergym"
+_SCHEDULER = "scheduler"
+_SEPARATOR = "|"
+_OBJECT_STORE_BYTES = 80 * 2**20
+"""Nothing of ours travels through Ray's object store; this is about the least that Ray accepts."""
+
+
+def start_ray(temp_dir: Path) -> None:
+    """Start Ray on this machine: on the loopback interface only, and with a token that dies with it.
+
+    Args:
+        temp_dir: For Ray's sockets and logs. Short, since Ray makes socket paths of 60 more bytes below it.
+    """
+    # Ray reads these when it is imported. Without the third it takes the machine's outward address, and
+    # all of its processes listen on every interface.
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+    import ray
+
+    ray.init(
+        address="local",
+        namespace=NAMESPACE,
+        include_dashboard=False,
+        num_cpus=1,
+        num_gpus=0,
+        object_store_memory=_OBJECT_STORE_BYTES,
+        log_to_driver=True,
+        configure_logging=False,
+        _temp_dir=str(temp_dir),
+    )
+
+
+def stop_ray() -> None:
+    """End Ray and everything that runs in it."""
+    import ray
+
+    ray.shutdown()
+
+
+class _PoolProcess:
+    """Runs in an actor: a pool worker."""
+
+    def __init__(self, config_json: str, address: PoolAddress) -> None:
+        self._config_json, self._address = config_json, address
+        self._worker: Any = None
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        from backend.training.pool_worker import PoolWorker
+
+        _log_to_stderr()
+        config = ServiceConfig.model_validate_json(self._config_json)
+        self._worker = PoolWorker(
+            config,
+            pool_id=self._address.pool_id,
+            model=self._address.model,
+            socket_path=Path(self._address.socket_path),
+            token=self._address.token,
+        )
+
+    def wait(self) -> None:
+        """Return when the process is to end; whoever waits for this learns of its death at once."""
+        self._stopped.wait()
+
+    def start_job(self, job_id: str) -> None:
+        if self._worker is not None:
+            self._worker.start_job(job_id)
+
+    def env_worker_ended(self, worker_id: str) -> None:
+        if self._worker is not None:
+            self._worker.env_worker_ended(worker_id)
+
+    def stop(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
+        self._stopped.set()
+
+
+class _EnvWorkerProcess:
+    """Runs in an actor: an environment worker."""
+
+    def __init__(self, config_json: str, address: PoolAddress, worker_id: str) -> None:
+        self._config_json, self._address, self._worker_id = config_json, address, worker_id
+
+    def run(self) -> None:
+        from backend.rollout.env_worker import run_env_worker
+
+        _log_to_stderr()
+        config = ServiceConfig.model_validate_json(self._config_json)
+        run_env_worker(
+            socket_path=self._address.socket_path,
+            token=self._address.token,
+            worker_id=self._worker_id,
+            max_episodes=config.episodes_per_worker,
+        )
+
+
+class _SchedulerProcess:
+    """Runs in an actor: the scheduler, in a thread of its own."""
+
+    def __init__(self, config_json: str) -> None:
+        _log_to_stderr()
+        from backend.scheduler.core import Scheduler
+        from backend.store.store import Store
+
+        config = ServiceConfig.model_validate_json(config_json)
+        self._stop = threading.Event()
+        store = Store.open(config.store_url).service()
+        self._scheduler = Scheduler(store, RayWorkers(config), config)
+        self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_TICK_SECONDS):
+            try:
+                self._scheduler.tick()
+            except Exception:
+                # What a tick does not finish (a full disk, a locked database) the next one tries again.
+                _log.exception("the scheduler stumbled")
+                self._stop.wait(1.0)
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=5.0)
+
+
+_TICK_SECONDS = 0.1
+
+
+def start_scheduler(config: ServiceConfig) -> Any:
+    """Start the scheduler's actor; Ray starts it again whenever it dies."""
+    import ray
+
+    actor = ray.remote(num_cpus=0, max_restarts=-1, max_concurrency=2)(_SchedulerProcess)
+    return actor.options(name=_SCHEDULER, lifetime="detached").remote(config.model_dump_json())
+
+
+def stop_everything(scheduler: Any, *, seconds: float) -> None:
+    """Let the scheduler stop, then let the pools hand their jobs back, within `seconds`."""
+    import ray
+
+    deadline = time.monotonic() + seconds
+    with contextlib.suppress(Exception):
+        ray.get(scheduler.stop.remote(), timeout=seconds / 2)
+    stops = []
+    for name in _actor_names():
+        if name.startswith("pool" + _SEPARATOR):
+            with contextlib.suppress(ValueError):
+                stops.append(ray.get_actor(name).stop.remote())
+    with contextlib.suppress(Exception):
+        ray.wait(stops, num_returns=len(stops), timeout=max(0.1, deadline - time.monotonic()))
+
+
+class RayWorkers:
+    """Pools and environment workers as Ray actors; implements `workers.WorkerPool`."""
+
+    def __init__(self, config: ServiceConfig) -> None:
+        self._config_json = config.model_dump_json()
+        self._pools: dict[str, Any] = {}
+        self._env_workers: dict[str, tuple[str, Any]] = {}
+        self._watched: dict[Any, tuple[str, str]] = {}
+        """Ray's promise -> (what about, whom): it is kept when the thing happens or the process dies."""
+
+    def running(self) -> list[Running]:
+        """Return what an earlier scheduler left running, and watch it from now on."""
+        import ray
+
+        found: list[Running] = []
+        for name in _actor_names():
+            kind, _, rest = name.partition(_SEPARATOR)
+            if kind not in {"pool", "env_worker"}:
+                continue
+            try:
+                actor = ray.get_actor(name)
+            except ValueError:  # it died a moment ago
+                continue
+            pool_id, _, tail = rest.partition(_SEPARATOR)
+            if kind == "pool":
+                self._pools[pool_id] = actor
+                self._watched[actor.wait.remote()] = ("pool", pool_id)
+                found.append(Running(kind="pool", pool_id=pool_id, worker_id=pool_id, model=tail))
+            else:
+                self._env_workers[tail] = (pool_id, actor)
+                # Its `run` goes on as the last scheduler called it; a second call waits behind it.
+                self._watched[actor.__ray_ready__.remote()] = ("env_worker", tail)
+                found.append(Running(kind="env_worker", pool_id=pool_id, worker_id=tail, model=""))
+        return found
+
+    def start_pool(self, address: PoolAddress) -> None:
+        """Start a pool; `PoolReady` or `PoolEnded` follows."""
+        import ray
+
+        name = _SEPARATOR.join(("pool", address.pool_id, address.model))
+        actor = (
+            ray.remote(num_cpus=0, max_restarts=0, max_concurrency=16)(_PoolProcess)
+            .options(name=name, lifetime="detached")
+            .remote(self._config_json, address)
+        )
+        self._pools[address.pool_id] = actor
+        self._watched[actor.start.remote()] = ("start", address.pool_id)
+
+    def start_env_worker(self, address: PoolAddress, worker_id: str) -> None:
+        """Start an environment worker that plays for a pool, which need not be ready yet."""
+        import ray
+
+        name = _SEPARATOR.join(("env_worker", address.pool_id, worker_id))
+        actor = (
+            ray.remote(num_cpus=0, max_restarts=0)(_EnvWorkerProcess)
+            .options(name=name, lifetime="detached")
+            .remote(self._config_json, address, worker_id)
+        )
+        self._env_workers[worker_id] = (address.pool_id, actor)
+        self._watched[actor.run.remote()] = ("env_worker", worker_id)
+
+    def changes(self) -> list[Change]:
+        """Return what happened since the last call."""
+        import ray
+
+        if not self._watched:
+            return []
+        kept, _ = ray.wait(list(self._watched), num_returns=len(self._watched), timeout=0)
+        found: list[Change] = []
+        for promise in kept:
+            about, who = self._watched.pop(promise)
+            error = _outcome(promise)
+            if about == "start" and error is None and who in self._pools:
+                self._watched[self._pools[who].wait.remote()] = ("pool", who)
+                found.append(PoolReady(pool_id=who))
+            elif about in {"start", "pool"}:
+                refused = error if about == "start" and isinstance(error, TinkerGymError) else None
+                found.append(PoolEnded(pool_id=who, error=refused))
+            elif who in self._env_workers:
+                pool_id, _ = self._env_workers.pop(who)
+                found.append(EnvWorkerEnded(pool_id=pool_id, worker_id=who))
+        return found
+
+    def start_job(self, pool_id: str, job_id: str) -> None:
+        """Tell a ready pool to take a job."""
+        self._pools[pool_id].start_job.remote(job_id)
+
+    def env_worker_ended(self, pool_id: str, worker_id: str) -> None:
+        """Tell a pool that an environment worker is dead."""
+        if pool_id in self._pools:
+            self._pools[pool_id].env_worker_ended.remote(worker_id)
+
+    def end_pool(self, pool_id: str) -> None:
+        """End a pool and its environment workers by force."""
+        import ray
+
+        actors = [self._pools.pop(pool_id, None)]
+        for worker_id, (served, actor) in list(self._env_workers.items()):
+            if served == pool_id:
+                del self._env_workers[worker_id]
+                actors.append(actor)
+        for actor in actors:
+            if actor is not None:
+                with contextlib.suppress(Exception):
+                    ray.kill(actor, no_restart=True)
+
+
+def _outcome(promise: Any) -> BaseException | None:
+    """Return what went wrong with a kept promise, as the error that our own code raised if it did."""
+    import ray
+
+    try:
+        ray.get(promise)
+    except ray.exceptions.RayTaskError as error:
+        return cast(BaseException, error.cause)
+    except ray.exceptions.RayError as error:
+        return cast(BaseException, error)
+    return None
+
+
+def _actor_names() -> list[str]:
+    import ray
+
+    return cast(list[str], ray.util.list_named_actors(all_namespaces=False))
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")

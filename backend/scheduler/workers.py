@@ -1,0 +1,88 @@
+"""What the scheduler asks of whatever runs our processes, Ray in the product and a script in tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from tinkergym.errors import TinkerGymError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolAddress:
+    """A model pool: its name, what it serves and where it will listen."""
+
+    pool_id: str
+    model: str
+    socket_path: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolEnded:
+    """A pool's process is gone."""
+
+    pool_id: str
+    error: TinkerGymError | None = None
+    """Set if it refused to start and would do so again: an unknown model, a broken directory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolReady:
+    """A pool has loaded its model and listens."""
+
+    pool_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvWorkerEnded:
+    """An environment worker's process is gone."""
+
+    pool_id: str
+    worker_id: str
+
+
+Change = PoolEnded | PoolReady | EnvWorkerEnded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A process found at the scheduler's start: the last scheduler had started it."""
+
+    kind: Literal["pool", "env_worker"]
+    pool_id: str
+    worker_id: str
+    """Of an environment worker; a pool's is its pool_id."""
+    model: str
+
+
+class WorkerPool(Protocol):
+    """Starts, reaches and ends pools and environment workers. No method waits for a process."""
+
+    def running(self) -> list[Running]:
+        """Return what an earlier scheduler left running, and watch it from now on."""
+        ...
+
+    def start_pool(self, address: PoolAddress) -> None:
+        """Start a pool; `PoolReady` or `PoolEnded` follows."""
+        ...
+
+    def start_env_worker(self, address: PoolAddress, worker_id: str) -> None:
+        """Start an environment worker that plays for a pool, which need not be ready yet."""
+        ...
+
+    def changes(self) -> list[Change]:
+        """Return what happened since the last call."""
+        ...
+
+    def start_job(self, pool_id: str, job_id: str) -> None:
+        """Tell a ready pool to take a job; it acquires the lease itself and says nothing if it cannot."""
+        ...
+
+    def env_worker_ended(self, pool_id: str, worker_id: str) -> None:
+        """Tell a pool that an environment worker is dead, so that its episodes are issued again at once."""
+        ...
+
+    def end_pool(self, pool_id: str) -> None:
+        """End a pool and its environment workers by force."""
+        ...

@@ -1,0 +1,235 @@
+"""The boards of all jobs in this process, and the waiting that workers and job loops do on them.
+
+Thread-safe. One condition serves all boards: an environment worker waits for an episode of any job at once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from backend.training.episode_board import EpisodeBoard
+from tinkergym.wire import (
+    EpisodeRequest,
+    EpisodeResult,
+    JobState,
+    LeaseReply,
+    LeaseRequest,
+    SubmitReply,
+    SubmitRequest,
+)
+
+Verdict = Literal["accepted", "duplicate", "stale"]
+Save = Callable[[int, Sequence[EpisodeResult]], object]
+"""Makes a step's results durable; returns when they are."""
+
+_LOOK_SECONDS = 0.25
+"""How often waiting looks at the clock: leases run out without anybody saying so."""
+
+
+@dataclass(slots=True)
+class BoardEntry:
+    """One job's board with what the workers need to know of the job."""
+
+    board: EpisodeBoard
+    save: Save
+    for_server_workers: bool
+    """Whether workers that ask for episodes of any job may have these."""
+    state: JobState = JobState.RUNNING
+    last_contact: float = field(default=0.0)
+    """When a worker of this job last said anything, on the boards' clock."""
+    recorded_step: int = 0
+    """Newest step that is recorded in the store; results of the next one are acknowledged only after that."""
+
+
+class Boards:
+    """Where rollout workers find episodes and bring back results, for every job of this process."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._entries: dict[str, BoardEntry] = {}
+        self._turn = 0
+        self._closed = False
+
+    # --- for job loops ---
+
+    def open(self, job_id: str, board: EpisodeBoard, save: Save, *, for_server_workers: bool) -> None:
+        """Add a job."""
+        with self._changed:
+            self._entries[job_id] = BoardEntry(
+                board, save, for_server_workers, last_contact=self._clock(), recorded_step=-1
+            )
+
+    def close(self, job_id: str) -> None:
+        """Remove a job; its workers are told that their leases are void."""
+        with self._changed:
+            self._entries.pop(job_id, None)
+            self._changed.notify_all()
+
+    def set_state(self, job_id: str, state: JobState) -> None:
+        """Say which state the workers of this job shall see."""
+        with self._changed:
+            self._entries[job_id].state = state
+
+    def post(
+        self, job_id: str, step: int, requests: Sequence[EpisodeRequest], done: Iterable[EpisodeResult] = ()
+    ) -> None:
+        """Begin a step of a job; workers that wait get its episodes at once."""
+        with self._changed:
+            self._entries[job_id].board.post(step, requests, done)
+            self._changed.notify_all()
+
+    def step_recorded(self, job_id: str, step: int) -> None:
+        """Say that `step` is in the store, so that results of the next one may be stored behind it."""
+        with self._changed:
+            entry = self._entries[job_id]
+            entry.recorded_step = max(entry.recorded_step, step)
+            self._changed.notify_all()
+
+    def wait(self, job_id: str, seconds: float) -> Literal["done", "broken", "waiting"]:
+        """Wait until the job's step is complete or must be played again, at most `seconds`."""
+        deadline = self._clock() + seconds
+        with self._changed:
+            while True:
+                entry = self._entries[job_id]
+                if entry.board.expire(self._clock()):
+                    self._changed.notify_all()
+                if entry.board.broken:
+                    return "broken"
+                if entry.board.unfinished == 0:
+                    return "done"
+                left = deadline - self._clock()
+                if left <= 0 or self._closed:
+                    return "waiting"
+                self._changed.wait(min(left, _LOOK_SECONDS))
+
+    def wake(self) -> None:
+        """Let everybody who waits look again (a cancellation, an end)."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def results(self, job_id: str) -> list[tuple[EpisodeRequest, EpisodeResult]]:
+        """Return the finished episodes of the job's step in index order."""
+        with self._changed:
+            return self._entries[job_id].board.results()
+
+    def playing(self, job_id: str) -> list[str]:
+        """Return the leases of the job's episodes that some worker plays now, in index order."""
+        with self._changed:
+            entry = self._entries.get(job_id)
+            return [] if entry is None else entry.board.playing
+
+    def silent_seconds(self, job_id: str) -> float:
+        """Return for how long no worker of this job has said anything."""
+        with self._changed:
+            return self._clock() - self._entries[job_id].last_contact
+
+    # --- for workers ---
+
+    def contact(self, job_id: str) -> None:
+        """Note that a worker of this job lives."""
+        with self._changed:
+            entry = self._entries.get(job_id)
+            if entry is not None:
+                entry.last_contact = self._clock()
+
+    def lease(self, request: LeaseRequest, job_id: str = "") -> LeaseReply:
+        """Renew leases and hand out episodes, waiting for some if none are open.
+
+        Args:
+            request: What the worker asks for and still plays.
+            job_id: Whose episodes; empty for any job whose episodes the service plays itself.
+        """
+        deadline = self._clock() + request.wait_seconds
+        with self._changed:
+            while True:
+                now = self._clock()
+                entries = self._asked(job_id)
+                lost = self._renew(entries, request, now)
+                given = self._give(entries, request, now)
+                state = entries[job_id].state if job_id in entries else JobState.RUNNING
+                gone = self._closed or (job_id != "" and job_id not in entries)
+                if given or lost or gone or request.max_episodes < 1 or now >= deadline:
+                    return LeaseReply(episodes=given, lost=lost, job_state=state)
+                self._changed.wait(min(deadline - now, _LOOK_SECONDS))
+
+    def submit(self, request: SubmitRequest) -> SubmitReply:
+        """Store results; returns when they are durable. One verdict per result, in order."""
+        verdicts: list[Verdict] = ["stale"] * len(request.results)
+        batches: dict[str, list[int]] = {}
+        for position, result in enumerate(request.results):
+            batches.setdefault(result.episode_id.split(":", 1)[0], []).append(position)
+        for job_id, positions in batches.items():
+            batch = [request.results[position] for position in positions]
+            for position, verdict in zip(positions, self._submit(job_id, batch), strict=True):
+                verdicts[position] = verdict
+        return SubmitReply(verdicts=verdicts)
+
+    def forget_worker(self, worker_id: str) -> int:
+        """Issue the episodes of a dead worker again; returns how many."""
+        with self._changed:
+            lost = sum(entry.board.forget_worker(worker_id) for entry in self._entries.values())
+            self._changed.notify_all()
+            return lost
+
+    def shut(self) -> None:
+        """Let nobody wait any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    # --- inside ---
+
+    def _asked(self, job_id: str) -> dict[str, BoardEntry]:
+        if job_id:
+            entry = self._entries.get(job_id)
+            return {} if entry is None else {job_id: entry}
+        return {key: entry for key, entry in self._entries.items() if entry.for_server_workers}
+
+    def _renew(self, entries: dict[str, BoardEntry], request: LeaseRequest, now: float) -> list[str]:
+        kept: set[str] = set()
+        for entry in entries.values():
+            entry.last_contact = now
+            if entry.board.expire(now):
+                self._changed.notify_all()
+            kept |= entry.board.renew(request.worker_id, request.renew, now)
+        return [lease_id for lease_id in request.renew if lease_id not in kept]
+
+    def _give(
+        self, entries: dict[str, BoardEntry], request: LeaseRequest, now: float
+    ) -> list[EpisodeRequest]:
+        given: list[EpisodeRequest] = []
+        # Another job is first in line each time, so that a large one does not starve the others.
+        order = list(entries.values())
+        self._turn += 1
+        for offset in range(len(order)):
+            entry = order[(self._turn + offset) % len(order)]
+            given += entry.board.lease(request.worker_id, request.max_episodes - len(given), now)
+        return given
+
+    def _submit(self, job_id: str, batch: Sequence[EpisodeResult]) -> list[Verdict]:
+        with self._changed:
+            entry = self._entries.get(job_id)
+            if entry is None:
+                return ["stale"] * len(batch)
+            entry.last_contact = self._clock()
+            step = entry.board.step
+            verdicts = [entry.board.claim(result) for result in batch]
+            claimed = [r for r, verdict in zip(batch, verdicts, strict=True) if verdict == "accepted"]
+            if claimed:
+                self._changed.wait_for(lambda: entry.recorded_step >= step - 1 or self._closed)
+        stored = False
+        try:
+            if claimed:
+                entry.save(step, claimed)
+            stored = True
+        finally:
+            with self._changed:
+                for result in claimed:
+                    entry.board.settle(result, stored=stored)
+                self._changed.notify_all()
+        return verdicts

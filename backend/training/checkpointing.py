@@ -1,0 +1,72 @@
+"""A job's checkpoints: when one is made, what it covers, which are kept, and how a job begins from one."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+
+from backend.training.job_context import JobContext
+from tinkergym.errors import CheckpointCorruptError, NotFoundError
+from tinkergym.wire import CheckpointEvent, CheckpointView, WarningEvent
+
+
+def restore(context: JobContext) -> int:
+    """Create the job's policy, from the newest usable checkpoint or untrained; returns its step.
+
+    A checkpoint that is damaged is passed over with a warning: an older one only means more steps to repeat.
+    """
+    forget_policy(context)
+    spec = context.spec
+    for view in reversed(context.store.checkpoints(context.job_id)):
+        try:
+            context.learner.load(context.job_id, view.path, spec.adapter)
+        except CheckpointCorruptError as error:
+            context.store.append_event(
+                context.lease,
+                WarningEvent(name="checkpoint_damaged", message=str(error), step=view.step),
+            )
+        else:
+            return view.step
+    context.learner.create_policy(context.job_id, spec.adapter, seed=spec.seed)
+    return 0
+
+
+def save(context: JobContext, step: int) -> None:
+    """Write a checkpoint of `step`, make it known, and drop what it makes superfluous."""
+    spec = context.spec
+    directory = context.checkpoints_dir / f"step-{step:06d}"
+    manifest = context.learner.save(
+        context.job_id,
+        directory,
+        step=step,
+        policy_version=step,
+        extra={"job_id": context.job_id, "spec": spec.model_dump(mode="json")},
+    )
+    view = CheckpointView(
+        step=step,
+        policy_version=step,
+        path=str(directory),
+        sha256=manifest.files[manifest.weights_file].sha256,
+        files=_file_sizes(directory),
+    )
+    context.store.add_checkpoint(context.lease, view)
+    context.store.append_event(
+        context.lease,
+        CheckpointEvent(step=step, policy_version=step, path=view.path, sha256=view.sha256),
+    )
+    context.store.discard_episodes(context.lease, through_step=step)
+    for old in context.store.checkpoints(context.job_id)[: -spec.keep_checkpoints]:
+        # First out of the store, then off the disk: a kill in between leaves files, never a dangling promise.
+        context.store.remove_checkpoint(context.lease, old.step)
+        shutil.rmtree(old.path, ignore_errors=True)
+
+
+def forget_policy(context: JobContext) -> None:
+    """Drop the job's policy from the learner, if it has one."""
+    with contextlib.suppress(NotFoundError):
+        context.learner.drop(context.job_id)
+
+
+def _file_sizes(directory: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in sorted(directory.iterdir())}

@@ -1,0 +1,195 @@
+"""A pool's internal HTTP endpoint: sampling and episodes for environment workers and for the gateway.
+
+It listens on a Unix socket that only this user can open, and asks for the pool's token besides. Whose job or
+policy a request names was checked by the gateway; here nobody else calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import socket
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import uvicorn
+from pydantic import BaseModel, ValidationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from backend.rollout.engines.protocol import Deliver
+from tinkergym.errors import (
+    AuthenticationError,
+    InternalServiceError,
+    InvalidRequestError,
+    TinkerGymError,
+)
+from tinkergym.wire import (
+    Completion,
+    LeaseReply,
+    LeaseRequest,
+    RendererBundle,
+    SampleBatch,
+    SampleFailure,
+    SampleRequest,
+    SubmitReply,
+    SubmitRequest,
+)
+
+_log = logging.getLogger(__name__)
+_Body = TypeVar("_Body", bound=BaseModel)
+
+_BLOCKING_CALLS = 128
+"""Threads for calls that wait: long-polling for episodes, storing results, loading a checkpoint."""
+
+
+class PoolService(Protocol):
+    """What the endpoint serves. All methods may be called from several threads."""
+
+    def sample(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
+        """Answer each request once through `deliver`."""
+        ...
+
+    def lease(self, request: LeaseRequest, job_id: str) -> LeaseReply:
+        """Hand out episodes; waits for some."""
+        ...
+
+    def submit(self, request: SubmitRequest) -> SubmitReply:
+        """Store results."""
+        ...
+
+    def renderer(self, model: str) -> RendererBundle:
+        """Return what turns messages into the model's token ids."""
+        ...
+
+
+class PoolEndpoint:
+    """Serves a `PoolService` from a thread until closed."""
+
+    def __init__(self, service: PoolService, socket_path: Path, token: str) -> None:
+        """Listen on `socket_path` at once; requests are answered from now on."""
+        self._service = service
+        self._token = token.encode()
+        self._socket_path = socket_path
+        self._threads = ThreadPoolExecutor(_BLOCKING_CALLS, thread_name_prefix="pool-endpoint")
+        routes = [
+            Route("/sample", self._guarded(self._sample), methods=["POST"]),
+            Route("/episodes/lease", self._guarded(self._lease), methods=["POST"]),
+            Route("/episodes/submit", self._guarded(self._submit), methods=["POST"]),
+            Route("/renderer", self._guarded(self._renderer), methods=["GET"]),
+            Route("/health", self._guarded(self._health), methods=["GET"]),
+        ]
+        config = uvicorn.Config(
+            Starlette(routes=routes),
+            lifespan="off",
+            access_log=False,
+            log_level="warning",
+            timeout_keep_alive=300,
+            log_config=None,
+        )
+        self._server = uvicorn.Server(config)
+        self._listener = _listen(socket_path)
+        self._thread = threading.Thread(target=self._run, name="pool-endpoint", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening and end what is in progress."""
+        self._server.should_exit = True
+        self._server.force_exit = True
+        self._thread.join(timeout=5.0)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._socket_path.unlink(missing_ok=True)
+
+    def _run(self) -> None:
+        self._server.run(sockets=[self._listener])
+
+    def _guarded(
+        self, answer: Callable[[Request], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def handler(request: Request) -> Response:
+            try:
+                self._check_token(request)
+                return await answer(request)
+            except TinkerGymError as error:
+                return JSONResponse({"error": error.to_wire()}, status_code=error.http_status)
+            except Exception as error:
+                _log.exception("%s failed", request.url.path)
+                wrapped = InternalServiceError(f"the pool failed at {request.url.path}: {error!r}")
+                return JSONResponse({"error": wrapped.to_wire()}, status_code=500)
+
+        return handler
+
+    def _check_token(self, request: Request) -> None:
+        given = request.headers.get("authorization", "").encode()
+        if not hmac.compare_digest(given, b"Bearer " + self._token):
+            raise AuthenticationError("the pool's token is missing or wrong")
+
+    async def _in_thread(self, call: Callable[[], BaseModel]) -> Response:
+        """Run what blocks, and turn its answer to JSON, away from the event loop."""
+        loop = asyncio.get_running_loop()
+        body = await loop.run_in_executor(self._threads, lambda: call().model_dump_json())
+        return Response(body, media_type="application/json")
+
+    async def _lease(self, request: Request) -> Response:
+        body, job_id = await request.body(), request.query_params.get("job_id", "")
+        return await self._in_thread(lambda: self._service.lease(_parse(LeaseRequest, body), job_id))
+
+    async def _submit(self, request: Request) -> Response:
+        body = await request.body()
+        return await self._in_thread(lambda: self._service.submit(_parse(SubmitRequest, body)))
+
+    async def _renderer(self, request: Request) -> Response:
+        model = request.query_params.get("model", "")
+        return await self._in_thread(lambda: self._service.renderer(model))
+
+    async def _health(self, _request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def _sample(self, request: Request) -> Response:
+        loop = asyncio.get_running_loop()
+        batch = _parse(SampleBatch, await request.body())
+        arrived: asyncio.Queue[Sequence[Completion | SampleFailure]] = asyncio.Queue()
+
+        def deliver(answers: Sequence[Completion | SampleFailure]) -> None:
+            # The loop may be closed by now: then nobody waits for the answer.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(arrived.put_nowait, list(answers))
+
+        # In a thread, since a policy may have to be loaded first.
+        await loop.run_in_executor(self._threads, self._service.sample, batch.requests, deliver)
+        return StreamingResponse(_lines(arrived, len(batch.requests)), media_type="application/x-ndjson")
+
+
+async def _lines(
+    arrived: asyncio.Queue[Sequence[Completion | SampleFailure]], wanted: int
+) -> AsyncIterator[str]:
+    while wanted > 0:
+        answers = await arrived.get()
+        wanted -= len(answers)
+        yield "".join(answer.model_dump_json() + "\n" for answer in answers)
+
+
+def _parse(kind: type[_Body], body: bytes) -> _Body:
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise InvalidRequestError(first["msg"], field=field) from error
+
+
+def _listen(path: Path) -> socket.socket:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    path.chmod(0o600)
+    listener.listen(256)
+    return listener

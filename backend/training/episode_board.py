@@ -1,0 +1,162 @@
+"""The episodes of one train step: which are open, who plays which until when, and what came back.
+
+Pure bookkeeping of one job. Knows nothing of threads, HTTP or storage; time arrives as an argument.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Literal
+
+from tinkergym.wire import EpisodeRequest, EpisodeResult
+
+
+class _Phase(Enum):
+    OPEN = auto()
+    LEASED = auto()
+    SAVING = auto()
+    DONE = auto()
+
+
+@dataclass(slots=True)
+class _Slot:
+    request: EpisodeRequest
+    phase: _Phase = _Phase.OPEN
+    lease_id: str = ""
+    worker_id: str = ""
+    expires_at: float = 0.0
+    result: EpisodeResult | None = None
+
+
+def _new_lease_id() -> str:
+    return uuid.uuid4().hex
+
+
+@dataclass(slots=True, kw_only=True)
+class EpisodeBoard:
+    """The current step's episodes of one job.
+
+    A lease that expired is void only once its episode has gone to another worker: a slow worker that comes
+    back before that loses nothing. In lockstep a step's episodes belong together: they go to one worker as a
+    whole, and when any of them is lost the step must be played again from its start (`broken`).
+    """
+
+    lease_seconds: float
+    lockstep: bool = False
+    new_lease_id: Callable[[], str] = _new_lease_id
+    step: int = 0
+    broken: bool = False
+    """In lockstep, part of the step was lost; nothing is leased or accepted until the next `post`."""
+    _slots: dict[str, _Slot] = field(default_factory=dict)
+    _last_seen: dict[str, float] = field(default_factory=dict)
+
+    def post(self, step: int, requests: Sequence[EpisodeRequest], done: Iterable[EpisodeResult] = ()) -> None:
+        """Begin a step; `done` are results that were stored before this process took the job."""
+        self.step, self.broken = step, False
+        self._slots = {request.episode_id: _Slot(request) for request in requests}
+        for result in done:
+            slot = self._slots.get(result.episode_id)
+            if slot is not None:
+                slot.phase, slot.result = _Phase.DONE, result
+
+    def lease(self, worker_id: str, max_episodes: int, now: float) -> list[EpisodeRequest]:
+        """Hand out up to `max_episodes` open episodes; in lockstep all of the step or none.
+
+        When several workers ask, nobody gets more than an even share, so that the last one does not wait for
+        the first one's queue.
+        """
+        self._last_seen[worker_id] = now
+        if max_episodes < 1 or self.broken:
+            return []
+        free = [slot for slot in self._slots.values() if slot.phase is _Phase.OPEN]
+        if self.lockstep:
+            if len(free) < len(self._slots):
+                return []
+        else:
+            workers = sum(now - seen < self.lease_seconds for seen in self._last_seen.values())
+            share = math.ceil(self.unfinished / max(1, workers))
+            free = free[: min(max_episodes, max(1, share))]
+        return [self._give(slot, worker_id, now) for slot in free]
+
+    def renew(self, worker_id: str, lease_ids: Iterable[str], now: float) -> set[str]:
+        """Extend leases; returns those that are this worker's and still hold."""
+        self._last_seen[worker_id] = now
+        wanted = set(lease_ids)
+        kept: set[str] = set()
+        for slot in self._slots.values():
+            if slot.lease_id and slot.lease_id in wanted and slot.worker_id == worker_id and not self.broken:
+                if slot.phase is _Phase.OPEN:
+                    slot.phase = _Phase.LEASED
+                slot.expires_at = now + self.lease_seconds
+                kept.add(slot.lease_id)
+        return kept
+
+    def claim(self, result: EpisodeResult) -> Literal["accepted", "duplicate", "stale"]:
+        """Check a result before it is stored; after `accepted`, `settle` must follow."""
+        slot = self._slots.get(result.episode_id)
+        if slot is None or self.broken:
+            return "stale"
+        if slot.phase in {_Phase.DONE, _Phase.SAVING}:
+            return "duplicate"
+        if not slot.lease_id or slot.lease_id != result.lease_id:
+            return "stale"
+        slot.phase = _Phase.SAVING
+        return "accepted"
+
+    def settle(self, result: EpisodeResult, *, stored: bool) -> None:
+        """Finish what `claim` began: the result is durable, or storing it failed and the lease goes on."""
+        slot = self._slots.get(result.episode_id)
+        if slot is None or slot.phase is not _Phase.SAVING:
+            return
+        slot.phase = _Phase.DONE if stored else _Phase.LEASED
+        slot.result = result if stored else None
+
+    def expire(self, now: float) -> int:
+        """Open the episodes whose lease has run out; returns how many."""
+        return self._reopen(slot for slot in self._slots.values() if now >= slot.expires_at)
+
+    def forget_worker(self, worker_id: str) -> int:
+        """Open the episodes of a worker that is known to be dead; returns how many."""
+        self._last_seen.pop(worker_id, None)
+        its = [slot for slot in self._slots.values() if slot.worker_id == worker_id]
+        lost = self._reopen(its)
+        for slot in its:
+            if slot.phase is _Phase.OPEN:
+                slot.lease_id = ""
+        return lost
+
+    @property
+    def unfinished(self) -> int:
+        """How many episodes of the step have no stored result yet."""
+        return sum(slot.phase is not _Phase.DONE for slot in self._slots.values())
+
+    @property
+    def playing(self) -> list[str]:
+        """The leases of the episodes that are being played, in index order of the episodes."""
+        if self.broken:
+            return []
+        return [slot.lease_id for slot in self._slots.values() if slot.phase is _Phase.LEASED]
+
+    def results(self) -> list[tuple[EpisodeRequest, EpisodeResult]]:
+        """The finished episodes in index order, whatever order they came in."""
+        return [(slot.request, slot.result) for slot in self._slots.values() if slot.result is not None]
+
+    def _give(self, slot: _Slot, worker_id: str, now: float) -> EpisodeRequest:
+        slot.phase, slot.worker_id = _Phase.LEASED, worker_id
+        slot.lease_id, slot.expires_at = self.new_lease_id(), now + self.lease_seconds
+        return slot.request.model_copy(
+            update={"lease_id": slot.lease_id, "lease_seconds": self.lease_seconds},
+        )
+
+    def _reopen(self, slots: Iterable[_Slot]) -> int:
+        lost = [slot for slot in slots if slot.phase is _Phase.LEASED]
+        for slot in lost:
+            slot.phase = _Phase.OPEN
+            # lease_id and worker_id stay: until somebody else takes the episode its worker may come back.
+        if lost and self.lockstep:
+            self.broken = True
+        return len(lost)

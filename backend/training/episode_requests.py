@@ -1,0 +1,68 @@
+"""Which episodes a train step plays: a pure function of the job's spec and the step's number.
+
+So a resumed job, another worker and another placement ask for exactly the same episodes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tinkergym.wire import EpisodeRequest, JobSpec
+
+_SAMPLING = 1
+"""Last word of the entropy that sampling seeds are drawn from; environment seeds use none."""
+
+
+def episode_id(job_id: str, step: int, index: int) -> str:
+    """Return the id under which this episode counts, however often it is issued."""
+    return f"{job_id}:{step}:{index}"
+
+
+def step_and_index(episode: str) -> tuple[str, int, int]:
+    """Take an episode id apart into job id, step and index.
+
+    Raises:
+        ValueError: The text is no episode id.
+    """
+    job_id, step, index = episode.rsplit(":", 2)
+    return job_id, int(step), int(index)
+
+
+def step_requests(job_id: str, spec: JobSpec, step: int) -> list[EpisodeRequest]:
+    """Return the requests of train step `step` (the first is 1), in index order and not leased yet."""
+    requests: list[EpisodeRequest] = []
+    group_size = spec.algorithm.group_size
+    for index in range(spec.episodes_per_step):
+        group, member = divmod(index, group_size)
+        requests.append(
+            EpisodeRequest(
+                job_id=job_id,
+                episode_id=episode_id(job_id, step, index),
+                step=step,
+                index=index,
+                group=group,
+                environment=spec.environment,
+                seed=environment_seed(spec.seed, step, group),
+                sampling_seed=sampling_seed(spec.seed, step, group, member),
+                model=spec.model,
+                policy=job_id,
+                policy_version=step - 1,
+                sampling=spec.sampling,
+                limits=spec.limits,
+                system_prompt=spec.system_prompt,
+                lease_id="",
+                lease_seconds=0.0,
+            )
+        )
+    return requests
+
+
+def environment_seed(seed: int, step: int, group: int) -> int:
+    """Return the seed for `env.reset`: 31 bits, since many environments hand it to 32-bit generators."""
+    return int(np.random.SeedSequence([seed, step, group]).generate_state(1)[0]) >> 1
+
+
+def sampling_seed(seed: int, step: int, group: int, member: int) -> int:
+    """Return the seed of an episode's first answer: 63 bits, so that adding the turn never overflows."""
+    words = np.random.SeedSequence([seed, step, group, member, _SAMPLING]).generate_state(1, np.uint64)
+    return int(words[0]) >> 1

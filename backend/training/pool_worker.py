@@ -1,0 +1,205 @@
+"""A pool worker: one base model in one process, with its learner, its engine, its jobs and its endpoint.
+
+Every promise it makes is in the store; when it is killed, the next one goes on from there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from backend.config import ServiceConfig
+from backend.learner.checkpoints import Checkpoint
+from backend.learner.learner import Learner
+from backend.rollout.engines.protocol import Deliver
+from backend.rollout.engines.transformers_engine import TransformersEngine
+from backend.rollout.models import load_renderer_bundle, resolve_model
+from backend.store.store import JobLease, Store
+from backend.training.boards import Boards
+from backend.training.endpoint import PoolEndpoint
+from backend.training.heartbeat import Heartbeat, Pulse
+from backend.training.job_context import JobContext
+from backend.training.job_control import JobControl
+from backend.training.lockstep import LockstepGate
+from backend.training.policies import PolicyDirectory, StoredPolicy
+from backend.training.rl import RLJob
+from backend.training.step_clock import StepClock
+from backend.training.stored_weights import stored_weights
+from tinkergym.errors import NotFoundError, TinkerGymError
+from tinkergym.wire import (
+    ErrorView,
+    LeaseReply,
+    LeaseRequest,
+    RendererBundle,
+    SampleFailure,
+    SampleRequest,
+    SubmitReply,
+    SubmitRequest,
+)
+
+_log = logging.getLogger(__name__)
+_CLOSING_SECONDS = 6.0
+
+
+class PoolWorker:
+    """Serves one model: trains the jobs it is given, and samples for whoever asks."""
+
+    def __init__(
+        self, config: ServiceConfig, *, pool_id: str, model: str, socket_path: Path, token: str
+    ) -> None:
+        """Load the model and begin to listen.
+
+        Raises:
+            UnknownModelError: There is no such model.
+            InvalidRequestError: The engine or the learner cannot run it.
+        """
+        torch.set_num_threads(config.torch_threads)
+        self._config, self._pool_id, self._model = config, pool_id, model
+        self._store = Store.open(config.store_url).service()
+        self._model_dir = resolve_model(model, config.models, allow_any=config.allow_any_model)
+        device_lock = threading.Lock()
+        self._engine = TransformersEngine(self._model_dir, device_lock=device_lock)
+        self._learner = Learner(self._model_dir, device_lock=device_lock)
+        self._boards = Boards()
+        self._policies = PolicyDirectory(
+            self._engine, model_names={model}, load=self._stored_policy, keep_idle=config.idle_policies
+        )
+        self._lock = threading.Lock()
+        self._pulses: dict[str, Pulse] = {}
+        self._gates: dict[str, LockstepGate] = {}
+        self._threads: dict[str, threading.Thread] = {}
+        self._closing = False
+        self._endpoint = PoolEndpoint(self, socket_path, token)
+        self._store.register_pool(pool_id, model, str(socket_path), token, time.time())
+        self._heartbeat = Heartbeat(
+            self._store,
+            pool_id,
+            lambda: dict(self._pulses),
+            lease_seconds=config.lease_seconds,
+            heartbeat_seconds=config.heartbeat_seconds,
+        )
+        self._heartbeat.start()
+        _log.info("pool %s serves %s with process %d", pool_id, model, os.getpid())
+
+    def start_job(self, job_id: str) -> None:
+        """Take a queued job and run it in a thread of its own; nothing happens if somebody else has it."""
+        with self._lock:
+            if self._closing or job_id in self._threads:
+                return
+            lease = self._store.acquire(job_id, self._pool_id, self._config.lease_seconds, time.time())
+            if lease is None:
+                return
+            thread = threading.Thread(target=self._run_job, args=(lease,), name=f"job-{job_id}", daemon=True)
+            self._threads[job_id] = thread
+            self._pulses[job_id] = Pulse(lease, JobControl(self._boards.wake))
+        thread.start()
+
+    def env_worker_ended(self, worker_id: str) -> None:
+        """Issue the episodes of a dead environment worker again."""
+        self._boards.forget_worker(worker_id)
+
+    def close(self) -> None:
+        """Hand the jobs back and stop, within seconds."""
+        with self._lock:
+            self._closing = True
+            threads = list(self._threads.values())
+            for pulse in self._pulses.values():
+                pulse.control.stop()
+        deadline = time.monotonic() + _CLOSING_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._heartbeat.close()
+        self._boards.shut()
+        self._endpoint.close()
+        self._store.remove_pool(self._pool_id)
+        self._engine.close()
+
+    # --- what the endpoint serves ---
+
+    def sample(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
+        """Answer each request once: through the engine, or through the gate of a job in lockstep."""
+        refused: list[SampleFailure] = []
+        ready: list[SampleRequest] = []
+        # Only the episodes of a job's own rollout are in lockstep, and those carry their lease.
+        in_step = {job_id: set(self._boards.playing(job_id)) for job_id in list(self._gates)}
+        for request in requests:
+            try:
+                resolved = self._policies.resolve(request)
+            except TinkerGymError as error:
+                view = ErrorView.model_validate(error.to_wire())
+                refused.append(SampleFailure(request_id=request.request_id, error=view))
+                continue
+            gate = self._gates.get(request.policy)
+            if gate is not None and request.session_id in in_step.get(request.policy, ()):
+                gate.submit([resolved], deliver)
+            else:
+                ready.append(resolved)
+        if refused:
+            deliver(refused)
+        if ready:
+            self._engine.submit(ready, deliver)
+
+    def lease(self, request: LeaseRequest, job_id: str) -> LeaseReply:
+        """Hand out episodes; waits for some."""
+        return self._boards.lease(request, job_id)
+
+    def submit(self, request: SubmitRequest) -> SubmitReply:
+        """Store results."""
+        reply = self._boards.submit(request)
+        for gate in list(self._gates.values()):
+            gate.look()
+        return reply
+
+    def renderer(self, model: str) -> RendererBundle:
+        """Return what turns messages into the model's token ids."""
+        if model != self._model:
+            raise NotFoundError(f"this pool serves {self._model!r}, not {model!r}", field="model")
+        return self._bundle
+
+    @cached_property
+    def _bundle(self) -> RendererBundle:
+        return load_renderer_bundle(self._model, self._model_dir)
+
+    # --- inside ---
+
+    def _run_job(self, lease: JobLease) -> None:
+        job_id, spec = lease.job_id, lease.spec
+        if spec.deterministic:
+            self._gates[job_id] = LockstepGate(
+                self._engine, lambda: self._boards.playing(job_id), one_by_one=spec.rollout == "script"
+            )
+        try:
+            context = JobContext(
+                lease=lease,
+                store=self._store,
+                learner=self._learner,
+                engine=self._engine,
+                boards=self._boards,
+                policies=self._policies,
+                control=self._pulses[job_id].control,
+                clock=StepClock(lambda: self._engine.busy_seconds, lambda: self._learner.busy_seconds),
+                checkpoints_dir=self._config.jobs_dir / job_id / "checkpoints",
+                lease_seconds=self._config.lease_seconds,
+            )
+            RLJob(context).run()
+        finally:
+            gate = self._gates.pop(job_id, None)
+            if gate is not None:
+                gate.close()
+            with self._lock:
+                self._pulses.pop(job_id, None)
+                self._threads.pop(job_id, None)
+
+    def _stored_policy(self, job_id: str) -> StoredPolicy | None:
+        views = self._store.checkpoints(job_id)
+        if not views:
+            return None
+        checkpoint = Checkpoint.open(views[-1].path)
+        return StoredPolicy(version=views[-1].policy_version, weights=stored_weights(checkpoint))

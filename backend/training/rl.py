@@ -1,0 +1,235 @@
+"""The RL job loop: rollout, learning, publishing, from the first step or from where a killed loop stood.
+
+Runs in a thread of the pool worker. What it needs to go on after a kill is in the store before anybody knows.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable
+
+from backend.errors import LeaseLostError
+from backend.training import checkpointing
+from backend.training.episode_board import EpisodeBoard
+from backend.training.job_context import JobContext
+from backend.training.job_control import WorkerStoppingError
+from backend.training.learn_phase import Learned, learn
+from backend.training.rollout_phase import RolloutPhase
+from backend.training.step_clock import StepSeconds
+from backend.training.step_report import Played, episodes_to_read, failure_warnings, statistics
+from backend.weights import PolicyWeights, weights_sha256
+from tinkergym.errors import (
+    InternalServiceError,
+    JobCancelledError,
+    ParityError,
+    TinkerGymError,
+    TooManyFailedEpisodesError,
+)
+from tinkergym.wire import ErrorView, JobState, StepEvent, WarningEvent
+
+_log = logging.getLogger(__name__)
+
+
+class RLJob:
+    """One job's loop. `run` returns when the job has ended, was handed back or was lost."""
+
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
+        self._rollout = RolloutPhase(context)
+        self._saved_step = 0
+        self._done_step = 0
+
+    def run(self) -> None:
+        """Run the job to its end. Whatever happens is recorded; nothing is raised."""
+        context = self._context
+        try:
+            self._run()
+        except LeaseLostError as error:
+            _log.warning("%s", error)
+        except WorkerStoppingError:
+            _log.info("job %s goes back into the queue", context.job_id)
+            self._quietly(
+                lambda: context.store.release(context.lease, back_to_queue=True, reason="its worker stopped")
+            )
+        except JobCancelledError as error:
+            # What was learned stays usable.
+            self._quietly(self._save_what_is_done)
+            self._end(JobState.CANCELLED, error)
+        except TinkerGymError as error:
+            self._end(JobState.FAILED, error)
+        except Exception as error:
+            _log.exception("job %s failed", context.job_id)
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            wrapped = InternalServiceError(
+                f"the job loop met an error it did not expect: {error!r} at {where.name}:{where.lineno}",
+                hint="the service's log has the traceback",
+            )
+            self._end(JobState.FAILED, wrapped)
+        finally:
+            context.boards.close(context.job_id)
+            context.policies.release(context.job_id)
+            self._quietly(lambda: checkpointing.forget_policy(context))
+
+    def _run(self) -> None:
+        context, spec = self._context, self._context.spec
+        context.policies.hold(context.job_id)
+        self._saved_step = self._done_step = checkpointing.restore(context)
+        context.boards.open(
+            context.job_id,
+            EpisodeBoard(
+                lease_seconds=context.lease_seconds,
+                # A script plays one episode after the other: there is nothing to keep in step.
+                lockstep=spec.deterministic and spec.rollout != "script",
+            ),
+            lambda step, results: context.store.save_episodes(context.lease, step, results),
+            for_server_workers=spec.rollout == "server",
+        )
+        context.boards.step_recorded(context.job_id, self._done_step)
+        context.store.set_state(context.lease, JobState.RUNNING, self._resumed_from())
+        played = self._begin(self._done_step + 1, None)
+        for step in range(self._done_step + 1, spec.steps + 1):
+            if played is None:
+                with context.clock.part("rollout"):
+                    played = self._rollout.finish(step)
+            context.control.check()
+            played = self._step(step, played)
+        self._save_what_is_done()
+        context.store.set_state(context.lease, JobState.COMPLETED, f"all {spec.steps} steps done")
+
+    def _resumed_from(self) -> str:
+        if self._context.lease.attempt == 1:
+            return ""
+        return (
+            f"resumed after step {self._done_step}" if self._done_step else "started again from the beginning"
+        )
+
+    def _begin(self, step: int, weights: PolicyWeights | None) -> Played | None:
+        """Begin a step's rollout; returns its episodes at once if an earlier attempt stored them all."""
+        context = self._context
+        if context.lease.attempt > 1:
+            stored = self._rollout.stored(step)
+            if stored is not None:
+                return stored
+        with context.clock.part("publish"):
+            self._publish(step - 1, weights or context.learner.weights(context.job_id))
+        with context.clock.part("post"):
+            self._rollout.begin(step)
+        return None
+
+    def _step(self, step: int, played: Played) -> Played | None:
+        """Learn from a step's episodes, begin the next step, and record this one while that is played."""
+        context, spec = self._context, self._context.spec
+        self._refuse_too_many_failures(step, played)
+        learned = learn(context, step, played)
+        with context.clock.part("weights"):
+            weights = context.learner.weights(context.job_id)
+        self._check_replay(step, weights)
+        last = step == spec.steps
+        following = None if last else self._begin(step + 1, weights)
+        if last:
+            self._publish(step, weights)
+        seconds = context.clock.lap()
+        with context.clock.part("record"):
+            self._record(step, played, learned, weights, seconds)
+        self._done_step = step
+        if step % spec.checkpoint_every == 0 and not last:
+            with context.clock.part("checkpoint"):
+                self._save_what_is_done()
+        return following
+
+    def _refuse_too_many_failures(self, step: int, played: Played) -> None:
+        context, spec = self._context, self._context.spec
+        warnings = failure_warnings(played, step)
+        if not warnings:
+            return
+        context.store.append_events(context.lease, list(warnings))
+        counted = statistics(played)
+        if counted.failed_episodes > spec.max_failed_fraction * counted.episodes:
+            worst = warnings[0]
+            raise TooManyFailedEpisodesError(
+                f"{counted.failed_episodes} of the {counted.episodes} episodes of step {step} failed, most "
+                f"often with {worst.name} ({worst.count} times): {_last_line(worst.message)}",
+                hint="mend the environment (warnings hold the tracebacks) or raise max_failed_fraction",
+                field="max_failed_fraction",
+            )
+
+    def _publish(self, version: int, weights: PolicyWeights) -> None:
+        context = self._context
+        context.engine.publish(context.job_id, version, weights)
+        loaded = context.engine.loaded().get(context.job_id)
+        if loaded != version:
+            raise ParityError(
+                f"version {version} of the policy was published, but the engine holds {loaded}",
+                hint="report this with the job's log",
+            )
+
+    def _record(
+        self, step: int, played: Played, learned: Learned, weights: PolicyWeights, seconds: StepSeconds
+    ) -> None:
+        """Write the step down; only then the results of the next one are acknowledged."""
+        context, spec = self._context, self._context.spec
+        counted = statistics(played)
+        event = StepEvent(
+            step=step,
+            steps=spec.steps,
+            policy_version=step,
+            reward_mean=counted.reward_mean,
+            reward_std=counted.reward_std,
+            loss=learned.loss,
+            episodes=counted.episodes,
+            failed_episodes=counted.failed_episodes,
+            stop_reasons=counted.stop_reasons,
+            sampled_tokens=counted.sampled_tokens,
+            turns=counted.turns,
+            tokens_per_second=counted.sampled_tokens / max(seconds.step, 1e-9),
+            step_seconds=seconds.step,
+            sampling_seconds=seconds.sampling,
+            learning_seconds=seconds.learning,
+            seconds_left=context.clock.expected(spec.steps - step),
+            metrics={**learned.metrics, **counted.environment_metrics, **seconds.parts},
+        )
+        context.store.record_step(context.lease, event, weights_sha256(weights))
+        context.boards.step_recorded(context.job_id, step)
+        context.store.append_events(context.lease, list(episodes_to_read(played, step)))
+
+    def _check_replay(self, step: int, weights: PolicyWeights) -> None:
+        """Drop the stored episodes after `step` if they were sampled by other weights than it has now."""
+        context = self._context
+        if context.lease.attempt == 1:
+            return
+        known = context.store.version_sha256(context.job_id, step)
+        if known is None or known == weights_sha256(weights):
+            return
+        dropped = context.store.discard_episodes(context.lease, from_step=step + 1)
+        context.store.append_event(
+            context.lease,
+            WarningEvent(
+                name="replay_differs",
+                message=f"repeating step {step} gave other weights than the first time (another machine or "
+                f"thread count?); {dropped} stored episodes of later steps were dropped and are played again",
+                step=step,
+            ),
+        )
+
+    def _save_what_is_done(self) -> None:
+        if self._done_step > self._saved_step:
+            checkpointing.save(self._context, self._done_step)
+            self._saved_step = self._done_step
+
+    def _end(self, state: JobState, error: TinkerGymError) -> None:
+        context = self._context
+        view = None if state is JobState.CANCELLED else ErrorView.model_validate(error.to_wire())
+        self._quietly(lambda: context.store.discard_episodes(context.lease, from_step=0))
+        self._quietly(lambda: context.store.set_state(context.lease, state, str(error), view))
+
+    def _quietly(self, act: Callable[[], object]) -> None:
+        """Do one of the last things of a job; if it fails too, the log has it and the lease runs out."""
+        try:
+            act()
+        except Exception:
+            _log.exception("job %s: the end was not orderly", self._context.job_id)
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rsplit("\n", 1)[-1]

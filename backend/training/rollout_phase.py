@@ -1,0 +1,82 @@
+"""The rollout of a step: its episodes go on the board, and somebody plays them.
+
+Everything between "the policy is published" and "all results are durable", with what can go wrong there:
+workers that vanish, clients that fall silent, steps that must be played again.
+"""
+
+from __future__ import annotations
+
+from backend.training.episode_requests import step_requests
+from backend.training.job_context import JobContext
+from backend.training.step_report import Played
+from tinkergym.wire import JobState, WarningEvent
+
+_LOOK_SECONDS = 0.5
+"""How often a waiting job looks whether its client still lives."""
+
+
+class RolloutPhase:
+    """One job's use of its episode board. `begin` a step, then `finish` it."""
+
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
+        self._waiting_for_client = False
+
+    def stored(self, step: int) -> Played | None:
+        """Return the step's episodes if all of them were stored by an earlier attempt, in index order."""
+        context = self._context
+        results = {result.episode_id: result for result in context.store.episodes(context.job_id, step)}
+        requests = step_requests(context.job_id, context.spec, step)
+        if any(request.episode_id not in results for request in requests):
+            return None
+        return [(request, results[request.episode_id]) for request in requests]
+
+    def begin(self, step: int) -> None:
+        """Put the step's episodes on the board, but for those that are stored already."""
+        context = self._context
+        if context.lease.spec.deterministic:
+            # Lockstep batches depend on who plays along, so a step that was begun is played again as a whole.
+            context.store.discard_episodes(context.lease, from_step=step)
+            done = []
+        else:
+            done = context.store.episodes(context.job_id, step) if context.lease.attempt > 1 else []
+        context.boards.post(context.job_id, step, step_requests(context.job_id, context.spec, step), done)
+
+    def finish(self, step: int) -> Played:
+        """Wait for the step's results, and return them in index order.
+
+        Raises:
+            JobCancelledError: And what else `JobControl.check` raises.
+        """
+        context = self._context
+        while True:
+            outcome = context.boards.wait(context.job_id, _LOOK_SECONDS)
+            context.control.check()
+            self._look_for_client()
+            if outcome == "done":
+                return context.boards.results(context.job_id)
+            if outcome == "broken":
+                self._play_again(step)
+
+    def _play_again(self, step: int) -> None:
+        context = self._context
+        warning = WarningEvent(
+            name="lockstep_broken",
+            message=f"the worker that played step {step} was lost; the step is played again as a whole",
+            step=step,
+        )
+        context.store.append_event(context.lease, warning)
+        self.begin(step)
+
+    def _look_for_client(self) -> None:
+        context = self._context
+        if context.spec.rollout == "server":
+            return
+        silent = context.boards.silent_seconds(context.job_id) > context.spec.client_timeout_seconds
+        if silent == self._waiting_for_client:
+            return
+        self._waiting_for_client = silent
+        state = JobState.WAITING_FOR_CLIENT if silent else JobState.RUNNING
+        reason = "no worker of the client is heard from; attach to the job to go on" if silent else ""
+        context.store.set_state(context.lease, state, reason)
+        context.boards.set_state(context.job_id, state)

@@ -1,0 +1,27 @@
+"""The learning rate of each step: pure arithmetic on the job's settings."""
+
+from __future__ import annotations
+
+import math
+
+from tinkergym.wire import GRPO
+
+
+def learning_rate(algorithm: GRPO, step: int, steps: int) -> float:
+    """Return the rate of train step `step` (the first is 1) out of `steps`.
+
+    Warm-up climbs in equal parts to the full rate at step `warmup_steps + 1`; from there `linear` and
+    `cosine` fall so that the step after the last would have rate 0: every step of the job moves the weights.
+    """
+    warmup = algorithm.warmup_steps
+    if step <= warmup:
+        return algorithm.learning_rate * step / (warmup + 1)
+    progress = (step - 1 - warmup) / max(1, steps - warmup)
+    match algorithm.lr_schedule:
+        case "constant":
+            factor = 1.0
+        case "linear":
+            factor = 1.0 - progress
+        case "cosine":
+            factor = 0.5 * (1.0 + math.cos(math.pi * progress))
+    return algorithm.learning_rate * factor

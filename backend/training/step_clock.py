@@ -1,0 +1,63 @@
+"""Where a step's seconds go: wall time, the engine's and the learner's work, and the parts in between."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSeconds:
+    """One step's time, from the moment its episodes could be leased until those of the next could."""
+
+    step: float
+    sampling: float
+    learning: float
+    parts: dict[str, float]
+    """`time/<part>`; what runs while the next episodes are played belongs to the step in which it runs."""
+
+
+class StepClock:
+    """Measures one job's steps, back to back: what one leaves out, the next contains."""
+
+    def __init__(
+        self,
+        sampling_busy: Callable[[], float],
+        learning_busy: Callable[[], float],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Each function returns seconds that grow monotonically."""
+        self._clock, self._sampling_busy, self._learning_busy = clock, sampling_busy, learning_busy
+        self._parts: dict[str, float] = defaultdict(float)
+        self._mark = self._now()
+        self._recent: list[float] = []
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Count what the block takes as `time/<name>`."""
+        begun = self._clock()
+        try:
+            yield
+        finally:
+            self._parts[name] += self._clock() - begun
+
+    def lap(self) -> StepSeconds:
+        """End this step and begin the next."""
+        now = self._now()
+        wall, sampling, learning = (after - before for before, after in zip(self._mark, now, strict=True))
+        parts = {f"time/{name}": seconds for name, seconds in self._parts.items()}
+        self._mark = now
+        self._parts.clear()
+        self._recent = [*self._recent[-9:], wall]
+        return StepSeconds(step=wall, sampling=sampling, learning=learning, parts=parts)
+
+    def expected(self, steps: int) -> float:
+        """Return how long `steps` more will take, if they go like the last ten."""
+        return steps * sum(self._recent) / max(1, len(self._recent))
+
+    def _now(self) -> tuple[float, float, float]:
+        return self._clock(), self._sampling_busy(), self._learning_busy()

@@ -1,0 +1,102 @@
+"""What a finished step tells the user: numbers, an episode to read, and what went wrong. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tinkergym.loop.trajectory import Trajectory
+from tinkergym.wire import EpisodeEvent, EpisodeRequest, EpisodeResult, WarningEvent
+
+Played = Sequence[tuple[EpisodeRequest, EpisodeResult]]
+"""A step's episodes in index order."""
+
+_WARNINGS_PER_STEP = 5
+_LONGEST_TEXT = 4000
+"""Characters of a traceback or of one message of a transcript that an event carries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeStatistics:
+    """What can be counted in a step's episodes; means are over the completed ones."""
+
+    episodes: int
+    failed_episodes: int
+    reward_mean: float
+    reward_std: float
+    stop_reasons: dict[str, int]
+    sampled_tokens: int
+    turns: int
+    environment_metrics: dict[str, float]
+    """`env/<name>`: the mean over episodes of each episode's sum of that metric."""
+
+
+def statistics(played: Played) -> EpisodeStatistics:
+    """Count."""
+    trajectories = [result.trajectory for _, result in played]
+    completed = [trajectory for trajectory in trajectories if trajectory.completed]
+    returns = np.asarray([trajectory.episode_return for trajectory in completed], dtype=np.float64)
+    return EpisodeStatistics(
+        episodes=len(trajectories),
+        failed_episodes=len(trajectories) - len(completed),
+        reward_mean=float(returns.mean()) if len(returns) else 0.0,
+        reward_std=float(returns.std()) if len(returns) else 0.0,
+        stop_reasons=dict(sorted(Counter(str(t.stop_reason.value) for t in trajectories).items())),
+        sampled_tokens=sum(trajectory.sampled_tokens for trajectory in trajectories),
+        turns=sum(len(trajectory.turns) for trajectory in trajectories),
+        environment_metrics=_environment_metrics(completed),
+    )
+
+
+def _environment_metrics(completed: Iterable[Trajectory]) -> dict[str, float]:
+    sums: dict[str, list[float]] = defaultdict(list)
+    for trajectory in completed:
+        of_episode: dict[str, float] = defaultdict(float)
+        for turn in trajectory.turns:
+            for name, value in turn.metrics.items():
+                of_episode[name] += value
+        for name, total in of_episode.items():
+            sums[name].append(total)
+    return {f"env/{name}": float(np.mean(values)) for name, values in sorted(sums.items())}
+
+
+def failure_warnings(played: Played, step: int) -> list[WarningEvent]:
+    """Return one warning per kind of failure, the commonest first, each with a traceback if there is one."""
+    kinds: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for _, result in played:
+        trajectory = result.trajectory
+        if not trajectory.completed:
+            # Tracebacks of one fault differ in their numbers at most in the last line.
+            last_line = trajectory.error.strip().rsplit("\n", 1)[-1]
+            kinds[(trajectory.stop_reason.value, last_line)].append(trajectory.error)
+    commonest = sorted(kinds.items(), key=lambda kind: -len(kind[1]))
+    return [
+        WarningEvent(name=name, message=errors[0][-_LONGEST_TEXT:], count=len(errors), step=step)
+        for (name, _), errors in commonest[:_WARNINGS_PER_STEP]
+    ]
+
+
+def episodes_to_read(played: Played, step: int) -> list[EpisodeEvent]:
+    """Return the best and the worst completed episode of a step; one, if all are equal."""
+    completed = [(request, result) for request, result in played if result.trajectory.completed]
+    if not completed:
+        return []
+    best = max(completed, key=lambda pair: pair[1].trajectory.episode_return)
+    worst = min(completed, key=lambda pair: pair[1].trajectory.episode_return)
+    chosen = (
+        [best] if best[1].trajectory.episode_return == worst[1].trajectory.episode_return else [best, worst]
+    )
+    return [
+        EpisodeEvent(
+            step=step,
+            episode_id=request.episode_id,
+            seed=request.seed,
+            stop_reason=result.trajectory.stop_reason.value,
+            episode_return=result.trajectory.episode_return,
+            transcript=[(role, text[:_LONGEST_TEXT]) for role, text in result.trajectory.transcript],
+        )
+        for request, result in chosen
+    ]
