@@ -43,7 +43,7 @@ class GatewayLimits(Settings):
     """Largest request body; a larger one is answered with 413 and never held in memory."""
     request_seconds: float = Field(30.0, gt=0)
     """For the head of a request to arrive, and again for its body."""
-    job_check_seconds: float = Field(30.0, gt=0)
+    job_check_seconds: float = Field(15.0, gt=0)
     """For an installed environment to be made and reset when a job is submitted."""
     job_checks_at_once: int = Field(2, ge=1)
     """Each is a process of its own."""

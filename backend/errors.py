@@ -15,3 +15,9 @@ class ConfigError(TinkerGymError):
 
 class StartError(TinkerGymError):
     """The service cannot start on this machine as it is: port taken, folder not writable, already running."""
+
+
+class RequestTimeoutError(TinkerGymError):
+    """A request was begun and then not sent to its end."""
+
+    http_status = 408

@@ -1,0 +1,43 @@
+"""`python -m backend.gateway FD`: serve HTTP on the socket that the supervisor opened as descriptor FD."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+import time
+
+from backend.config import ServiceConfig
+from backend.gateway.app import create_app
+from backend.gateway.event_tail import EventTail
+from backend.gateway.models import FileCatalog
+from backend.gateway.parts import GatewayParts
+from backend.gateway.pool_proxy import PoolProxy
+from backend.gateway.preflight import Preflight
+from backend.gateway.server import serve_on
+from backend.store.store import Store
+
+
+def main() -> None:
+    """Serve until a signal comes."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    # One line per request to a pool is too much.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    config = ServiceConfig.from_environment()
+    store = Store.open(config.store_url)
+    catalog = FileCatalog(config)
+    parts = GatewayParts(
+        config=config,
+        store=store,
+        catalog=catalog,
+        job_check=Preflight(catalog, config.limits),
+        proxy=PoolProxy(),
+        tail=EventTail(store),
+        clock=time.time,
+    )
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    serve_on(listener, create_app(parts), config.limits.request_seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Every refusal in one format: `{"error": {type, message, hint, field}}`, with the error's own status."""
+
+from __future__ import annotations
+
+import logging
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from tinkergym.errors import (
+    AuthenticationError,
+    InternalServiceError,
+    InvalidRequestError,
+    NotFoundError,
+    ServiceUnavailableError,
+    TinkerGymError,
+)
+
+_log = logging.getLogger(__name__)
+
+
+def error_response(error: TinkerGymError) -> JSONResponse:
+    """Return the answer that carries `error` to the client."""
+    headers = {}
+    if isinstance(error, ServiceUnavailableError):
+        headers["Retry-After"] = "1"
+    if isinstance(error, AuthenticationError):
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse({"error": error.to_wire()}, status_code=error.http_status, headers=headers)
+
+
+def install(app: FastAPI) -> None:
+    """Make the application answer all errors in our format."""
+    app.add_exception_handler(TinkerGymError, _ours)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+async def _ours(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, TinkerGymError)
+    return error_response(error)
+
+
+async def _invalid(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    return error_response(InvalidRequestError(str(first["msg"]), field=str(first["loc"][-1])))
+
+
+async def _http(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    asked = f"{request.method} {request.url.path}"
+    if error.status_code == 404:
+        return error_response(NotFoundError(f"there is no route {asked}", hint="see /v1/openapi.json"))
+    refusal = InvalidRequestError(f"{asked}: {error.detail}", hint="see /v1/openapi.json")
+    response = error_response(refusal)
+    response.status_code = error.status_code
+    return response
+
+
+async def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    # The traceback goes to the log, not to the client: it may show another tenant's data.
+    _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return error_response(
+        InternalServiceError(f"the gateway failed at {request.method} {request.url.path}", hint="see its log")
+    )

@@ -1,0 +1,39 @@
+"""The gateway's application: routes, guards and errors put together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from backend.gateway import answers, routes_events, routes_jobs, routes_rollout, routes_service
+from backend.gateway.guards import BodyGuard
+from backend.gateway.parts import GatewayParts
+
+
+def create_app(parts: GatewayParts) -> FastAPI:
+    """Build the application over `parts`, which it closes when it shuts down."""
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await parts.tail.close()
+        await parts.proxy.close()
+
+    app = FastAPI(
+        title="tinkergym",
+        openapi_url="/v1/openapi.json",
+        # Their pages load scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        # A path with a slash too many is unknown, not a redirect to who knows which host.
+        redirect_slashes=False,
+    )
+    app.state.parts = parts
+    for module in (routes_jobs, routes_events, routes_rollout, routes_service):
+        app.include_router(module.router)
+    answers.install(app)
+    app.add_middleware(BodyGuard, limits=parts.config.limits)
+    return app

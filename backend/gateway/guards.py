@@ -1,0 +1,113 @@
+"""Keeps a request's body small and punctual, whatever its sender does.
+
+As plain ASGI, around everything else. A body is checked while it arrives: one that is too large or too slow
+is refused in the middle and never held in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from backend.config import GatewayLimits
+from backend.errors import RequestTimeoutError
+from backend.gateway.answers import error_response
+from tinkergym.errors import PayloadTooLargeError, TinkerGymError
+
+_SLOWEST_BYTES_PER_SECOND = 32 * 1024
+"""A large body has `request_seconds` and the time that it takes at this speed."""
+
+_LINGER_SECONDS = 10.0
+_LINGER_PAUSE_SECONDS = 0.5
+_LINGER_BYTES = 2**30
+"""How long, with what pauses and how much a refused sender may go on until it reads its answer."""
+
+
+class BodyGuard:
+    """Wraps an application."""
+
+    def __init__(self, app: ASGIApp, limits: GatewayLimits) -> None:
+        self._app = app
+        self._limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        announced = int(headers.get(b"content-length", b"0"))
+        empty = announced == 0 and b"transfer-encoding" not in headers
+        body = _Body(receive, send, self._limits, complete=empty)
+        if announced > self._limits.body_bytes:
+            await error_response(body.too_large())(scope, body.receive, body.send)
+        else:
+            await self._app(scope, body.receive, body.send)
+
+
+class _Body:
+    """One request's way in and out."""
+
+    def __init__(self, receive: Receive, send: Send, limits: GatewayLimits, *, complete: bool) -> None:
+        self._receive = receive
+        self._send = send
+        self._limits = limits
+        self._got = 0
+        self._complete = complete
+        self._began: float | None = None
+
+    def too_large(self) -> TinkerGymError:
+        return PayloadTooLargeError(
+            f"the request's body is over {self._limits.body_bytes} bytes",
+            hint="send less at once, or let the operator raise limits.body_bytes",
+        )
+
+    async def receive(self) -> Message:
+        if self._complete:
+            return await self._receive()  # perhaps a long wait for the client to hang up
+        loop = asyncio.get_running_loop()
+        if self._began is None:
+            self._began = loop.time()
+        allowed = self._limits.request_seconds + self._got / _SLOWEST_BYTES_PER_SECOND
+        try:
+            async with asyncio.timeout_at(self._began + allowed):
+                message = await self._receive()
+        except TimeoutError:
+            raise RequestTimeoutError(
+                f"the request's body did not arrive within {allowed:.0f} s ({self._got} bytes came)",
+                hint="send it again",
+            ) from None
+        self._note(message)
+        if self._got > self._limits.body_bytes:
+            raise self.too_large()
+        return message
+
+    async def send(self, message: Message) -> None:
+        if self._complete:
+            await self._send(message)
+        elif message["type"] == "http.response.start":
+            # What is left of the body must not be taken for the next request.
+            headers = [*message.get("headers", []), (b"connection", b"close")]
+            await self._send({**message, "headers": headers})
+        elif message.get("more_body"):
+            await self._send(message)
+        else:
+            await self._send({**message, "more_body": True})
+            await self._drain()
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _drain(self) -> None:
+        """Read on and throw away: to close now would take the answer from a client that still sends."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_SECONDS):
+                while not self._complete and self._got < _LINGER_BYTES:
+                    self._note(await asyncio.wait_for(self._receive(), _LINGER_PAUSE_SECONDS))
+
+    def _note(self, message: Message) -> None:
+        if message["type"] == "http.request":
+            self._got += len(message.get("body", b""))
+            self._complete = not message.get("more_body", False)
+        else:
+            self._complete = True

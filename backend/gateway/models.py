@@ -1,0 +1,51 @@
+"""The models that the operator offers, read from their files without loading a weight."""
+
+from __future__ import annotations
+
+import threading
+
+from backend.config import ServiceConfig
+from backend.rollout.models import load_renderer_bundle, read_model_facts, resolve_model
+from tinkergym.errors import TinkerGymError
+from tinkergym.wire import ModelView, RendererBundle
+
+
+class FileCatalog:
+    """Implements `ModelCatalog` over model directories."""
+
+    def __init__(self, config: ServiceConfig) -> None:
+        self._config = config
+        self._lock = threading.Lock()
+        # By name, with the time of the tokenizer's last change: an operator may exchange a model in place.
+        self._bundles: dict[str, tuple[int, RendererBundle]] = {}
+
+    def listed(self) -> list[ModelView]:
+        """Return the models that are offered by name; one that cannot be read says so in its description."""
+        return [self._view(name) for name in sorted(self._config.models)]
+
+    def renderer(self, model: str) -> RendererBundle:
+        """Return what turns messages into the model's token ids.
+
+        Raises:
+            UnknownModelError: The service does not offer the model, or it cannot be read.
+        """
+        directory = resolve_model(model, self._config.models, allow_any=self._config.allow_any_model)
+        tokenizer = directory / "tokenizer.json"
+        changed = tokenizer.stat().st_mtime_ns if tokenizer.is_file() else 0
+        with self._lock:
+            known = self._bundles.get(model)
+            if known is None or known[0] != changed:
+                known = self._bundles[model] = changed, load_renderer_bundle(model, directory)
+            return known[1]
+
+    def _view(self, name: str) -> ModelView:
+        try:
+            facts = read_model_facts(resolve_model(name, {name: self._config.models[name]}))
+        except TinkerGymError as error:
+            return ModelView(name=name, context_length=0, description=f"cannot be used: {error}")
+        return ModelView(
+            name=name,
+            parameters=facts.parameters,
+            context_length=facts.context_length,
+            description=facts.architecture,
+        )

@@ -1,0 +1,63 @@
+"""What the gateway is made of. `__main__` hands it the real things, a test hands it scripted ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from fastapi import Request
+
+from backend.config import ServiceConfig
+from backend.gateway.event_tail import EventTail
+from backend.gateway.pool_proxy import PoolProxy
+from backend.store.store import Store
+from tinkergym.wire import JobSpec, ModelView, RendererBundle
+
+
+class ModelCatalog(Protocol):
+    """Which models the service offers."""
+
+    def listed(self) -> list[ModelView]:
+        """Return the models that are offered by name."""
+        ...
+
+    def renderer(self, model: str) -> RendererBundle:
+        """Return what turns messages into the model's token ids.
+
+        Raises:
+            UnknownModelError: The service does not offer the model, or it cannot be read.
+        """
+        ...
+
+
+class JobCheck(Protocol):
+    """Looks for what would make a job fail, before it exists."""
+
+    def check(self, spec: JobSpec) -> dict[str, str]:
+        """Return the versions of the packs that the job will use.
+
+        Raises:
+            InvalidRequestError: The job cannot run; says why and what to do.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayParts:
+    """Everything that the routes use."""
+
+    config: ServiceConfig
+    store: Store
+    catalog: ModelCatalog
+    job_check: JobCheck
+    proxy: PoolProxy
+    tail: EventTail
+    clock: Callable[[], float]
+    """Unix seconds."""
+
+
+def parts_of(request: Request) -> GatewayParts:
+    """Return the parts of the application that serves this request."""
+    parts: GatewayParts = request.app.state.parts
+    return parts

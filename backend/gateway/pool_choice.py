@@ -1,0 +1,55 @@
+"""Which pool answers: the one that runs the job, else any that has the model, else one that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from backend.gateway.parts import GatewayParts
+from backend.store.store import PoolRecord, TenantStore
+from tinkergym.errors import NotFoundError, ServiceUnavailableError
+from tinkergym.wire import JobView
+
+
+def pool_of_job(parts: GatewayParts, tenant: TenantStore, job: JobView) -> PoolRecord | None:
+    """Return the pool that runs the job at the moment, if one does."""
+    worker_id = tenant.worker_of(job.job_id)
+    pools = parts.store.service().pools(parts.clock(), max_age=parts.config.lease_seconds)
+    return next((pool for pool in pools if pool.pool_id == worker_id), None)
+
+
+def pools_of_policies(
+    parts: GatewayParts, tenant: TenantStore, policies: Iterable[str]
+) -> dict[str, PoolRecord]:
+    """Return for each policy (a job of this tenant, or a model's name) the pool that samples it.
+
+    Raises:
+        NotFoundError: One is neither a job of this tenant nor a model of the service.
+        ServiceUnavailableError: A pool has to be started first; that was asked for.
+    """
+    service = parts.store.service()
+    pools = service.pools(parts.clock(), max_age=parts.config.lease_seconds)
+    chosen = {}
+    for policy in policies:
+        model, worker_id = _whose(parts, tenant, policy)
+        able = [pool for pool in pools if pool.model == model]
+        if not able:
+            service.want_pool(model, parts.clock())
+            raise ServiceUnavailableError(
+                f"no worker has the model {model!r} loaded; one is being started",
+                hint="try again in a moment",
+            )
+        chosen[policy] = next((pool for pool in able if pool.pool_id == worker_id), able[0])
+    return chosen
+
+
+def _whose(parts: GatewayParts, tenant: TenantStore, policy: str) -> tuple[str, str | None]:
+    try:
+        return tenant.get_job(policy).spec.model, tenant.worker_of(policy)
+    except NotFoundError:
+        if policy in parts.config.models:
+            return policy, None
+    raise NotFoundError(
+        f"{policy!r} is neither a job of yours nor a model of this service",
+        hint="`tinkergym jobs` lists your jobs, GET /v1/models the models",
+        field="policy",
+    )

@@ -1,0 +1,132 @@
+"""What would make a job fail at its first step, found before it is accepted.
+
+A pack is foreign code: it is made and reset in a process of its own, which may crash or hang as it likes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass
+
+from backend.config import CONFIG_VARIABLE, GatewayLimits
+from backend.gateway.parts import ModelCatalog
+from tinkergym.errors import InvalidEnvironmentError, PromptTooLongError, ServiceUnavailableError, from_wire
+from tinkergym.wire import JobSpec, RendererBundle
+
+_REMEMBERED = 256
+_LAST_WORDS = 1500
+"""Characters of a crashed check's output that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    prompt_tokens: int
+    packs: dict[str, str]
+
+
+class Preflight:
+    """Implements `JobCheck`."""
+
+    def __init__(self, catalog: ModelCatalog, limits: GatewayLimits) -> None:
+        self._catalog = catalog
+        self._limits = limits
+        self._turns = threading.BoundedSemaphore(limits.job_checks_at_once)
+        self._lock = threading.Lock()
+        # Good news only: what failed may have been repaired since.
+        self._known: OrderedDict[tuple[str, ...], _Probe] = OrderedDict()
+
+    def check(self, spec: JobSpec) -> dict[str, str]:
+        """Return the versions of the packs that the job will use.
+
+        Raises:
+            InvalidRequestError: The model or the environment is unknown, the environment cannot be started,
+                or its first prompt and an answer do not fit into the model's context.
+        """
+        bundle = self._catalog.renderer(spec.model)
+        # The environment of another rollout is a class in the client; its id is only a name.
+        probe = self._probe(spec, bundle) if spec.rollout == "server" else _Probe(1, {})
+        if probe.prompt_tokens + spec.sampling.max_turn_tokens > bundle.context_length:
+            raise PromptTooLongError(
+                f"a first prompt of {probe.prompt_tokens} tokens and an answer of up to "
+                f"{spec.sampling.max_turn_tokens} do not fit into the {bundle.context_length} tokens of "
+                f"{spec.model!r}",
+                hint="lower max_turn_tokens, shorten the prompt, or choose a model with a longer context",
+                field="sampling.max_turn_tokens",
+            )
+        return probe.packs
+
+    def _probe(self, spec: JobSpec, bundle: RendererBundle) -> _Probe:
+        key = (spec.environment.model_dump_json(), bundle.sha256, json.dumps(spec.system_prompt))
+        with self._lock:
+            if key in self._known:
+                self._known.move_to_end(key)
+                return self._known[key]
+        if not self._turns.acquire(timeout=self._limits.job_check_seconds):
+            raise ServiceUnavailableError("many jobs are being checked at the moment", hint="try again")
+        try:
+            probe = self._run(spec, bundle)
+        finally:
+            self._turns.release()
+        with self._lock:
+            self._known[key] = probe
+            while len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+        return probe
+
+    def _run(self, spec: JobSpec, bundle: RendererBundle) -> _Probe:
+        question = {
+            "environment": spec.environment.model_dump(),
+            "system_prompt": spec.system_prompt,
+            "bundle": bundle.model_dump(),
+        }
+        environ = {key: value for key, value in os.environ.items() if key != CONFIG_VARIABLE}
+        child = subprocess.Popen(
+            [sys.executable, "-m", "backend.gateway.preflight_child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environ,
+            start_new_session=True,
+        )
+        try:
+            out, err = child.communicate(
+                json.dumps(question).encode(), timeout=self._limits.job_check_seconds
+            )
+        except subprocess.TimeoutExpired:
+            raise InvalidEnvironmentError(
+                f"{spec.environment.id} was not made and reset within {self._limits.job_check_seconds:g} s",
+                hint="look for a download, a deadlock or an endless loop in its constructor and reset",
+                field="environment",
+            ) from None
+        finally:
+            _kill_group(child)
+        try:
+            answer = json.loads(out)
+        except ValueError:
+            words = err.decode("utf-8", "replace")[-_LAST_WORDS:].strip()
+            raise InvalidEnvironmentError(
+                f"{spec.environment.id} ended its process ({child.returncode}): {words or 'no last words'}",
+                hint="run it by hand with tinkergym.make(...).reset(seed=0)",
+                field="environment",
+            ) from None
+        if "error" in answer:
+            raise from_wire(answer["error"])
+        return _Probe(answer["prompt_tokens"], answer["packs"])
+
+
+def _kill_group(child: subprocess.Popen[bytes]) -> None:
+    """End the child and whatever it started in its session."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.kill()
+    child.wait()
+    for pipe in (child.stdin, child.stdout, child.stderr):
+        if pipe is not None:
+            pipe.close()

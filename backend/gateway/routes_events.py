@@ -1,0 +1,69 @@
+"""A job's log as server-sent events, resumable with `Last-Event-ID`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Request
+from fastapi.responses import StreamingResponse
+from starlette.concurrency import run_in_threadpool
+
+from backend.gateway.bodies import Tenant
+from backend.gateway.event_tail import EventTail
+from backend.gateway.parts import parts_of
+from backend.store.store import TenantStore
+from tinkergym.errors import InvalidRequestError
+from tinkergym.wire import Event, StateEvent
+
+HEARTBEAT_SECONDS = 10.0
+"""Without events, a comment this often, so that both sides notice a dead connection."""
+
+_PAGE = 500
+
+router = APIRouter(prefix="/v1/jobs")
+
+
+@router.get("/{job_id}/events", response_class=StreamingResponse)
+async def stream_events(
+    request: Request, tenant: Tenant, job_id: str, last_event_id: Annotated[str, Header()] = ""
+) -> StreamingResponse:
+    """Stream what happened after `Last-Event-ID`, and what happens, until the job's final state."""
+    if last_event_id and not (last_event_id.isascii() and last_event_id.isdigit()):
+        raise InvalidRequestError(
+            f"Last-Event-ID must be the number of an event, not {last_event_id[:40]!r}", field="Last-Event-ID"
+        )
+    after = min(int(last_event_id or 0), 2**62)
+    # Here, so that a job that is not there is a 404 and not a stream that breaks off.
+    await run_in_threadpool(tenant.get_job, job_id)
+    return StreamingResponse(
+        _stream(tenant, parts_of(request).tail, job_id, after),
+        media_type="text/event-stream",
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    )
+
+
+async def _stream(tenant: TenantStore, tail: EventTail, job_id: str, after: int) -> AsyncIterator[str]:
+    with tail.watch(job_id) as news:
+        while True:
+            try:
+                await asyncio.wait_for(news.wait(), HEARTBEAT_SECONDS)
+            except TimeoutError:
+                yield ": still here\n\n"
+            news.clear()
+            events = await run_in_threadpool(tenant.events_after, job_id, after, _PAGE)
+            if events:
+                yield "".join(_frame(event) for event in events)
+                after = events[-1].seq
+                if len(events) == _PAGE:
+                    news.set()
+                body = events[-1].body
+                if isinstance(body, StateEvent) and body.state.final:
+                    return
+            elif (await run_in_threadpool(tenant.get_job, job_id)).state.final:
+                return  # the client has seen the end already
+
+
+def _frame(event: Event) -> str:
+    return f"id: {event.seq}\nevent: {event.body.type}\ndata: {event.model_dump_json()}\n\n"

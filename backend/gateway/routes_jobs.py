@@ -1,0 +1,81 @@
+"""Jobs: submit, list, show, cancel; and the checkpoints that they leave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import FileResponse
+
+from backend.gateway.bodies import JsonObject, Tenant, describes
+from backend.gateway.parts import parts_of
+from tinkergym.errors import NotFoundError
+from tinkergym.spec_errors import parse_spec
+from tinkergym.wire import CheckpointView, JobSpec, JobView, WireModel
+
+router = APIRouter(prefix="/v1/jobs")
+
+
+class JobList(WireModel):
+    """A page of jobs, newest first."""
+
+    jobs: list[JobView]
+
+
+class CheckpointList(WireModel):
+    """A job's checkpoints, oldest first."""
+
+    checkpoints: list[CheckpointView]
+
+
+@router.post("", status_code=201, openapi_extra=describes(JobSpec))
+def create_job(
+    request: Request,
+    tenant: Tenant,
+    settings: JsonObject,
+    idempotency_key: Annotated[str, Header(max_length=200)] = "",
+) -> JobView:
+    """Check a job in every way that needs no training, and queue it."""
+    spec = parse_spec(settings)
+    packs = parts_of(request).job_check.check(spec)
+    return tenant.create_job(spec, packs, idempotency_key)
+
+
+@router.get("")
+def list_jobs(tenant: Tenant, limit: Annotated[int, Query(ge=1, le=500)] = 50, before: str = "") -> JobList:
+    """List jobs, newest first, from the one before `before` on."""
+    return JobList(jobs=tenant.list_jobs(limit, before))
+
+
+@router.get("/{job_id}")
+def show_job(tenant: Tenant, job_id: str) -> JobView:
+    """Show one job."""
+    return tenant.get_job(job_id)
+
+
+@router.post("/{job_id}/cancel")
+def cancel_job(tenant: Tenant, job_id: str) -> JobView:
+    """Ask for a job's end. A running one ends when its worker next looks; an ended one stays as it is."""
+    return tenant.request_cancel(job_id)
+
+
+@router.get("/{job_id}/checkpoints")
+def list_checkpoints(tenant: Tenant, job_id: str) -> CheckpointList:
+    """List the checkpoints that are still there."""
+    return CheckpointList(checkpoints=tenant.checkpoints(job_id))
+
+
+@router.get("/{job_id}/checkpoints/{step}/files/{name}", response_class=FileResponse)
+def download_file(tenant: Tenant, job_id: str, step: int, name: str) -> FileResponse:
+    """Stream one file of a checkpoint; ranges are served, so a download can be taken up again."""
+    for checkpoint in tenant.checkpoints(job_id):
+        # Only names that the checkpoint's writer listed: a path has no way in.
+        if checkpoint.step == step and name in checkpoint.files:
+            path = Path(checkpoint.path) / name
+            if path.is_file():
+                return FileResponse(path, media_type="application/octet-stream", filename=name)
+    raise NotFoundError(
+        f"job {job_id!r} has no file {name!r} at step {step}",
+        hint="older checkpoints are removed; list those that are there",
+    )

@@ -1,0 +1,52 @@
+"""The service itself: whether it is well, and which models it offers."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+
+from backend.gateway.bodies import Tenant
+from backend.gateway.parts import GatewayParts, parts_of
+from tinkergym import __version__
+from tinkergym.errors import TinkerGymError
+from tinkergym.wire import HealthView, ModelView, RendererBundle, WireModel
+
+router = APIRouter(prefix="/v1")
+
+
+class ModelList(WireModel):
+    """The models that the service offers by name."""
+
+    models: list[ModelView]
+
+
+@router.get("/health")
+def health(request: Request) -> HealthView:
+    """Say whether the service answers, and what it waits for. Needs no key."""
+    waiting_for = _missing(parts_of(request))
+    return HealthView(
+        status="degraded" if waiting_for else "ok", version=__version__, waiting_for=waiting_for
+    )
+
+
+@router.get("/models")
+def list_models(request: Request, _tenant: Tenant) -> ModelList:
+    """List the models that jobs can name."""
+    return ModelList(models=parts_of(request).catalog.listed())
+
+
+@router.get("/renderer")
+def renderer(request: Request, _tenant: Tenant, model: str) -> RendererBundle:
+    """Return what turns messages into a model's token ids, and back."""
+    return parts_of(request).catalog.renderer(model)
+
+
+def _missing(parts: GatewayParts) -> list[str]:
+    now = parts.clock()
+    service = parts.store.service()
+    try:
+        age = service.parts(now).get("scheduler")
+        alive = {pool.model for pool in service.pools(now, max_age=parts.config.lease_seconds)}
+    except TinkerGymError:
+        return ["database"]
+    missing = [] if age is not None and age <= parts.config.lease_seconds else ["scheduler"]
+    return missing + [f"pool:{model}" for model in parts.config.preload if model not in alive]

@@ -1,0 +1,80 @@
+"""Child processes that end with their parent, and are found again by a mark if they do not."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+MARK_VARIABLE = "TINKERGYM_SERVICE_MARK"
+"""Environment variable that all processes of one service inherit, with its data folder: they are ours."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Let the kernel kill this process when its parent is gone, even by `kill -9` (on Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def start(
+    command: Sequence[str],
+    *,
+    mark: str,
+    log: Path,
+    environment: Mapping[str, str],
+    pass_fds: Sequence[int] = (),
+) -> subprocess.Popen[bytes]:
+    """Start a marked child in a session of its own, which writes what it prints to `log`.
+
+    Call it from the main thread: the kernel takes the end of the starting thread for the parent's.
+    """
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **environment, MARK_VARIABLE: mark, "PYTHONUNBUFFERED": "1"},
+            pass_fds=pass_fds,
+            # A Ctrl-C in the terminal is for the parent, which stops its children in good order.
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - the parent has one thread
+        )
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """Return all living processes that bear the mark, children of children included; never this one."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if (
+                process.pid != os.getpid()
+                and process.status() != psutil.STATUS_ZOMBIE
+                and process.environ().get(MARK_VARIABLE) == mark
+            ):
+                found.append(process)
+    return found
+
+
+def kill_marked(mark: str, seconds: float = 5.0) -> int:
+    """Kill whatever bears the mark until nothing does, for `seconds` at the most; return how many it were."""
+    killed: set[int] = set()
+    deadline = time.monotonic() + seconds
+    # More than once, since a process may have started another while we looked.
+    while (left := marked(mark)) and time.monotonic() < deadline:
+        for process in left:
+            with suppress(psutil.Error):
+                process.kill()
+                killed.add(process.pid)
+        psutil.wait_procs(left, timeout=0.5)
+    return len(killed)

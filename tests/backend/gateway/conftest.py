@@ -1,0 +1,232 @@
+"""A gateway as a user meets it: uvicorn on a real socket, a real store, a pool that is a real tiny server."""
+
+import asyncio
+import json
+import secrets
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import httpx
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, StreamingResponse
+from starlette.routing import Route
+
+from backend.config import GatewayLimits, ServiceConfig
+from backend.gateway.app import create_app
+from backend.gateway.event_tail import EventTail
+from backend.gateway.parts import GatewayParts
+from backend.gateway.pool_proxy import PoolProxy
+from backend.gateway.server import PunctualProtocol
+from backend.store.store import Store
+from tinkergym.errors import UnknownModelError
+from tinkergym.wire import ModelView, RendererBundle
+
+
+class ScriptedCatalog:
+    """One model, `nano`."""
+
+    def listed(self):
+        return [ModelView(name="nano", context_length=1024)]
+
+    def renderer(self, model):
+        if model != "nano":
+            raise UnknownModelError(f"unknown model {model!r}", field="model")
+        return RendererBundle(
+            model="nano",
+            tokenizer_json="{}",
+            chat_template="",
+            stop_ids=[1],
+            context_length=1024,
+            sha256="0" * 64,
+        )
+
+
+@dataclass
+class ScriptedCheck:
+    """Accepts every job, unless told what to raise."""
+
+    refusal: Exception | None = None
+
+    def check(self, spec):
+        if self.refusal:
+            raise self.refusal
+        return {"board": "0.1.0"}
+
+
+@dataclass
+class ScriptedPool:
+    """A pool's endpoint on a Unix socket; remembers what it was asked."""
+
+    socket_path: str
+    token: str = "pool-secret"
+    asked: list = field(default_factory=list)
+    gate: threading.Event = field(default_factory=threading.Event)
+    """The second half of a sample answer waits for it."""
+
+    def app(self):
+        async def sample(request: Request):
+            batch = await self._take(request)
+            if batch is None:
+                return self._refused()
+            ids = [wanted["request_id"] for wanted in batch["requests"]]
+
+            async def lines():
+                for number, request_id in enumerate(ids):
+                    if number:
+                        while not self.gate.is_set():
+                            await asyncio.sleep(0.01)
+                    yield json.dumps({"request_id": request_id, "from": self.token}) + "\n"
+
+            return StreamingResponse(lines(), media_type="application/x-ndjson")
+
+        async def lease(request: Request):
+            body = await self._take(request)
+            if body is None:
+                return self._refused()
+            return JSONResponse({"episodes": [], "lost": body["renew"], "job_state": "running"})
+
+        async def submit(request: Request):
+            body = await self._take(request)
+            if body is None:
+                return self._refused()
+            return JSONResponse({"verdicts": ["accepted"] * len(body["results"])})
+
+        return Starlette(
+            routes=[
+                Route("/sample", sample, methods=["POST"]),
+                Route("/episodes/lease", lease, methods=["POST"]),
+                Route("/episodes/submit", submit, methods=["POST"]),
+            ]
+        )
+
+    async def _take(self, request):
+        if request.headers.get("authorization") != f"Bearer {self.token}":
+            return None
+        body = json.loads(await request.body())
+        self.asked.append((request.url.path, dict(request.query_params), body))
+        return body
+
+    def _refused(self):
+        return JSONResponse(
+            {"error": {"type": "AuthenticationError", "message": "the pool's token is wrong"}},
+            status_code=401,
+        )
+
+
+class Running:
+    """A uvicorn server in a thread."""
+
+    def __init__(self, app, listener, **settings):
+        self.server = uvicorn.Server(
+            uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, **settings)
+        )
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [listener]}, daemon=True)
+        self.thread.start()
+
+    def stop(self):
+        self.server.should_exit = True
+        self.thread.join(timeout=10)
+
+
+@dataclass
+class Gateway:
+    """The running gateway with two tenants that only this test knows."""
+
+    url: str
+    store: Store
+    config: ServiceConfig
+    check: ScriptedCheck
+    tenants: dict[str, str] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
+
+    def client(self, tenant: str = "ada") -> httpx.Client:
+        headers = {"Authorization": f"Bearer {self.keys[tenant]}"} if tenant else {}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=20, trust_env=False)
+
+    def tenant(self, name: str = "ada"):
+        return self.store.tenant(self.tenants[name])
+
+    def connect(self) -> socket.socket:
+        """Return a bare connection, for what no decent client sends."""
+        host, port = self.url.removeprefix("http://").split(":")
+        return socket.create_connection((host, int(port)), timeout=20)
+
+
+@pytest.fixture(scope="session")
+def running_gateway(tmp_path_factory):
+    limits = GatewayLimits(body_bytes=200_000, request_seconds=0.5)
+    data_dir = tmp_path_factory.mktemp("gateway")
+    config = ServiceConfig(data_dir=data_dir, limits=limits, lease_seconds=30)
+    store = Store.open(config.store_url)
+    check = ScriptedCheck()
+    parts = GatewayParts(
+        config=config,
+        store=store,
+        catalog=ScriptedCatalog(),
+        job_check=check,
+        proxy=PoolProxy(),
+        tail=EventTail(store, poll_seconds=0.02),
+        clock=time.time,
+    )
+    listener = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    running = Running(
+        create_app(parts), listener, http=PunctualProtocol.within(limits.request_seconds), ws="none"
+    )
+    yield Gateway(url, store, config, check)
+    running.stop()
+    store.close()
+
+
+@pytest.fixture
+def gateway(running_gateway):
+    tenants = {name: f"{name}-{secrets.token_hex(4)}" for name in ("ada", "bob")}
+    keys = {name: running_gateway.store.keys.create(tenant, "test") for name, tenant in tenants.items()}
+    yield replace(running_gateway, tenants=tenants, keys=keys)
+    running_gateway.check.refusal = None
+
+
+@pytest.fixture
+def client(gateway):
+    with gateway.client() as client:
+        yield client
+
+
+@pytest.fixture
+def start_pool(gateway, tmp_path):
+    """Return a function that starts a scripted pool and makes it known under an id."""
+    running = []
+
+    def start(pool_id="pool-1", model="nano", token="pool-secret"):
+        path = tmp_path / f"{pool_id}.sock"
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(path))
+        listener.listen()
+        pool = ScriptedPool(str(path), token)
+        pool.gate.set()
+        running.append((pool_id, Running(pool.app(), listener, lifespan="off")))
+        gateway.store.service().register_pool(pool_id, model, str(path), token, time.time())
+        return pool
+
+    yield start
+    for pool_id, server in running:
+        gateway.store.service().remove_pool(pool_id)
+        server.stop()
+
+
+@pytest.fixture
+def spec():
+    return {"environment": {"id": "board/TicTacToeVs-v0"}, "steps": 3, "rollout": "client"}
+
+
+@pytest.fixture
+def in_background():
+    """Return `submit` of a small thread pool, for requests that wait."""
+    with ThreadPoolExecutor(4) as threads:
+        yield threads.submit

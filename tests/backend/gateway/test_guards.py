@@ -1,0 +1,93 @@
+"""Senders that no decent client resembles: too much, too slow, half a request."""
+
+import json
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.service
+
+
+def answer_of(connection):
+    """Read an HTTP answer to its end and return status and error."""
+    received = b""
+    while chunk := connection.recv(65536):
+        received += chunk
+    if not received:
+        return None, None
+    head, _, body = received.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)["error"]["type"]
+
+
+def head(gateway, *lines):
+    lines = ["POST /v1/jobs HTTP/1.1", "Host: x", f"Authorization: Bearer {gateway.keys['ada']}", *lines]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def test_a_body_that_announces_400_megabytes_is_refused_before_it_is_sent(gateway):
+    with gateway.connect() as connection:
+        connection.sendall(head(gateway, f"Content-Length: {400 * 2**20}", "Expect: 100-continue"))
+        assert answer_of(connection) == (413, "PayloadTooLargeError")
+
+
+def test_a_client_that_sends_400_megabytes_all_the_same_reads_why_it_was_refused(gateway):
+    memory = psutil.Process().memory_info
+    megabyte = bytes(2**20)
+    with gateway.connect() as connection:
+        connection.sendall(head(gateway, f"Content-Length: {400 * 2**20}"))
+        before = memory().rss
+        for _ in range(400):
+            connection.sendall(megabyte)
+        assert answer_of(connection) == (413, "PayloadTooLargeError")
+    # The gateway runs in a thread of this process.
+    assert memory().rss - before < 50 * 2**20
+
+
+def test_a_body_of_unannounced_length_is_refused_when_it_grows_too_large(gateway):
+    chunk = b"8000\r\n" + bytes(0x8000) + b"\r\n"
+    with gateway.connect() as connection:
+        connection.sendall(head(gateway, "Transfer-Encoding: chunked"))
+        for _ in range(20):
+            connection.sendall(chunk)
+        connection.sendall(b"0\r\n\r\n")
+        assert answer_of(connection) == (413, "PayloadTooLargeError")
+
+
+def test_a_body_is_not_even_read_without_a_key(gateway):
+    with gateway.connect() as connection:
+        connection.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\nhalf")
+        assert answer_of(connection) == (401, "AuthenticationError")
+
+
+def test_half_a_body_times_out(gateway):
+    with gateway.connect() as connection:
+        connection.sendall(head(gateway, "Content-Length: 1000") + b'{"half')
+        assert answer_of(connection) == (408, "RequestTimeoutError")
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /v1/health HTTP/1.1\r\nHost:"])
+def test_half_a_head_is_hung_up_on(gateway, sent):
+    with gateway.connect() as connection:
+        connection.sendall(sent)
+        assert connection.recv(1000) == b""
+
+
+def test_a_second_request_on_a_connection_may_not_stay_half_either(gateway):
+    whole = b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n"
+    with gateway.connect() as connection:
+        connection.sendall(whole)
+        assert b"200 OK" in connection.recv(65536)
+        connection.sendall(whole[:20])
+        assert connection.recv(1000) == b""
+
+
+def test_a_refused_request_leaves_the_connection_usable_when_its_body_was_read(client):
+    assert client.post("/v1/jobs", content=b"{").status_code == 422
+    assert client.get("/v1/jobs").status_code == 200
+
+
+def test_a_request_may_take_longer_than_its_head_was_allowed_to(client, spec):
+    job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
+    # Nobody runs the job, so this waits as long as a head may take.
+    lease = {"worker_id": "w", "max_episodes": 1, "wait_seconds": 30}
+    assert client.post(f"/v1/jobs/{job_id}/episodes/lease", json=lease).status_code == 200

@@ -1,0 +1,136 @@
+import hashlib
+
+import pytest
+
+from tinkergym.errors import InvalidEnvironmentError
+from tinkergym.wire import CheckpointView
+
+pytestmark = pytest.mark.service
+
+
+def error_of(response):
+    return response.json()["error"]
+
+
+def test_a_job_is_created_with_every_default_filled_in(client, spec):
+    response = client.post("/v1/jobs", json=spec)
+    assert response.status_code == 201
+    job = response.json()
+    assert (job["state"], job["spec"]["algorithm"]["group_size"], job["packs"]) == (
+        "queued",
+        8,
+        {"board": "0.1.0"},
+    )
+    assert client.get(f"/v1/jobs/{job['job_id']}").json() == job
+    assert client.get("/v1/jobs").json() == {"jobs": [job]}
+
+
+def test_a_request_that_is_sent_twice_makes_one_job(client, spec):
+    headers = {"Idempotency-Key": "once"}
+    first, second = (client.post("/v1/jobs", json=spec, headers=headers).json() for _ in range(2))
+    assert first == second
+    clash = client.post("/v1/jobs", json={**spec, "steps": 9}, headers=headers)
+    assert (clash.status_code, error_of(clash)["type"]) == (409, "ConflictError")
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "text"),
+    [
+        ({"algorithm": {"learning_rat": 1}}, "algorithm.learning_rat", "did you mean learning_rate"),
+        ({"algorithm": {"group_size": 1}}, "algorithm.group_size", "at least 2"),
+        ({"steps": 0}, "steps", "greater than"),
+        ({"steps": None}, "steps", "integer"),
+        ({"environment": {"id": "a", "code": "x"}}, "environment.code", "unknown setting"),
+    ],
+)
+def test_a_wrong_setting_is_refused_before_anything_starts(client, spec, change, field, text):
+    response = client.post("/v1/jobs", json={**spec, **change})
+    error = error_of(response)
+    assert (response.status_code, error["type"], error["field"]) == (422, "InvalidRequestError", field)
+    assert text in error["message"] + error["hint"]
+    assert client.get("/v1/jobs").json() == {"jobs": []}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"job"',
+        b"\xff\xfe",
+        b'{"steps": NaN, "environment": {"id": "a"}}',
+        b'{"steps": 1, "environment": {"id": "a"}, "sampling": {"temperature": NaN}}',
+        b'{"steps": 1, "environment": {"id": "a", "kwargs": {"x": Infinity}}}',
+        b'{"steps": 1e400, "environment": {"id": "a"}}',
+        b'{"steps": 1, "environment": {"id": "\\ud800"}}',
+        b'{"a":' * 30_000,
+        b"[" * 150_000,
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/sample"])
+def test_a_body_that_makes_no_sense_is_refused_and_never_an_internal_error(client, path, body):
+    response = client.post(path, content=body)
+    assert response.status_code == 422
+    assert error_of(response)["message"]
+
+
+def test_what_the_job_check_finds_reaches_the_user(gateway, client, spec):
+    gateway.check.refusal = InvalidEnvironmentError("reset failed", hint="repair it", field="environment")
+    response = client.post("/v1/jobs", json=spec)
+    assert response.status_code == 422
+    assert error_of(response) == gateway.check.refusal.to_wire()
+    assert client.get("/v1/jobs").json() == {"jobs": []}
+
+
+def test_an_unexpected_failure_tells_the_client_nothing_of_the_inside(gateway, client, spec):
+    gateway.check.refusal = RuntimeError("secret of another tenant")
+    response = client.post("/v1/jobs", json=spec)
+    assert (response.status_code, error_of(response)["type"]) == (500, "InternalServiceError")
+    assert "secret" not in response.text
+
+
+def test_jobs_are_listed_page_by_page(client, spec):
+    ids = [client.post("/v1/jobs", json=spec).json()["job_id"] for _ in range(3)]
+    first = client.get("/v1/jobs", params={"limit": 2}).json()["jobs"]
+    second = client.get("/v1/jobs", params={"limit": 2, "before": first[-1]["job_id"]}).json()["jobs"]
+    assert [job["job_id"] for job in first + second] == ids[::-1]
+    refused = client.get("/v1/jobs", params={"limit": "many"})
+    assert (refused.status_code, error_of(refused)["field"]) == (422, "limit")
+
+
+def test_a_cancelled_job_stays_cancelled_however_often_one_asks(client, spec):
+    job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
+    answers = [client.post(f"/v1/jobs/{job_id}/cancel").json() for _ in range(2)]
+    assert answers[0] == answers[1]
+    assert answers[0]["state"] == "cancelled"
+
+
+def test_a_checkpoint_is_listed_and_downloaded_file_by_file(gateway, client, spec, tmp_path):
+    job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
+    service = gateway.store.service()
+    lease = service.acquire(job_id, "pool-1", 30, now=0)
+    folder = tmp_path / "step-000001"
+    folder.mkdir()
+    weights = bytes(range(256)) * 400
+    (folder / "adapter_model.safetensors").write_bytes(weights)
+    (folder / "optimizer.safetensors").write_bytes(b"not listed")
+    (tmp_path / "secret").write_text("secret")
+    view = CheckpointView(
+        step=1,
+        policy_version=1,
+        path=str(folder),
+        sha256=hashlib.sha256(weights).hexdigest(),
+        files={"adapter_model.safetensors": len(weights)},
+    )
+    service.add_checkpoint(lease, view)
+    assert client.get(f"/v1/jobs/{job_id}/checkpoints").json() == {"checkpoints": [view.model_dump()]}
+    files = f"/v1/jobs/{job_id}/checkpoints/1/files"
+    assert client.get(f"{files}/adapter_model.safetensors").content == weights
+    part = client.get(f"{files}/adapter_model.safetensors", headers={"Range": "bytes=100-199"})
+    assert (part.status_code, part.content) == (206, weights[100:200])
+    for name in ("optimizer.safetensors", "..%2Fsecret", "%2Fetc%2Fpasswd", "nothing"):
+        assert client.get(f"{files}/{name}").status_code == 404
+    assert client.get(files.replace("/1/", "/2/") + "/adapter_model.safetensors").status_code == 404
+    assert client.get(files.replace("/1/", "/x/") + "/adapter_model.safetensors").status_code == 422

@@ -1,0 +1,158 @@
+import json
+import time
+
+import pytest
+
+pytestmark = pytest.mark.service
+
+LEASE = {"worker_id": "w1", "max_episodes": 4, "wait_seconds": 0, "renew": ["l1"]}
+
+
+def error_of(response):
+    return response.json()["error"]
+
+
+@pytest.fixture
+def job_id(client, spec):
+    return client.post("/v1/jobs", json=spec).json()["job_id"]
+
+
+@pytest.fixture
+def running_job(gateway, job_id):
+    gateway.store.service().acquire(job_id, "pool-1", 30, now=0)
+    return job_id
+
+
+def request_for(policy, request_id="r1", **more):
+    return {"request_id": request_id, "policy": policy, "prompt_ids": [1, 2], "max_tokens": 4, **more}
+
+
+def result_of(job_id, index=0):
+    # The gateway does not read the trajectory; the pool does.
+    return {"episode_id": f"{job_id}:1:{index}", "lease_id": "l1", "trajectory": {"anything": [1, 2]}}
+
+
+def test_leases_and_results_go_to_the_pool_that_runs_the_job(client, running_job, start_pool):
+    other, pool = start_pool("pool-0", token="other"), start_pool("pool-1")
+    reply = client.post(f"/v1/jobs/{running_job}/episodes/lease", json=LEASE)
+    assert reply.json() == {"episodes": [], "lost": ["l1"], "job_state": "running"}
+    handed_in = {"worker_id": "w1", "results": [result_of(running_job, 0), result_of(running_job, 1)]}
+    reply = client.post(f"/v1/jobs/{running_job}/episodes/submit", json=handed_in)
+    assert reply.json() == {"verdicts": ["accepted", "accepted"]}
+    assert pool.asked == [
+        ("/episodes/lease", {"job_id": running_job}, LEASE),
+        ("/episodes/submit", {"job_id": running_job}, handed_in),
+    ]
+    assert other.asked == []
+
+
+def test_results_for_another_job_are_refused_before_a_pool_sees_them(client, spec, running_job, start_pool):
+    pool = start_pool("pool-1")
+    body = {"worker_id": "w1", "results": [result_of(running_job), result_of("job-of-bob")]}
+    reply = client.post(f"/v1/jobs/{running_job}/episodes/submit", json=body)
+    assert (reply.status_code, error_of(reply)["field"]) == (422, "results.episode_id")
+    assert pool.asked == []
+
+
+@pytest.mark.parametrize("body", [{}, {"results": 3}, {"results": [3]}, {"results": [{}]}])
+def test_results_without_episodes_are_refused(client, running_job, body):
+    reply = client.post(f"/v1/jobs/{running_job}/episodes/submit", json=body)
+    assert (reply.status_code, error_of(reply)["field"]) == (422, "results")
+
+
+def test_a_worker_whose_job_nobody_runs_keeps_what_it_plays_and_asks_again(client, job_id):
+    reply = client.post(f"/v1/jobs/{job_id}/episodes/lease", json=LEASE)
+    assert reply.json() == {"episodes": [], "lost": [], "job_state": "queued"}
+    reply = client.post(
+        f"/v1/jobs/{job_id}/episodes/submit", json={"worker_id": "w1", "results": [result_of(job_id)]}
+    )
+    assert (reply.status_code, error_of(reply)["type"]) == (503, "ServiceUnavailableError")
+    assert reply.headers["retry-after"] == "1"
+
+
+def test_a_worker_whose_job_has_ended_is_told_to_stop(client, job_id):
+    client.post(f"/v1/jobs/{job_id}/cancel")
+    reply = client.post(f"/v1/jobs/{job_id}/episodes/lease", json=LEASE)
+    assert reply.json() == {"episodes": [], "lost": ["l1"], "job_state": "cancelled"}
+    body = {"worker_id": "w1", "results": [result_of(job_id), result_of(job_id, 1)]}
+    reply = client.post(f"/v1/jobs/{job_id}/episodes/submit", json=body)
+    assert reply.json() == {"verdicts": ["stale", "stale"]}
+
+
+def test_the_episodes_that_the_service_plays_are_not_handed_out(client, spec):
+    job_id = client.post("/v1/jobs", json={**spec, "rollout": "server"}).json()["job_id"]
+    reply = client.post(f"/v1/jobs/{job_id}/episodes/lease", json=LEASE)
+    assert (reply.status_code, error_of(reply)["type"]) == (409, "ConflictError")
+
+
+def test_a_lease_request_with_unknown_or_wrong_settings_is_refused(client, running_job):
+    reply = client.post(f"/v1/jobs/{running_job}/episodes/lease", json={**LEASE, "max_episode": 1})
+    assert error_of(reply)["field"] == "max_episode"
+    reply = client.post(f"/v1/jobs/{running_job}/episodes/lease", json={**LEASE, "wait_seconds": 1e9})
+    assert error_of(reply)["field"] == "wait_seconds"
+
+
+def test_completions_come_through_line_by_line_as_they_are_finished(client, job_id, start_pool):
+    pool = start_pool()
+    pool.gate.clear()
+    batch = {"requests": [request_for(job_id, "r1"), request_for(job_id, "r2")]}
+    with client.stream("POST", "/v1/sample", json=batch) as response:
+        assert response.headers["content-type"] == "application/x-ndjson"
+        lines = response.iter_lines()
+        assert json.loads(next(lines))["request_id"] == "r1"
+        pool.gate.set()  # only now does the pool finish the second
+        assert json.loads(next(lines))["request_id"] == "r2"
+        assert list(lines) == []
+
+
+def test_a_batch_for_several_models_is_answered_by_their_pools(gateway, client, job_id, spec, start_pool):
+    pools = [start_pool("pool-1", "nano", "t1"), start_pool("pool-2", "tiny", "t2")]
+    tiny_job = client.post("/v1/jobs", json={**spec, "model": "tiny"}).json()["job_id"]
+    asked = [request_for(["nano", job_id, tiny_job][number % 3], f"r{number}") for number in range(30)]
+    response = client.post("/v1/sample", json={"requests": asked})
+    answers = {answer["request_id"]: answer["from"] for answer in map(json.loads, response.text.splitlines())}
+    assert answers == {f"r{number}": "t2" if number % 3 == 2 else "t1" for number in range(30)}
+    assert [len(pool.asked[0][2]["requests"]) for pool in pools] == [20, 10]
+
+
+@pytest.mark.parametrize("policy", ["job-of-bob", "gpt-9", "/etc", ""])
+def test_a_policy_that_is_not_the_tenants_own_cannot_be_sampled(gateway, client, spec, start_pool, policy):
+    pool = start_pool()
+    if policy == "job-of-bob":
+        with gateway.client("bob") as bob:
+            policy = bob.post("/v1/jobs", json=spec).json()["job_id"]
+    response = client.post("/v1/sample", json={"requests": [request_for("nano"), request_for(policy, "r2")]})
+    assert (response.status_code, error_of(response)["field"]) == (404, "policy")
+    assert pool.asked == []
+
+
+def test_tenants_cannot_reach_each_others_cache_by_naming_the_same_session(gateway, client, start_pool):
+    pool = start_pool()
+    with gateway.client("bob") as bob:
+        for own in (client, bob):
+            own.post("/v1/sample", json={"requests": [request_for("nano", session_id="s")]})
+    first, second = (batch["requests"][0]["session_id"] for _, _, batch in pool.asked)
+    assert first != second
+
+
+def test_a_model_without_a_pool_is_asked_for_and_the_client_told_to_come_again(gateway, client, job_id):
+    response = client.post("/v1/sample", json={"requests": [request_for(job_id)]})
+    assert (response.status_code, error_of(response)["type"]) == (503, "ServiceUnavailableError")
+    assert gateway.store.service().wanted_pools(now=time.time()) == ["nano"]
+
+
+def test_a_pool_that_died_or_came_back_with_another_token_is_unavailable(gateway, client, start_pool):
+    pool = start_pool()
+    pool.token = "another"
+    response = client.post("/v1/sample", json={"requests": [request_for("nano")]})
+    assert response.status_code == 503
+    service = gateway.store.service()
+    service.register_pool("pool-1", "nano", "/nowhere.sock", "t", now=time.time())
+    response = client.post("/v1/sample", json={"requests": [request_for("nano")]})
+    assert (response.status_code, error_of(response)["type"]) == (503, "ServiceUnavailableError")
+
+
+def test_two_requests_with_one_id_are_refused(client, start_pool):
+    start_pool()
+    response = client.post("/v1/sample", json={"requests": [request_for("nano"), request_for("nano")]})
+    assert (response.status_code, error_of(response)["field"]) == (422, "requests.request_id")

@@ -1,0 +1,116 @@
+"""What holds on every route, taken from the OpenAPI document so that no new one is forgotten."""
+
+import time
+
+import pytest
+
+pytestmark = pytest.mark.service
+
+OPEN = {("GET", "/v1/health")}
+TENANTLESS = {"/v1/health", "/v1/models", "/v1/renderer", "/v1/jobs", "/v1/sample"}
+"""Routes without an id of a tenant's thing in their path; /v1/sample has it in the body, see test_rollout."""
+
+
+def error_of(response):
+    error = response.json()["error"]
+    assert set(error) == {"type", "message", "hint", "field"}
+    return error
+
+
+def every_route(client):
+    document = client.get("/v1/openapi.json").json()
+    return [(method.upper(), path) for path, methods in document["paths"].items() for method in methods]
+
+
+def filled(path, job_id):
+    return path.format(job_id=job_id, step=1, name="manifest.json")
+
+
+BODIES = {
+    "/v1/jobs/{job_id}/episodes/lease": {"worker_id": "w", "max_episodes": 1, "wait_seconds": 0},
+    "/v1/jobs/{job_id}/episodes/submit": {"worker_id": "w", "results": []},
+}
+
+
+def test_the_inventory_is_what_the_clients_know(client):
+    assert set(every_route(client)) == {
+        ("GET", "/v1/health"),
+        ("GET", "/v1/models"),
+        ("GET", "/v1/renderer"),
+        ("POST", "/v1/sample"),
+        ("GET", "/v1/jobs"),
+        ("POST", "/v1/jobs"),
+        ("GET", "/v1/jobs/{job_id}"),
+        ("POST", "/v1/jobs/{job_id}/cancel"),
+        ("GET", "/v1/jobs/{job_id}/events"),
+        ("GET", "/v1/jobs/{job_id}/checkpoints"),
+        ("GET", "/v1/jobs/{job_id}/checkpoints/{step}/files/{name}"),
+        ("POST", "/v1/jobs/{job_id}/episodes/lease"),
+        ("POST", "/v1/jobs/{job_id}/episodes/submit"),
+    }
+
+
+@pytest.mark.parametrize("key", [None, "", "Bearer", "Bearer tg-wrong", "Basic dGc6", "Bearer \xff"])
+def test_without_a_valid_key_nothing_but_health_answers(gateway, key):
+    headers = [] if key is None else [(b"authorization", key.encode("latin-1"))]
+    with gateway.client(tenant="") as anonymous:
+        for method, path in every_route(anonymous):
+            response = anonymous.request(method, filled(path, "job-1"), headers=headers, json={})
+            if (method, path) in OPEN:
+                assert response.status_code == 200
+            else:
+                assert response.status_code == 401, (method, path)
+                assert error_of(response)["type"] == "AuthenticationError"
+
+
+def test_another_tenants_job_answers_on_no_route_and_looks_like_none_at_all(gateway, client, spec):
+    job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
+    with gateway.client("bob") as bob:
+        for method, path in every_route(client):
+            if path in TENANTLESS:
+                continue
+            answers = [
+                bob.request(method, filled(path, asked), json=BODIES.get(path) if method == "POST" else None)
+                for asked in (job_id, "job-never")
+            ]
+            assert [answer.status_code for answer in answers] == [404, 404], (method, path)
+            assert answers[0].text.replace(job_id, "") == answers[1].text.replace("job-never", "")
+        assert bob.get("/v1/jobs").json() == {"jobs": []}
+        assert bob.get("/v1/jobs", params={"before": job_id}).status_code == 404
+    assert client.get(f"/v1/jobs/{job_id}").json()["state"] == "queued"
+
+
+def test_a_revoked_key_is_refused_at_once(gateway, client):
+    assert client.get("/v1/jobs").status_code == 200
+    gateway.store.keys.revoke(gateway.store.keys.list(gateway.tenants["ada"])[0].key_id)
+    assert client.get("/v1/jobs").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/", 404), ("GET", "/v1/jobs/", 404), ("GET", "/docs", 404), ("DELETE", "/v1/jobs", 405)],
+)
+def test_an_unknown_route_is_named_in_our_error_format(client, method, path, status):
+    response = client.request(method, path)
+    assert response.status_code == status
+    assert path in error_of(response)["message"]
+
+
+def test_the_service_says_what_it_waits_for(gateway, client, start_pool):
+    assert client.get("/v1/health").json() == {
+        "status": "degraded",
+        "version": client.get("/v1/health").json()["version"],
+        "waiting_for": ["scheduler", "pool:nano"],
+    }
+    start_pool()
+    gateway.store.service().touch_part("scheduler", now=time.time())
+    health = client.get("/v1/health").json()
+    assert (health["status"], health["waiting_for"]) == ("ok", [])
+
+
+def test_models_and_renderers_are_shown_by_name(client):
+    assert [model["name"] for model in client.get("/v1/models").json()["models"]] == ["nano"]
+    assert client.get("/v1/renderer", params={"model": "nano"}).json()["context_length"] == 1024
+    refused = client.get("/v1/renderer", params={"model": "gpt-9"})
+    assert (refused.status_code, error_of(refused)["type"]) == (422, "UnknownModelError")
+    assert error_of(client.get("/v1/renderer"))["field"] == "model"
