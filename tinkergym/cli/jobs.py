@@ -113,7 +113,7 @@ def checkpoints(job_id: JobId) -> None:
 def download(
     job_id: JobId,
     to: Annotated[Path, typer.Option(help="The folder to put it into.")] = Path("checkpoints"),
-    step: Annotated[int | None, typer.Option(help="Of which step. [default: the newest]")] = None,
+    step: Annotated[int | None, typer.Option(help="Of which step. (default: the newest)")] = None,
 ) -> None:
     """Fetch a checkpoint and check every file's SHA-256."""
     from tinkergym.remote.client import Client

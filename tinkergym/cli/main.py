@@ -15,7 +15,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help=(
         "Train language models in Gymnasium environments.\n\n"
-        "First [bold]tinkergym serve[/] starts the service on this machine. Then, in another terminal,\n"
+        "First [bold]tinkergym serve[/] starts the service on this machine. Then, in another terminal, "
         "[bold]tinkergym train board/TicTacToeVs-v0 --steps 60[/] trains the small model that comes with it."
     ),
 )

@@ -20,7 +20,7 @@ def play(
     ],
     *,
     policy: Annotated[
-        str | None, typer.Option(metavar="JOB_ID", help="The job whose policy plays. [default: you play]")
+        str | None, typer.Option(metavar="JOB_ID", help="The job whose policy plays. (default: you play)")
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Only watch the policy, also where you could play against it.")
@@ -28,7 +28,7 @@ def play(
     episodes: Annotated[int, typer.Option(help="How many.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help="Of the first episode; the next ones count up.", min=0)] = 0,
     temperature: Annotated[
-        float | None, typer.Option(help="Of the policy's answers. [default: as in training]", min=0)
+        float | None, typer.Option(help="Of the policy's answers. (default: as in training)", min=0)
     ] = None,
     env_setting: Annotated[
         list[str] | None,
@@ -43,7 +43,7 @@ def play(
     Example: tinkergym play board/TicTacToeVs-v0 --policy JOB_ID
     """
     from tinkergym.cli.settings import find_environment, parse_settings
-    from tinkergym.remote.local_environment import describe
+    from tinkergym.remote.local_environment import describe, prompt_in_metadata
 
     described = describe(find_environment(env), parse_settings(env_setting or []))
     if described.make is None:
@@ -60,8 +60,7 @@ def play(
 
         with Client() as client:
             player = client.job(policy).policy(temperature=temperature, seed=seed)
-            if player.system_prompt is None:
-                player.system_prompt = made.metadata.get("system_prompt")
+            player.environment_prompt = prompt_in_metadata(made)
             # Offered by environments whose opponent may be anybody who reads and answers text.
             seat_opponent = getattr(made.unwrapped, "seat_opponent", None)
             if seat_opponent is not None and not watch:

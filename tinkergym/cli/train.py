@@ -24,16 +24,16 @@ def train(
     full: Annotated[
         bool, typer.Option("--full", help="Train all parameters instead of a LoRA adapter.")
     ] = False,
-    rank: Annotated[int | None, typer.Option(help="Rank of the LoRA adapter. [default: 8]")] = None,
+    rank: Annotated[int | None, typer.Option(help="Rank of the LoRA adapter. (default: 8)")] = None,
     group_size: Annotated[
-        int | None, typer.Option(help="Episodes that start equal and are compared. [default: 8]")
+        int | None, typer.Option(help="Episodes that start equal and are compared. (default: 8)")
     ] = None,
-    groups: Annotated[int | None, typer.Option(help="Groups in a train step. [default: 16]")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="[default: 0.001]")] = None,
-    seed: Annotated[int | None, typer.Option(help="Makes the job repeatable. [default: 0]")] = None,
+    groups: Annotated[int | None, typer.Option(help="Groups in a train step. (default: 16)")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="(default: 0.001)")] = None,
+    seed: Annotated[int | None, typer.Option(help="Makes the job repeatable. (default: 0)")] = None,
     rollout: Annotated[
         str | None,
-        typer.Option(help="Who plays the episodes: server or client. [default: the server if it can]"),
+        typer.Option(help="Who plays the episodes: server or client. (default: the server if it can)"),
     ] = None,
     env_setting: Annotated[
         list[str] | None,

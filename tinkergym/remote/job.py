@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from tinkergym.errors import (
-    InternalServiceError,
+    CheckpointCorruptError,
     JobCancelledError,
     JobFailedError,
     NotFoundError,
@@ -146,7 +146,7 @@ class Job:
 
         Raises:
             NotFoundError: there is no such checkpoint.
-            InternalServiceError: a file arrived with a wrong hash; it is not kept.
+            CheckpointCorruptError: a file arrived with a wrong hash; it is not kept.
         """
         checkpoint = self._checkpoint(step)
         folder = Path(path) / _file_name(self.id) / f"step-{checkpoint.step:06d}"
@@ -161,7 +161,7 @@ class Job:
                 expected = _manifest_hashes(target)
             elif expected.get(name, digest) != digest:
                 target.unlink()
-                raise InternalServiceError(
+                raise CheckpointCorruptError(
                     f"{name} of checkpoint {checkpoint.step} arrived damaged: its SHA-256 is {digest}, "
                     f"not {expected[name]}",
                     hint="download it again; if that fails too, the file on the service's disk is broken",
@@ -226,7 +226,7 @@ def _manifest_hashes(manifest: Path) -> dict[str, str]:
         files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
         return {str(name): str(entry["sha256"]) for name, entry in files.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InternalServiceError(
+        raise CheckpointCorruptError(
             f"the checkpoint's manifest cannot be read: {error}", hint="download another checkpoint"
         ) from error
 

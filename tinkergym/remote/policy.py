@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from tinkergym.errors import EpisodeProtocolError, PromptTooLongError
+from tinkergym.evaluation import EnvironmentSource, Evaluation, evaluate
 from tinkergym.loop.agent_loop import AgentLoop
 from tinkergym.loop.plan import EpisodePlan
 from tinkergym.loop.renderer import Renderer
@@ -53,6 +54,7 @@ class Policy:
         max_turn_tokens: int = 64,
         limits: Limits | None = None,
         system_prompt: str | None = None,
+        environment_prompt: str | None = None,
         seed: int = 0,
         renderer: Renderer | None = None,
     ) -> None:
@@ -66,7 +68,8 @@ class Policy:
             temperature: 0 takes the likeliest token.
             max_turn_tokens: Of one answer.
             limits: Where an episode is cut off.
-            system_prompt: Stands before the first observation.
+            system_prompt: Stands before the first observation; None leaves it to the environment's own.
+            environment_prompt: The environment's own, which `act` cannot see.
             seed: Makes the answers repeatable.
             renderer: The model's renderer, if it is at hand.
         """
@@ -74,7 +77,7 @@ class Policy:
         self.name, self.model, self.version = name, model, version
         self.temperature, self.max_turn_tokens, self.seed = temperature, max_turn_tokens, seed
         self.limits = limits or Limits()
-        self.system_prompt = system_prompt
+        self.system_prompt, self.environment_prompt = system_prompt, environment_prompt
         self._renderer = renderer
         self._loop: AgentLoop | None = None
         self._pending: SampleRequest | None = None
@@ -97,9 +100,8 @@ class Policy:
             temperature=spec.sampling.temperature if temperature is None else temperature,
             max_turn_tokens=spec.sampling.max_turn_tokens,
             limits=spec.limits,
-            system_prompt=system_prompt_of(spec.environment)
-            if spec.system_prompt is None
-            else spec.system_prompt,
+            system_prompt=spec.system_prompt,
+            environment_prompt=system_prompt_of(spec.environment),
             seed=seed,
         )
 
@@ -123,6 +125,7 @@ class Policy:
             max_turn_tokens=self.max_turn_tokens,
             limits=self.limits,
             system_prompt=self.system_prompt,
+            environment_prompt=self.environment_prompt,
             seed=self.seed,
             renderer=self._renderer,
         )
@@ -166,11 +169,33 @@ class Policy:
         assert self._loop is not None
         return self._loop.receive(completion)
 
+    def evaluate(
+        self,
+        env: EnvironmentSource,
+        *,
+        episodes: int = 200,
+        seed: int = 0,
+        temperature: float = 0.0,
+        env_kwargs: Mapping[str, Any] | None = None,
+    ) -> Evaluation:
+        """Play episodes that it is not trained on and return wins, draws, losses and intervals.
+
+        Args:
+            env: A registered id, an environment class, or a function that makes one.
+            episodes: How many.
+            seed: They have the seeds `seed`, `seed + 1`, ...
+            temperature: 0 takes the likeliest token.
+            env_kwargs: For the environment.
+        """
+        return evaluate(
+            self, env, episodes=episodes, seed=seed, temperature=temperature, env_kwargs=env_kwargs
+        )
+
     def _hear(self, observation: str | Mapping[str, Any]) -> SampleRequest:
         first = self._loop is None
         if self._loop is None:
             self._loop = AgentLoop(self.renderer, self._plan())
-            request = self._loop.begin(observation)
+            request = self._loop.begin(observation, environment_prompt=self.environment_prompt)
         else:
             request = self._loop.stepped(observation, 0.0, False, False)
         if request is not None:

@@ -1,0 +1,32 @@
+import pytest
+
+from tinkergym.remote.client import Client
+from tinkergym.testing.scripted_service import ScriptedService
+
+
+@pytest.fixture
+def start_service(monkeypatch):
+    """Start services that end with the test; a client finds the last one by the environment."""
+    services = []
+
+    def start(*args, **kwargs):
+        service = ScriptedService(*args, **kwargs)
+        services.append(service)
+        monkeypatch.setenv("TINKERGYM_URL", service.url)
+        monkeypatch.setenv("TINKERGYM_API_KEY", service.api_key)
+        return service
+
+    yield start
+    for service in services:
+        service.close()
+
+
+@pytest.fixture
+def service(start_service):
+    return start_service()
+
+
+@pytest.fixture
+def client(service):
+    with Client() as client:
+        yield client

@@ -1,0 +1,281 @@
+import hashlib
+import json
+import subprocess
+import sys
+
+import gymnasium as gym
+import pytest
+
+import tinkergym as tg
+from tinkergym.errors import (
+    CheckpointCorruptError,
+    InvalidEnvironmentError,
+    InvalidRequestError,
+    JobCancelledError,
+    JobFailedError,
+    NotFoundError,
+    PromptTooLongError,
+    ServiceUnreachableError,
+    UnknownEnvironmentError,
+)
+from tinkergym.wire import CheckpointView, ErrorView, JobState, StateEvent, StepEvent
+
+SMALL = tg.GRPO(group_size=2, groups_per_step=2)
+
+
+class Echo(tg.TextEnv):
+    """Pays for the answer "ok", twice."""
+
+    def start(self, options):
+        self.turns = 0
+        return f"Say ok {self.np_random.integers(10)}."
+
+    def reply(self, action):
+        self.turns += 1
+        return "Again.", float(action == "ok"), self.turns == 2
+
+
+def bodies(job, kind):
+    return [event.body for event in job.events() if isinstance(event.body, kind)]
+
+
+def test_a_class_is_played_in_this_process_until_the_job_is_done(service, client):
+    job = client.train(Echo, steps=3, algorithm=SMALL)
+    assert [step.reward_mean for step in bodies(job, StepEvent)] == [2.0, 2.0, 2.0]
+    assert job.wait().state is JobState.COMPLETED
+    assert job.spec.rollout == "client"
+    assert job.spec.environment.id == "local/Echo-v0"
+    first = service.jobs.get(job.id).history[0][0].trajectory
+    assert first.transcript[1] == ("assistant", "ok")
+    assert any(first.segments[0].loss_mask)
+
+
+def test_an_id_that_the_service_knows_is_played_there(start_service):
+    start_service(environments=["board/TicTacToeVs-v0"])
+    job = tg.Client().train("board/TicTacToeVs-v0", steps=2)
+    assert job.spec.rollout == "server"
+    assert job.wait().step == 2
+
+
+def test_an_id_that_only_this_process_knows_is_played_here(client):
+    tg.register("here/Echo-v0", Echo)
+    job = client.train("here/Echo-v0", steps=1, algorithm=SMALL)
+    assert job.spec.rollout == "client"
+    assert job.wait().step == 1
+
+
+def test_an_explicit_rollout_wins(start_service):
+    service = start_service(environments=["here/Echo-v0"])
+    tg.register("here/Echo-v0", Echo)
+    client = tg.Client()
+    job = client.train("here/Echo-v0", steps=1, algorithm=SMALL, rollout="client")
+    assert job.wait().spec.rollout == "client"
+    tg.register("only_here/Echo-v0", Echo)
+    with pytest.raises(UnknownEnvironmentError):
+        client.train("only_here/Echo-v0", steps=1, rollout="server")
+    with pytest.raises(InvalidRequestError, match="runs no code of a client"):
+        client.train(Echo, steps=1, rollout="server")
+    assert len(service.jobs.newest_first()) == 1
+
+
+def test_settings_are_refused_before_anything_is_sent(service, client):
+    for wrong, field in [({"steps": 0}, "steps"), ({"steps": 1, "sede": 3}, "sede")]:
+        with pytest.raises(InvalidRequestError) as caught:
+            client.train(Echo, **wrong)
+        assert caught.value.field == field
+    assert "POST /v1/jobs" not in service.calls
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [(Echo(), "hand over the class"), (3, "cannot train in 3"), (lambda: 3, "not a gymnasium.Env")],
+)
+def test_what_is_no_environment_is_refused_with_what_to_hand_over(service, client, source, message):
+    with pytest.raises(InvalidRequestError, match=message):
+        client.train(source, steps=1)
+    assert "POST /v1/jobs" not in service.calls
+
+
+def test_an_environment_that_cannot_be_reset_is_refused_before_a_job_starts(service, client):
+    class Broken(Echo):
+        def start(self, options):
+            raise KeyError("board")
+
+    with pytest.raises(InvalidEnvironmentError, match="KeyError: 'board'"):
+        client.train(Broken, steps=1)
+    assert "POST /v1/jobs" not in service.calls
+
+
+def test_a_prompt_longer_than_the_context_is_refused_before_a_job_starts(start_service):
+    service = start_service(context_length=64)
+
+    class Wordy(Echo):
+        def start(self, options):
+            return "word " * 100
+
+    with pytest.raises(PromptTooLongError, match="the model's context 64"):
+        tg.Client().train(Wordy, steps=1)
+    assert "POST /v1/jobs" not in service.calls
+
+
+def test_a_hand_written_gymnasium_environment_can_be_trained_in(client):
+    class Plain(gym.Env):
+        observation_space = action_space = tg.spaces.Text()
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            return "hello", {}
+
+        def step(self, action):
+            return "", 1.0, True, False, {}
+
+    job = client.train(lambda: Plain(), steps=1, algorithm=SMALL)
+    assert [step.reward_mean for step in bodies(job, StepEvent)] == [1.0]
+
+
+def test_env_kwargs_reach_the_environment_and_the_record(client):
+    class Named(Echo):
+        def __init__(self, name):
+            super().__init__()
+            assert name == "ada"
+
+    job = client.train(Named, steps=1, algorithm=SMALL, env_kwargs={"name": "ada"})
+    assert job.wait().spec.environment.kwargs == {"name": "ada"}
+
+
+def test_one_request_to_train_is_one_job_however_often_it_is_sent(service, client):
+    service.break_next("POST /v1/jobs", status=503)
+    client.train(Echo, steps=1, algorithm=SMALL).wait()
+    assert len(service.jobs.newest_first()) == 1
+
+
+def test_events_go_on_where_the_stream_broke_and_none_comes_twice(service, client):
+    for _ in range(3):
+        service.break_next("EVENT job-1")
+    job = client.train(Echo, steps=4, algorithm=SMALL)
+    events = list(job.events())
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    assert isinstance(events[-1].body, StateEvent)
+    assert [event.seq for event in job.events(after=3)] == [e.seq for e in events if e.seq > 3]
+
+
+def test_a_job_that_failed_says_why_and_what_to_do(service, client):
+    job = client.train(Echo, steps=5, algorithm=SMALL)
+    service.jobs.end(
+        job.id,
+        JobState.FAILED,
+        error=ErrorView(type="InvalidEnvironmentError", message="reset raised", hint="mend reset"),
+    )
+    with pytest.raises(JobFailedError, match=r"reset raised \(mend reset\)") as caught:
+        job.wait()
+    assert isinstance(caught.value.__cause__, InvalidEnvironmentError)
+
+
+def test_a_cancelled_job_ends_and_says_so(start_service):
+    start_service(lambda prompt: "no")
+    with tg.Client() as client:
+        job = client.train(Echo, steps=10_000, algorithm=SMALL)
+        job.cancel()
+        with pytest.raises(JobCancelledError, match="checkpoints are kept"):
+            job.wait()
+
+
+def test_a_job_can_be_taken_up_again_with_its_environment(service, client):
+    left = client.train(Echo, steps=10_000, algorithm=SMALL)
+    left.close()
+    service.jobs.take_back(left.id)
+    done = service.jobs.get(left.id).view.step
+    with pytest.raises(UnknownEnvironmentError, match="env="):
+        client.attach(left.id)
+    job = client.attach(left.id, env=Echo)
+    for event in job.events():
+        if isinstance(event.body, StepEvent) and event.body.step > done:
+            break
+    job.cancel()
+    job.close()
+
+
+def test_an_environment_that_breaks_in_play_ends_its_episodes_by_name_and_the_job_goes_on(service, client):
+    class Fragile(Echo):
+        def reply(self, action):
+            raise RuntimeError("the dice fell off the table")
+
+    job = client.train(Fragile, steps=1, algorithm=SMALL)
+    job.wait()
+    trajectory = service.jobs.get(job.id).history[0][0].trajectory
+    assert trajectory.stop_reason == "environment_error"
+    assert "the dice fell off the table" in trajectory.error
+
+
+def test_jobs_are_listed_newest_first(client):
+    for _ in range(3):
+        client.train(Echo, steps=1, algorithm=SMALL).wait()
+    assert [view.job_id for view in client.jobs(limit=2)] == ["job-3", "job-2"]
+
+
+class TestDownload:
+    WEIGHTS = b"weights" * 1000
+
+    @pytest.fixture
+    def job(self, service, client):
+        job = client.train(Echo, steps=1, algorithm=SMALL)
+        job.wait()
+        digest = hashlib.sha256(self.WEIGHTS).hexdigest()
+        manifest = {"files": {"adapter.safetensors": {"bytes": len(self.WEIGHTS), "sha256": digest}}}
+        service.files = {"adapter.safetensors": self.WEIGHTS, "manifest.json": json.dumps(manifest).encode()}
+        service.jobs.get(job.id).checkpoints.append(
+            CheckpointView(
+                step=1,
+                policy_version=1,
+                path="/there/step-000001",
+                sha256=digest,
+                files={name: len(content) for name, content in service.files.items()},
+            )
+        )
+        return job
+
+    def test_the_files_arrive_whole(self, job, tmp_path):
+        folder = job.download(path=tmp_path)
+        assert (folder / "adapter.safetensors").read_bytes() == self.WEIGHTS
+        assert folder == tmp_path / job.id / "step-000001"
+
+    def test_a_damaged_file_is_refused_and_not_kept(self, service, job, tmp_path):
+        service.files["adapter.safetensors"] = self.WEIGHTS[:-1] + b"?"
+        with pytest.raises(CheckpointCorruptError, match=r"adapter.safetensors .* arrived damaged"):
+            job.download(1, tmp_path)
+        assert not list(tmp_path.rglob("*adapter*"))
+
+    def test_a_checkpoint_that_is_not_there_names_those_that_are(self, job, tmp_path):
+        with pytest.raises(NotFoundError, match="no checkpoint of step 7 .*there: 1"):
+            job.download(7, tmp_path)
+
+
+def test_without_a_service_the_client_says_how_to_start_one(monkeypatch, tmp_path):
+    for name in ("TINKERGYM_URL", "TINKERGYM_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TINKERGYM_HOME", str(tmp_path))
+    with pytest.raises(ServiceUnreachableError, match="tinkergym serve"):
+        tg.Client()
+
+
+def test_a_local_service_is_found_by_the_file_it_writes(service, monkeypatch, tmp_path):
+    for name in ("TINKERGYM_URL", "TINKERGYM_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TINKERGYM_HOME", str(tmp_path))
+    (tmp_path / "local.json").write_text(json.dumps({"url": service.url, "api_key": service.api_key}))
+    assert tg.Client().models()[0].name == "nano"
+
+
+def test_the_local_services_key_is_not_sent_to_another_service(service, monkeypatch, tmp_path):
+    monkeypatch.delenv("TINKERGYM_API_KEY")
+    monkeypatch.setenv("TINKERGYM_HOME", str(tmp_path))
+    (tmp_path / "local.json").write_text(
+        json.dumps({"url": "http://127.0.0.1:8265", "api_key": service.api_key})
+    )
+    with pytest.raises(tg.TinkerGymError, match="key"):
+        tg.Client(service.url).models()
+
+
+def test_importing_tinkergym_loads_neither_httpx_nor_torch():
+    code = "import sys, tinkergym; print({'httpx', 'torch', 'rich', 'typer'} & set(sys.modules))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"

@@ -1,0 +1,83 @@
+from queue import SimpleQueue
+
+import pytest
+
+from tinkergym.errors import ServiceUnavailableError
+from tinkergym.remote.http_sampler import HttpSampler
+from tinkergym.remote.transport import Connection
+from tinkergym.wire import Completion, SampleFailure, SampleRequest
+
+
+@pytest.fixture
+def connection(service):
+    with Connection(service.url, token=service.api_key) as connection:
+        yield connection
+
+
+@pytest.fixture
+def sampler(connection):
+    sampler = HttpSampler(connection, "/v1/sample")
+    yield sampler
+    sampler.close()
+
+
+def request(name: str, **fields) -> SampleRequest:
+    return SampleRequest(request_id=name, policy="job-1", prompt_ids=[1, 2, 3], max_tokens=8, **fields)
+
+
+def answers(inbox: SimpleQueue, count: int) -> dict[str, object]:
+    found = {}
+    while len(found) < count:
+        for answer in inbox.get(timeout=20):
+            assert answer.request_id not in found
+            found[answer.request_id] = answer
+    return found
+
+
+def test_what_is_submitted_together_goes_out_as_one_batch_and_each_is_answered_once(service, sampler):
+    inbox = SimpleQueue()
+    sampler.submit([request(f"r{n}", policy_version=3) for n in range(50)], inbox.put)
+    found = answers(inbox, 50)
+    assert [len(batch) for batch in service.sampled] == [50]
+    assert all(isinstance(a, Completion) and a.policy_version == 3 for a in found.values())
+    assert len(found["r7"].token_ids) == len(found["r7"].sampling_logprobs)
+
+
+def test_many_single_submissions_are_all_answered_in_fewer_batches(service, sampler):
+    inbox = SimpleQueue()
+    for number in range(200):
+        sampler.submit([request(f"r{number}")], inbox.put)
+    assert len(answers(inbox, 200)) == 200
+    assert len(service.sampled) < 200
+
+
+@pytest.mark.parametrize("status", [None, 503])
+def test_answers_that_got_lost_are_asked_for_again(service, sampler, status):
+    service.break_next("POST /v1/sample", status=status)
+    inbox = SimpleQueue()
+    sampler.submit([request("a"), request("b")], inbox.put)
+    assert all(isinstance(answer, Completion) for answer in answers(inbox, 2).values())
+
+
+def test_when_the_patience_is_over_every_request_fails_with_the_services_error(service, connection):
+    for _ in range(30):
+        service.break_next("POST /v1/sample", status=503)
+    sampler = HttpSampler(connection, "/v1/sample", patience_seconds=0.3)
+    inbox = SimpleQueue()
+    sampler.submit([request("a"), request("b")], inbox.put)
+    found = answers(inbox, 2)
+    assert all(isinstance(answer, SampleFailure) for answer in found.values())
+    assert found["a"].error.type == "ServiceUnavailableError"
+
+
+def test_an_error_that_trying_again_cannot_mend_fails_at_once(connection):
+    sampler = HttpSampler(connection, "/v1/nowhere")
+    inbox = SimpleQueue()
+    sampler.submit([request("a")], inbox.put)
+    assert answers(inbox, 1)["a"].error.type == "NotFoundError"
+
+
+def test_a_closed_sampler_takes_nothing_more(sampler):
+    sampler.close()
+    with pytest.raises(ServiceUnavailableError, match="closed"):
+        sampler.submit([request("a")], lambda answers: None)

@@ -1,0 +1,217 @@
+"""Jobs without a learner: they hand out episodes, take results in, and count steps. No input or output."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tinkergym.errors import NotFoundError, UnknownEnvironmentError
+from tinkergym.wire import (
+    CheckpointView,
+    EpisodeRequest,
+    EpisodeResult,
+    ErrorView,
+    Event,
+    EventBody,
+    JobSpec,
+    JobState,
+    JobView,
+    LeaseReply,
+    LeaseRequest,
+    StateEvent,
+    StepEvent,
+    SubmitReply,
+)
+
+
+@dataclass
+class ScriptedJob:
+    """One job: its view, its log, and the episodes of its current step."""
+
+    view: JobView
+    events: list[Event] = field(default_factory=list)
+    waiting: list[EpisodeRequest] = field(default_factory=list)
+    leased: dict[str, EpisodeRequest] = field(default_factory=dict)
+    results: list[EpisodeResult] = field(default_factory=list)
+    """Of the current step."""
+    history: list[list[EpisodeResult]] = field(default_factory=list)
+    """Of the steps that are done."""
+    checkpoints: list[CheckpointView] = field(default_factory=list)
+
+
+class ScriptedJobs:
+    """All jobs of a scripted service. Thread-safe; `changed` is notified of every change."""
+
+    def __init__(self, environments: Sequence[str] = ()) -> None:
+        """Offer the environments that server-side jobs may name; such jobs are done at once, unplayed."""
+        self.changed = threading.Condition(threading.RLock())
+        self._environments = frozenset(environments)
+        self._jobs: dict[str, ScriptedJob] = {}
+        self._keys: dict[str, str] = {}
+        self._lease_numbers = itertools.count(1)
+
+    def create(self, spec: JobSpec, idempotency_key: str) -> JobView:
+        """Start a job."""
+        with self.changed:
+            if idempotency_key in self._keys:
+                return self._jobs[self._keys[idempotency_key]].view
+            if spec.rollout == "server" and spec.environment.id not in self._environments:
+                raise UnknownEnvironmentError(
+                    f"no pack registers {spec.environment.id!r}", field="environment.id"
+                )
+            job_id = f"job-{len(self._jobs) + 1}"
+            now = time.time()
+            view = JobView(
+                job_id=job_id, spec=spec, state=JobState.QUEUED, created_at=now, updated_at=now, attempt=1
+            )
+            job = self._jobs[job_id] = ScriptedJob(view)
+            self._keys[idempotency_key] = job_id
+            self._enter(job, JobState.RUNNING)
+            if spec.rollout == "server":
+                for _ in range(spec.steps):
+                    self._finish_step(job)
+            else:
+                self._issue(job)
+            return job.view
+
+    def get(self, job_id: str) -> ScriptedJob:
+        """Return a job."""
+        with self.changed:
+            if job_id not in self._jobs:
+                raise NotFoundError(f"no job is called {job_id!r}")
+            return self._jobs[job_id]
+
+    def newest_first(self) -> list[JobView]:
+        """Return all jobs."""
+        with self.changed:
+            return [job.view for job in reversed(self._jobs.values())]
+
+    def end(
+        self, job_id: str, state: JobState, *, reason: str = "", error: ErrorView | None = None
+    ) -> JobView:
+        """Put a job into a final state."""
+        with self.changed:
+            job = self.get(job_id)
+            if not job.view.state.final:
+                self._enter(job, state, reason=reason, error=error)
+            return job.view
+
+    def emit(self, job_id: str, body: EventBody) -> None:
+        """Write an event into a job's log."""
+        with self.changed:
+            self._emit(self.get(job_id), body)
+
+    def lease(self, job_id: str, request: LeaseRequest) -> LeaseReply:
+        """Hand out episodes, waiting for some."""
+        with self.changed:
+            job = self.get(job_id)
+            lost = [lease_id for lease_id in request.renew if lease_id not in job.leased]
+            if request.max_episodes:
+                self.changed.wait_for(
+                    lambda: job.waiting or job.view.state.final, timeout=request.wait_seconds
+                )
+            taken, job.waiting = job.waiting[: request.max_episodes], job.waiting[request.max_episodes :]
+            job.leased |= {episode.lease_id: episode for episode in taken}
+            return LeaseReply(episodes=taken, lost=lost, job_state=job.view.state)
+
+    def take_back(self, job_id: str) -> None:
+        """Void all leases and issue their episodes again, as if their worker had fallen silent."""
+        with self.changed:
+            job = self.get(job_id)
+            again, job.leased = list(job.leased.values()), {}
+            job.waiting += [e.model_copy(update={"lease_id": self._new_lease_id()}) for e in again]
+            self.changed.notify_all()
+
+    def submit(self, job_id: str, results: Sequence[EpisodeResult]) -> SubmitReply:
+        """Take results in; the last one of a step finishes it."""
+        with self.changed:
+            job = self.get(job_id)
+            verdicts = [self._take(job, result) for result in results]
+            if not job.waiting and not job.leased and not job.view.state.final:
+                self._finish_step(job)
+            return SubmitReply(verdicts=verdicts)
+
+    def _take(self, job: ScriptedJob, result: EpisodeResult) -> str:
+        if any(known.episode_id == result.episode_id for known in job.results):
+            return "duplicate"
+        if job.leased.pop(result.lease_id, None) is None:
+            return "stale"
+        job.results.append(result)
+        return "accepted"
+
+    def _issue(self, job: ScriptedJob) -> None:
+        spec, step = job.view.spec, job.view.step + 1
+        job.results = []
+        job.waiting = [
+            EpisodeRequest(
+                job_id=job.view.job_id,
+                episode_id=f"{job.view.job_id}:{step}:{index}",
+                step=step,
+                index=index,
+                group=index // spec.algorithm.group_size,
+                environment=spec.environment,
+                seed=1000 * step + index // spec.algorithm.group_size,
+                sampling_seed=index,
+                model=spec.model,
+                policy=job.view.job_id,
+                policy_version=job.view.policy_version,
+                sampling=spec.sampling,
+                limits=spec.limits,
+                system_prompt=spec.system_prompt,
+                lease_id=self._new_lease_id(),
+                lease_seconds=30.0,
+            )
+            for index in range(spec.episodes_per_step)
+        ]
+        self.changed.notify_all()
+
+    def _new_lease_id(self) -> str:
+        return f"lease-{next(self._lease_numbers)}"
+
+    def _finish_step(self, job: ScriptedJob) -> None:
+        step = job.view.step + 1
+        returns = [result.trajectory.episode_return for result in job.results]
+        job.history.append(job.results)
+        self._update(job, step=step, policy_version=step)
+        self._emit(job, _step_event(job.view, returns))
+        if step == job.view.spec.steps:
+            self._enter(job, JobState.COMPLETED)
+        elif job.view.spec.rollout != "server":
+            self._issue(job)
+
+    def _enter(
+        self, job: ScriptedJob, state: JobState, *, reason: str = "", error: ErrorView | None = None
+    ) -> None:
+        self._update(job, state=state, reason=reason, error=error)
+        self._emit(job, StateEvent(state=state, reason=reason, error=error, attempt=1))
+
+    def _update(self, job: ScriptedJob, **changes: object) -> None:
+        job.view = job.view.model_copy(update={**changes, "updated_at": time.time()})
+
+    def _emit(self, job: ScriptedJob, body: EventBody) -> None:
+        job.events.append(Event(seq=len(job.events) + 1, job_id=job.view.job_id, time=time.time(), body=body))
+        self.changed.notify_all()
+
+
+def _step_event(view: JobView, returns: Sequence[float]) -> StepEvent:
+    return StepEvent(
+        step=view.step,
+        steps=view.spec.steps,
+        policy_version=view.policy_version,
+        reward_mean=sum(returns) / len(returns) if returns else 0.0,
+        reward_std=0.0,
+        loss=0.0,
+        episodes=len(returns),
+        failed_episodes=0,
+        stop_reasons={},
+        sampled_tokens=0,
+        turns=0,
+        tokens_per_second=0.0,
+        step_seconds=0.0,
+        sampling_seconds=0.0,
+        learning_seconds=0.0,
+        seconds_left=0.0,
+    )

@@ -1,0 +1,239 @@
+"""A service without a model, over real HTTP on this machine: for tests of clients and of scripts that train.
+
+Jobs learn nothing; the policy's answers come from a function. Everything else is as the real service does it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+from urllib.parse import parse_qs, urlsplit
+
+from tinkergym.errors import AuthenticationError, NotFoundError, TinkerGymError
+from tinkergym.loop.renderer import Renderer
+from tinkergym.spec_errors import parse_spec
+from tinkergym.testing.bundles import byte_bundle
+from tinkergym.testing.samplers import ScriptedSampler
+from tinkergym.testing.scripted_jobs import ScriptedJobs
+from tinkergym.wire import (
+    HealthView,
+    JobState,
+    LeaseRequest,
+    ModelView,
+    SampleBatch,
+    SampleRequest,
+    SubmitRequest,
+)
+
+API_KEY = "tg-scripted"
+
+
+class ScriptedService:
+    """Answers the routes of the gateway.
+
+    Example:
+        >>> with ScriptedService(lambda prompt: "b2") as service:
+        ...     client = tinkergym.Client(service.url, service.api_key)
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[str], str] = lambda prompt: "ok",
+        *,
+        environments: Sequence[str] = (),
+        context_length: int = 1024,
+    ) -> None:
+        """Start to listen on a free port of the loopback.
+
+        Args:
+            answer: From the whole conversation, as the template writes it, to the policy's text.
+            environments: Ids that the service's packs register; jobs that play them there are done at once.
+            context_length: Of the model; its tokens are bytes.
+        """
+        self.api_key = API_KEY
+        self.jobs = ScriptedJobs(environments)
+        self.bundle = byte_bundle(context_length=context_length)
+        self.files: dict[str, bytes] = {}
+        """Of every checkpoint."""
+        self.sampled: list[list[SampleRequest]] = []
+        """Every batch that was asked for."""
+        self.calls: list[str] = []
+        """`METHOD path` of every request."""
+        self._sampler = ScriptedSampler(Renderer.from_bundle(self.bundle), answer)
+        self._faults: list[tuple[str, Callable[[Any], None]]] = []
+        self._lock = threading.Lock()
+        self.closing = threading.Event()
+
+        class Bound(_Handler):
+            service = self
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Bound)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop listening and end open streams."""
+        self.closing.set()
+        with self.jobs.changed:
+            self.jobs.changed.notify_all()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def break_next(self, call: str, *, status: int | None = None) -> None:
+        """Let the next request whose `METHOD path` contains `call` fail.
+
+        Args:
+            call: Part of it; `EVENT job-1` ends that job's event stream between two events.
+            status: Answered with, in our error format; None drops the connection without an answer.
+        """
+        error = TinkerGymError("broken on purpose")
+
+        def fail(handler: Any) -> None:
+            if status is None:
+                handler.close_connection = True
+                handler.connection.close()
+            else:
+                handler.reply(status, {"error": {**error.to_wire(), "type": "ServiceUnavailableError"}})
+
+        with self._lock:
+            self._faults.append((call, fail))
+
+    def sample(self, requests: list[SampleRequest]) -> list[bytes]:
+        """Answer a batch, one JSON line per request."""
+        self.sampled.append(requests)
+        lines: list[bytes] = []
+        self._sampler.submit(
+            requests, lambda done: lines.extend(answer.model_dump_json().encode() + b"\n" for answer in done)
+        )
+        return lines
+
+    def fault(self, call: str) -> Callable[[Any], None] | None:
+        """Take the fault that was prepared for this call, if any."""
+        with self._lock:
+            for index, (part, fail) in enumerate(self._faults):
+                if part in call:
+                    del self._faults[index]
+                    return fail
+        return None
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    service: ScriptedService
+
+    def do_GET(self) -> None:
+        self._answer("GET")
+
+    def do_POST(self) -> None:
+        self._answer("POST")
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Print nothing."""
+
+    def reply(self, status: int, payload: Any) -> None:
+        self._reply_bytes(status, json.dumps(payload).encode(), "application/json")
+
+    def _reply_bytes(self, status: int, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _answer(self, method: str) -> None:
+        parts = urlsplit(self.path)
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.service.calls.append(f"{method} {parts.path}")
+        fail = self.service.fault(f"{method} {parts.path}")
+        if fail is not None:
+            fail(self)
+            return
+        try:
+            if parts.path != "/v1/health" and self.headers.get("Authorization") != f"Bearer {API_KEY}":
+                raise AuthenticationError("the API key is unknown", hint="set TINKERGYM_API_KEY")
+            self._route(method, parts.path, parse_qs(parts.query), body)
+        except TinkerGymError as error:
+            self.reply(error.http_status, {"error": error.to_wire()})
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+
+    def _route(self, method: str, path: str, query: dict[str, list[str]], body: bytes) -> None:
+        service, jobs = self.service, self.service.jobs
+        job_route = re.fullmatch(r"/v1/jobs/([^/]+)(/.*)?", path)
+        if path == "/v1/health":
+            self._view(HealthView(status="ok", version="0"))
+        elif path == "/v1/models":
+            self.reply(200, {"models": [ModelView(name="nano", context_length=1024).model_dump()]})
+        elif path == "/v1/renderer":
+            self._view(service.bundle)
+        elif path == "/v1/sample":
+            batch = SampleBatch.model_validate_json(body)
+            self._reply_bytes(200, b"".join(service.sample(batch.requests)), "application/x-ndjson")
+        elif path == "/v1/jobs" and method == "POST":
+            key = self.headers.get("Idempotency-Key", "")
+            self._view(jobs.create(parse_spec(json.loads(body)), key), status=201)
+        elif path == "/v1/jobs":
+            views = [view.model_dump(mode="json") for view in jobs.newest_first()]
+            self.reply(200, {"jobs": views[: int(query.get("limit", ["50"])[0])]})
+        elif job_route:
+            self._route_job(job_route[1], job_route[2] or "", body)
+        else:
+            raise NotFoundError(f"there is no route {path}")
+
+    def _route_job(self, job_id: str, rest: str, body: bytes) -> None:
+        jobs = self.service.jobs
+        job = jobs.get(job_id)
+        file = re.fullmatch(r"/checkpoints/\d+/files/(.+)", rest)
+        if rest == "":
+            self._view(job.view)
+        elif rest == "/cancel":
+            self._view(jobs.end(job_id, JobState.CANCELLED, reason="cancelled by its owner"))
+        elif rest == "/events":
+            self._stream_events(job_id)
+        elif rest == "/episodes/lease":
+            self._view(jobs.lease(job_id, LeaseRequest.model_validate_json(body)))
+        elif rest == "/episodes/submit":
+            self._view(jobs.submit(job_id, SubmitRequest.model_validate_json(body).results))
+        elif rest == "/checkpoints":
+            self.reply(200, {"checkpoints": [view.model_dump() for view in job.checkpoints]})
+        elif file and file[1] in self.service.files:
+            self._reply_bytes(200, self.service.files[file[1]], "application/octet-stream")
+        else:
+            raise NotFoundError(f"there is no route {rest}")
+
+    def _view(self, view: Any, status: int = 200) -> None:
+        self.reply(status, view.model_dump(mode="json"))
+
+    def _stream_events(self, job_id: str) -> None:
+        job, jobs = self.service.jobs.get(job_id), self.service.jobs
+        sent = int(self.headers.get("Last-Event-ID") or 0)
+        self.close_connection = True
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        while not self.service.closing.is_set():
+            with jobs.changed:
+                if len(job.events) == sent and not self.service.closing.is_set():
+                    jobs.changed.wait(timeout=0.2)
+                news, over = job.events[sent:], job.view.state.final
+            if self.service.fault(f"EVENT {job_id}") is not None:
+                return
+            self.wfile.write(b": still here\n\n")
+            for event in news:
+                line = f"id: {event.seq}\nevent: {event.body.type}\ndata: {event.model_dump_json()}\n\n"
+                self.wfile.write(line.encode())
+                sent = event.seq
+            self.wfile.flush()
+            if over and sent == len(job.events):
+                return
