@@ -1,13 +1,15 @@
 """LoRA adapters on one frozen base model, many by name, and a forward pass for them that costs little.
 
-PEFT puts the adapters in place, names them and owns their parameters. What is ours is how a plain linear layer with
-an adapter is computed: with the adapter merged into a copy of the weight, which is one matrix product instead of
-three, and with the adapter's gradients taken directly. Other kinds of layers keep PEFT's own forward.
+PEFT puts the adapters in place, names them and owns their parameters. What is ours is how a plain linear
+layer with an adapter is computed: with the adapter merged into a copy of the weight, which is one matrix
+product instead of three, and with the adapter's gradients taken directly. Other kinds of layers keep PEFT's
+own forward.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,6 +50,7 @@ class AdapterSet:
         self._active: dict[str, AdaptedLinear] | None = None
         self._adapters: dict[str, dict[str, AdaptedLinear]] = {}
         self._patched: set[str] = set()
+        self._parameters: dict[str, list[nn.Parameter]] = {}
         self._all_plain = False
 
     def add(self, name: str, adapter: LoRA, *, seed: int) -> dict[str, nn.Parameter]:
@@ -56,7 +59,7 @@ class AdapterSet:
         Args:
             name: Free of dots, as it becomes part of module names.
             adapter: Rank and alpha.
-            seed: A is drawn uniformly as PEFT does (Kaiming, a = sqrt 5), from a generator of its own; B is 0.
+            seed: A is drawn as PEFT does (Kaiming uniform, a = sqrt 5), from a generator of its own; B is 0.
 
         Returns:
             The adapter's parameters, float32, under PEFT's names for saved adapters.
@@ -69,11 +72,12 @@ class AdapterSet:
             target_modules="all-linear",
             task_type="CAUSAL_LM",
         )
-        if self._peft is None:
-            self._peft = peft.get_peft_model(self._model, config, adapter_name=name)
-        else:
-            self._peft.add_adapter(name, config)
-        self._model.requires_grad_(False)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "fan_in_fan_out")  # PEFT sets right what it warns of
+            if self._peft is None:
+                self._peft = peft.get_peft_model(self._model, config, adapter_name=name)
+            else:
+                self._peft.add_adapter(name, config)
         self._patch()
 
         generator = torch.Generator().manual_seed(seed % 2**63)
@@ -94,8 +98,8 @@ class AdapterSet:
             for module_name, layer in self._layers()
             if module_name in self._patched
         }
-        for parameter in parameters.values():
-            parameter.requires_grad_(True)
+        self._parameters[name] = list(parameters.values())
+        self._choose_trainable()
         return parameters
 
     def saved_config(self, name: str) -> dict[str, Any]:
@@ -107,8 +111,13 @@ class AdapterSet:
 
     def remove(self, name: str) -> None:
         """Forget an adapter and free its memory."""
-        del self._adapters[name]
-        self._peft.delete_adapter(name)
+        del self._adapters[name], self._parameters[name]
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", "Adapter .* was active"
+            )  # which one PEFT thinks active is no matter
+            self._peft.delete_adapter(name)
+        self._choose_trainable()
 
     @contextmanager
     def using(self, name: str | None) -> Iterator[None]:
@@ -120,6 +129,7 @@ class AdapterSet:
             else:
                 self._peft.base_model.enable_adapter_layers()
                 self._peft.set_adapter(name)
+            self._choose_trainable()
         self._active = None if name is None else self._adapters[name]
         try:
             yield
@@ -138,6 +148,13 @@ class AdapterSet:
         """Free what `prepare` made."""
         for linear in self._adapters.get(name, {}).values():
             linear.merged = None
+
+    def _choose_trainable(self) -> None:
+        """Freeze the base and nothing else: PEFT lets only the adapter train that it was told of last."""
+        self._model.requires_grad_(False)
+        for parameters in self._parameters.values():
+            for parameter in parameters:
+                parameter.requires_grad_(True)
 
     def _layers(self) -> list[tuple[str, Any]]:
         return [(n, m) for n, m in self._peft.named_modules() if isinstance(m, peft.tuners.lora.LoraLayer)]
@@ -175,7 +192,7 @@ class _MergedLinear(torch.autograd.Function):
     """`x @ merged.T + bias`, with the gradients of the two factors inside `merged`."""
 
     @staticmethod
-    def forward(
+    def forward(  # noqa: PLR0917 - autograd functions take no keywords
         ctx: Any,
         x: torch.Tensor,
         merged: torch.Tensor,
@@ -196,7 +213,9 @@ class _MergedLinear(torch.autograd.Function):
         into_x = (out_gradient @ merged).view(x.shape) if ctx.needs_input_grad[0] else None
         if not ctx.needs_input_grad[3]:
             return into_x, None, None, None, None, None
-        # The scaling goes into the small factors, so that no large tensor is written once more.
-        into_a = ((out_gradient @ lora_b) * ctx.scaling).T @ flat
-        into_b = out_gradient.T @ ((flat @ lora_a.T) * ctx.scaling)
+        # Everything [rank, n]: on a CPU these thin products are 2 to 6 times as fast as their transposes.
+        thin_gradient = lora_b.T.contiguous() @ out_gradient.T
+        thin_input = lora_a @ flat.T
+        into_a = (thin_gradient @ flat).mul_(ctx.scaling)
+        into_b = (thin_input @ out_gradient).mul_(ctx.scaling).T.contiguous()
         return into_x, None, None, into_a, into_b, None

@@ -25,7 +25,7 @@ class Advantages:
     values: npt.NDArray[np.float64]
     """[N], 0 where `included` is False."""
     included: npt.NDArray[np.bool_]
-    """[N], whether the episode completed and had at least one other to be compared with; train on these only."""
+    """[N], whether the episode completed and had another to be compared with; train on these only."""
     zero_variance_groups: int
     """Groups whose episodes all got the return they are compared with: their advantages are exactly 0."""
     broken_groups: int
@@ -49,9 +49,11 @@ def group_advantages(
         groups: [N], which episodes are compared: any numbers, equal within a group.
         completed: [N], False for failed episodes.
         baseline: `group` compares within groups (GRPO); `batch` with all completed episodes.
-        normalize: `std` divides by the sample standard deviation (N - 1) of the same episodes as the baseline, plus
-            1e-6; `none` does not, as that weighs tasks that are nearly always or never solved more (Dr. GRPO).
-        shuffle: A control experiment: first permute the completed episodes' returns, so that they say nothing.
+        normalize: `std` divides by the sample standard deviation (N - 1) of the same episodes as the
+            baseline, plus 1e-6; `none` does not, as that weighs tasks that are nearly always or never solved
+            more.
+        shuffle: A control experiment: first permute the completed episodes' returns, so that they say
+            nothing.
 
     Raises:
         InvalidRequestError: A completed episode's return is not finite, or the lengths differ.

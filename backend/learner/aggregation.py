@@ -1,7 +1,7 @@
 """Aggregations: how the losses of the sampled tokens become one number.
 
-Each is a weight per token, whose normaliser is that of the whole train batch. So the gradient does not depend on
-how the batch is cut into micro-batches, calls or ranks.
+Each is a weight per token, whose normaliser is that of the whole train batch. So the gradient does not depend
+on how the batch is cut into micro-batches, calls or ranks.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def token_weights(
 
     Args:
         counts: [number of sequences], sampled tokens of each.
-        aggregation: `token`: the mean over all tokens of the batch (DAPO, arXiv:2503.14476), so that long sequences
-            weigh more. `sequence`: the mean over sequences of their token means (GRPO, arXiv:2402.03300).
-            `constant`: the sum over `constant_tokens` per sequence (Dr. GRPO, arXiv:2503.20783), so that a token
-            weighs the same whatever the lengths are.
+        aggregation: `token`: the mean over all tokens of the batch (DAPO, arXiv:2503.14476), so that long
+            sequences weigh more. `sequence`: the mean over sequences of their token means (GRPO,
+            arXiv:2402.03300). `constant`: the sum over `constant_tokens` per sequence (Dr. GRPO,
+            arXiv:2503.20783), so that a token weighs the same whatever the lengths are.
         totals: Of the whole batch, of which `counts` may be a part.
         constant_tokens: Read by `constant` only.
 

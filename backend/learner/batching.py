@@ -1,13 +1,15 @@
 """Micro-batches: which tokens go through the model together, and what is read from it afterwards.
 
-The unit is not a sequence but a *node*: a token with everything that stands before it. Sequences that begin alike
-(a group's prompt, the same first moves) share nodes, and each node is computed once. Numpy only; no model.
+The unit is not a sequence but a *node*: a token with everything that stands before it. Sequences that begin
+alike (a group's prompt, the same first moves) share nodes, and each node is computed once. Numpy only; no
+model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +19,7 @@ from backend.learner.sequences import TrainSequence
 IntArray = npt.NDArray[np.int64]
 
 _ATTENTION_FACTOR = 4
-"""Attention works on padded rows, which are cheap beside the rest of the decoder: this many may stand for one node."""
+"""Attention works on padded rows, which are cheap beside the rest: so many places may there be per node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,20 +62,20 @@ def micro_batches(
 ) -> list[MicroBatch]:
     """Cut a train batch into micro-batches of at most `max_tokens` tokens each, in a reproducible order.
 
-    What stands after a sequence's last sampled token, and that token itself, predicts nothing that is learned, and is
-    left out. A sequence that alone is longer than `max_tokens` gets a micro-batch of its own.
+    What stands after a sequence's last sampled token, and that token itself, predicts nothing that is
+    learned, and is left out. A sequence that alone is longer than `max_tokens` gets a micro-batch of its own.
 
     Args:
         sequences: The whole train batch; those without sampled tokens are passed over.
         max_tokens: With `share_prefixes` the nodes of a micro-batch, else its rows times its longest row.
-        share_prefixes: Lay sequences that begin alike side by side and let them share nodes; else sort by length, so
-            that rows of one length meet and little is padded.
+        share_prefixes: Lay sequences that begin alike side by side and let them share nodes; else sort by
+            length, so that rows of one length meet and little is padded.
         only: [number of sequences], which of them to take; None takes all.
     """
     rows = _rows(sequences, only)
     if share_prefixes:
         rows.sort(key=lambda row: row.ids.astype(">u4").tobytes())
-        shared = [0, *(_common_prefix(a.ids, b.ids) for a, b in zip(rows, rows[1:], strict=False))]
+        shared = [0, *(_common_prefix(a.ids, b.ids) for a, b in pairwise(rows))]
     else:
         rows.sort(key=lambda row: -len(row.ids))
         shared = [0] * len(rows)

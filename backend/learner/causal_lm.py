@@ -1,13 +1,15 @@
 """A causal language model as the learner sees it: micro-batch in, logprobs of the sampled tokens out.
 
-Knows transformers' models, but not policies: which weights are in them is the caller's affair. What a model's family
-allows (shared prefixes, an output head that is one matrix) is not looked up but tried once, on a few random tokens.
+Knows transformers' models, but not policies: which weights are in them is the caller's affair. What a model's
+family allows (shared prefixes, an output head that is one matrix) is not looked up but tried once, on a few
+random tokens.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F  # noqa: N812
 from transformers import AutoModelForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 from backend.learner.batching import MicroBatch, micro_batches
 from backend.learner.sequences import TrainSequence
@@ -47,6 +50,7 @@ class CausalLM:
         Raises:
             UnknownModelError: There is no causal language model that transformers can load.
         """
+        disable_progress_bar()  # a bar per policy is noise in a service's log
         try:
             model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, attn_implementation="sdpa")
         except (OSError, ValueError) as error:
@@ -60,7 +64,7 @@ class CausalLM:
         return cls(model, device=device)
 
     def batches(
-        self, sequences: list[TrainSequence], *, max_tokens: int, only: Any = None
+        self, sequences: Sequence[TrainSequence], *, max_tokens: int, only: Any = None
     ) -> list[MicroBatch]:
         """Cut a train batch in the way that this model computes fastest."""
         return micro_batches(sequences, max_tokens=max_tokens, share_prefixes=self.shares_prefixes, only=only)
@@ -68,9 +72,9 @@ class CausalLM:
     def features(self, batch: MicroBatch) -> torch.Tensor:
         """Run the decoder and return what the output head needs for each prediction, [U, hidden].
 
-        For models whose logits are more than a matrix times that (scaled, soft-capped), the logits themselves.
+        For models whose logits are more than a matrix times that (scaled, soft-capped), the logits
+        themselves.
         """
-        rows, longest = batch.shape
         predictions = torch.from_numpy(batch.predictions)
         if self.shares_prefixes:
             inputs: dict[str, Any] = {
@@ -88,7 +92,8 @@ class CausalLM:
                 out = self.decoder(**inputs, use_cache=False).last_hidden_state
             else:
                 out = self.model(**inputs, use_cache=False).logits
-        return out.reshape(-1, out.shape[-1]).index_select(0, predictions.to(self.device))
+        rows: torch.Tensor = out.reshape(-1, out.shape[-1])
+        return rows.index_select(0, predictions.to(self.device))
 
     def logits(self, features: torch.Tensor) -> torch.Tensor:
         """Return the logits of some rows of `features`, float32."""
@@ -98,17 +103,16 @@ class CausalLM:
     def fingerprint(self) -> str:
         """Tell this base model from others: names, shapes, types and a sample of the values of its weights.
 
-        A sample, because hashing every byte of a large model takes longer than loading it.
+        To be asked before adapters are put on it. A sample, because hashing every byte of a large model takes
+        longer than loading it.
         """
         digest = hashlib.sha256()
         config = self.model.config.to_dict()
         digest.update(json.dumps({k: config.get(k) for k in ("model_type", "vocab_size")}).encode())
         for name, tensor in sorted(self.model.state_dict().items()):
-            if "lora_" in name:
-                continue
             flat = tensor.detach().reshape(-1)
             sample = flat[:: max(1, flat.numel() // 256)].float().cpu().contiguous()
-            digest.update(f"{name.replace('.base_layer', '')}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+            digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
             digest.update(sample.numpy().tobytes())
         return digest.hexdigest()
 
@@ -149,7 +153,7 @@ def sampled_logprobs(logits: torch.Tensor, temperatures: torch.Tensor | None) ->
 
 
 def _attends_fully(config: Any) -> bool:
-    """Whether every layer looks at everything before it: sliding windows need a mask, other kinds have a state."""
+    """Whether every layer looks at everything before it, with neither a window nor a recurrent state."""
     kinds = getattr(config, "layer_types", None)
     if kinds is not None:
         return set(kinds) == {"full_attention"}

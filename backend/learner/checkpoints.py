@@ -1,7 +1,7 @@
 """Checkpoints: a directory that is there whole, with every byte accounted for, or not there at all.
 
-Files are written into a hidden directory beside the target, flushed to the disk, described by a manifest with their
-SHA-256, and renamed into place. Knows files and tensors; not what a policy is.
+Files are written into a hidden directory beside the target, flushed to the disk, described by a manifest with
+their SHA-256, and renamed into place. Knows files and tensors; not what a policy is.
 """
 
 from __future__ import annotations
@@ -96,12 +96,15 @@ class CheckpointWriter:
 
 @contextmanager
 def writing(target: Path) -> Iterator[CheckpointWriter]:
-    """Write a checkpoint that appears at `target`, replacing what is there, when the block ends without error.
+    """Write a checkpoint that appears at `target` when the block ends without error.
+
+    What is there is replaced.
 
     One writer per parent directory: what an earlier, killed one left unfinished there is removed.
 
     Raises:
-        StorageFullError: The disk is full; nothing is left behind, and an earlier checkpoint at `target` stays.
+        StorageFullError: The disk is full; nothing is left behind, and an earlier checkpoint at `target`
+            stays.
     """
     with _full_disk_named(target):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -160,7 +163,8 @@ class Checkpoint:
         """Read a safetensors file of the checkpoint."""
         if name not in self.manifest.files:
             raise _corrupt(self.directory, f"{name} is not part of it")
-        return tensors_from_bytes((self.directory / name).read_bytes())
+        tensors: dict[str, torch.Tensor] = tensors_from_bytes((self.directory / name).read_bytes())
+        return tensors
 
 
 def _corrupt(folder: Path, what: str) -> CheckpointCorruptError:
@@ -188,7 +192,7 @@ def _full_disk_named(target: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # safetensors' own writer raises a type of its own, with the operating system's number in the text only.
+        # safetensors' writer has its own error type, with the operating system's number only in the text.
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         if full or f"os error {errno.ENOSPC}" in str(error):
             raise StorageFullError(

@@ -1,7 +1,8 @@
 """The learner: policies on one base model, and the four things that training does to them.
 
-Knows token ids and tensors; not text, rewards, jobs or HTTP. Thread-safe: the device's lock is taken per micro-batch,
-so several jobs and an engine can share the device, but calls for one policy must come one after the other.
+Knows token ids and tensors; not text, rewards, jobs or HTTP. Thread-safe: the device's lock is taken per
+micro-batch, so several jobs and an engine can share the device, but calls for one policy must come one after
+the other.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tinkergym.errors import CheckpointCorruptError, ConflictError, InvalidReque
 from tinkergym.wire import FullParameters, LoRA
 
 _HEAD_ELEMENTS = 2**22
-"""Logits that exist at once, so that a large vocabulary does not decide how much memory a micro-batch takes."""
+"""Most logits that exist at once, so that memory does not grow with the vocabulary."""
 _HEAD_ROWS = 256
 """Rows of logits that are computed at once at the least; fewer would make slow matrix products."""
 _WEIGHTS_FILE = {"lora": "adapter_model.safetensors", "full": "model.safetensors"}
@@ -47,8 +48,8 @@ class ForwardBackwardResult:
     learner_logprobs: list[FloatArray]
     """Per sequence, in input order: one per sampled token, in nats at the sequence's temperature."""
     metrics: dict[str, float]
-    """clip_fraction, ratio_mean, logprob_gap_max, logprob_gap_mean (learner against sampling), sampled_entropy,
-    shared_fraction (of the input tokens that did not have to be computed)."""
+    """clip_fraction, ratio_mean, logprob_gap_max, logprob_gap_mean (learner against sampling),
+    sampled_entropy, shared_fraction (of the input tokens that did not have to be computed)."""
 
 
 @dataclass(slots=True)
@@ -77,7 +78,7 @@ class _Sampled:
 
 
 class Learner:
-    """Policies on one base model: `create_policy · forward_backward · optim_step · weights · save · load · drop`."""
+    """Policies on one base model: made, trained, copied out, saved, loaded, dropped."""
 
     def __init__(
         self,
@@ -94,7 +95,8 @@ class Learner:
             model_dir: A Hugging Face model directory or hub id.
             device: Of torch.
             dtype: Of the base model and of full-parameter policies; adapters are always float32.
-            device_lock: Held while computing, one micro-batch at a time; None if nothing else uses the device.
+            device_lock: Held while computing, one micro-batch at a time; None if nothing else uses the
+                device.
             micro_batch_tokens: Most tokens in one forward pass; this bounds the memory.
 
         Raises:
@@ -144,7 +146,8 @@ class Learner:
     ) -> ForwardBackwardResult:
         """Add the gradient of the batch's loss to what waits for `optim_step`.
 
-        Sequences whose advantage is 0 everywhere have gradient 0: they are only run forward, for their logprobs.
+        Sequences whose advantage is 0 everywhere have gradient 0: they are only run forward, for their
+        logprobs.
 
         Args:
             policy_id: Of an existing policy.
@@ -195,7 +198,8 @@ class Learner:
         Raises:
             NotFoundError: There is no such policy.
             ConflictError: No gradient waits.
-            NonFiniteGradientError: The gradient is NaN or infinite; weights and optimizer state are untouched.
+            NonFiniteGradientError: The gradient is NaN or infinite; weights and optimizer state are
+                untouched.
         """
         entry = self._entry(policy_id)
         if not entry.pending:
@@ -307,10 +311,7 @@ class Learner:
         try:
             if not full:
                 _restore_adapter(entry.policy, checkpoint)
-            if weights_sha256(entry.policy.weights()) != manifest.weights_sha256:
-                raise CheckpointCorruptError(
-                    f"the weights in checkpoint {directory} do not have its manifest's hash"
-                )
+            _verify(entry.policy, checkpoint)
             entry.optimiser.restore(checkpoint.tensors(_OPTIMIZER_FILE), steps=manifest.optimizer_steps)
         except BaseException:
             self.drop(policy_id)
@@ -327,8 +328,6 @@ class Learner:
         with self._computing():
             del self._policies[policy_id]
             entry.policy.drop()
-
-    # --- inside ---------------------------------------------------------------------------------------------------
 
     def _entry(self, policy_id: str) -> _Entry:
         try:
@@ -417,8 +416,8 @@ class Learner:
 
 def _run_micro_batch(lm: CausalLM, batch: MicroBatch, sampled: _Sampled, *, gradient: bool) -> None:
     features = lm.features(batch)
-    # The head runs on a detached copy, some rows at a time: its gradient is collected there and then sent through
-    # the decoder once, so never more than a slice of the logits exists.
+    # The head runs on a detached copy, some rows at a time: its gradient is collected there and then sent
+    # through the decoder once, so never more than a slice of the logits exists.
     leaf = features.detach().requires_grad_(gradient)
     rows = max(_HEAD_ROWS, _HEAD_ELEMENTS // lm.vocabulary)
     all_ones = bool((batch.temperatures == 1.0).all())
@@ -456,12 +455,20 @@ def _metrics(tokens: SampledTokens, sampled: _Sampled) -> dict[str, float]:
     gap = learner - sampling
     return {
         "clip_fraction": sampled.clipped / len(gap),
-        "ratio_mean": float(np.exp(gap).mean()),
+        "ratio_mean": float(np.exp(np.minimum(gap, 80.0)).mean()),  # stays a finite number, as events must be
         "logprob_gap_max": float(np.abs(gap).max()),
         "logprob_gap_mean": float(np.abs(gap).mean()),
         "sampled_entropy": float(-learner.mean()),
         "shared_fraction": 1.0 - sampled.computed_tokens / sampled.input_tokens,
     }
+
+
+def _verify(policy: Policy, checkpoint: Checkpoint) -> None:
+    if weights_sha256(policy.weights()) != checkpoint.manifest.weights_sha256:
+        raise CheckpointCorruptError(
+            f"the weights read from {checkpoint.directory} are not those that were saved: their hash differs",
+            hint="load it with the versions of torch and transformers that wrote it",
+        )
 
 
 def _restore_adapter(policy: Policy, checkpoint: Checkpoint) -> None:

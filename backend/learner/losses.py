@@ -1,6 +1,7 @@
 """Losses: pure functions from logprobs and advantages to one loss per sampled token.
 
-The ratio is always taken against the logprobs that came with the tokens, those of the policy that sampled them.
+The ratio is always taken against the logprobs that came with the tokens, those of the policy that sampled
+them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def clipped_policy_loss(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Importance-weighted policy gradient with PPO's pessimistic clipping, per token.
 
-    `-min(ratio * advantage, clip(ratio, 1 - clip_low, 1 + clip_high) * advantage)`. A clipped token has gradient 0.
+    `-min(ratio * advantage, clip(ratio, 1 - clip_low, 1 + clip_high) * advantage)`. A clipped token has
+    gradient 0.
 
     Args:
         learner_logprobs: [P] float32, with gradient; of the policy that is being trained.
@@ -53,5 +55,5 @@ def clipped_policy_loss(
     ratios = torch.exp(learner_logprobs - sampling_logprobs)
     low, high = 1.0 - clip_low, 1.0 + clip_high
     clipped = ((ratios > high) & (advantages > 0)) | ((ratios < low) & (advantages < 0))
-    # `where` instead of `min`: an exact tie, such as the first update's ratio of 1, then has one gradient, not two halves.
+    # `where` instead of `min`: the clipped term has no gradient, and the other one all of it, also in a tie.
     return -advantages * torch.where(clipped, ratios.detach().clamp(low, high), ratios), clipped

@@ -30,7 +30,8 @@ class OptimStepResult:
 class PolicyOptimiser:
     """AdamW (arXiv:1711.05101), betas 0.9 and 0.999, eps 1e-8, decoupled weight decay.
 
-    Learning rate and decay come with every step, so a schedule is the caller's arithmetic and not a state here.
+    Learning rate and decay come with every step, so a schedule is the caller's arithmetic and not a state
+    here.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
@@ -42,8 +43,8 @@ class PolicyOptimiser:
         """Clip the accumulated gradient to `max_grad_norm`, apply it and clear it.
 
         Raises:
-            NonFiniteGradientError: A gradient is NaN or infinite. Weights and state are as before; the gradient is
-                cleared.
+            NonFiniteGradientError: A gradient is NaN or infinite. Weights and state are as before; the
+                gradient is cleared.
         """
         for parameter in self._parameters.values():
             if parameter.grad is None:
@@ -59,7 +60,7 @@ class PolicyOptimiser:
             raise NonFiniteGradientError(
                 f"the gradient of {len(bad)} of {len(self._parameters)} tensors is NaN or infinite "
                 f"(first: {bad[0] if bad else 'their norm overflows'}); the weights were left as they are",
-                hint="lower learning_rate or max_grad_norm, and look for extreme rewards or importance ratios",
+                hint="lower learning_rate, and look for extreme rewards or importance ratios",
             )
         if grad_norm > max_grad_norm:
             torch._foreach_mul_(gradients, max_grad_norm / (grad_norm + 1e-6))
@@ -75,7 +76,7 @@ class PolicyOptimiser:
         self._adamw.zero_grad(set_to_none=True)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return the moments as `exp_avg.<parameter>` and `exp_avg_sq.<parameter>`; empty before the first step."""
+        """Return the moments as `exp_avg.<parameter>` and `exp_avg_sq.<parameter>`; at first empty."""
         return {
             f"{moment}.{name}": self._adamw.state[parameter][moment].detach().cpu()
             for name, parameter in self._parameters.items()

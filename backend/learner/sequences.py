@@ -78,8 +78,8 @@ class TrainSequence:
 class BatchTotals:
     """How much a whole train batch holds; what the aggregation divides by.
 
-    A batch that is handed over in several calls gives each call the totals of all, so that the gradients add up to
-    the gradient of the whole.
+    A batch that is handed over in several calls gives each call the totals of all, so that the gradients add
+    up to the gradient of the whole.
     """
 
     tokens: int
@@ -96,7 +96,7 @@ class BatchTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledTokens:
-    """The sampled tokens of a batch, one after the other in input order. P of them, in arrays of one length."""
+    """The sampled tokens of a batch, one after the other in input order: P of them."""
 
     counts: npt.NDArray[np.int64]
     """Sampled tokens per sequence, [number of sequences]."""

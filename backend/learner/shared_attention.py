@@ -1,8 +1,9 @@
 """Attention over shared prefixes: the decoder sees each node once, attention sees whole sequences.
 
-Everything in a decoder but attention treats each token by itself. So the nodes of a micro-batch run through it as one
-row, and only here they are laid out as sequences, attended causally, and folded back. Registered with transformers as
-an attention implementation, so it works for every model that lets its attention be chosen.
+Everything in a decoder but attention treats each token by itself. So the nodes of a micro-batch run through
+it as one row, and only here they are laid out as sequences, attended causally, and folded back. Registered
+with transformers as an attention implementation, so it works for every model that lets its attention be
+chosen.
 """
 
 from __future__ import annotations
@@ -70,7 +71,10 @@ def attending(layout: AttentionLayout | None) -> Iterator[None]:
 
 
 class _LayOutQueries(torch.autograd.Function):
-    """[N, D] nodes to [R * L, D] places. Only a node's first place is read afterwards, so only it sends gradient."""
+    """[N, D] nodes to [R * L, D] places.
+
+    Of each node's places only the first is read afterwards, so only that one sends a gradient.
+    """
 
     @staticmethod
     def forward(ctx: Any, nodes: torch.Tensor, layout: AttentionLayout) -> torch.Tensor:
@@ -83,7 +87,10 @@ class _LayOutQueries(torch.autograd.Function):
 
 
 class _LayOutKeys(torch.autograd.Function):
-    """[N, D] nodes to [R * L, D] places; a node receives the sum of its places' gradients, in a fixed order."""
+    """[N, D] nodes to [R * L, D] places.
+
+    A node receives the sum of its places' gradients, added in a fixed order.
+    """
 
     @staticmethod
     def forward(ctx: Any, nodes: torch.Tensor, layout: AttentionLayout) -> torch.Tensor:
@@ -114,7 +121,7 @@ class _FoldBack(torch.autograd.Function):
         return full.index_copy_(0, layout.first_place, gradients[0]), None
 
 
-def shared_prefix_attention(
+def shared_prefix_attention(  # noqa: PLR0917 - transformers calls it so
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,

@@ -1,0 +1,94 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backend.learner.advantages import group_advantages
+from tinkergym.errors import InvalidRequestError
+
+
+def test_the_group_mean_is_taken_off_each_return():
+    result = group_advantages([1, 0, 0, 3, 5, 4], [0, 0, 0, 1, 1, 1], [True] * 6)
+    np.testing.assert_allclose(result.values, [2 / 3, -1 / 3, -1 / 3, -1, 1, 0], atol=1e-12)
+    assert result.included.all()
+    assert (result.zero_variance_groups, result.broken_groups, result.failed_episodes) == (0, 0, 0)
+
+
+def test_std_divides_by_the_sample_deviation_of_the_group():
+    result = group_advantages([1, 3, 10, 10, 40], [0, 0, 1, 1, 1], [True] * 5, normalize="std")
+    # Group 0: mean 2, deviation sqrt(2). Group 1: mean 20, deviation sqrt((100 + 100 + 400) / 2).
+    expected = [-1 / math.sqrt(2), 1 / math.sqrt(2), *(np.array([-10, -10, 20]) / math.sqrt(300))]
+    np.testing.assert_allclose(result.values, expected, rtol=1e-5)
+
+
+def test_the_batch_baseline_compares_across_groups():
+    result = group_advantages([1, 1, 0, 0], [0, 0, 1, 1], [True] * 4, baseline="batch")
+    np.testing.assert_allclose(result.values, [0.5, 0.5, -0.5, -0.5])
+    assert result.zero_variance_groups == 0
+
+
+def test_the_batch_baseline_needs_no_siblings():
+    result = group_advantages([1, 0], [0, 1], [True, True], baseline="batch")
+    np.testing.assert_allclose(result.values, [0.5, -0.5])
+
+
+def test_groups_need_not_lie_together():
+    result = group_advantages([1, 10, 0, 20], [5, 2, 5, 2], [True] * 4)
+    np.testing.assert_allclose(result.values, [0.5, -5, -0.5, 5])
+
+
+def test_a_failed_episode_enters_no_baseline_and_is_not_trained_on():
+    result = group_advantages([1, 0, math.nan], [0, 0, 0], [True, True, False])
+    np.testing.assert_allclose(result.values, [0.5, -0.5, 0.0])
+    assert result.included.tolist() == [True, True, False]
+    assert result.failed_episodes == 1
+    assert result.broken_groups == 0
+
+
+@pytest.mark.parametrize("baseline", ["group", "batch"])
+def test_a_group_that_failures_left_with_one_episode_is_broken_and_counted(baseline):
+    result = group_advantages([1, 0, 0], [0, 0, 0], [True, False, False], baseline=baseline)
+    assert not result.values.any()
+    assert not result.included.any()
+    assert result.broken_groups == 1
+
+
+def test_equal_returns_give_exactly_zero_and_are_counted():
+    # The mean of three 0.1 is not 0.1 in floating point.
+    result = group_advantages([0.1, 0.1, 0.1, 1, 0], [0, 0, 0, 1, 1], [True] * 5, normalize="std")
+    assert result.values[:3].tolist() == [0.0, 0.0, 0.0]
+    assert result.zero_variance_groups == 1
+    assert result.included.all()
+
+
+def test_shuffling_permutes_only_completed_returns_and_repeats_with_its_seed():
+    returns, groups, completed = list(range(20)), [0] * 20, [True] * 18 + [False] * 2
+
+    def shuffled(seed: int) -> np.ndarray:
+        return group_advantages(returns, groups, completed, shuffle=np.random.default_rng(seed)).values
+
+    plain = group_advantages(returns, groups, completed).values
+    assert shuffled(1).tolist() == shuffled(1).tolist() != plain.tolist()
+    assert sorted(shuffled(1)) == pytest.approx(sorted(plain))
+    assert shuffled(1)[18:].tolist() == [0.0, 0.0]
+
+
+def test_no_episode_at_all_gives_no_advantage():
+    assert group_advantages([], [], []).values.tolist() == []
+    assert group_advantages([], [], [], baseline="batch").values.tolist() == []
+
+
+def test_a_return_that_is_not_finite_is_refused():
+    with pytest.raises(InvalidRequestError, match="mark the episode as failed"):
+        group_advantages([math.nan, 1], [0, 0], [True, True])
+
+
+@given(st.lists(st.tuples(st.floats(-100, 100), st.integers(0, 4), st.booleans()), min_size=1, max_size=40))
+def test_the_advantages_of_every_group_sum_to_zero(episodes):
+    returns, groups, completed = zip(*episodes, strict=True)
+    result = group_advantages(returns, groups, completed)
+    for group in set(groups):
+        assert abs(result.values[np.asarray(groups) == group].sum()) < 1e-9
+    assert not result.values[~result.included].any()

@@ -1,0 +1,89 @@
+import numpy as np
+import pytest
+
+from backend.learner.batching import micro_batches
+from backend.learner.sequences import TrainSequence
+
+
+def sequence(ids, sampled, temperature=1.0):
+    mask = [place in sampled for place in range(len(ids))]
+    return TrainSequence(
+        token_ids=ids,
+        loss_mask=mask,
+        sampling_logprobs=[-1.0 if m else None for m in mask],
+        temperature=temperature,
+    )
+
+
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("max_tokens", [1, 20, 1000])
+def test_every_sampled_token_is_predicted_once_from_exactly_what_stands_before_it(
+    make_batch, share, max_tokens
+):
+    sequences = make_batch(seed=3, groups=4, size=4)
+    seen = {}
+    for batch in micro_batches(sequences, max_tokens=max_tokens, share_prefixes=share):
+        history = {}
+        for row in range(batch.shape[0]):
+            for column in range(batch.lengths[row]):
+                node = batch.node_of[row, column]
+                before = tuple(batch.token_ids[batch.node_of[row, : column + 1]])
+                assert history.setdefault(node, before) == before
+                assert batch.positions[node] == column
+        for prediction, target, slot in zip(batch.prediction_of, batch.targets, batch.slots, strict=True):
+            assert slot not in seen
+            seen[slot] = (*history[batch.predictions[prediction]], target)
+    expected = [
+        tuple(s.token_ids[: place + 1])
+        for s in sequences
+        for place, sampled in enumerate(s.loss_mask)
+        if sampled
+    ]
+    assert [seen[slot] for slot in range(len(expected))] == expected
+
+
+def test_a_shared_beginning_is_computed_once():
+    sequences = [
+        sequence([1, 2, 3, 4, 5], {4}),
+        sequence([1, 2, 3, 9, 5], {4}),
+        sequence([1, 2, 3, 4, 6], {4}),
+    ]
+    (batch,) = micro_batches(sequences, max_tokens=100, share_prefixes=True)
+    assert sorted(batch.token_ids) == [1, 2, 3, 4, 9]
+    assert len(batch.predictions) == 2  # two sequences drew from the same place
+
+
+def test_the_same_place_at_two_temperatures_is_predicted_twice():
+    sequences = [sequence([1, 2], {1}), sequence([1, 2], {1}, temperature=0.5)]
+    (batch,) = micro_batches(sequences, max_tokens=100, share_prefixes=True)
+    assert len(batch.token_ids) == 1
+    assert sorted(batch.temperatures) == [0.5, 1.0]
+
+
+def test_what_stands_after_the_last_sampled_token_is_left_out():
+    (batch,) = micro_batches([sequence([1, 2, 3, 4, 5], {2})], max_tokens=100, share_prefixes=True)
+    assert batch.token_ids.tolist() == [1, 2]
+    assert batch.targets.tolist() == [3]
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_micro_batches_keep_to_their_budget_unless_one_sequence_alone_exceeds_it(make_batch, share):
+    sequences = make_batch(seed=5, groups=6, size=4)
+    for batch in micro_batches(sequences, max_tokens=40, share_prefixes=share):
+        cost = len(batch.token_ids) if share else batch.node_of.size
+        assert cost <= 40 or batch.shape[0] == 1
+
+
+def test_padding_is_little_when_prefixes_are_not_shared():
+    sequences = [sequence(list(range(n)), {n - 1}) for n in (40, 5, 39, 6, 41, 4)]
+    batches = micro_batches(sequences, max_tokens=125, share_prefixes=False)
+    assert [sorted(batch.lengths) for batch in batches] == [[38, 39, 40], [3, 4, 5]]
+
+
+def test_sequences_without_sampled_tokens_and_unwanted_ones_are_passed_over():
+    sequences = [sequence([1, 2, 3], {2}), sequence([1, 2], set()), sequence([4, 5, 6], {1, 2})]
+    (batch,) = micro_batches(
+        sequences, max_tokens=100, share_prefixes=True, only=np.array([False, True, True])
+    )
+    assert batch.slots.tolist() == [1, 2]  # slot 0 belongs to the first sequence
+    assert micro_batches([sequences[1]], max_tokens=100, share_prefixes=True) == []

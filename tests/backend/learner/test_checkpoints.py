@@ -1,0 +1,164 @@
+import errno
+import json
+import os
+
+import numpy as np
+import pytest
+
+from backend.learner.learner import Learner
+from backend.learner.losses import LossConfig
+from backend.weights import weights_sha256
+from tinkergym.errors import CheckpointCorruptError, ConflictError, StorageFullError
+from tinkergym.wire import FullParameters, LoRA
+
+ADAPTERS = [LoRA(rank=4), FullParameters()]
+KINDS = pytest.mark.parametrize("adapter", ADAPTERS, ids=["lora", "full"])
+
+
+def train(learner, batch, *, steps):
+    for _ in range(steps):
+        learner.forward_backward("p", batch, LossConfig())
+        learner.optim_step("p", learning_rate=1e-2, weight_decay=0.01)
+
+
+@pytest.fixture
+def saved(learner, batch, tmp_path):
+    """A LoRA policy after two steps, and its checkpoint."""
+    learner.create_policy("p", ADAPTERS[0], seed=1)
+    train(learner, batch, steps=2)
+    learner.save("p", tmp_path / "step-2", step=2, policy_version=2)
+    return tmp_path / "step-2"
+
+
+@KINDS
+def test_two_steps_a_checkpoint_and_two_more_are_bit_equal_to_four(model_dir, batch, adapter, tmp_path):
+    learner = Learner(model_dir)
+    learner.create_policy("p", adapter, seed=1)
+    train(learner, batch, steps=2)
+    learner.save("p", tmp_path / "step-2", step=2, policy_version=2, extra={"cursor": 5})
+    train(learner, batch, steps=2)
+    straight = learner.save("p", tmp_path / "step-4", step=4, policy_version=4)
+
+    resumed = Learner(model_dir)
+    manifest = resumed.load("p", tmp_path / "step-2", adapter)
+    assert (manifest.step, manifest.policy_version, manifest.extra) == (2, 2, {"cursor": 5})
+    assert manifest.weights_sha256 == weights_sha256(resumed.weights("p"))
+    train(resumed, batch, steps=2)
+    again = resumed.save("p", tmp_path / "again", step=4, policy_version=4)
+    assert weights_sha256(resumed.weights("p")) == weights_sha256(learner.weights("p"))
+    assert again.weights_sha256 == straight.weights_sha256
+    assert again.files["optimizer.safetensors"] == straight.files["optimizer.safetensors"]
+
+
+@KINDS
+def test_an_untrained_policy_can_be_saved_and_loaded(model_dir, batch, adapter, tmp_path):
+    learner = Learner(model_dir)
+    learner.create_policy("p", adapter, seed=1)
+    learner.save("p", tmp_path / "step-0", step=0, policy_version=0)
+    learner.create_policy("other", adapter, seed=1)
+    learner.drop("p")
+    learner.load("p", tmp_path / "step-0", adapter)
+    train(learner, batch, steps=1)
+    learner.forward_backward("other", batch, LossConfig())
+    learner.optim_step("other", learning_rate=1e-2, weight_decay=0.01)
+    assert weights_sha256(learner.weights("p")) == weights_sha256(learner.weights("other"))
+
+
+def test_logprobs_are_equal_after_a_round_trip(learner, saved, batch):
+    learner.load("again", saved, ADAPTERS[0])
+    for left, right in zip(learner.logprobs("p", batch), learner.logprobs("again", batch), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_the_same_policy_gives_the_same_files(learner, saved):
+    again = learner.save("p", saved.with_name("again"), step=2, policy_version=2)
+    assert json.loads((saved / "manifest.json").read_bytes()) == again.model_dump(mode="json")
+
+
+@pytest.mark.parametrize(
+    "name", ["adapter_model.safetensors", "adapter_config.json", "optimizer.safetensors"]
+)
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+def test_a_damaged_file_is_named_and_nothing_is_loaded(learner, saved, name, damage):
+    path = saved / name
+    content = bytearray(path.read_bytes())
+    if damage == "remove":
+        path.unlink()
+    elif damage == "cut":
+        path.write_bytes(content[:-1])
+    else:
+        content[-1] ^= 1
+        path.write_bytes(content)
+    with pytest.raises(CheckpointCorruptError, match=name):
+        learner.load("again", saved, ADAPTERS[0])
+    assert learner.policy_ids == ["p"]
+
+
+@pytest.mark.parametrize("content", [None, b"{", b'{"step": 2}'])
+def test_a_checkpoint_without_a_readable_manifest_is_refused(learner, saved, content):
+    (saved / "manifest.json").unlink()
+    if content is not None:
+        (saved / "manifest.json").write_bytes(content)
+    with pytest.raises(CheckpointCorruptError, match=r"manifest\.json"):
+        learner.load("again", saved, ADAPTERS[0])
+
+
+def test_a_manifest_cannot_point_outside_the_checkpoint(learner, saved):
+    manifest = json.loads((saved / "manifest.json").read_bytes())
+    manifest["files"]["../secret"] = {"bytes": 1, "sha256": ""}
+    (saved / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointCorruptError, match="outside"):
+        learner.load("again", saved, ADAPTERS[0])
+
+
+@pytest.mark.parametrize("adapter", [LoRA(rank=5), LoRA(rank=4, alpha=1.0), FullParameters()])
+def test_a_checkpoint_of_another_adapter_is_refused(learner, saved, adapter):
+    with pytest.raises(ConflictError, match="adapter"):
+        learner.load("again", saved, adapter)
+
+
+def test_a_checkpoint_of_another_base_model_is_refused(learner, saved, batch, tmp_path):
+    learner.create_policy("full", FullParameters(), seed=1)
+    learner.forward_backward("full", batch, LossConfig())
+    learner.optim_step("full", learning_rate=1e-3)
+    learner.save("full", tmp_path / "elsewhere" / "model", step=1, policy_version=1)
+    with pytest.raises(ConflictError, match="another base model"):
+        Learner(tmp_path / "elsewhere" / "model").load("p", saved, ADAPTERS[0])
+
+
+@KINDS
+def test_a_full_disk_is_named_and_leaves_nothing_behind(learner, batch, adapter, tmp_path, monkeypatch):
+    learner.create_policy("p", adapter, seed=1)
+    learner.save("p", tmp_path / "jobs" / "step-1", step=1, policy_version=1)
+    before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    for name in ("step-1", "step-2"):
+        with pytest.raises(StorageFullError, match="free space"):
+            learner.save("p", tmp_path / "jobs" / name, step=2, policy_version=2)
+    assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*")) == before
+    monkeypatch.undo()
+    assert learner.load("again", tmp_path / "jobs" / "step-1", adapter).step == 1
+
+
+def test_a_checkpoint_in_the_same_place_is_replaced(learner, saved, batch):
+    train(learner, batch, steps=1)
+    learner.save("p", saved, step=3, policy_version=3)
+    assert learner.load("again", saved, ADAPTERS[0]).step == 3
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next(learner, saved):
+    (saved.parent / ".unfinished-step-9").mkdir()
+    (saved.parent / ".unfinished-step-9" / "optimizer.safetensors").write_bytes(b"half")
+    learner.save("p", saved.with_name("step-3"), step=3, policy_version=3)
+    assert sorted(path.name for path in saved.parent.iterdir()) == ["step-2", "step-3"]
+
+
+def test_a_gradient_that_waits_is_not_lost_in_a_checkpoint(learner, saved, batch):
+    learner.forward_backward("p", batch, LossConfig())
+    with pytest.raises(ConflictError, match="optim_step"):
+        learner.save("p", saved.with_name("step-3"), step=3, policy_version=3)

@@ -1,0 +1,453 @@
+import dataclasses
+import math
+import threading
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from backend.learner.learner import Learner
+from backend.learner.losses import LossConfig
+from backend.learner.sequences import BatchTotals, TrainSequence
+from backend.weights import FullWeights, weights_sha256
+from tinkergym.errors import (
+    ConflictError,
+    InvalidRequestError,
+    NonFiniteGradientError,
+    NotFoundError,
+    UnknownModelError,
+)
+from tinkergym.wire import FullParameters, LoRA
+
+ADAPTERS = [LoRA(rank=4, alpha=12.0), FullParameters()]
+KINDS = pytest.mark.parametrize("adapter", ADAPTERS, ids=["lora", "full"])
+
+
+def trained(learner, adapter, batch, *, seed=3, steps=1, policy_id="p"):
+    """A policy that is no longer equal to the base model."""
+    learner.create_policy(policy_id, adapter, seed=seed)
+    for _ in range(steps):
+        learner.forward_backward(policy_id, batch, LossConfig())
+        learner.optim_step(policy_id, learning_rate=2e-2)
+
+
+def plain_model(learner, path, policy_id="p"):
+    """The policy as anybody would load it, without anything of ours."""
+    manifest = learner.save(policy_id, path, step=1, policy_version=1)
+    if manifest.adapter.kind == "full":
+        return AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager").eval()
+    base = AutoModelForCausalLM.from_pretrained(learner._model_dir, attn_implementation="eager")
+    return PeftModel.from_pretrained(base, path, is_trainable=True).eval()
+
+
+def plain_logprobs(model, sequence):
+    """One sequence alone, one position after the other, as the definition says."""
+    logits = model(input_ids=torch.tensor([sequence.token_ids])).logits[0]
+    return torch.stack(
+        [
+            torch.log_softmax(logits[place - 1] / sequence.temperature, dim=-1)[sequence.token_ids[place]]
+            for place, sampled in enumerate(sequence.loss_mask)
+            if sampled
+        ]
+    )
+
+
+def plain_loss(model, batch):
+    """GRPO's token-mean loss with clipping to [0.8, 1.2], written out."""
+    total, tokens = 0.0, 0
+    for sequence in batch:
+        sampling = torch.tensor([p for p in sequence.sampling_logprobs if p is not None])
+        ratio = torch.exp(plain_logprobs(model, sequence) - sampling)
+        advantage = sequence.advantage
+        total = total - torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).sum()
+        tokens += len(sampling)
+    return total / tokens
+
+
+def gradients(learner, policy_id, batch, loss=None, **kwargs):
+    """The gradient that waits, read off what one step of plain weight difference would be."""
+    learner.forward_backward(policy_id, batch, loss or LossConfig(), **kwargs)
+    return pending(learner, policy_id)
+
+
+def pending(learner, policy_id):
+    entry = learner._policies[policy_id]
+    found = {name: p.grad.clone() for name, p in entry.policy.parameters.items()}
+    entry.optimiser.clear()
+    return found
+
+
+def assert_close(left, right, tolerance=1e-6):
+    assert left.keys() == right.keys()
+    scale = max(float(g.abs().max()) for g in right.values())
+    assert scale > 0
+    for name in left:
+        torch.testing.assert_close(left[name], right[name], atol=tolerance * max(scale, 1.0), rtol=1e-4)
+
+
+# --- exact against the definition ------------------------------------------------------------------------
+
+
+@KINDS
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.5])
+def test_logprobs_are_those_of_plain_transformers_on_each_sequence_alone(
+    learner, make_batch, adapter, temperature, tmp_path
+):
+    batch = make_batch(seed=1, temperature=temperature)
+    trained(learner, adapter, batch)
+    model = plain_model(learner, tmp_path / "step-1")
+    result = learner.forward_backward("p", batch, LossConfig())
+    with torch.no_grad():
+        for sequence, found in zip(batch, result.learner_logprobs, strict=True):
+            np.testing.assert_allclose(found, plain_logprobs(model, sequence), atol=1e-5)
+
+
+@KINDS
+def test_loss_and_gradient_are_those_of_the_formula_under_plain_autograd(learner, batch, adapter, tmp_path):
+    trained(learner, adapter, batch)
+    model = plain_model(learner, tmp_path / "step-1")
+    loss = plain_loss(model, batch)
+    loss.backward()
+    expected = {
+        name.replace(".default", ""): p.grad for name, p in model.named_parameters() if p.grad is not None
+    }
+    result = learner.forward_backward("p", batch, LossConfig())
+    assert result.loss == pytest.approx(float(loss.detach()), abs=1e-5)
+    assert result.metrics["clip_fraction"] > 0
+    assert_close(pending(learner, "p"), expected, tolerance=1e-5)
+
+
+def test_a_sequence_alone_is_the_same_as_in_a_batch(learner, make_batch):
+    batch = make_batch(seed=2, groups=4, size=4)
+    trained(learner, ADAPTERS[0], batch)
+    together = learner.logprobs("p", batch)
+    for sequence, found in zip(batch, together, strict=True):
+        np.testing.assert_allclose(learner.logprobs("p", [sequence])[0], found, atol=1e-6, rtol=1e-6)
+
+
+@KINDS
+@pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
+def test_micro_batches_do_not_change_the_gradient(model_dir, batch, adapter, aggregation):
+    loss = LossConfig(aggregation=aggregation, constant_tokens=10)
+    found = []
+    for tokens in (7, 31, 4096):
+        learner = Learner(model_dir, micro_batch_tokens=tokens)
+        trained(learner, adapter, batch, steps=0)
+        found.append(gradients(learner, "p", batch, loss))
+    assert_close(found[0], found[2])
+    assert_close(found[1], found[2])
+
+
+def test_two_calls_with_halves_add_up_to_the_whole(learner, batch):
+    trained(learner, ADAPTERS[0], batch)
+    whole = gradients(learner, "p", batch)
+    totals = BatchTotals.of(batch)
+    learner.forward_backward("p", batch[:4], LossConfig(), totals=totals)
+    assert_close(gradients(learner, "p", batch[4:], totals=totals), whole)
+
+
+@pytest.mark.parametrize(
+    "family", ["gpt2", "llama_tied", "gemma2_softcap", "granite_scaled", "mistral_window", "phi_bias"]
+)
+@KINDS
+def test_other_model_families_are_computed_as_transformers_does(family, adapter, make_batch, tmp_path):
+    _tiny(family).save_pretrained(tmp_path / "model")
+    learner = Learner(tmp_path / "model")
+    batch = make_batch(seed=1)
+    trained(learner, adapter, batch)
+    model = plain_model(learner, tmp_path / "step-1")
+    for sequence, found in zip(batch, learner.logprobs("p", batch), strict=True):
+        with torch.no_grad():
+            np.testing.assert_allclose(found, plain_logprobs(model, sequence), atol=2e-5)
+
+
+def _tiny(family):
+    import transformers as t
+
+    torch.manual_seed(0)
+    sizes = {
+        "vocab_size": 61,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "initializer_range": 0.2,
+    }
+    match family:
+        case "gpt2":
+            config = t.GPT2Config(
+                vocab_size=61, n_embd=32, n_layer=2, n_head=4, n_positions=64, bos_token_id=1, eos_token_id=2
+            )
+            return t.GPT2LMHeadModel(config)
+        case "llama_tied":
+            return t.LlamaForCausalLM(t.LlamaConfig(**sizes, tie_word_embeddings=True))
+        case "gemma2_softcap":
+            config = t.Gemma2Config(**sizes, head_dim=8, sliding_window=4, final_logit_softcapping=2.0)
+            return t.Gemma2ForCausalLM(config)
+        case "granite_scaled":
+            return t.GraniteForCausalLM(t.GraniteConfig(**sizes, logits_scaling=3.0))
+        case "mistral_window":
+            return t.MistralForCausalLM(t.MistralConfig(**sizes, sliding_window=4))
+        case "phi_bias":
+            return t.PhiForCausalLM(t.PhiConfig(**sizes, resid_pdrop=0.3))
+
+
+# --- what is learned, and from what ----------------------------------------------------------------------
+
+
+@KINDS
+def test_rewarded_tokens_become_likely(learner, adapter):
+    canary = TrainSequence(
+        token_ids=[3, 1, 4, 42, 15],
+        loss_mask=[False, False, False, True, True],
+        sampling_logprobs=[None] * 3 + [0.0] * 2,
+    )
+    learner.create_policy("p", adapter, seed=0)
+    for _ in range(80):
+        (logprobs,) = learner.logprobs("p", [canary])
+        on_policy = dataclasses.replace(
+            canary, sampling_logprobs=[None] * 3 + logprobs.tolist(), advantage=1.0
+        )
+        learner.forward_backward("p", [on_policy], LossConfig())
+        learner.optim_step("p", learning_rate=3e-2)
+    assert np.exp(learner.logprobs("p", [canary])[0]).min() > 0.8
+    np.testing.assert_allclose(  # the base model is as it was
+        learner.logprobs(None, [canary])[0],
+        Learner(learner._model_dir).logprobs(None, [canary])[0],
+        atol=1e-6,
+    )
+
+
+def test_advantage_zero_gives_exactly_zero_gradient_and_logprobs_all_the_same(learner, batch):
+    trained(learner, ADAPTERS[0], batch)
+    expected = learner.logprobs("p", batch)
+    silent = [dataclasses.replace(sequence, advantage=0.0) for sequence in batch]
+    result = learner.forward_backward("p", silent, LossConfig())
+    assert result.loss == 0.0
+    for found, wanted in zip(result.learner_logprobs, expected, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-6)
+    assert learner.optim_step("p", learning_rate=1e-2).grad_norm == 0.0
+
+
+def test_sequences_with_advantage_zero_still_count_in_the_mean(learner, batch):
+    trained(learner, ADAPTERS[0], batch)
+    mixed = [dataclasses.replace(s, advantage=0.0) if i % 2 else s for i, s in enumerate(batch)]
+    totals = BatchTotals.of(batch)
+    expected = gradients(learner, "p", mixed[::2], totals=totals)
+    assert_close(gradients(learner, "p", mixed), expected)
+
+
+def test_only_sampled_tokens_are_learned(learner, batch):
+    trained(learner, ADAPTERS[0], batch)
+    before = gradients(learner, "p", batch)
+    spoiled = [  # numbers where nothing was sampled must not be looked at
+        dataclasses.replace(
+            s,
+            sampling_logprobs=[-9.0 if p is None else p for p in s.sampling_logprobs],
+            advantage=[s.advantage if m else math.nan for m in s.loss_mask],
+        )
+        for s in batch
+    ]
+    after = gradients(learner, "p", spoiled)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_the_logprobs_of_the_policy_that_sampled_are_used(learner, batch):
+    trained(learner, ADAPTERS[0], batch)
+    corrupted = [
+        dataclasses.replace(s, sampling_logprobs=[p and p - 0.05 for p in s.sampling_logprobs]) for s in batch
+    ]
+    loss = learner.forward_backward("p", batch, LossConfig(clip_high=100.0)).loss
+    assert learner.forward_backward("p", corrupted, LossConfig(clip_high=100.0)).loss != pytest.approx(loss)
+
+
+def test_an_untrained_adapter_answers_as_the_base_model(learner, batch):
+    learner.create_policy("p", ADAPTERS[0], seed=1)
+    for found, base in zip(learner.logprobs("p", batch), learner.logprobs(None, batch), strict=True):
+        np.testing.assert_array_equal(found, base)
+
+
+def test_metrics_compare_the_learner_with_the_sampling_policy(learner, batch):
+    learner.create_policy("p", ADAPTERS[0], seed=1)
+    result = learner.forward_backward("p", batch, LossConfig())
+    sampling = [[p for p in s.sampling_logprobs if p is not None] for s in batch]
+    gap = np.abs(np.concatenate(result.learner_logprobs) - np.concatenate(sampling))
+    assert result.metrics["logprob_gap_max"] == pytest.approx(gap.max(), rel=1e-5)
+    assert result.metrics["logprob_gap_mean"] == pytest.approx(gap.mean(), rel=1e-5)
+    assert 0 < result.metrics["shared_fraction"] < 1
+
+
+# --- same bits -------------------------------------------------------------------------------------------
+
+
+@KINDS
+def test_the_same_seed_and_data_give_the_same_bits(model_dir, batch, adapter):
+    hashes = []
+    for _ in range(2):
+        learner = Learner(model_dir, micro_batch_tokens=40)
+        trained(learner, adapter, batch, steps=3)
+        hashes.append(weights_sha256(learner.weights("p")))
+    assert hashes[0] == hashes[1]
+
+
+def test_another_seed_gives_another_adapter(learner):
+    for seed in (1, 2):
+        learner.create_policy(f"p{seed}", ADAPTERS[0], seed=seed)
+    assert weights_sha256(learner.weights("p1")) != weights_sha256(learner.weights("p2"))
+
+
+def test_policies_that_train_in_turns_are_bit_equal_to_training_alone(model_dir, make_batch):
+    settings = {
+        "a.1": (LoRA(rank=2), make_batch(seed=1)),
+        "b": (LoRA(rank=5, alpha=3.0), make_batch(seed=2)),
+        "c": (FullParameters(), make_batch(seed=3)),
+    }
+    alone = {}
+    for name, (adapter, data) in settings.items():
+        learner = Learner(model_dir)
+        trained(learner, adapter, data, policy_id=name, steps=2)
+        alone[name] = weights_sha256(learner.weights(name))
+
+    shared = Learner(model_dir)
+    for name, (adapter, _) in settings.items():
+        shared.create_policy(name, adapter, seed=3)
+    for _ in range(2):
+        for name, (_, data) in settings.items():
+            shared.forward_backward(name, data, LossConfig())
+        for name in reversed(settings):
+            shared.optim_step(name, learning_rate=2e-2)
+    shared.create_policy("passing", LoRA(rank=3), seed=9)
+    shared.drop("passing")
+    assert {name: weights_sha256(shared.weights(name)) for name in settings} == alone
+
+
+def test_threads_with_a_policy_each_do_not_disturb_one_another(model_dir, make_batch):
+    batches = [make_batch(seed=seed) for seed in range(3)]
+    alone = []
+    for data in batches:
+        learner = Learner(model_dir)
+        trained(learner, ADAPTERS[0], data, steps=3)
+        alone.append(weights_sha256(learner.weights("p")))
+    learner = Learner(model_dir, device_lock=threading.Lock(), micro_batch_tokens=4096)
+    threads = [
+        threading.Thread(
+            target=trained, args=(learner, ADAPTERS[0], data), kwargs={"steps": 3, "policy_id": f"p{i}"}
+        )
+        for i, data in enumerate(batches)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [weights_sha256(learner.weights(f"p{i}")) for i in range(3)] == alone
+    assert learner.busy_seconds > 0
+
+
+# --- the optimiser ---------------------------------------------------------------------------------------
+
+
+@KINDS
+def test_a_step_is_adamw_on_the_clipped_gradient(learner, batch, adapter):
+    trained(learner, adapter, batch, steps=0)
+    before = learner.weights("p").tensors
+    gradient = gradients(learner, "p", batch)
+    norm = math.sqrt(sum(float((g.double() ** 2).sum()) for g in gradient.values()))
+    result = _step(learner, batch, learning_rate=0.01, max_grad_norm=norm / 2, weight_decay=0.1)
+    assert result.grad_norm == pytest.approx(norm, rel=1e-5)
+    for name, weight in learner.weights("p").tensors.items():
+        # AdamW's first step: the decayed weight minus the gradient over its own size.
+        clipped = gradient[name] / 2
+        expected = before[name] * (1 - 0.01 * 0.1) - 0.01 * clipped / (clipped.abs() + 1e-8)
+        torch.testing.assert_close(weight, expected, atol=2e-5, rtol=1e-4)
+
+
+def _step(learner, batch, **kwargs):
+    learner.forward_backward("p", batch, LossConfig())
+    return learner.optim_step("p", **kwargs)
+
+
+@KINDS
+def test_a_gradient_that_is_not_finite_is_refused_and_changes_nothing(learner, batch, adapter):
+    trained(learner, adapter, batch)
+    before = weights_sha256(learner.weights("p"))
+    exploding = [
+        dataclasses.replace(s, sampling_logprobs=[p and -1e30 for p in s.sampling_logprobs], advantage=-1.0)
+        for s in batch
+    ]
+    learner.forward_backward("p", exploding, LossConfig())
+    with pytest.raises(NonFiniteGradientError, match="learning_rate"):
+        learner.optim_step("p", learning_rate=1e-2)
+    assert weights_sha256(learner.weights("p")) == before
+    _step(learner, batch, learning_rate=1e-2)  # and training can go on
+    assert all(t.isfinite().all() for t in learner.weights("p").tensors.values())
+
+
+def test_a_step_without_a_gradient_is_refused(learner, batch):
+    trained(learner, ADAPTERS[0], batch)
+    with pytest.raises(ConflictError, match="forward_backward"):
+        learner.optim_step("p", learning_rate=1e-2)
+
+
+# --- what is refused -------------------------------------------------------------------------------------
+
+
+def test_a_policy_is_known_by_its_id_only_while_it_exists(learner, batch):
+    learner.create_policy("p", ADAPTERS[0], seed=1)
+    with pytest.raises(ConflictError, match="already"):
+        learner.create_policy("p", ADAPTERS[0], seed=1)
+    learner.drop("p")
+    with pytest.raises(NotFoundError, match="create or load"):
+        learner.forward_backward("p", batch, LossConfig())
+    learner.create_policy("p", ADAPTERS[0], seed=1)
+    assert learner.policy_ids == ["p"]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"loss_mask": [True, False, True]}, "loss_mask"),
+        ({"sampling_logprobs": [None, None]}, "sampling_logprobs"),
+        ({"sampling_logprobs": [None, None, None]}, "sampling_logprobs"),
+        ({"sampling_logprobs": [None, None, math.inf]}, "sampling_logprobs"),
+        ({"token_ids": [1, 2, 61]}, "token_ids"),
+        ({"token_ids": [1, -2, 3]}, "token_ids"),
+        ({"advantage": math.nan}, "advantage"),
+        ({"advantage": [1.0]}, "advantage"),
+        ({"temperature": 0.0}, "temperature"),
+        ({"loss_mask": [False, False, False]}, "loss_mask"),
+    ],
+)
+def test_a_sequence_that_cannot_be_learned_from_is_refused_with_the_field(learner, change, field):
+    learner.create_policy("p", ADAPTERS[0], seed=1)
+    good = {
+        "token_ids": [1, 2, 3],
+        "loss_mask": [False, False, True],
+        "sampling_logprobs": [None, None, -1.0],
+        "advantage": 1.0,
+    }
+    learner.forward_backward("p", [TrainSequence(**good)], LossConfig())
+    with pytest.raises(InvalidRequestError) as caught:
+        learner.forward_backward("p", [TrainSequence(**good | change)], LossConfig())
+    assert caught.value.field == field
+    assert caught.value.hint
+
+
+def test_a_directory_without_a_model_is_refused(tmp_path):
+    with pytest.raises(UnknownModelError, match=r"config\.json"):
+        Learner(tmp_path)
+
+
+def test_weights_are_copies(learner, batch):
+    trained(learner, FullParameters(), batch)
+    weights = learner.weights("p")
+    assert isinstance(weights, FullWeights)
+    digest = weights_sha256(weights)
+    _step(learner, batch, learning_rate=1e-2)
+    assert weights_sha256(weights) == digest
