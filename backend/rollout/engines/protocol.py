@@ -18,8 +18,8 @@ Deliver = Callable[[Sequence[Completion | SampleFailure]], None]
 class SamplingEngine(Protocol):
     """Samples tokens from one base model under many policies.
 
-    All methods are thread-safe. In `SampleRequest`s that reach an engine, `policy` is a published policy id (or
-    `BASE_POLICY`) and `policy_version` is never None.
+    All methods are thread-safe. In `SampleRequest`s that reach an engine, `policy` is a published policy id
+    (or `BASE_POLICY`) and `policy_version` is never None.
     """
 
     @property

@@ -1,0 +1,144 @@
+"""A Hugging Face causal LM that runs on packed batches.
+
+Any model works whose attention goes through transformers' attention interface and is plain softmax attention
+with absolute or rotary positions. Whether it really does is not read off a list of names but checked when the
+model is loaded: a packed run must give the logits of an ordinary one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging
+
+from backend.rollout.engines.packed_attention import ATTENTION_NAME, PackedBatch, Span
+from backend.rollout.engines.policy_shelf import AdapterSegment, PolicyShelf
+from backend.rollout.engines.slot_cache import SlotCache
+from tinkergym.errors import InvalidRequestError
+
+_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
+_LOOSE_TOLERANCE = 0.5
+
+
+class PackedModel:
+    """The engine's own copy of a model, with the shelf of policies it can take on."""
+
+    def __init__(
+        self, directory: Path, *, device: torch.device, dtype: torch.dtype, merged_limit: int = 4
+    ) -> None:
+        """Load a model and check that it can be run packed.
+
+        Raises:
+            InvalidRequestError: Its architecture needs something that a packed batch does not give it.
+        """
+        self.device, self.dtype = device, dtype
+        logging.disable_progress_bar()
+        try:
+            self._model: Any = AutoModelForCausalLM.from_pretrained(
+                directory,
+                dtype=dtype,
+                attn_implementation="sdpa",
+                use_safetensors=True,
+                trust_remote_code=False,
+                local_files_only=True,
+            )
+        except (ValueError, OSError, ImportError) as error:
+            raise _unsupported(directory, f"transformers does not load it: {error}") from error
+        self._model.to(device).eval().requires_grad_(False)
+        self._keep_rows = "logits_to_keep" in inspect.signature(self._model.forward).parameters
+        self.vocabulary = int(self._model.get_input_embeddings().weight.shape[0])
+        self.shelf = PolicyShelf(self._model, merged_limit=merged_limit)
+        self.bytes_per_token = self._take_on_packed_attention(directory)
+
+    def logits(
+        self,
+        token_ids: Sequence[int],
+        spans: Sequence[Span],
+        wanted: Sequence[int],
+        segments: Sequence[AdapterSegment],
+        cache: SlotCache,
+    ) -> Tensor:
+        """Run new tokens of several sequences; to be called in inference mode.
+
+        Args:
+            token_ids: The spans' tokens, one span behind the other.
+            spans: Whose tokens they are.
+            wanted: Indices of the spans whose next-token logits are needed.
+            segments: Which spans' tokens belong to which policy.
+            cache: Holds the sequences' past and takes up the new tokens.
+
+        Returns:
+            [len(wanted), vocabulary].
+        """
+        self.shelf.bind(segments)
+        batch = PackedBatch(cache, spans, self.device)
+        keep = batch.last_tokens[torch.tensor(list(wanted), dtype=torch.long, device=self.device)]
+        ids = torch.tensor([list(token_ids)], device=self.device)
+        options = {"logits_to_keep": keep} if self._keep_rows else {}
+        output: Tensor = self._model(
+            input_ids=ids, position_ids=batch.positions[None], use_cache=False, packed=batch, **options
+        ).logits[0]
+        return output if self._keep_rows else output[keep]
+
+    def _take_on_packed_attention(self, directory: Path) -> int:
+        samples = _sample_prompts(self.vocabulary)
+        with torch.inference_mode():
+            ids = [torch.tensor([sample], device=self.device) for sample in samples]
+            expected = torch.cat([self._model(input_ids=one, use_cache=False).logits[:, -1] for one in ids])
+        if not self._model._can_set_attn_implementation():
+            raise _unsupported(
+                directory, "its attention does not go through transformers' attention interface"
+            )
+        self._model.set_attn_implementation(ATTENTION_NAME)
+        length = max(len(sample) for sample in samples)
+        cache = SlotCache(slots=len(samples), length=length, device=self.device, dtype=self.dtype)
+        try:
+            with torch.inference_mode():
+                found = self._run_in_two_halves(samples, cache)
+        except Exception as error:
+            raise _unsupported(directory, f"a packed run fails: {type(error).__name__}: {error}") from error
+        difference = float((torch.log_softmax(found, -1) - torch.log_softmax(expected, -1)).abs().max())
+        if not difference <= _TOLERANCE.get(self.dtype, _LOOSE_TOLERANCE):
+            raise _unsupported(directory, f"a packed run's logprobs are off by {difference:.3g} nats")
+        return cache.bytes_per_token
+
+    def _run_in_two_halves(self, samples: list[list[int]], cache: SlotCache) -> Tensor:
+        cuts = [len(sample) // 2 for sample in samples]
+        pairs = list(zip(samples, cuts, strict=True))
+        first = [token for sample, cut in pairs for token in sample[:cut]]
+        self._run(first, [Span(slot, 0, cut) for slot, cut in enumerate(cuts)], [0], cache)
+        rest = [token for sample, cut in pairs for token in sample[cut:]]
+        spans = [Span(slot, cut, len(sample) - cut) for slot, (sample, cut) in enumerate(pairs)]
+        found = self._run(rest, spans, range(len(spans)), cache)
+        for site in self.shelf.sites.values():
+            site.per_row = site.seen_tokens == len(spans)
+            site.mixable = site.per_row or site.seen_tokens == len(rest)
+        return found
+
+    def _run(
+        self, token_ids: list[int], spans: list[Span], wanted: Sequence[int], cache: SlotCache
+    ) -> Tensor:
+        whole = AdapterSegment(self.shelf.base, slice(0, len(token_ids)), slice(0, len(wanted)))
+        return self.logits(token_ids, spans, wanted, [whole], cache)
+
+
+def _sample_prompts(vocabulary: int) -> list[list[int]]:
+    # Any ids will do; the lengths reach past small sliding windows and differ, so that the batch is ragged.
+    return [
+        [(7919 * (index + 31 * row) + 11) % vocabulary for index in range(n)]
+        for row, n in enumerate((24, 9, 5))
+    ]
+
+
+def _unsupported(directory: Path, reason: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"the model in {str(directory)!r} cannot be sampled by the embedded engine: {reason}",
+        hint="choose a decoder with plain softmax attention, such as Qwen, Llama, Mistral or GPT-2",
+        field="model",
+    )

@@ -1,0 +1,247 @@
+"""The policies that an engine holds, and how each is put into the one copy of the model.
+
+A policy is a table of tensors for the model's parameters. The base model's table holds the loaded weights; an
+adapter's differs in the linear layers that it adapts, where `W + scaling * B @ A` stands; a full policy's
+differs everywhere. Binding a table sets references and copies nothing. Where several adapters share a batch,
+the base table is bound and each linear layer adds every adapter's product to that adapter's tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from backend.rollout.engines.protocol import BASE_POLICY
+from backend.weights import AdapterWeights, FullWeights, PolicyWeights
+from tinkergym.errors import InvalidRequestError
+
+_PEFT_PREFIX = "base_model.model."
+
+
+@dataclass(eq=False, slots=True)
+class LoadedPolicy:
+    """One policy at one version."""
+
+    name: str
+    version: int
+    live: bool = True
+    """False once a newer version took its place; from then on nothing is sampled with it."""
+    factors: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """Of an adapter: [in, rank] and [rank, out], the scaling in the second, by the linear layer's path."""
+    table: list[Tensor] | None = None
+    """The model's parameters under this policy; None while an adapter has not been merged."""
+
+    @property
+    def is_adapter(self) -> bool:
+        """Whether this policy is the base model plus low-rank factors."""
+        return bool(self.factors)
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterSegment:
+    """Which part of a packed batch belongs to a policy."""
+
+    policy: LoadedPolicy
+    tokens: slice
+    rows: slice
+    """The part of the positions whose logits are wanted."""
+
+
+class AdapterSite:
+    """A linear layer of the model, able to add several adapters' products to its output."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.transposed = isinstance(module, Conv1D)
+        """GPT-2 keeps its linear weights as [in, out]."""
+        self.per_row = False
+        """Whether the layer sees only the positions whose logits are wanted, as an output head does."""
+        self.mixable = True
+        """Whether the layer sees the packed tokens in their order; an expert of a mixture does not."""
+        self.terms: list[tuple[slice, Tensor, Tensor]] = []
+        self.seen_tokens = 0
+        self._forward = module.forward
+        module.forward = self.forward
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Apply the layer, then each adapter to its own part."""
+        outputs: Tensor = self._forward(inputs)
+        self.seen_tokens = inputs.shape[-2]
+        for part, down, up in self.terms:
+            outputs[..., part, :] += (inputs[..., part, :] @ down) @ up
+        return outputs
+
+
+class PolicyShelf:
+    """Policies by name, each at its newest version."""
+
+    def __init__(self, model: nn.Module, *, merged_limit: int) -> None:
+        """Take over the model's parameters.
+
+        Args:
+            model: Its linear layers are changed in place.
+            merged_limit: How many adapters may keep merged weights at the same time; each costs as much
+                memory as the layers that it adapts.
+        """
+        self.sites = {
+            path: AdapterSite(module)
+            for path, module in model.named_modules()
+            if isinstance(module, nn.Linear | Conv1D)
+        }
+        self._merged_limit = merged_limit
+        self._merged: list[LoadedPolicy] = []
+        self._names: list[str] = []
+        self._places: list[tuple[dict[str, Any], str]] = []
+        table: list[Tensor] = []
+        for path, module in model.named_modules():
+            for key, parameter in module._parameters.items():
+                if parameter is not None:
+                    self._names.append(f"{path}.{key}" if path else key)
+                    self._places.append((module._parameters, key))
+                    table.append(parameter.detach())
+        self._index = {name: index for index, name in enumerate(self._names)}
+        self.base = LoadedPolicy(name=BASE_POLICY, version=0, table=table)
+        self._policies: dict[str, LoadedPolicy] = {}
+        self._bound: list[Tensor] | None = None
+
+    def find(self, name: str, version: int | None) -> LoadedPolicy | None:
+        """Return the policy at this version (None: at its newest), if it is here."""
+        policy = self.base if name == BASE_POLICY else self._policies.get(name)
+        return policy if policy is not None and version in (policy.version, None) else None
+
+    def loaded(self) -> dict[str, int]:
+        """Return the published policies' versions by name."""
+        return {policy.name: policy.version for policy in list(self._policies.values())}
+
+    def publish(self, name: str, version: int, weights: PolicyWeights) -> None:
+        """Put a version in the place of the one before it.
+
+        Raises:
+            InvalidRequestError: The weights do not fit the model, or hold NaN or infinity.
+        """
+        if name == BASE_POLICY:
+            raise InvalidRequestError("the base model cannot be published over", field="policy")
+        _require_finite(weights)
+        policy = LoadedPolicy(name=name, version=version)
+        if isinstance(weights, AdapterWeights):
+            policy.factors = self._factors(weights)
+            if not policy.factors:
+                policy.table = self.base.table
+        else:
+            policy.table = self._full_table(weights)
+        self.retire(name)
+        self._policies[name] = policy
+
+    def retire(self, name: str) -> None:
+        """Forget a policy."""
+        old = self._policies.pop(name, None)
+        if old is not None:
+            old.live = False
+
+    def bind(self, segments: Sequence[AdapterSegment]) -> None:
+        """Set the model up for a batch; the segments' policies must be compatible (see `batches`)."""
+        for site in self.sites.values():
+            site.terms.clear()
+        if len(segments) == 1:
+            self._bind_table(self._table_of(segments[0].policy))
+            return
+        self._bind_table(self._table_of(self.base))
+        for segment in segments:
+            for path, (down, up) in segment.policy.factors.items():
+                site = self.sites[path]
+                part = segment.rows if site.per_row else segment.tokens
+                if part.stop > part.start:
+                    site.terms.append((part, down, up))
+
+    def can_mix(self, policy: LoadedPolicy) -> bool:
+        """Whether the policy may share a batch with others: the base, or an adapter on ordinary layers."""
+        if policy is self.base:
+            return True
+        return policy.is_adapter and all(self.sites[path].mixable for path in policy.factors)
+
+    def _bind_table(self, table: list[Tensor]) -> None:
+        if table is self._bound:
+            return
+        for (parameters, key), tensor in zip(self._places, table, strict=True):
+            parameters[key] = tensor
+        self._bound = table
+
+    def _table_of(self, policy: LoadedPolicy) -> list[Tensor]:
+        if policy.table is None:
+            policy.table = self._merge(policy)
+            self._merged = [other for other in self._merged if other.live]
+            self._merged.append(policy)
+            if len(self._merged) > self._merged_limit:
+                self._merged.pop(0).table = None
+        return policy.table
+
+    def _merge(self, policy: LoadedPolicy) -> list[Tensor]:
+        assert self.base.table is not None
+        table = list(self.base.table)
+        for path, (down, up) in policy.factors.items():
+            index = self._index[f"{path}.weight"]
+            weight = table[index]
+            if self.sites[path].transposed:
+                table[index] = torch.addmm(weight, down, up)
+            else:
+                table[index] = torch.addmm(weight, up.t(), down.t())
+        return table
+
+    def _factors(self, weights: AdapterWeights) -> dict[str, tuple[Tensor, Tensor]]:
+        assert self.base.table is not None
+        pairs: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in weights.tensors.items():
+            path, _, which = name.removeprefix(_PEFT_PREFIX).rpartition(".lora_")
+            if path not in self.sites or which not in {"A.weight", "B.weight"}:
+                raise InvalidRequestError(
+                    f"the adapter has a tensor {name!r} for which the model has no linear layer",
+                    hint="adapters for this engine hold lora_A and lora_B of the model's linear layers only",
+                )
+            pairs.setdefault(path, {})[which[0]] = tensor
+        factors = {}
+        for path, pair in pairs.items():
+            weight = self.base.table[self._index[f"{path}.weight"]]
+            wide, high = weight.shape if self.sites[path].transposed else weight.shape[::-1]
+            expected = {"A": (weights.rank, wide), "B": (high, weights.rank)}
+            if {which: tuple(tensor.shape) for which, tensor in pair.items()} != expected:
+                raise InvalidRequestError(
+                    f"the adapter's factors for {path!r} must have the shapes {expected}",
+                    hint="was the adapter trained on another model?",
+                )
+            down = pair["A"].detach().to(weight.device, weight.dtype).t().contiguous()
+            up = pair["B"].detach().to(weight.device, weight.dtype).t() * weights.scaling
+            factors[path] = (down, up.contiguous())
+        return factors
+
+    def _full_table(self, weights: FullWeights) -> list[Tensor]:
+        assert self.base.table is not None
+        given = {name: tensor for name, tensor in weights.tensors.items() if name in self._index}
+        # Tied parameters are one tensor under several names, of which a state dict may hold only one.
+        tied = {tensor.data_ptr(): given[name] for name, tensor in self._named_base() if name in given}
+        table = []
+        for name, loaded in self._named_base():
+            tensor = given.get(name, tied.get(loaded.data_ptr()))
+            if tensor is None or tensor.shape != loaded.shape:
+                raise InvalidRequestError(
+                    f"the weights lack {name!r} in the shape {tuple(loaded.shape)}",
+                    hint="full weights hold every parameter of the model under its state_dict name",
+                )
+            table.append(tensor.detach().to(loaded.device, loaded.dtype, copy=True))
+        return table
+
+    def _named_base(self) -> list[tuple[str, Tensor]]:
+        assert self.base.table is not None
+        return list(zip(self._names, self.base.table, strict=True))
+
+
+def _require_finite(weights: PolicyWeights) -> None:
+    for name, tensor in weights.tensors.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise InvalidRequestError(
+                f"the weights {name!r} hold NaN or infinity",
+                hint="the learner diverged; lower the learning rate and resume from a checkpoint",
+            )

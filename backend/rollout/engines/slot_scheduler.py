@@ -1,0 +1,376 @@
+"""The slot scheduler: works on many requests at once, one packed forward after the other.
+
+Knows no threads: `step` is called in a loop by whoever owns it. Requests enter between two steps; every step
+computes what all of them need next, the rest of a prompt or the newest sampled token alike.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from math import isfinite
+
+import torch
+from torch import Tensor
+
+from backend.rollout.engines.packed_attention import Span
+from backend.rollout.engines.packed_model import PackedModel
+from backend.rollout.engines.policy_shelf import AdapterSegment, LoadedPolicy
+from backend.rollout.engines.protocol import Deliver
+from backend.rollout.engines.slot_table import PromptKey, Slot, SlotLimits, SlotTable
+from backend.rollout.engines.token_sampling import choose_tokens
+from tinkergym.errors import InternalServiceError, PolicyVersionGoneError, TinkerGymError
+from tinkergym.wire import Completion, ErrorView, SampleFailure, SampleRequest
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False, slots=True)
+class Row:
+    """A request being worked on."""
+
+    request: SampleRequest
+    policy: LoadedPolicy
+    deliver: Deliver
+    limit: int
+    """Tokens of prompt and answer together at which the answer is cut."""
+    tokens: list[int] = field(init=False)
+    logprobs: list[float] = field(default_factory=list)
+    stops: frozenset[int] = field(init=False)
+    slot: Slot | None = None
+    waits_for: Row | None = None
+    """Another row with the same prompt that is being prefilled; its result is copied."""
+    followers: list[Row] = field(default_factory=list)
+    leads: PromptKey | None = None
+    """The prompt that it prefills for others, until that is done."""
+    answer: Completion | SampleFailure | None = None
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.request.prompt_ids)
+        self.stops = frozenset(self.request.stop_ids)
+
+    def fail(self, error: TinkerGymError) -> None:
+        """Answer with an error."""
+        self.answer = failure(self.request, error)
+
+    def finish(self, reason: str) -> None:
+        """Answer with what was sampled."""
+        self.answer = Completion(
+            request_id=self.request.request_id,
+            token_ids=self.tokens[len(self.request.prompt_ids) :],
+            sampling_logprobs=self.logprobs,
+            finish_reason="stop" if reason == "stop" else "length",
+            policy_version=self.policy.version,
+        )
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the scheduler did since its start."""
+
+    iterations: int = 0
+    prefilled_tokens: int = 0
+    """Prompt tokens that were computed."""
+    copied_tokens: int = 0
+    """Prompt tokens taken over from another request with the same prompt."""
+    reused_tokens: int = 0
+    """Prompt tokens found in the slot of the request's session."""
+    sampled_tokens: int = 0
+    failed_forwards: int = 0
+    preemptions: int = 0
+    """Requests that gave their slot back for lack of memory and were computed again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What one row computes in one forward."""
+
+    row: Row
+    slot: Slot
+    tokens: int
+
+
+def failure(request: SampleRequest, error: TinkerGymError) -> SampleFailure:
+    """Answer a request with an error."""
+    return SampleFailure(request_id=request.request_id, error=ErrorView(**error.to_wire()))
+
+
+def version_gone(request: SampleRequest) -> PolicyVersionGoneError:
+    """Say that the request's policy version is not loaded."""
+    return PolicyVersionGoneError(
+        f"policy {request.policy!r} at version {request.policy_version} is not loaded in the engine",
+        hint="a newer version was published, or the policy was retired; ask for the newest version",
+    )
+
+
+class SlotScheduler:
+    """Rows waiting for a slot, rows in slots, and the forward that moves them on."""
+
+    def __init__(self, model: PackedModel, limits: SlotLimits, *, iteration_tokens: int) -> None:
+        self._model = model
+        self._iteration_tokens = iteration_tokens
+        self.table = SlotTable(
+            limits, bytes_per_token=model.bytes_per_token, device=model.device, dtype=model.dtype
+        )
+        self.counters = Counters()
+        self._waiting: deque[Row] = deque()
+        self._active: list[Row] = []
+        self._leaders: dict[PromptKey, Row] = {}
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Queue rows."""
+        self._waiting.extend(rows)
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self._waiting and not self._active
+
+    def drain(self, error: TinkerGymError) -> list[Row]:
+        """Answer everything with an error and return it."""
+        rows = [*self._active, *self._waiting]
+        for row in rows:
+            row.fail(error)
+        self._active.clear()
+        self._waiting.clear()
+        self._leaders.clear()
+        return rows
+
+    @torch.inference_mode()
+    def step(self, lock: AbstractContextManager[object]) -> list[Row]:
+        """Admit what fits, compute once, and return the rows that were answered.
+
+        Args:
+            lock: Held during each forward and its sampling.
+        """
+        self._drop_stale()
+        self._admit()
+        self._make_room()
+        for works in self._forwards(self._select()):
+            self._compute(works, lock)
+        self._drop_stale()
+        done = [row for row in self._active if row.answer is not None]
+        done.extend(row for row in self._waiting if row.answer is not None)
+        for row in done:
+            self._leave(row)
+        if done:
+            self._active = [row for row in self._active if row.answer is None]
+            self._waiting = deque(row for row in self._waiting if row.answer is None)
+        return done
+
+    # --- who is in ------------------------------------------------------------------------------------------
+
+    def _drop_stale(self) -> None:
+        for row in (*self._active, *self._waiting):
+            # Also rows that were answered in this very step: the publisher was promised that the old version
+            # is gone.
+            if not row.policy.live:
+                row.fail(version_gone(row.request))
+
+    def _admit(self) -> None:
+        while self._waiting:
+            row = self._waiting[0]
+            if row.answer is None:
+                slot = self.table.take(row.policy, row.request.session_id, row.tokens)
+                if slot is None:
+                    return
+                row.slot = slot
+                self._find_past(row, slot)
+                self._active.append(row)
+                self._waiting.popleft()
+            else:
+                # Answered while it waited; `step` collects it from the active ones.
+                self._active.append(self._waiting.popleft())
+
+    def _find_past(self, row: Row, slot: Slot) -> None:
+        if slot.cached:
+            self.counters.reused_tokens += slot.cached
+            return
+        key = (row.policy, tuple(row.tokens))
+        leader = self._leaders.get(key)
+        if leader is not None:
+            row.waits_for = leader
+            leader.followers.append(row)
+        elif self.table.copy_prompt(slot):
+            self.counters.copied_tokens += slot.cached
+        else:
+            row.leads = key
+            self._leaders[key] = row
+
+    def _make_room(self) -> None:
+        # A slot must hold the tokens of its row that are about to be computed.
+        while self._active:
+            longest = max(len(row.tokens) for row in self._active)
+            if self.table.grow_for(longest):
+                return
+            self._preempt(self._active[-1])
+
+    def _preempt(self, row: Row) -> None:
+        # Sampling depends on seed and position only, so the row goes on later as if nothing had happened.
+        self.counters.preemptions += 1
+        self._active.remove(row)
+        self._leave(row)
+        row.slot = None
+        self._waiting.appendleft(row)
+
+    def _leave(self, row: Row) -> None:
+        if row.leads is not None:
+            del self._leaders[row.leads]
+            row.leads = None
+        for follower in row.followers:
+            follower.waits_for = None
+        row.followers.clear()
+        if row.waits_for is not None:
+            row.waits_for.followers.remove(row)
+            row.waits_for = None
+        if row.slot is not None:
+            if isinstance(row.answer, SampleFailure):
+                self.table.discard(row.slot)
+            else:
+                self.table.release(row.slot)
+
+    # --- one forward ----------------------------------------------------------------------------------------
+
+    def _select(self) -> list[_Work]:
+        works, left = [], self._iteration_tokens
+        ready = [row for row in self._active if row.waits_for is None and row.answer is None]
+        # Rows with one token to go come first: they are few tokens and somebody waits for each.
+        for single in (True, False):
+            for row in ready:
+                assert row.slot is not None
+                pending = len(row.tokens) - row.slot.cached
+                if (pending == 1) is single and left > 0:
+                    works.append(_Work(row, row.slot, min(pending, left)))
+                    left -= works[-1].tokens
+        return works
+
+    def _forwards(self, works: list[_Work]) -> list[list[_Work]]:
+        by_policy: dict[LoadedPolicy, list[_Work]] = {}
+        for work in works:
+            by_policy.setdefault(work.row.policy, []).append(work)
+        shelf = self._model.shelf
+        mixed = [work for policy, own in by_policy.items() if shelf.can_mix(policy) for work in own]
+        alone = [own for policy, own in by_policy.items() if not shelf.can_mix(policy)]
+        return [*([mixed] if mixed else []), *alone]
+
+    def _compute(self, works: list[_Work], lock: AbstractContextManager[object]) -> None:
+        try:
+            with lock:
+                self._advance(works)
+        except Exception as error:
+            _log.exception("a forward of %d requests failed", len(works))
+            self.counters.failed_forwards += 1
+            for work in works:
+                work.row.fail(
+                    InternalServiceError(
+                        f"the engine's forward failed: {type(error).__name__}: {error}",
+                        hint="the service's log has the traceback; other requests are not affected",
+                    )
+                )
+
+    def _advance(self, works: list[_Work]) -> None:
+        works = _in_order(works)
+        spans = [Span(work.slot.index, work.slot.cached, work.tokens) for work in works]
+        wanted = [i for i, work in enumerate(works) if spans[i].end == len(work.row.tokens)]
+        token_ids: list[int] = []
+        for work, span in zip(works, spans, strict=True):
+            token_ids += work.row.tokens[span.start : span.end]
+        segments = _segments(works, wanted)
+        logits = self._model.logits(token_ids, spans, wanted, segments, self.table.cache)
+        self.counters.iterations += 1
+        for work in works:
+            sampled = len(work.row.logprobs)
+            self.counters.prefilled_tokens += work.tokens if not sampled else 0
+            work.slot.cached += work.tokens
+        self._sample([works[index].row for index in wanted], logits)
+
+    def _sample(self, rows: Sequence[Row], logits: Tensor) -> None:
+        drawn = list(rows)
+        source = list(range(len(rows)))
+        for index, row in enumerate(rows):
+            if row.leads is not None:
+                drawn_followers = self._share_prompt(row)
+                drawn += drawn_followers
+                source += [index] * len(drawn_followers)
+        if not drawn:
+            return
+        if len(drawn) > len(rows):
+            logits = logits[torch.tensor(source, device=logits.device)]
+        tokens, logprobs = choose_tokens(
+            logits,
+            [row.request.temperature for row in drawn],
+            [row.request.seed for row in drawn],
+            [len(row.tokens) for row in drawn],
+        )
+        self.counters.sampled_tokens += len(drawn)
+        for row, token, logprob in zip(drawn, tokens, logprobs, strict=True):
+            _take_token(row, token, logprob)
+
+    def _share_prompt(self, row: Row) -> list[Row]:
+        assert row.slot is not None
+        followers = list(row.followers)
+        row.followers.clear()
+        assert row.leads is not None
+        del self._leaders[row.leads]
+        row.leads = None
+        self.table.remember_prompt(row.slot, row.tokens)
+        if followers:
+            slots = [follower.slot for follower in followers if follower.slot is not None]
+            self.table.cache.copy(row.slot.index, [slot.index for slot in slots], row.slot.cached)
+            for slot in slots:
+                slot.cached = row.slot.cached
+            for follower in followers:
+                follower.waits_for = None
+            self.counters.copied_tokens += row.slot.cached * len(followers)
+        return followers
+
+
+def _take_token(row: Row, token: int, logprob: float) -> None:
+    if not isfinite(logprob):
+        row.fail(
+            InternalServiceError(
+                f"policy {row.policy.name!r} at version {row.policy.version} gives no finite logits",
+                hint="the policy diverged; lower the learning rate and resume from a checkpoint",
+            )
+        )
+        return
+    row.tokens.append(token)
+    row.logprobs.append(logprob)
+    if token in row.stops:
+        row.finish("stop")
+    elif len(row.tokens) >= row.limit:
+        row.finish("length")
+
+
+def _in_order(works: list[_Work]) -> list[_Work]:
+    # Tokens of one policy stand together for its adapter; within it rows of like length in slot order, so
+    # that attention finds its rows without moving them.
+    order: dict[LoadedPolicy, int] = {}
+    for work in works:
+        order.setdefault(work.row.policy, len(order))
+    return sorted(
+        works,
+        key=lambda work: (order[work.row.policy], (work.tokens - 1).bit_length(), work.slot.index),
+    )
+
+
+def _segments(works: list[_Work], wanted: list[int]) -> list[AdapterSegment]:
+    segments: list[AdapterSegment] = []
+    tokens = rows = 0
+    needed = set(wanted)
+    for index, work in enumerate(works):
+        new_tokens, new_rows = tokens + work.tokens, rows + (index in needed)
+        if segments and segments[-1].policy is work.row.policy:
+            last = segments.pop()
+            segments.append(
+                AdapterSegment(
+                    work.row.policy, slice(last.tokens.start, new_tokens), slice(last.rows.start, new_rows)
+                )
+            )
+        else:
+            segments.append(AdapterSegment(work.row.policy, slice(tokens, new_tokens), slice(rows, new_rows)))
+        tokens, rows = new_tokens, new_rows
+    return segments

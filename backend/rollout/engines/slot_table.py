@@ -1,0 +1,211 @@
+"""Which sequence sits in which slot of the cache, and which slot the next one gets.
+
+Slots whose request is answered keep their sequence until somebody needs the room: the next turn of the same
+episode finds its past there, and an equal prompt its computed part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from backend.rollout.engines.policy_shelf import LoadedPolicy
+from backend.rollout.engines.slot_cache import SlotCache
+
+_LENGTH_STEP = 64
+_FIRST_SLOTS = 16
+
+PromptKey = tuple[LoadedPolicy, tuple[int, ...]]
+
+
+@dataclass(eq=False, slots=True)
+class Slot:
+    """One place in the cache."""
+
+    index: int
+    tokens: list[int] = field(default_factory=list)
+    """The sequence; the request's own list while it is being worked on."""
+    cached: int = 0
+    """How many of `tokens`, from the first on, have their keys and values here."""
+    policy: LoadedPolicy | None = None
+    session: tuple[str, str] | None = None
+    prompt: PromptKey | None = None
+    busy: bool = False
+    last_used: int = 0
+
+    @property
+    def reusable(self) -> bool:
+        """Whether what is stored here can still serve anybody."""
+        return self.policy is not None and self.policy.live
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotLimits:
+    """How far the cache may grow."""
+
+    slots: int
+    bytes: int
+    """Soft: one sequence alone may always grow to `length`."""
+    length: int
+    """Tokens of the longest sequence."""
+
+
+class SlotTable:
+    """The slots of one cache."""
+
+    def __init__(
+        self, limits: SlotLimits, *, bytes_per_token: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self._limits = limits
+        self._token_limit = limits.bytes // bytes_per_token
+        first_length = min(2 * _LENGTH_STEP, limits.length)
+        first_slots = max(1, min(_FIRST_SLOTS, limits.slots, self._token_limit // first_length))
+        self.cache = SlotCache(slots=first_slots, length=first_length, device=device, dtype=dtype)
+        self.slots = [Slot(index) for index in range(first_slots)]
+        self.evictions = 0
+        self._sessions: dict[tuple[str, str], Slot] = {}
+        self._prompts: dict[PromptKey, Slot] = {}
+        self._clock = 0
+
+    def take(self, policy: LoadedPolicy, session_id: str, tokens: list[int]) -> Slot | None:
+        """Give a sequence a slot, with as much of its past as is stored somewhere.
+
+        At least its last token is left to compute, because its logits are wanted.
+
+        Returns:
+            The slot, or None while all are busy.
+        """
+        session = (policy.name, session_id) if session_id else None
+        slot = self._session_slot(session, policy)
+        if slot is not None:
+            # Making room may drop idle slots; this one is in use from here on.
+            slot.busy = True
+            if not self._reserve(len(tokens), busy=self._busy()):
+                slot.busy = False
+                return None
+            slot.cached = min(_common_prefix(slot.tokens, tokens, slot.cached), len(tokens) - 1)
+            if slot.prompt is not None and slot.cached < len(slot.prompt[1]):
+                self._forget_prompt(slot)
+        else:
+            slot = self._free_slot() if self._reserve(len(tokens), busy=self._busy() + 1) else None
+            if slot is None:
+                return None
+            self._forget(slot)
+            if session is not None and session not in self._sessions:
+                slot.session = session
+                self._sessions[session] = slot
+        self._clock += 1
+        slot.last_used = self._clock
+        slot.tokens, slot.policy, slot.busy = tokens, policy, True
+        return slot
+
+    def copy_prompt(self, slot: Slot) -> bool:
+        """Fill a fresh slot from another one that holds the same sequence; say whether there was one."""
+        assert slot.policy is not None
+        source = self._prompts.get((slot.policy, tuple(slot.tokens)))
+        if source is None or source is slot or source.cached < len(slot.tokens):
+            return False
+        slot.cached = len(slot.tokens) - 1
+        if slot.cached:
+            self.cache.copy(source.index, [slot.index], slot.cached)
+        return True
+
+    def remember_prompt(self, slot: Slot, tokens: Sequence[int]) -> None:
+        """Let later requests with this prompt find it here; `tokens` are all cached."""
+        assert slot.policy is not None
+        if slot.prompt is None:
+            slot.prompt = (slot.policy, tuple(tokens))
+            self._prompts.setdefault(slot.prompt, slot)
+
+    def release(self, slot: Slot) -> None:
+        """Mark a slot idle; its contents stay for the next turn."""
+        slot.busy = False
+
+    def discard(self, slot: Slot) -> None:
+        """Mark a slot idle and wipe it: nothing of it, NaN least of all, may reach another sequence."""
+        self._forget(slot)
+        slot.busy = False
+        self.cache.clear(slot.index)
+
+    def grow_for(self, tokens: int) -> bool:
+        """Make room for busy sequences of this length; False says that some must give up their slots."""
+        if tokens <= self.cache.length:
+            return True
+        return self._lengthen(tokens, at_least=self._busy())
+
+    def _session_slot(self, session: tuple[str, str] | None, policy: LoadedPolicy) -> Slot | None:
+        slot = self._sessions.get(session) if session is not None else None
+        if slot is None or slot.busy:
+            return None
+        if slot.policy is not policy:
+            self._forget(slot)
+            return None
+        return slot
+
+    def _busy(self) -> int:
+        return sum(slot.busy for slot in self.slots)
+
+    def _reserve(self, tokens: int, *, busy: int) -> bool:
+        # One more than the prompt, for the first sampled token.
+        return tokens < self.cache.length or self._lengthen(tokens + 1, at_least=busy)
+
+    def _lengthen(self, tokens: int, *, at_least: int) -> bool:
+        length = max(tokens, min(2 * self.cache.length, self._limits.length))
+        length = min(-(-length // _LENGTH_STEP) * _LENGTH_STEP, max(self._limits.length, tokens))
+        count = max(1, min(len(self.slots), self._token_limit // length))
+        if count < at_least and at_least > 1:
+            return False
+        self._resize(max(count, at_least), length)
+        return True
+
+    def _free_slot(self) -> Slot | None:
+        idle = [slot for slot in self.slots if not slot.busy]
+        unused = next((slot for slot in idle if not slot.reusable), None)
+        if unused is not None:
+            return unused
+        count = min(2 * len(self.slots), self._limits.slots, self._token_limit // self.cache.length)
+        if count > len(self.slots):
+            first_new = len(self.slots)
+            self._resize(count, self.cache.length)
+            return self.slots[first_new]
+        oldest = min(idle, key=lambda slot: slot.last_used, default=None)
+        if oldest is not None:
+            self.evictions += 1
+        return oldest
+
+    def _resize(self, count: int, length: int) -> None:
+        kept = self.slots
+        if count < len(self.slots):
+            ranked = sorted(
+                self.slots, key=lambda slot: (slot.busy, slot.reusable, slot.last_used), reverse=True
+            )
+            for slot in ranked[count:]:
+                self.evictions += slot.reusable
+                self._forget(slot)
+            staying = set(ranked[:count])
+            kept = [slot for slot in self.slots if slot in staying]
+        self.cache.resize(slots=count, length=length, keep={slot.index: new for new, slot in enumerate(kept)})
+        for new, slot in enumerate(kept):
+            slot.index = new
+        self.slots = kept + [Slot(index) for index in range(len(kept), count)]
+
+    def _forget(self, slot: Slot) -> None:
+        if slot.session is not None:
+            self._sessions.pop(slot.session, None)
+        self._forget_prompt(slot)
+        slot.tokens, slot.cached, slot.policy, slot.session = [], 0, None, None
+
+    def _forget_prompt(self, slot: Slot) -> None:
+        if slot.prompt is not None and self._prompts.get(slot.prompt) is slot:
+            del self._prompts[slot.prompt]
+        slot.prompt = None
+
+
+def _common_prefix(stored: list[int], wanted: list[int], limit: int) -> int:
+    limit = min(limit, len(wanted))
+    # The usual case, a conversation that only grew, is one comparison in C.
+    if stored[:limit] == wanted[:limit]:
+        return limit
+    return next(index for index in range(limit) if stored[index] != wanted[index])

@@ -1,0 +1,310 @@
+"""The embedded engine: samples with transformers on this process's device, no server needed.
+
+One thread of its own computes; every public method only hands something to it or takes a short lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from backend.rollout.engines.packed_model import PackedModel
+from backend.rollout.engines.protocol import Deliver
+from backend.rollout.engines.slot_scheduler import Row, SlotScheduler, failure, version_gone
+from backend.rollout.engines.slot_table import SlotLimits
+from backend.rollout.models import ModelFacts, read_model_facts
+from backend.weights import PolicyWeights
+from tinkergym.errors import (
+    InternalServiceError,
+    InvalidRequestError,
+    PromptTooLongError,
+    ServiceUnavailableError,
+    TinkerGymError,
+)
+from tinkergym.wire import Completion, SampleFailure, SampleRequest
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """Counts since the engine's start, to see what it spends its time on."""
+
+    iterations: int
+    """Forwards of the model."""
+    prefilled_tokens: int
+    copied_tokens: int
+    """Prompt tokens taken over from an equal prompt instead of being computed."""
+    reused_tokens: int
+    """Prompt tokens found in the cache of the request's session."""
+    sampled_tokens: int
+    evictions: int
+    """Sequences that lost their cache to others while they could still have been of use."""
+    preemptions: int
+    failed_forwards: int
+    slots: int
+    slot_tokens: int
+    """Length of each slot at the moment."""
+
+
+class TransformersEngine:
+    """A `SamplingEngine` over any decoder of transformers; see `protocol.py` for the contract."""
+
+    def __init__(
+        self,
+        model_directory: Path,
+        *,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        device_lock: AbstractContextManager[object] | None = None,
+        max_slots: int = 256,
+        cache_bytes: int = 1 << 30,
+        iteration_tokens: int = 4096,
+        merged_adapters: int = 4,
+    ) -> None:
+        """Load a model and start the engine's thread.
+
+        Args:
+            model_directory: As `resolve_model` returns it.
+            device: `cpu`, `cuda`, `cuda:1`, ...
+            dtype: Of the weights and the cache.
+            device_lock: Held during each forward, so that learner and engine take turns on a shared device.
+            max_slots: Sequences in the cache, those that wait for their next turn included.
+            cache_bytes: Memory for the cache; when it is used up, requests wait and idle sequences lose
+                their place.
+            iteration_tokens: Most tokens in one forward; longer prompts take several.
+            merged_adapters: Adapters whose merged weights are kept.
+
+        Raises:
+            InvalidRequestError: The model cannot be run by this engine.
+        """
+        self._facts: ModelFacts = read_model_facts(model_directory)
+        self._timed_lock = _TimedLock(device_lock or threading.Lock())
+        self._limits = SlotLimits(slots=max_slots, bytes=cache_bytes, length=self._facts.context_length)
+        self._iteration_tokens = iteration_tokens
+        with self._timed_lock:
+            self._model = PackedModel(
+                model_directory, device=torch.device(device), dtype=dtype, merged_limit=merged_adapters
+            )
+        self._scheduler = self._new_scheduler()
+        self._wake = threading.Condition()
+        self._inbox: list[tuple[Sequence[SampleRequest], Deliver]] = []
+        self._calls: list[Callable[[], None]] = []
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="transformers-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and answer together."""
+        return self._facts.context_length
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds in which the engine computed, waiting for the device lock not included."""
+        return self._timed_lock.held_seconds
+
+    def stats(self) -> EngineStats:
+        """Return what the engine did so far."""
+        counters, table = self._scheduler.counters, self._scheduler.table
+        return EngineStats(
+            iterations=counters.iterations,
+            prefilled_tokens=counters.prefilled_tokens,
+            copied_tokens=counters.copied_tokens,
+            reused_tokens=counters.reused_tokens,
+            sampled_tokens=counters.sampled_tokens,
+            evictions=table.evictions,
+            preemptions=counters.preemptions,
+            failed_forwards=counters.failed_forwards,
+            slots=table.cache.slots,
+            slot_tokens=table.cache.length,
+        )
+
+    def submit(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
+        """Queue requests; each is answered exactly once through `deliver`."""
+        with self._wake:
+            if not self._closing:
+                self._inbox.append((requests, deliver))
+                self._wake.notify()
+                return
+        deliver([failure(request, _closed()) for request in requests])
+
+    def generate_together(self, requests: Sequence[SampleRequest]) -> list[Completion | SampleFailure]:
+        """Sample these requests as one batch, alone, with a fresh cache; the same to the bit each time."""
+        result: Future[list[Completion | SampleFailure]] = Future()
+
+        def call() -> None:
+            try:
+                result.set_result(self._together(requests))
+            except Exception as error:
+                _log.exception("generate_together failed")
+                result.set_exception(
+                    InternalServiceError(f"the engine failed: {error}", hint="see the service's log")
+                )
+
+        with self._wake:
+            if self._closing:
+                return [failure(request, _closed()) for request in requests]
+            self._calls.append(call)
+            self._wake.notify()
+        return result.result()
+
+    def publish(self, policy: str, version: int, weights: PolicyWeights) -> None:
+        """Make `policy@version` available and drop the version before it, with all its caches."""
+        self._model.shelf.publish(policy, version, weights)
+
+    def retire(self, policy: str) -> None:
+        """Forget a policy, its weights and its caches."""
+        self._model.shelf.retire(policy)
+
+    def loaded(self) -> dict[str, int]:
+        """Published policies and their version."""
+        return self._model.shelf.loaded()
+
+    def close(self) -> None:
+        """Stop; requests not answered yet are answered with ServiceUnavailableError."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    # --- the engine's thread --------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while not (self._inbox or self._calls or self._closing) and self._scheduler.idle:
+                    self._wake.wait()
+                inbox, self._inbox = self._inbox, []
+                calls, self._calls = self._calls, []
+                closing = self._closing
+            for requests, deliver in inbox:
+                self._accept(requests, deliver)
+            for call in calls:
+                call()
+            if closing:
+                _deliver(self._scheduler.drain(_closed()))
+                return
+            self._step()
+
+    def _step(self) -> None:
+        try:
+            done = self._scheduler.step(self._timed_lock)
+        except Exception:
+            # The scheduler's own state can no longer be trusted: begin anew rather than hang everybody.
+            _log.exception("the slot scheduler failed; its requests are answered with an error")
+            done = self._scheduler.drain(
+                InternalServiceError("the engine met a state it did not expect", hint="see the service's log")
+            )
+            self._scheduler = self._new_scheduler()
+        _deliver(done)
+
+    def _accept(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
+        rows, refused = self._rows(requests, deliver)
+        self._scheduler.add(rows)
+        if refused:
+            _call(deliver, refused)
+
+    def _rows(
+        self, requests: Sequence[SampleRequest], deliver: Deliver
+    ) -> tuple[list[Row], list[Completion | SampleFailure]]:
+        rows: list[Row] = []
+        refused: list[Completion | SampleFailure] = []
+        for request in requests:
+            policy = self._model.shelf.find(request.policy, request.policy_version)
+            error = self._refusal(request)
+            if policy is None:
+                error = version_gone(request)
+            if policy is None or error is not None:
+                refused.append(failure(request, error or version_gone(request)))
+                continue
+            limit = min(len(request.prompt_ids) + request.max_tokens, self.context_length)
+            rows.append(Row(request=request, policy=policy, deliver=deliver, limit=limit))
+        return rows, refused
+
+    def _refusal(self, request: SampleRequest) -> TinkerGymError | None:
+        if len(request.prompt_ids) >= self.context_length:
+            return PromptTooLongError(
+                f"{len(request.prompt_ids)} prompt tokens leave no room in a context of {self.context_length}",
+                hint="at least one token must be left for the answer",
+                field="prompt_ids",
+            )
+        if min(request.prompt_ids) < 0 or max(request.prompt_ids) >= self._model.vocabulary:
+            return InvalidRequestError(
+                f"the prompt holds a token id outside [0, {self._model.vocabulary})",
+                hint="was it encoded with another model's tokenizer?",
+                field="prompt_ids",
+            )
+        return None
+
+    def _together(self, requests: Sequence[SampleRequest]) -> list[Completion | SampleFailure]:
+        scheduler = self._new_scheduler()
+        outcomes: list[Row | Completion | SampleFailure] = []
+        for request in requests:
+            # Sessions would tie the result to earlier calls; here every request stands for itself.
+            rows, refused = self._rows([request.model_copy(update={"session_id": ""})], _ignore)
+            scheduler.add(rows)
+            outcomes += [*rows, *refused]
+        while not scheduler.idle:
+            scheduler.step(self._timed_lock)
+        return [_answer(outcome) for outcome in outcomes]
+
+    def _new_scheduler(self) -> SlotScheduler:
+        return SlotScheduler(self._model, self._limits, iteration_tokens=self._iteration_tokens)
+
+
+class _TimedLock:
+    """A lock that knows for how long it was held."""
+
+    def __init__(self, lock: AbstractContextManager[object]) -> None:
+        self._lock = lock
+        self._begin = 0.0
+        self.held_seconds = 0.0
+
+    def __enter__(self) -> None:
+        self._lock.__enter__()
+        self._begin = time.perf_counter()
+
+    def __exit__(self, *exception: Any) -> None:
+        self.held_seconds += time.perf_counter() - self._begin
+        self._lock.__exit__(*exception)
+
+
+def _answer(outcome: Row | Completion | SampleFailure) -> Completion | SampleFailure:
+    answer = outcome.answer if isinstance(outcome, Row) else outcome
+    assert answer is not None
+    return answer
+
+
+def _deliver(rows: Sequence[Row]) -> None:
+    answers: dict[Deliver, list[Completion | SampleFailure]] = {}
+    for row in rows:
+        assert row.answer is not None
+        answers.setdefault(row.deliver, []).append(row.answer)
+    for deliver, batch in answers.items():
+        _call(deliver, batch)
+
+
+def _call(deliver: Deliver, answers: Sequence[Completion | SampleFailure]) -> None:
+    try:
+        deliver(answers)
+    except Exception:
+        _log.exception("a receiver of %d answers failed; the engine goes on", len(answers))
+
+
+def _ignore(_: Sequence[Completion | SampleFailure]) -> None:
+    return None
+
+
+def _closed() -> ServiceUnavailableError:
+    return ServiceUnavailableError("the engine is closing", hint="repeat the request in a moment")

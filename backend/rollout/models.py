@@ -1,0 +1,269 @@
+"""Models by name: where their files lie, and what can be said about them without loading them.
+
+Reads JSON and the headers of safetensors files only. Knows no torch, so that the gateway can serve a model's
+renderer; nothing that a model directory contains is ever executed or unpickled.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from tinkergym.errors import TemplateError, UnknownModelError
+from tinkergym.wire import RendererBundle
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "seq_length")
+# Rotary frequencies that change with the length of the text: kept to the length below which they do not.
+_LENGTH_DEPENDENT_ROPES = frozenset({"dynamic", "longrope"})
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
+# Some base models name only the end of a document as their eos token, while their template ends a turn with
+# one of these.
+_TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What a model directory says of itself."""
+
+    directory: Path
+    architecture: str
+    """The name of the model class, e.g. `Qwen3ForCausalLM`."""
+    context_length: int
+    """Most tokens of prompt and answer together."""
+    vocabulary_size: int
+    parameters: int
+    """Numbers in the weights files."""
+
+
+def resolve_model(name: str, offered: Mapping[str, str], *, allow_any: bool = True) -> Path:
+    """Find the directory of a model.
+
+    Args:
+        name: An offered name, a directory of this machine, or a Hugging Face hub id, which is downloaded
+            unless it is in the local cache.
+        offered: Directories or hub ids by name, as the operator set them.
+        allow_any: Whether names outside `offered` may be used.
+
+    Raises:
+        UnknownModelError: There is no such model, or it has no safetensors weights.
+    """
+    target = offered.get(name)
+    if target is None:
+        if not allow_any:
+            raise _unknown(name, offered, "the service does not offer this model")
+        target = name
+    directory = Path(target).expanduser()
+    if not directory.is_dir():
+        if not _HUB_ID.fullmatch(target) or target.startswith(("./", "../")):
+            raise _unknown(name, offered, "no such name, directory or hub id")
+        directory = _hub_directory(name, target, offered)
+    if not (directory / "config.json").is_file():
+        raise _unknown(name, offered, f"{str(directory)!r} has no config.json")
+    if not any(directory.glob("*.safetensors")):
+        raise UnknownModelError(
+            f"the model {name!r} has no *.safetensors weights",
+            hint="weights in pickle format (.bin, .pt) are never loaded; convert them with save_pretrained",
+            field="model",
+        )
+    return directory
+
+
+def read_model_facts(directory: Path) -> ModelFacts:
+    """Read a model's configuration and the headers of its weights.
+
+    Raises:
+        UnknownModelError: A file is missing or broken.
+    """
+    config = _read_json(directory / "config.json")
+    nested = config.get("text_config")
+    text = nested if isinstance(nested, dict) else config
+    architectures = config.get("architectures") or ["unknown"]
+    return ModelFacts(
+        directory=directory,
+        architecture=str(architectures[0]),
+        context_length=_context_length(text, directory),
+        vocabulary_size=int(text.get("vocab_size", 0)),
+        parameters=sum(_count_numbers(path) for path in sorted(directory.glob("*.safetensors"))),
+    )
+
+
+def load_renderer_bundle(name: str, directory: Path) -> RendererBundle:
+    """Collect what a client needs to turn messages into this model's token ids.
+
+    Raises:
+        UnknownModelError: The directory has no readable `tokenizer.json`.
+        TemplateError: The model has no chat template.
+    """
+    tokenizer_file = directory / "tokenizer.json"
+    if not tokenizer_file.is_file():
+        raise UnknownModelError(
+            f"the model {name!r} has no tokenizer.json",
+            hint="save its fast tokenizer beside the weights, with AutoTokenizer and save_pretrained",
+            field="model",
+        )
+    tokenizer_json = tokenizer_file.read_text(encoding="utf-8")
+    ids = _token_ids(_parse_json(tokenizer_json, tokenizer_file))
+    settings = _read_json(directory / "tokenizer_config.json", missing_ok=True)
+    template = _chat_template(name, directory, settings)
+    special = _special_tokens(directory, settings)
+    stop_ids = _stop_ids(directory, template, special, ids)
+    if not stop_ids:
+        raise UnknownModelError(
+            f"the model {name!r} names no token that ends an answer",
+            hint="set eos_token_id in its generation_config.json",
+            field="model",
+        )
+    context_length = read_model_facts(directory).context_length
+    content = json.dumps([tokenizer_json, template, special, stop_ids, context_length], sort_keys=True)
+    return RendererBundle(
+        model=name,
+        tokenizer_json=tokenizer_json,
+        chat_template=template,
+        special_tokens=special,
+        stop_ids=stop_ids,
+        context_length=context_length,
+        sha256=hashlib.sha256(content.encode()).hexdigest(),
+    )
+
+
+def model_fingerprint(directory: Path) -> str:
+    """Hash a model's configuration and weights, so that a checkpoint can name the base it belongs to."""
+    digest = hashlib.sha256()
+    for path in [directory / "config.json", *sorted(directory.glob("*.safetensors"))]:
+        digest.update(path.name.encode())
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _hub_directory(name: str, hub_id: str, offered: Mapping[str, str]) -> Path:
+    # Only here: a service that serves local models needs no hub client.
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=_HUB_FILES, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError):
+        pass
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=_HUB_FILES))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise _unknown(
+            name, offered, f"the Hugging Face hub did not give {hub_id!r} ({type(error).__name__})"
+        ) from error
+
+
+def _unknown(name: str, offered: Mapping[str, str], reason: str) -> UnknownModelError:
+    close = difflib.get_close_matches(name, offered, n=3, cutoff=0.5)
+    known = f"offered are: {', '.join(sorted(offered))}" if offered else "no models are offered by name"
+    guess = f"did you mean {' or '.join(repr(match) for match in close)}? " if close else ""
+    return UnknownModelError(f"unknown model {name!r}: {reason}", hint=guess + known, field="model")
+
+
+def _read_json(path: Path, *, missing_ok: bool = False) -> dict[str, Any]:
+    if missing_ok and not path.is_file():
+        return {}
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnknownModelError(f"cannot read {str(path)!r}: {error}", field="model") from error
+    return _parse_json(text, path)
+
+
+def _parse_json(text: str, path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise UnknownModelError(f"{str(path)!r} is not JSON: {error}", field="model") from error
+    if not isinstance(content, dict):
+        raise UnknownModelError(f"{str(path)!r} does not hold a JSON object", field="model")
+    return content
+
+
+def _context_length(config: Mapping[str, Any], directory: Path) -> int:
+    length = next((config[key] for key in _CONTEXT_KEYS if isinstance(config.get(key), int)), 0)
+    if length < 1:
+        raise UnknownModelError(
+            f"the configuration in {str(directory)!r} does not say how long the context is",
+            hint=f"one of {', '.join(_CONTEXT_KEYS)} must be set in config.json",
+            field="model",
+        )
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if rope.get("rope_type", rope.get("type")) in _LENGTH_DEPENDENT_ROPES:
+        original = rope.get(
+            "original_max_position_embeddings", config.get("original_max_position_embeddings")
+        )
+        if isinstance(original, int):
+            return min(length, original)
+    return int(length)
+
+
+def _count_numbers(path: Path) -> int:
+    try:
+        with path.open("rb") as file:
+            (size,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(min(size, 100_000_000)))
+        return sum(prod(entry["shape"]) for key, entry in header.items() if key != "__metadata__")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+        raise UnknownModelError(f"{str(path)!r} is not a safetensors file", field="model") from error
+
+
+def _token_ids(tokenizer: Mapping[str, Any]) -> dict[str, int]:
+    ids: dict[str, int] = {}
+    vocabulary = (tokenizer.get("model") or {}).get("vocab")
+    if isinstance(vocabulary, dict):
+        ids |= vocabulary
+    ids |= {token["content"]: token["id"] for token in tokenizer.get("added_tokens") or []}
+    return ids
+
+
+def _chat_template(name: str, directory: Path, settings: Mapping[str, Any]) -> str:
+    file = directory / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    template = settings.get("chat_template")
+    if isinstance(template, list):
+        named = {entry.get("name"): entry.get("template") for entry in template}
+        template = named.get("default")
+    if not isinstance(template, str) or not template:
+        raise TemplateError(
+            f"the model {name!r} has no chat template",
+            hint="put a chat_template.jinja beside its weights, or choose the instruction-tuned variant",
+            field="model",
+        )
+    return template
+
+
+def _special_tokens(directory: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    found = {}
+    for source in (_read_json(directory / "special_tokens_map.json", missing_ok=True), settings):
+        for key in _SPECIAL_TOKENS:
+            token = source.get(key)
+            if isinstance(token, dict):
+                token = token.get("content")
+            if isinstance(token, str):
+                found[key] = token
+    return found
+
+
+def _stop_ids(
+    directory: Path, template: str, special: Mapping[str, str], ids: Mapping[str, int]
+) -> list[int]:
+    stops: set[int] = set()
+    for file in ("generation_config.json", "config.json"):
+        eos = _read_json(directory / file, missing_ok=True).get("eos_token_id")
+        stops.update(eos if isinstance(eos, list) else [eos] if isinstance(eos, int) else [])
+    if special.get("eos_token") in ids:
+        stops.add(ids[special["eos_token"]])
+    stops.update(ids[token] for token in _TURN_ENDS if token in ids and token in template)
+    return sorted(stops)

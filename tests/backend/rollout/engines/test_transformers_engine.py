@@ -1,0 +1,524 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from backend.rollout.engines.transformers_engine import TransformersEngine
+from backend.weights import AdapterWeights, FullWeights
+from tinkergym.errors import InvalidRequestError
+from tinkergym.wire import Completion, SampleFailure, SampleRequest
+
+VOCABULARY = 64
+Answers = dict[str, Completion | SampleFailure]
+
+
+def ask(request_id: str, prompt_ids: Sequence[int], **options: Any) -> SampleRequest:
+    settings: dict[str, Any] = {
+        "policy": "",
+        "policy_version": 0,
+        "max_tokens": 6,
+        "seed": sum(request_id.encode()),
+    }
+    return SampleRequest(request_id=request_id, prompt_ids=list(prompt_ids), **(settings | options))
+
+
+def prompt(length: int, kind: int = 0) -> list[int]:
+    return [(5 + 11 * kind + 7 * index * (kind + 1)) % VOCABULARY for index in range(length)]
+
+
+def answers(engine: TransformersEngine, requests: Sequence[SampleRequest]) -> Answers:
+    found: Answers = {}
+    done = threading.Event()
+
+    def deliver(batch: Sequence[Completion | SampleFailure]) -> None:
+        for answer in batch:
+            assert answer.request_id not in found
+            found[answer.request_id] = answer
+        if len(found) == len(requests):
+            done.set()
+
+    engine.submit(requests, deliver)
+    assert done.wait(60)
+    return found
+
+
+def complete(engine: TransformersEngine, requests: Sequence[SampleRequest]) -> dict[str, Completion]:
+    found = answers(engine, requests)
+    assert all(isinstance(answer, Completion) for answer in found.values()), found
+    return {name: answer for name, answer in found.items() if isinstance(answer, Completion)}
+
+
+DECODER_LINEARS = ("_proj", "c_attn", "c_proj", "c_fc")
+
+
+def adapter(
+    directory: Path, seed: int, *, rank: int = 4, targets: tuple[str, ...] = DECODER_LINEARS
+) -> AdapterWeights:
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for path, module in AutoModelForCausalLM.from_pretrained(directory).named_modules():
+        if path.endswith(targets):
+            high, wide = module.weight.shape if type(module).__name__ == "Linear" else module.weight.T.shape
+            key = f"base_model.model.{path}.lora_"
+            tensors[f"{key}A.weight"] = torch.randn(rank, wide, generator=generator) * 0.2
+            tensors[f"{key}B.weight"] = torch.randn(high, rank, generator=generator) * 0.2
+    return AdapterWeights(rank=rank, alpha=2.0 * rank, tensors=tensors)
+
+
+def plain_model(directory: Path, weights: AdapterWeights | FullWeights | None = None) -> Any:
+    """The same policy in plain transformers, the adapter added to the weights in float64."""
+    model = AutoModelForCausalLM.from_pretrained(directory).eval()
+    if isinstance(weights, FullWeights):
+        model.load_state_dict(weights.tensors)
+    elif weights is not None:
+        modules = dict(model.named_modules())
+        for name, down in weights.tensors.items():
+            if not name.endswith("lora_A.weight"):
+                continue
+            path = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+            up = weights.tensors[name.replace("lora_A", "lora_B")]
+            delta = weights.scaling * up.double() @ down.double()
+            weight = modules[path].weight
+            weight.data = (
+                weight.double() + (delta.T if type(modules[path]).__name__ == "Conv1D" else delta)
+            ).float()
+    return model
+
+
+@torch.no_grad()
+def assert_same_logprobs(model: Any, request: SampleRequest, completion: Completion) -> None:
+    ids = torch.tensor([request.prompt_ids + completion.token_ids])
+    logprobs = torch.log_softmax(model(ids).logits[0].float() / (request.temperature or 1.0), dim=-1)
+    start = len(request.prompt_ids) - 1
+    expected = [float(logprobs[start + i, token]) for i, token in enumerate(completion.token_ids)]
+    assert completion.sampling_logprobs == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., TransformersEngine]]:
+    engines = []
+
+    def make(directory: Path, **options: Any) -> TransformersEngine:
+        engines.append(TransformersEngine(directory, **options))
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        engine.close()
+
+
+@pytest.fixture
+def directory(make_model: Callable[[str], Path]) -> Path:
+    return make_model("qwen3")
+
+
+@pytest.mark.parametrize("architecture", ["qwen3", "qwen2-tied", "llama", "mistral-window", "gpt2"])
+def test_logprobs_equal_those_of_plain_transformers_whatever_the_architecture(
+    make_model, start, architecture
+):
+    engine = start(make_model(architecture))
+    weights = adapter(make_model(architecture), seed=1)
+    engine.publish("job", 3, weights)
+    requests = [
+        ask(f"r{i}", prompt(3 + 4 * i, i), policy="job", policy_version=3, max_tokens=4 + i, temperature=t)
+        for i, t in enumerate([1.0, 0.5, 1.5, 0.0, 1.0])
+    ]
+    found = complete(engine, requests)
+    model = plain_model(make_model(architecture), weights)
+    for request in requests:
+        assert len(found[request.request_id].token_ids) == request.max_tokens
+        assert found[request.request_id].policy_version == 3
+        assert_same_logprobs(model, request, found[request.request_id])
+
+
+def test_a_request_gets_the_same_tokens_alone_and_in_a_batch(start, directory):
+    requests = [ask(f"r{i}", prompt(2 + i, i), max_tokens=3 + i % 5, seed=i) for i in range(12)]
+    together = complete(start(directory), requests)
+    engine = start(directory)
+    for request in requests:
+        alone = complete(engine, [request])[request.request_id]
+        assert alone.token_ids == together[request.request_id].token_ids
+
+
+def test_temperature_zero_takes_the_likeliest_token(start, directory):
+    request = ask("greedy", prompt(9), temperature=0.0, max_tokens=5)
+    completion = complete(start(directory), [request])["greedy"]
+    model = plain_model(directory)
+    ids = list(request.prompt_ids)
+    for token in completion.token_ids:
+        assert int(model(torch.tensor([ids])).logits[0, -1].argmax()) == token
+        ids.append(token)
+
+
+def test_a_stop_id_ends_the_answer_and_is_part_of_it(start, directory):
+    engine = start(directory)
+    free = complete(engine, [ask("free", prompt(5), max_tokens=8)])["free"]
+    stop = free.token_ids[3]
+    cut = complete(engine, [ask("free", prompt(5), max_tokens=8, stop_ids=[stop])])["free"]
+    assert cut.token_ids == free.token_ids[: free.token_ids.index(stop) + 1]
+    assert (cut.finish_reason, free.finish_reason) == ("stop", "length")
+
+
+def test_the_context_cuts_an_answer_and_refuses_a_prompt_that_fills_it(start, directory):
+    engine = start(directory)
+    found = answers(
+        engine,
+        [
+            ask("cut", prompt(engine.context_length - 3), max_tokens=50),
+            ask("full", prompt(engine.context_length)),
+            ask("alien", [1, VOCABULARY]),
+        ],
+    )
+    assert isinstance(found["cut"], Completion)
+    assert (len(found["cut"].token_ids), found["cut"].finish_reason) == (3, "length")
+    assert found["full"].error.type == "PromptTooLongError"
+    assert found["alien"].error.type == "InvalidRequestError"
+
+
+def test_an_equal_prompt_is_prefilled_once_for_the_whole_group(start, directory):
+    engine = start(directory)
+    group = [ask(f"r{i}", prompt(20), seed=i, session_id=f"s{i}") for i in range(8)]
+    found = complete(engine, group)
+    stats = engine.stats()
+    assert stats.prefilled_tokens == 20
+    assert stats.copied_tokens == 7 * 20
+    model = plain_model(directory)
+    for request in group:
+        assert_same_logprobs(model, request, found[request.request_id])
+    assert len({tuple(answer.token_ids) for answer in found.values()}) > 1
+
+
+def test_an_equal_prompt_that_comes_later_is_copied_too(start, directory):
+    engine = start(directory)
+    complete(engine, [ask("first", prompt(20), seed=1)])
+    late = ask("late", prompt(20), seed=2)
+    found = complete(engine, [late])
+    assert engine.stats().prefilled_tokens == 20 + 1
+    assert_same_logprobs(plain_model(directory), late, found["late"])
+
+
+def test_the_next_turn_of_a_session_computes_only_what_is_new(start, directory):
+    engine = start(directory)
+    first = [ask(f"a{i}", prompt(10 + i, i), session_id=f"s{i}") for i in range(5)]
+    one = complete(engine, first)
+    before = engine.stats()
+    second = [
+        ask(f"b{i}", first[i].prompt_ids + one[f"a{i}"].token_ids + prompt(4 + i, 9), session_id=f"s{i}")
+        for i in range(5)
+    ]
+    two = complete(engine, second)
+    # The last sampled token was never fed to the model, so each delta is one longer.
+    assert engine.stats().prefilled_tokens - before.prefilled_tokens == sum(4 + i + 1 for i in range(5))
+    model = plain_model(directory)
+    for request in second:
+        assert_same_logprobs(model, request, two[request.request_id])
+
+
+def test_a_session_whose_past_was_edited_reuses_the_common_beginning_only(start, directory):
+    engine = start(directory)
+    complete(engine, [ask("a", prompt(20), session_id="s")])
+    edited = ask("b", prompt(12) + prompt(10, 3), session_id="s")
+    found = complete(engine, [edited])
+    assert engine.stats().reused_tokens == 12
+    assert_same_logprobs(plain_model(directory), edited, found["b"])
+    # The first prompt is no longer there, although its slot once held it.
+    again = ask("c", prompt(20))
+    assert_same_logprobs(plain_model(directory), again, complete(engine, [again])["c"])
+
+
+def test_adapters_in_one_batch_do_not_touch_each_other(start, directory):
+    engine = start(directory)
+    weights = {
+        "one": adapter(directory, 1, rank=2),
+        "two": adapter(directory, 2, rank=8, targets=("q_proj", "down_proj", "lm_head")),
+        "three": adapter(directory, 3, targets=("v_proj",)),
+        "": None,
+    }
+    for name, own in weights.items():
+        if own is not None:
+            engine.publish(name, 1, own)
+    requests = [
+        ask(
+            f"{name}-{i}", prompt(6 + 3 * i, i), policy=name, policy_version=int(bool(name)), max_tokens=3 + i
+        )
+        for i in range(4)
+        for name in weights
+    ]
+    found = complete(engine, requests)
+    models = {name: plain_model(directory, own) for name, own in weights.items()}
+    for request in requests:
+        assert_same_logprobs(models[request.policy], request, found[request.request_id])
+
+
+def test_a_full_policy_samples_with_its_own_weights_beside_an_adapter(start, make_model):
+    directory = make_model("qwen2-tied")
+    engine = start(directory)
+    state = plain_model(directory).state_dict()
+    generator = torch.Generator().manual_seed(5)
+    full = FullWeights(
+        tensors={
+            k: v + 0.1 * torch.randn(v.shape, generator=generator)
+            for k, v in state.items()
+            if k != "lm_head.weight"
+        }
+    )
+    own = adapter(directory, 4)
+    engine.publish("full", 1, full)
+    engine.publish("own", 1, own)
+    requests = [
+        ask(f"{name}{i}", prompt(5 + i), policy=name, policy_version=1)
+        for i in range(3)
+        for name in ("full", "own")
+    ]
+    found = complete(engine, requests)
+    tied = FullWeights(tensors={**full.tensors, "lm_head.weight": full.tensors["model.embed_tokens.weight"]})
+    models = {"full": plain_model(directory, tied), "own": plain_model(directory, own)}
+    for request in requests:
+        assert_same_logprobs(models[request.policy], request, found[request.request_id])
+
+
+def test_after_a_publish_neither_session_nor_prompt_finds_the_old_cache(start, directory):
+    engine = start(directory)
+    engine.publish("job", 1, adapter(directory, 1))
+    first = ask("a", prompt(16), policy="job", policy_version=1, session_id="s")
+    one = complete(engine, [first])["a"]
+    newer = adapter(directory, 2)
+    engine.publish("job", 2, newer)
+    again = ask("b", prompt(16), policy="job", policy_version=2, session_id="t")
+    onward = ask(
+        "c", first.prompt_ids + one.token_ids + [1, 2], policy="job", policy_version=2, session_id="s"
+    )
+    found = complete(engine, [again, onward])
+    assert engine.stats().reused_tokens == 0
+    model = plain_model(directory, newer)
+    assert_same_logprobs(model, again, found["b"])
+    assert_same_logprobs(model, onward, found["c"])
+    assert engine.loaded() == {"job": 2}
+
+
+def test_requests_for_a_version_that_is_gone_are_told_so(start, directory):
+    engine = start(directory)
+    engine.publish("job", 2, adapter(directory, 1))
+    found = answers(
+        engine,
+        [ask("old", prompt(4), policy="job", policy_version=1), ask("stranger", prompt(4), policy="other")],
+    )
+    assert {answer.error.type for answer in found.values()} == {"PolicyVersionGoneError"}
+
+
+def test_a_publish_answers_requests_in_flight_for_the_old_version(start, directory):
+    held = _Turnstile()
+    engine = start(directory, device_lock=held)
+    engine.publish("job", 1, adapter(directory, 1))
+    found: Answers = {}
+    done = threading.Event()
+
+    def deliver(batch):
+        found.update({answer.request_id: answer for answer in batch})
+        done.set()
+
+    held.stop_at_next()
+    engine.submit([ask("r", prompt(4), policy="job", policy_version=1, max_tokens=50)], deliver)
+    held.wait_until_stopped()
+    engine.publish("job", 2, adapter(directory, 2))
+    held.let_go()
+    assert done.wait(60)
+    assert found["r"].error.type == "PolicyVersionGoneError"
+
+
+def test_a_forward_that_raises_fails_its_requests_and_nothing_else(start, directory):
+    held = _Turnstile()
+    engine = start(directory, device_lock=held)
+    held.raise_at_next(RuntimeError("out of paper"))
+    broken = answers(engine, [ask("r1", prompt(4), session_id="s"), ask("r2", prompt(5))])
+    assert {answer.error.type for answer in broken.values()} == {"InternalServiceError"}
+    assert "out of paper" in broken["r1"].error.message
+    request = ask("r3", prompt(4), session_id="s")
+    assert_same_logprobs(plain_model(directory), request, complete(engine, [request])["r3"])
+    assert engine.stats().failed_forwards == 1
+
+
+def test_weights_that_are_not_finite_or_do_not_fit_are_refused(start, make_model, directory):
+    engine = start(directory)
+    good = adapter(directory, 1)
+    name = next(iter(good.tensors))
+    for bad in (torch.full_like(good.tensors[name], float("nan")), torch.zeros(3, 3)):
+        with pytest.raises(InvalidRequestError):
+            engine.publish("job", 1, AdapterWeights(rank=4, alpha=8, tensors={**good.tensors, name: bad}))
+    with pytest.raises(InvalidRequestError, match="no linear layer"):
+        engine.publish("job", 1, adapter(make_model("gpt2"), 1))
+    with pytest.raises(InvalidRequestError, match="lack"):
+        engine.publish("job", 1, FullWeights(tensors={}))
+    assert engine.loaded() == {}
+
+
+def test_a_policy_whose_numbers_overflow_fails_alone(start, directory):
+    engine = start(directory)
+    state = plain_model(directory).state_dict()
+    wild = {
+        name: tensor * 1e38 if name.endswith(("v_proj.weight", "o_proj.weight")) else tensor
+        for name, tensor in state.items()
+    }
+    engine.publish("wild", 1, FullWeights(tensors=wild))
+    found = answers(
+        engine,
+        [ask("bad", prompt(9), policy="wild", policy_version=1, session_id="s"), ask("good", prompt(9))],
+    )
+    assert found["bad"].error.type == "InternalServiceError"
+    model = plain_model(directory)
+    assert isinstance(found["good"], Completion)
+    # The failed sequence left no NaN behind for those that get its slot.
+    later = [ask(f"r{i}", prompt(3 + i, i)) for i in range(20)]
+    done = complete(engine, later)
+    for request in later:
+        assert_same_logprobs(model, request, done[request.request_id])
+
+
+@pytest.mark.parametrize(("max_slots", "cache_bytes"), [(3, 1 << 30), (256, 40_000)])
+def test_a_small_cache_makes_requests_wait_and_forgets_the_oldest(start, directory, max_slots, cache_bytes):
+    engine = start(directory, max_slots=max_slots, cache_bytes=cache_bytes)
+    requests = [ask(f"r{i}", prompt(10 + i, i), session_id=f"s{i}", max_tokens=30) for i in range(10)]
+    found = complete(engine, requests)
+    second = [
+        ask(f"q{i}", requests[i].prompt_ids + found[f"r{i}"].token_ids + [3], session_id=f"s{i}")
+        for i in range(10)
+    ]
+    found |= complete(engine, second)
+    assert engine.stats().evictions > 0
+    model = plain_model(directory)
+    for request in (*requests, *second):
+        assert_same_logprobs(model, request, found[request.request_id])
+
+
+def test_a_request_that_gave_its_slot_back_gets_the_same_tokens(start, directory):
+    requests = [ask(f"r{i}", prompt(60, i), max_tokens=90) for i in range(3)]
+    roomy = complete(start(directory), requests)
+    # 128 positions of 2 layers with 2 heads of 8 numbers take 32 KiB: room for two short or one long one.
+    tight = start(directory, cache_bytes=70_000)
+    found = complete(tight, requests)
+    assert tight.stats().preemptions > 0
+    assert {name: answer.token_ids for name, answer in found.items()} == {
+        name: answer.token_ids for name, answer in roomy.items()
+    }
+
+
+def test_long_prompts_are_computed_in_parts(start, directory):
+    engine = start(directory, iteration_tokens=16)
+    requests = [ask(f"r{i}", prompt(50 + i, i)) for i in range(3)]
+    group = [ask(f"g{i}", prompt(40, 7)) for i in range(3)]
+    found = complete(engine, [*requests, *group])
+    model = plain_model(directory)
+    for request in (*requests, *group):
+        assert_same_logprobs(model, request, found[request.request_id])
+    assert engine.stats().prefilled_tokens == 50 + 51 + 52 + 40
+
+
+def test_generate_together_gives_the_same_bits_whatever_ran_before(start, directory):
+    weights = adapter(directory, 1)
+    requests = [
+        ask(
+            f"r{i}", prompt(4 + i % 3, i), policy="job" if i % 2 else "", policy_version=i % 2, session_id="s"
+        )
+        for i in range(9)
+    ]
+    fresh = start(directory)
+    fresh.publish("job", 1, weights)
+    expected = fresh.generate_together(requests)
+    used = start(directory)
+    used.publish("job", 1, adapter(directory, 2))
+    complete(used, [ask(f"x{i}", prompt(5 + i), session_id="s") for i in range(7)])
+    used.publish("job", 1, weights)
+    complete(used, [ask("y", prompt(5), policy="job", policy_version=1)])
+    assert used.generate_together(requests) == expected
+    assert used.generate_together(requests) == expected
+
+
+def test_generate_together_answers_each_request_in_its_place(start, directory):
+    engine = start(directory)
+    found = engine.generate_together(
+        [ask("a", prompt(4)), ask("b", prompt(4), policy="?"), ask("a", prompt(3))]
+    )
+    assert [answer.request_id for answer in found] == ["a", "b", "a"]
+    assert isinstance(found[1], SampleFailure)
+
+
+def test_closing_answers_what_is_still_waiting(start, directory):
+    held = _Turnstile()
+    engine = start(directory, device_lock=held)
+    found: list[Completion | SampleFailure] = []
+    held.stop_at_next()
+    engine.submit([ask("a", prompt(4), max_tokens=100)], found.extend)
+    held.wait_until_stopped()
+    engine.submit([ask("b", prompt(4))], found.extend)
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    held.let_go()
+    closing.join(60)
+    engine.submit([ask("c", prompt(4))], found.extend)
+    late = engine.generate_together([ask("d", prompt(4))])
+    assert [answer.error.type for answer in (*found, *late)] == ["ServiceUnavailableError"] * 4
+
+
+def test_a_receiver_that_raises_does_not_stop_the_engine(start, directory):
+    engine = start(directory)
+    called = threading.Event()
+
+    def deliver(batch):
+        called.set()
+        raise RuntimeError("receiver is broken")
+
+    engine.submit([ask("a", prompt(4))], deliver)
+    assert called.wait(60)
+    assert complete(engine, [ask("b", prompt(4))])
+
+
+def test_a_model_with_attention_that_cannot_be_packed_is_refused(start, tmp_path):
+    from transformers import BloomConfig, BloomForCausalLM
+
+    BloomForCausalLM(
+        BloomConfig(hidden_size=32, n_layer=1, n_head=2, vocab_size=64, seq_length=64)
+    ).save_pretrained(tmp_path)
+    with pytest.raises(InvalidRequestError, match="embedded engine"):
+        start(tmp_path)
+
+
+class _Turnstile:
+    """A device lock at which the engine can be stopped, or made to fail, just before a forward."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._free = threading.Event()
+        self._free.set()
+        self._error: Exception | None = None
+
+    def stop_at_next(self) -> None:
+        self._free.clear()
+
+    def raise_at_next(self, error: Exception) -> None:
+        self._error = error
+
+    def wait_until_stopped(self) -> None:
+        assert self._stopped.wait(60)
+
+    def let_go(self) -> None:
+        self._free.set()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        if not self._free.is_set():
+            self._stopped.set()
+            self._free.wait(60)
+        if self._error is not None:
+            error, self._error = self._error, None
+            self._lock.release()
+            raise error
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
