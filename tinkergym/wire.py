@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, JsonValue, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from tinkergym.loop.trajectory import Trajectory
 
@@ -21,7 +21,7 @@ class WireModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-# --- what a user chooses -----------------------------------------------------------------------------------------
+# --- what a user chooses -------------------------------------------------------------------------------
 
 
 class LoRA(WireModel):
@@ -45,7 +45,8 @@ Adapter = Annotated[LoRA | FullParameters, Field(discriminator="kind")]
 class GRPO(WireModel):
     """Group relative policy optimisation (arXiv:2402.03300): each episode is compared with its siblings.
 
-    The episodes of a group start equal (same environment, same seed, same task) and differ in what was sampled.
+    The episodes of a group start equal (same environment, same seed, same task) and differ in what was
+    sampled.
     """
 
     name: Literal["grpo"] = "grpo"
@@ -59,9 +60,13 @@ class GRPO(WireModel):
     baseline: Literal["group", "batch"] = "group"
     """What an episode is compared with: its own group, or all episodes of the step."""
     normalize: Literal["std", "none"] = "none"
-    """`std` divides by the standard deviation as GRPO does; `none` does not, as Dr. GRPO (arXiv:2503.20783)."""
+    """`std` divides by the standard deviation as GRPO does; `none` does not, as Dr. GRPO
+    (arXiv:2503.20783).
+    """
     aggregation: Literal["token", "sequence", "constant"] = "token"
-    """Mean over all sampled tokens of the step; over sequences of their token means; or sum over a constant."""
+    """Mean over all sampled tokens of the step; over sequences of their token means; or sum over a
+    constant.
+    """
     clip_low: float = Field(0.2, gt=0, lt=1)
     clip_high: float = Field(0.2, gt=0)
     """The importance ratio is clipped to [1 - clip_low, 1 + clip_high]."""
@@ -74,11 +79,13 @@ class GRPO(WireModel):
     def _a_group_has_siblings(self) -> Self:
         if self.baseline == "group" and self.group_size < 2:
             raise ValueError(
-                "group_size must be at least 2 with baseline='group': an episode without siblings has advantage "
-                "0 and nothing would be learned; raise group_size or choose baseline='batch'"
+                "group_size must be at least 2 with baseline='group': an episode without siblings has "
+                "advantage 0 and nothing would be learned; raise group_size or choose baseline='batch'"
             )
         if self.group_size * self.groups_per_step < 2:
-            raise ValueError("group_size * groups_per_step must be at least 2: a lone episode has no baseline")
+            raise ValueError(
+                "group_size * groups_per_step must be at least 2: a lone episode has no baseline"
+            )
         return self
 
 
@@ -122,9 +129,13 @@ class JobSpec(WireModel):
     steps: int = Field(ge=1)
     seed: int = Field(0, ge=0, lt=2**63)
     rollout: Literal["server", "client", "script"] = "server"
-    """Who plays the episodes: workers of the service, a worker in the client, or the user's own loop, one by one."""
+    """Who plays the episodes: workers of the service, a worker in the client, or the user's own loop, one
+    by one.
+    """
     system_prompt: str | None = None
-    """Stands before the first observation; None takes the environment's own metadata["system_prompt"], if any."""
+    """Stands before the first observation; None takes the environment's own metadata["system_prompt"], if
+    any.
+    """
     deterministic: bool = False
     """Sample a step's episodes in lockstep, so that the same seed gives the same bits; slower."""
     shuffle_rewards: bool = False
@@ -133,7 +144,9 @@ class JobSpec(WireModel):
     """Steps between two checkpoints; the last step always makes one."""
     keep_checkpoints: int = Field(3, ge=1)
     max_failed_fraction: float = Field(0.5, ge=0, le=1)
-    """The job fails when more than this share of a step's episodes failed; below it they are left out and counted."""
+    """The job fails when more than this share of a step's episodes failed; below it they are left out and
+    counted.
+    """
     client_timeout_seconds: float = Field(30.0, gt=0)
     """After this much silence of the client's workers the job becomes `waiting_for_client`."""
     parity_threshold: float = Field(1e-3, gt=0)
@@ -146,7 +159,7 @@ class JobSpec(WireModel):
         return self.algorithm.group_size * self.algorithm.groups_per_step
 
 
-# --- jobs and their events ---------------------------------------------------------------------------------------
+# --- jobs and their events -----------------------------------------------------------------------------
 
 
 class JobState(StrEnum):
@@ -232,7 +245,9 @@ class StepEvent(WireModel):
     """While the learner worked."""
     seconds_left: float
     metrics: dict[str, float] = {}
-    """Everything else by name: grad_norm, learning_rate, clip_fraction, zero_variance_groups, parity_max, env/..."""
+    """Everything else by name: grad_norm, learning_rate, clip_fraction, zero_variance_groups, parity_max,
+    env/...
+    """
 
 
 class EpisodeEvent(WireModel):
@@ -295,7 +310,7 @@ class CheckpointView(WireModel):
     """Name to size in bytes."""
 
 
-# --- rollout workers ---------------------------------------------------------------------------------------------
+# --- rollout workers -----------------------------------------------------------------------------------
 
 
 class EpisodeRequest(WireModel):
@@ -366,7 +381,7 @@ class SubmitReply(WireModel):
     verdicts: list[Literal["accepted", "duplicate", "stale"]]
 
 
-# --- sampling ----------------------------------------------------------------------------------------------------
+# --- sampling ------------------------------------------------------------------------------------------
 
 
 class SampleRequest(WireModel):
@@ -412,7 +427,7 @@ class SampleBatch(WireModel):
     requests: list[SampleRequest] = Field(min_length=1, max_length=4096)
 
 
-# --- models ------------------------------------------------------------------------------------------------------
+# --- models --------------------------------------------------------------------------------------------
 
 
 class RendererBundle(WireModel):
@@ -445,5 +460,3 @@ class HealthView(WireModel):
     version: str
     waiting_for: list[str] = []
     """Parts that are not there at the moment: `scheduler`, `pool:nano`, ..."""
-
-

@@ -1,0 +1,156 @@
+"""What every benchmark shares: a service of its own, the machine's description, and the result file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+PACKAGES = ("tinkergym", "torch", "transformers", "peft", "ray", "gymnasium", "fastapi", "numpy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One line of the table: what was asked for and what was measured."""
+
+    what: str
+    asked: str
+    measured: str
+    reached: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A running `tinkergym serve` with a data folder of its own."""
+
+    url: str
+    api_key: str
+    home: Path
+    process: subprocess.Popen[bytes]
+    started_at: float
+    """`time.perf_counter()` just before the process was started."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables with which a script finds this service."""
+        return {
+            "TINKERGYM_URL": self.url,
+            "TINKERGYM_API_KEY": self.api_key,
+            "TINKERGYM_HOME": str(self.home),
+        }
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def service(home: Path | None = None, *settings: str, timeout_seconds: float = 60.0) -> Iterator[Service]:
+    """Start a service, yield it when its gateway answers, stop it with everything it started.
+
+    Args:
+        home: Its data folder; None makes a temporary one.
+        settings: `key=value` pairs for `--set`.
+        timeout_seconds: How long the gateway may take to answer.
+
+    Raises:
+        RuntimeError: The service ended or did not answer in time; the text carries its log.
+    """
+    import httpx
+
+    with contextlib.ExitStack() as stack:
+        if home is None:
+            home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tinkergym-bench-")))
+        port = free_port()
+        log = (home / "serve.log").open("wb")
+        stack.callback(log.close)
+        started_at = time.perf_counter()
+        command = [sys.executable, "-m", "tinkergym.cli.main", "serve", "--port", str(port)]
+        for setting in settings:
+            command += ["--set", setting]
+        process = subprocess.Popen(
+            command, env=os.environ | {"TINKERGYM_HOME": str(home)}, stdout=log, stderr=subprocess.STDOUT
+        )
+        stack.callback(_stop, process)
+        url = f"http://127.0.0.1:{port}"
+        while True:
+            if process.poll() is not None or time.perf_counter() - started_at > timeout_seconds:
+                raise RuntimeError(f"the service did not start:\n{(home / 'serve.log').read_text()[-4000:]}")
+            with contextlib.suppress(httpx.HTTPError):
+                if httpx.get(f"{url}/v1/health", timeout=1.0).status_code == 200:
+                    break
+            time.sleep(0.02)
+        key = json.loads((home / "local.json").read_text())["api_key"]
+        yield Service(url, key, home, process, started_at)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores, memory, Python and the versions that matter."""
+    model = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next(
+            (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model
+        )
+    return {
+        "processor": model,
+        "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in PACKAGES},
+    }
+
+
+def write_result(name: str, figures: list[Figure], details: dict[str, Any]) -> Path:
+    """Write `benchmarks/results/<name>.json` and return its path."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=RESULTS.parent,
+    ).stdout.strip()
+    path.write_text(
+        json.dumps(
+            {
+                "name": name,
+                "command": f"python -m benchmarks {name}",
+                "date": time.strftime("%Y-%m-%d"),
+                "commit": commit,
+                "machine": machine(),
+                "figures": [asdict(figure) for figure in figures],
+                "details": details,
+            },
+            indent=1,
+        )
+        + "\n"
+    )
+    return path

@@ -1,0 +1,76 @@
+"""One seed, five steps: twice, and with each process of the service killed at step 3; the bits must agree."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import psutil
+
+import tinkergym as tg
+from benchmarks.common import Figure, Service, service, write_result
+
+STEPS = 5
+KILL_AT = 3
+
+# How each process is told from the others by its command line; Ray names an actor's process after its class.
+PARTS: dict[str, Callable[[list[str]], bool]] = {
+    "gateway": lambda words: "backend.gateway" in words,
+    "scheduler host": lambda words: "backend.scheduler.host" in words,
+    "scheduler actor": lambda words: bool(words) and words[0].startswith("ray::SchedulerActor"),
+    "pool worker": lambda words: bool(words) and words[0].startswith("ray::PoolActor"),
+    "environment worker": lambda words: bool(words) and words[0].startswith("ray::EnvActor"),
+}
+
+
+def measure() -> list[Figure]:
+    """Run the job undisturbed twice and once per killed part, each in a fresh service."""
+    hashes = {f"undisturbed, run {run}": _final_hash(None) for run in (1, 2)}
+    hashes |= {f"{part} killed at step {KILL_AT}": _final_hash(part) for part in PARTS}
+    equal = len(set(hashes.values())) == 1
+    figure = Figure(
+        what=f"a seed, {STEPS} steps: twice, and killed at step {KILL_AT} ({', '.join(PARTS)})",
+        asked="bit-equal final adapter hash",
+        measured=f"{len(hashes)} runs, {len(set(hashes.values()))} distinct hash(es)",
+        reached=equal,
+    )
+    write_result("determinism", [figure], {"sha256": hashes})
+    return [figure]
+
+
+def _final_hash(part: str | None) -> str:
+    with service() as running:
+        client = tg.Client(running.url, running.api_key, patience_seconds=60)
+        job = client.train(
+            "board/TicTacToeVs-v0",
+            steps=STEPS,
+            seed=7,
+            deterministic=True,
+            algorithm=tg.GRPO(group_size=8, groups_per_step=8, learning_rate=3e-3),
+            checkpoint_every=2,
+        )
+        killed = part is None
+        for event in job.events():
+            if not killed and event.body.type == "step" and event.body.step == KILL_AT:
+                _kill(running, str(part))
+                killed = True
+        job.wait()
+        final = job.checkpoints()[-1]
+        assert final.step == STEPS, final
+        client.close()
+        return final.sha256
+
+
+def _kill(running: Service, part: str) -> None:
+    victims = []
+    for process in psutil.Process(running.process.pid).children(recursive=True):
+        try:
+            if PARTS[part](process.cmdline()):
+                victims.append(process.pid)
+        except psutil.Error:
+            continue
+    if not victims:
+        raise RuntimeError(f"no process of the service looks like its {part}")
+    for pid in victims:
+        os.kill(pid, signal.SIGKILL)
