@@ -1,0 +1,119 @@
+"""The nano model's card: exactly how it was made, what it earns, and the hash of every file."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import transformers
+from nano_dialogues import LONGEST, PARTS
+from nano_scores import FIRST_SEED, Score
+from nano_warm_up import Shape, WarmUp
+
+FILES = (
+    "chat_template.jinja",
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What there is to say about one run of the recipe."""
+
+    seed: int
+    threads: int
+    shape: Shape
+    settings: WarmUp
+    parameters: int
+    seconds: float
+    losses: dict[str, float]
+    """Per pack: mean answer loss at the end, nats per token."""
+    scores: dict[str, Score]
+
+
+def write_card(folder: Path, record: Record) -> None:
+    """Write `README.md` beside the files it describes."""
+    shape, settings = record.shape, record.settings
+    data = "\n".join(
+        f"| {part.pack} | {part.dialogues_per_step} | {part.dialogues_per_step * settings.steps} "
+        f"| {record.losses[part.pack]:.3f} |"
+        for part in PARTS
+    )
+    recipe = ", ".join(f"{name} {value}" for name, value in asdict(settings).items())
+    text = f"""\
+---
+license: apache-2.0
+library_name: transformers
+---
+
+# nano
+
+A decoder of {record.parameters:,} parameters that knows the format of our environments' answers and nothing
+of how to do well in them. It ships with the project so that everything can be tried and tested without a GPU and
+without a download. It is of no use for anything else.
+
+Qwen3 architecture: hidden {shape.hidden}, {shape.layers} layers, {shape.heads} heads of 32, MLP {shape.mlp},
+context {shape.context}, untied embeddings, float32. Byte-level BPE of {shape.vocab} tokens at the most, learned from
+the packs' text and `scripts/nano_words.txt`: a cell such as `b3` is one token, a digit is one token. ChatML template
+that only ever appends.
+
+## How it was made
+
+    python scripts/make_nano.py --seed {record.seed} --steps {settings.steps} --threads {record.threads}
+
+{record.seconds:.0f} s on {platform.machine()}, Python {platform.python_version()}, torch {torch.__version__},
+transformers {transformers.__version__}. Random weights, then AdamW with next-token loss: {recipe} (of other tokens
+than the assistant's, whose weight is 1). Every step takes dialogues of every pack, from the packs' own `dialogues`
+generators, cut after {LONGEST} tokens; no dialogue is seen twice on purpose:
+
+| pack | dialogues per step | in all | final answer loss, nats per token |
+|---|---|---|---|
+{data}
+
+The assistant of these dialogues moves at random among the legal moves, pulls random arms, and gives the right number
+less than half of the time, so good play is not in the data. The questions of the arithmetic test split are not either.
+
+{_scores(record.scores)}
+## Files
+
+| file | SHA-256 |
+|---|---|
+{_hashes(folder)}
+"""
+    (folder / "README.md").write_text(text, encoding="utf-8")
+
+
+def _scores(scores: dict[str, Score]) -> str:
+    if not scores:
+        return ""
+    rows = "\n".join(
+        f"| {name} | {score} | {score.episodes} | "
+        + ", ".join(f"{metric} {value:.3f}" for metric, value in score.metrics.items())
+        + " |"
+        for name, score in scores.items()
+    )
+    return f"""\
+## What it earns
+
+Mean return at temperature 1 with 95 % intervals, seeds from {FIRST_SEED} on (`scripts/nano_scores.py`):
+
+| environment | mean return | episodes | besides |
+|---|---|---|---|
+{rows}
+
+"""
+
+
+def _hashes(folder: Path) -> str:
+    rows = []
+    for name in FILES:
+        digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        rows.append(f"| `{name}` | `{digest}` |")
+    return "\n".join(rows)

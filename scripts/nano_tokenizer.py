@@ -1,0 +1,90 @@
+"""The nano model's tokenizer: byte-level BPE, learned from the text that our own packs write.
+
+Every byte has a token, so any text round-trips. Three kinds of text always stay whole or always come apart,
+because a model this small should not have to spell: a cell of a board (`b3`) is one token, a digit is one token,
+and the end of a role line (`user` and its newline) is one token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+SPECIAL_TOKENS = [END_OF_TEXT, TURN_START, TURN_END]
+ROLE_LINES = ["system\n", "user\n", "assistant\n"]
+CELLS = [f"{column}{row}" for column in "abcdefghi" for row in range(1, 10)]
+
+PIECES = "|".join(
+    [
+        r"(?:system|user|assistant)\n",
+        r" ?[a-i][1-9](?![0-9A-Za-z])",  # a cell, with the space before it
+        r" [-+*/=](?: (?=[0-9]))?",  # an operator with its spaces, so that a sum is short
+        r" ?\p{L}+",
+        r"\p{N}",
+        r" ?[^\s\p{L}\p{N}]+",
+        r"\n",
+        r"\s+?(?=\s?\S)|\s+",
+    ]
+)
+"""Merges never cross these pieces, tried in this order."""
+
+CHAT_TEMPLATE = (
+    "{%- for message in messages %}"
+    "{{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+)
+"""Adding a message only ever adds text at the end, so a ledger of sampled ids can grow by deltas."""
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """Learn the merges from `texts`; cells and role lines are merged whatever the texts hold."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=SPECIAL_TOKENS,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([*_must_be_whole(), *texts], trainer)
+    return tokenizer
+
+
+def write_tokenizer(tokenizer: Tokenizer, folder: Path, context_length: int) -> None:
+    """Write the three files from which `transformers` and the renderer load the tokenizer."""
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
+    write_json(
+        folder / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "eos_token": TURN_END,
+            "pad_token": END_OF_TEXT,
+            "model_max_length": context_length,
+            "clean_up_tokenization_spaces": False,
+        },
+    )
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write readable JSON whose bytes depend on `content` alone."""
+    import json
+
+    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _must_be_whole() -> list[str]:
+    # Often enough that no merge of ordinary words comes before these.
+    often = 10_000
+    return [line * often for line in ROLE_LINES] + [f"{cell} {cell} " * often for cell in CELLS]

@@ -1,0 +1,90 @@
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import jinja2
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+NANO = Path(__file__).parents[3] / "backend" / "models" / "nano"
+TOKENIZER = Tokenizer.from_file(str(NANO / "tokenizer.json"))
+TEMPLATE = jinja2.Environment().from_string((NANO / "chat_template.jinja").read_text(encoding="utf-8"))
+
+
+def test_the_model_loads_in_transformers_and_gives_finite_logits():
+    model = AutoModelForCausalLM.from_pretrained(NANO)
+    tokenizer = AutoTokenizer.from_pretrained(NANO)
+    ids = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "47+38="}],
+        add_generation_prompt=True,
+        return_tensors="pt",
+        return_dict=True,
+    )
+    with torch.inference_mode():
+        logits = model(**ids).logits
+    assert logits.shape[-1] == model.config.vocab_size
+    assert torch.isfinite(logits).all()
+
+
+def test_an_answer_ends_with_the_token_that_the_configuration_names_as_the_end():
+    config = json.loads((NANO / "config.json").read_text(encoding="utf-8"))
+    assert config["eos_token_id"] == TOKENIZER.token_to_id("<|im_end|>")
+    assert AutoTokenizer.from_pretrained(NANO).eos_token == "<|im_end|>"
+
+
+def test_embedding_and_head_are_not_tied():
+    assert json.loads((NANO / "config.json").read_text(encoding="utf-8"))["tie_word_embeddings"] is False
+
+
+def test_the_weights_are_small_enough_to_ship():
+    assert (NANO / "model.safetensors").stat().st_size <= 8_000_000
+
+
+def test_the_card_names_the_hash_of_every_file_beside_it():
+    card = (NANO / "README.md").read_text(encoding="utf-8")
+    hashes = dict(re.findall(r"\| `([^`]+)` \| `([0-9a-f]{64})` \|", card))
+    files = {path.name for path in NANO.iterdir()} - {"README.md"}
+    assert set(hashes) == files
+    for name, digest in hashes.items():
+        assert hashlib.sha256((NANO / name).read_bytes()).hexdigest() == digest, name
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_text_survives_encoding_and_decoding(text):
+    assert TOKENIZER.decode(TOKENIZER.encode(text).ids, skip_special_tokens=False) == text
+
+
+@pytest.mark.parametrize("cell", [f"{column}{row}" for column in "abcdefghi" for row in range(1, 10)])
+def test_a_cell_is_one_token_at_a_line_start_and_after_a_space(cell):
+    assert len(TOKENIZER.encode(cell).ids) == 1
+    assert len(TOKENIZER.encode(f"\n{cell} {cell}\n").ids) == 4
+
+
+def test_every_digit_is_a_token_of_its_own():
+    assert [TOKENIZER.decode([i]) for i in TOKENIZER.encode("47+380=").ids] == [*"47+380="]
+
+
+def test_a_new_message_only_adds_to_what_the_template_wrote_before():
+    turns = [
+        {"role": "system", "content": "Play."},
+        {"role": "user", "content": "You are X.\na1 b1\na2 b2"},
+        {"role": "assistant", "content": "b2"},
+        {"role": "user", "content": "a1 O\na2 X"},
+        {"role": "assistant", "content": ""},
+    ]
+    before = ""
+    for count in range(1, len(turns) + 1):
+        text = TEMPLATE.render(messages=turns[:count], add_generation_prompt=False)
+        assert text.startswith(before)
+        asked = TEMPLATE.render(messages=turns[:count], add_generation_prompt=True)
+        assert asked == text + "<|im_start|>assistant\n"
+        before = text
+    # An answer grows out of the generation prompt that it was sampled after.
+    asked = TEMPLATE.render(messages=turns[:2], add_generation_prompt=True)
+    answered = TEMPLATE.render(messages=turns[:3], add_generation_prompt=False)
+    assert answered == f"{asked}b2<|im_end|>\n"
