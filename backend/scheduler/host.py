@@ -10,9 +10,9 @@ import logging
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -46,13 +46,14 @@ def main() -> int:
     config = ServiceConfig.from_environment()
     os.environ.update(child_environment())
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
     config.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _ray_folder(config) as folder:
         from backend.scheduler import ray_cluster
 
         ray_cluster.start_ray(folder)
+        # Ray has just put its own handlers in place, which end the process as it stands.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
         core = _core_processes()
         scheduler = ray_cluster.start_scheduler(config)
         parent = os.getppid()
@@ -62,15 +63,20 @@ def main() -> int:
                 break
             if not all(process.is_running() and process.status() != "zombie" for process in core):
                 _log.error("Ray died")
-                _kill_children()
                 return 1
-        ray_cluster.stop_everything(scheduler, seconds=_STOP_SECONDS)
-        ray_cluster.stop_ray()
+        _within(_STOP_SECONDS, lambda: ray_cluster.stop_everything(scheduler, seconds=_STOP_SECONDS / 2))
     return 0
 
 
+def _within(seconds: float, act: Callable[[], None]) -> None:
+    """Do it in a thread that is left behind after `seconds`: Ray waits a minute for its own dead parts."""
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    thread.join(seconds)
+
+
 @contextlib.contextmanager
-def _ray_folder(config: ServiceConfig):  # type: ignore[no-untyped-def]
+def _ray_folder(config: ServiceConfig) -> Iterator[Path]:
     """A short, private path of our own for Ray, emptied of what a killed predecessor left."""
     folder = Path(tempfile.gettempdir()) / f"tinkergym-{os.getuid()}" / f"ray-{_digest(config)}"
     shutil.rmtree(folder, ignore_errors=True)
@@ -78,6 +84,7 @@ def _ray_folder(config: ServiceConfig):  # type: ignore[no-untyped-def]
     try:
         yield folder
     finally:
+        _kill_children()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -99,4 +106,7 @@ def _kill_children() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    # Not sys.exit: Ray's own farewell would wait for processes that are gone already.
+    logging.shutdown()
+    os._exit(status)

@@ -63,13 +63,6 @@ def start_ray(temp_dir: Path) -> None:
     )
 
 
-def stop_ray() -> None:
-    """End Ray and everything that runs in it."""
-    import ray
-
-    ray.shutdown()
-
-
 class _PoolProcess:
     """Runs in an actor: a pool worker."""
 
@@ -185,6 +178,7 @@ def stop_everything(scheduler: Any, *, seconds: float) -> None:
                 stops.append(ray.get_actor(name).stop.remote())
     with contextlib.suppress(Exception):
         ray.wait(stops, num_returns=len(stops), timeout=max(0.1, deadline - time.monotonic()))
+    ray.shutdown()
 
 
 class RayWorkers:

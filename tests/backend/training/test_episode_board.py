@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from backend.training.episode_board import EpisodeBoard
+from backend.training.episode_requests import step_requests
+from tinkergym.loop.trajectory import StopReason, Trajectory
+from tinkergym.wire import GRPO, EnvironmentRef, EpisodeRequest, EpisodeResult, JobSpec
+
+
+def spec(**settings: object) -> JobSpec:
+    settings.setdefault("algorithm", GRPO(group_size=2, groups_per_step=2))
+    return JobSpec(environment=EnvironmentRef(id="bandit/Bandit-v0"), steps=3, **settings)
+
+
+def board(**settings: object) -> EpisodeBoard:
+    numbers = count(1)
+    made = EpisodeBoard(lease_seconds=30.0, new_lease_id=lambda: f"lease-{next(numbers)}", **settings)
+    made.post(1, step_requests("job-1", spec(), 1))
+    return made
+
+
+def result(request: EpisodeRequest) -> EpisodeResult:
+    trajectory = Trajectory(
+        segments=[],
+        turns=[],
+        terminated=True,
+        truncated=False,
+        stop_reason=StopReason.TERMINATED,
+        seed=request.seed,
+    )
+    return EpisodeResult(episode_id=request.episode_id, lease_id=request.lease_id, trajectory=trajectory)
+
+
+def hand_in(to: EpisodeBoard, request: EpisodeRequest) -> str:
+    verdict = to.claim(result(request))
+    if verdict == "accepted":
+        to.settle(result(request), stored=True)
+    return verdict
+
+
+def test_an_episode_goes_to_one_worker_at_a_time():
+    episodes = board()
+    first = episodes.lease("a", 3, now=0.0)
+    second = episodes.lease("b", 3, now=0.0)
+    ids = [request.episode_id for request in first + second]
+    assert len(ids) == len(set(ids)) == 4
+
+
+def test_a_second_worker_gets_an_even_share():
+    episodes = board()
+    assert episodes.lease("a", 0, now=0.0) == []
+    assert len(episodes.lease("b", 10, now=0.0)) == 2
+    assert len(episodes.lease("a", 10, now=0.0)) == 2
+
+
+def test_a_silent_workers_episodes_are_issued_again_under_the_same_ids():
+    episodes = board()
+    lost = episodes.lease("a", 4, now=0.0)
+    assert episodes.expire(now=29.9) == 0
+    assert episodes.expire(now=30.0) == 4
+    again = [*episodes.lease("b", 4, now=31.0), *episodes.lease("b", 4, now=31.0)]
+    assert [request.episode_id for request in again] == [request.episode_id for request in lost]
+    assert {request.lease_id for request in again}.isdisjoint(request.lease_id for request in lost)
+    assert hand_in(episodes, lost[0]) == "stale"
+    assert hand_in(episodes, again[0]) == "accepted"
+
+
+def test_a_renewed_lease_outlives_its_first_end():
+    episodes = board()
+    leases = {request.lease_id for request in episodes.lease("a", 4, now=0.0)}
+    assert episodes.renew("a", leases, now=29.0) == leases
+    assert episodes.expire(now=58.0) == 0
+
+
+def test_a_late_worker_keeps_what_nobody_else_has_taken():
+    episodes = board()
+    request = episodes.lease("a", 4, now=0.0)[0]
+    episodes.expire(now=40.0)
+    assert episodes.renew("a", [request.lease_id], now=41.0) == {request.lease_id}
+    assert hand_in(episodes, request) == "accepted"
+
+
+def test_nobody_renews_somebody_elses_lease():
+    episodes = board()
+    request = episodes.lease("a", 1, now=0.0)[0]
+    assert episodes.renew("b", [request.lease_id], now=1.0) == set()
+
+
+def test_a_dead_workers_episodes_are_open_at_once_and_its_late_results_are_refused():
+    episodes = board()
+    request = episodes.lease("a", 4, now=0.0)[0]
+    assert episodes.forget_worker("a") == 4
+    assert hand_in(episodes, request) == "stale"
+    assert episodes.lease("b", 1, now=0.0)[0].episode_id == request.episode_id
+
+
+def test_a_result_counts_once():
+    episodes = board()
+    request = episodes.lease("a", 1, now=0.0)[0]
+    assert hand_in(episodes, request) == "accepted"
+    assert hand_in(episodes, request) == "duplicate"
+    assert episodes.unfinished == 3
+
+
+def test_a_result_that_could_not_be_stored_may_be_handed_in_again():
+    episodes = board()
+    request = episodes.lease("a", 1, now=0.0)[0]
+    assert episodes.claim(result(request)) == "accepted"
+    episodes.settle(result(request), stored=False)
+    assert hand_in(episodes, request) == "accepted"
+
+
+def test_results_come_in_index_order_whatever_order_they_arrived_in():
+    episodes = board()
+    for request in reversed(episodes.lease("a", 4, now=0.0)):
+        hand_in(episodes, request)
+    assert [request.index for request, _ in episodes.results()] == [0, 1, 2, 3]
+
+
+def test_episodes_that_an_earlier_attempt_stored_are_not_issued_again():
+    requests = step_requests("job-1", spec(), 1)
+    episodes = board()
+    episodes.post(1, requests, [result(requests[1]), result(requests[3])])
+    assert [request.index for request in episodes.lease("a", 4, now=0.0)] == [0, 2]
+
+
+def test_leases_of_the_last_step_are_void_in_the_next():
+    episodes = board()
+    old = episodes.lease("a", 1, now=0.0)[0]
+    episodes.post(2, step_requests("job-1", spec(), 2))
+    assert episodes.renew("a", [old.lease_id], now=1.0) == set()
+    assert hand_in(episodes, old) == "stale"
+
+
+def test_in_lockstep_one_worker_gets_the_whole_step_even_if_it_asked_for_less():
+    episodes = board(lockstep=True)
+    assert len(episodes.lease("a", 1, now=0.0)) == 4
+    assert episodes.lease("b", 10, now=0.0) == []
+
+
+@pytest.mark.parametrize("how", ["expired", "died"])
+def test_in_lockstep_a_lost_episode_breaks_the_step_until_it_is_posted_again(how):
+    episodes = board(lockstep=True)
+    requests = episodes.lease("a", 4, now=0.0)
+    hand_in(episodes, requests[0])
+    episodes.expire(now=99.0) if how == "expired" else episodes.forget_worker("a")
+    assert episodes.broken
+    assert episodes.playing == []
+    assert episodes.lease("b", 4, now=99.0) == []
+    assert episodes.renew("a", [requests[1].lease_id], now=99.0) == set()
+    assert hand_in(episodes, requests[1]) == "stale"
+    episodes.post(1, step_requests("job-1", spec(), 1))
+    assert len(episodes.lease("b", 4, now=99.0)) == 4
