@@ -1,0 +1,131 @@
+import math
+
+import pytest
+
+import tinkergym as tg
+from tinkergym.errors import InvalidRequestError, TinkerGymError
+from tinkergym.evaluation import mean_interval, share_interval
+from tinkergym.loop.renderer import Renderer
+from tinkergym.testing import ScriptedSampler, byte_bundle
+from tinkergym.wire import Limits
+
+
+class Parity(tg.SingleTurnEnv):
+    """Name the seed's remainder by 3: right +1, wrong -1, "pass" 0."""
+
+    def __init__(self, broken=False):
+        self.broken = broken
+
+    def ask(self, options):
+        if self.broken and self.np_random_seed % 2:
+            raise RuntimeError("out of order")
+        return f"{self.np_random_seed} mod 3?"
+
+    def score(self, answer):
+        if answer == "pass":
+            return 0.0
+        right = answer == str(self.np_random_seed % 3)
+        return (1.0 if right else -1.0), {"right": float(right)}
+
+
+class Scripted:
+    """A policy that answers by a function of the prompt."""
+
+    name, model, version, max_turn_tokens, limits, system_prompt = "p", "bytes", None, 16, Limits(), None
+
+    def __init__(self, answer):
+        self.renderer = Renderer.from_bundle(byte_bundle())
+        self.answer = answer
+        self.temperatures = set()
+
+    def sampler(self):
+        policy = self
+
+        class Recording(ScriptedSampler):
+            def submit(self, requests, deliver):
+                policy.temperatures |= {request.temperature for request in requests}
+                super().submit(requests, deliver)
+
+        return Recording(self.renderer, self.answer)
+
+
+def test_an_evaluation_counts_wins_draws_and_losses_by_the_sign_of_the_return():
+    def answer(prompt):
+        number = int(prompt.split("user\n")[1].split()[0])
+        return "pass" if number % 5 == 0 else "1"
+
+    evaluation = tg.evaluate(Scripted(answer), Parity, episodes=30, seed=100)
+    seeds = range(100, 130)
+    wins = sum(seed % 5 != 0 and seed % 3 == 1 for seed in seeds)
+    draws = sum(seed % 5 == 0 for seed in seeds)
+    assert [trajectory.seed for trajectory in evaluation.trajectories] == list(seeds)
+    assert (evaluation.wins, evaluation.draws, evaluation.losses) == (wins, draws, 30 - wins - draws)
+    assert evaluation.mean == pytest.approx((evaluation.wins - evaluation.losses) / 30)
+    assert evaluation.low < evaluation.mean < evaluation.high
+    assert evaluation.stop_reasons == {"terminated": 30}
+    assert evaluation.metrics == {"right": pytest.approx(wins / (30 - draws))}
+    assert evaluation.summary()["wins"] == wins
+    assert f"won {wins}" in str(evaluation)
+
+
+def test_it_is_greedy_unless_a_temperature_is_asked_for():
+    policy = Scripted(lambda prompt: "1")
+    tg.evaluate(policy, Parity, episodes=2)
+    tg.evaluate(policy, Parity, episodes=2, temperature=0.5)
+    assert policy.temperatures == {0.0, 0.5}
+
+
+def test_failed_episodes_are_counted_and_enter_no_figure():
+    evaluation = tg.evaluate(Scripted(lambda prompt: "0"), Parity, episodes=6, env_kwargs={"broken": True})
+    assert len(evaluation.failed) == 3
+    assert evaluation.stop_reasons == {"terminated": 3, "environment_error": 3}
+    assert evaluation.wins + evaluation.draws + evaluation.losses == 3
+    assert "3 failed" in str(evaluation)
+    assert "out of order" in evaluation.failed[0].error
+
+
+def test_if_every_episode_fails_there_is_no_evaluation_but_the_first_error():
+    def make_env():
+        raise RuntimeError("no such world")
+
+    with pytest.raises(TinkerGymError, match="no such world"):
+        tg.evaluate(Scripted(lambda prompt: "0"), make_env, episodes=3)
+
+
+def test_a_registered_environment_is_evaluated_by_its_id():
+    tg.register("tests/Parity-v0", Parity)
+    assert tg.evaluate(Scripted(lambda prompt: "0"), "tests/Parity-v0", episodes=3).wins == 1
+
+
+def test_a_transcript_reads_like_the_episode():
+    text = tg.evaluate(Scripted(lambda prompt: "2"), Parity, episodes=1, seed=8).transcript()
+    assert text == "environment:\n  8 mod 3?\npolicy:\n  2\nreturn 1 (terminated, seed 8)"
+
+
+def test_progress_is_told():
+    seen = []
+    tg.evaluate(Scripted(lambda prompt: "2"), Parity, episodes=4, on_episode=seen.append)
+    assert {trajectory.seed for trajectory in seen} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(("environment", "episodes"), [(Parity, 0), (Parity(), 2), (3, 2)])
+def test_impossible_requests_are_refused(environment, episodes):
+    with pytest.raises(InvalidRequestError):
+        tg.evaluate(Scripted(lambda prompt: ""), environment, episodes=episodes)
+
+
+def test_the_mean_interval_is_students():
+    # t(0.975, 4) = 2.776, t(0.975, 199) = 1.972
+    low, high = mean_interval([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert high - 3 == pytest.approx(2.776 * math.sqrt(2.5 / 5), rel=5e-3)
+    assert 3 - low == pytest.approx(high - 3)
+    low, high = mean_interval([0.0, 1.0] * 100)
+    assert high - 0.5 == pytest.approx(1.972 * math.sqrt(0.25 * 200 / 199 / 200), rel=1e-3)
+    assert mean_interval([1.0]) == (-math.inf, math.inf)
+
+
+def test_the_share_interval_is_wilsons():
+    assert share_interval(0, 10) == (0.0, pytest.approx(0.2775, abs=1e-3))
+    assert share_interval(10, 10) == (pytest.approx(0.7225, abs=1e-3), pytest.approx(1.0))
+    low, high = share_interval(140, 200)
+    assert (low, high) == (pytest.approx(0.6332, abs=1e-3), pytest.approx(0.7593, abs=1e-3))

@@ -1,0 +1,36 @@
+import subprocess
+import sys
+
+import pytest
+
+import tinkergym
+
+
+def loaded_after(statement):
+    """Return the modules that a fresh interpreter has loaded after a statement."""
+    code = f"{statement}\nimport sys; print('\\n'.join(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(run.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import tinkergym",
+        "import tinkergym as tg; tg.TextEnv, tg.GRPO(), tg.spaces.Text(), tg.evaluate, tg.load_packs()",
+    ],
+)
+def test_importing_the_sdk_loads_nothing_heavy(statement):
+    heavy = {"torch", "transformers", "httpx", "pettingzoo", "ray", "fastapi", "sqlalchemy", "backend"}
+    assert not heavy & loaded_after(statement)
+
+
+def test_every_public_name_is_there():
+    for name in tinkergym.__all__:
+        assert getattr(tinkergym, name) is not None
+        assert name in dir(tinkergym)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = tinkergym.no_such_name
