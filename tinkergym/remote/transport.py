@@ -164,6 +164,10 @@ class Connection:
             foreign = isinstance(error, RuntimeError) and not isinstance(error, httpx.StreamError)
             if foreign and not self._http.is_closed:
                 raise
+            if self._http.is_closed:
+                raise ServiceUnreachableError(
+                    f"the connection to {self.url} was closed in this process", hint="make a new Client()"
+                ) from None
             raise self._unreachable(error) from error
 
     def _unreachable(self, error: Exception) -> ServiceUnreachableError:

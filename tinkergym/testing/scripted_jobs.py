@@ -40,6 +40,9 @@ class ScriptedJob:
     history: list[list[EpisodeResult]] = field(default_factory=list)
     """Of the steps that are done."""
     checkpoints: list[CheckpointView] = field(default_factory=list)
+    workers: set[str] = field(default_factory=set)
+    silent: set[str] = field(default_factory=set)
+    """Workers that count as gone."""
 
 
 class ScriptedJobs:
@@ -109,18 +112,23 @@ class ScriptedJobs:
         with self.changed:
             job = self.get(job_id)
             lost = [lease_id for lease_id in request.renew if lease_id not in job.leased]
+            job.workers.add(request.worker_id)
             if request.max_episodes:
                 self.changed.wait_for(
-                    lambda: job.waiting or job.view.state.final, timeout=request.wait_seconds
+                    lambda: job.waiting or job.view.state.final or request.worker_id in job.silent,
+                    timeout=request.wait_seconds,
                 )
+            if job.view.state.final or request.worker_id in job.silent:
+                return LeaseReply(episodes=[], lost=request.renew, job_state=job.view.state)
             taken, job.waiting = job.waiting[: request.max_episodes], job.waiting[request.max_episodes :]
             job.leased |= {episode.lease_id: episode for episode in taken}
             return LeaseReply(episodes=taken, lost=lost, job_state=job.view.state)
 
     def take_back(self, job_id: str) -> None:
-        """Void all leases and issue their episodes again, as if their worker had fallen silent."""
+        """Issue all leased episodes again, as if the workers so far had fallen silent; they get no more."""
         with self.changed:
             job = self.get(job_id)
+            job.silent |= job.workers
             again, job.leased = list(job.leased.values()), {}
             job.waiting += [e.model_copy(update={"lease_id": self._new_lease_id()}) for e in again]
             self.changed.notify_all()

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from tinkergym.errors import AuthenticationError, NotFoundError, TinkerGymError
+from tinkergym.errors import AuthenticationError, NotFoundError, ServiceUnavailableError, TinkerGymError
 from tinkergym.loop.renderer import Renderer
 from tinkergym.spec_errors import parse_spec
 from tinkergym.testing.bundles import byte_bundle
@@ -95,16 +95,18 @@ class ScriptedService:
 
         Args:
             call: Part of it; `EVENT job-1` ends that job's event stream between two events.
-            status: Answered with, in our error format; None drops the connection without an answer.
+            status: Answered with, in our error format; 503 can be tried again, others cannot. None drops the
+                connection without an answer.
         """
-        error = TinkerGymError("broken on purpose")
+        kind = ServiceUnavailableError if status == ServiceUnavailableError.http_status else TinkerGymError
+        error = kind("broken on purpose")
 
         def fail(handler: Any) -> None:
             if status is None:
                 handler.close_connection = True
                 handler.connection.close()
             else:
-                handler.reply(status, {"error": {**error.to_wire(), "type": "ServiceUnavailableError"}})
+                handler.reply(status, {"error": error.to_wire()})
 
         with self._lock:
             self._faults.append((call, fail))

@@ -86,7 +86,6 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         """
         super().__init__(env)
         self._client = client or Client()
-        self._owns_client = client is None
         if job_id is not None:
             self.job = self._client.job(job_id)
             if self.job.spec.rollout != "script":
@@ -209,8 +208,6 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         finally:
             self._episodes.close()
             self.env.close()
-            if self._owns_client:
-                self._client.close()
 
     # --- what the policy needs ---
 
@@ -259,7 +256,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         assert self._episode is not None
         trajectory = self._episode.trajectory()
         self._hand_in()
-        if trajectory.error:
+        if not trajectory.completed:
             warnings.warn(
                 f"the episode ended with {trajectory.stop_reason}: {trajectory.error}", stacklevel=3
             )

@@ -246,7 +246,7 @@ class TestDownload:
         assert not list(tmp_path.rglob("*adapter*"))
 
     def test_a_checkpoint_that_is_not_there_names_those_that_are(self, job, tmp_path):
-        with pytest.raises(NotFoundError, match="no checkpoint of step 7 .*there: 1"):
+        with pytest.raises(NotFoundError, match=r"no checkpoint of step 7 .*there: 1"):
             job.download(7, tmp_path)
 
 

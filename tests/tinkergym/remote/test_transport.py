@@ -102,7 +102,7 @@ def test_an_answer_of_something_else_than_the_service_says_so():
     with (
         listener,
         Connection(f"http://127.0.0.1:{listener.getsockname()[1]}") as connection,
-        pytest.raises(Exception, match="418: short.*does the URL point to a tinkergym service"),
+        pytest.raises(Exception, match=r"418: short.*does the URL point to a tinkergym service"),
     ):
         connection.call("GET", "/v1/health")
 

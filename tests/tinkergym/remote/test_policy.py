@@ -1,0 +1,115 @@
+import re
+
+import pytest
+
+import tinkergym as tg
+from tinkergym.errors import EpisodeProtocolError, PromptTooLongError
+
+
+class Countdown(tg.TextEnv):
+    """Two turns; pays for naming how many messages the policy has seen."""
+
+    system_prompt = "Count the messages."
+
+    def start(self, options):
+        self.turns = 0
+        return f"Start {self.np_random.integers(10)}."
+
+    def reply(self, action):
+        self.turns += 1
+        return "Go on.", float(action == str(2 * self.turns)), self.turns == 2
+
+
+def count_messages(prompt: str) -> str:
+    return str(prompt.count("<|im_start|>") - 1)
+
+
+@pytest.fixture
+def policy(start_service):
+    start_service(count_messages)
+    with tg.Client() as client:
+        yield client.policy("nano")
+
+
+def test_an_episode_of_several_turns_is_one_conversation(policy):
+    # Without a system prompt the policy sees 1 message, then 3 (its own answer among them).
+    assert policy.act("first") == "1"
+    assert policy.act("second") == "3"
+
+
+def test_a_reset_begins_a_new_conversation(policy):
+    policy.act("first")
+    policy.reset()
+    assert policy.act("first again") == "1"
+
+
+def test_copies_hold_conversations_of_their_own(policy):
+    policy.act("first")
+    assert policy.copy().act("first") == "1"
+    assert policy.act("second") == "3"
+
+
+def test_the_readme_snippet_works_for_a_job_and_its_environment(start_service):
+    start_service(count_messages)
+    client = tg.Client()
+    tg.register("here/Countdown-v0", Countdown)
+    job = client.train("here/Countdown-v0", steps=1, algorithm=tg.GRPO(group_size=2, groups_per_step=1))
+    job.wait()
+    policy = job.policy()
+    env = tg.make("here/Countdown-v0")
+    observation, _info = env.reset(seed=1)
+    observation, reward, _terminated, _truncated, _info = env.step(policy.act(observation))
+    assert reward == 1.0  # so the environment's system prompt was there, as in training
+    _, reward, terminated, _, _ = env.step(policy.act(observation))
+    assert terminated
+
+
+def test_the_version_is_asked_for_and_told(start_service):
+    service = start_service()
+    client = tg.Client()
+    policy = client.policy("nano")
+    policy.version = 0
+    policy.act("hello")
+    assert service.sampled[-1][0].policy_version == 0
+    assert policy.last_version == 0
+
+
+def test_the_same_seed_asks_with_the_same_seeds(start_service):
+    service = start_service()
+    client = tg.Client()
+    for seed in (1, 1, 2):
+        client.policy("nano", seed=seed).act("hello")
+    one, again, other = (batch[0].seed for batch in service.sampled)
+    assert one == again != other
+
+
+def test_an_answer_that_failed_can_be_asked_for_again(start_service):
+    service = start_service(count_messages)
+    policy = tg.Client(patience_seconds=0.0).policy("nano")
+    policy.act("first")
+    service.break_next("POST /v1/sample", status=500)
+    with pytest.raises(tg.TinkerGymError):
+        policy.act("second")
+    assert policy.act("second") == "3"
+
+
+def test_a_first_observation_that_is_too_long_is_refused_by_name(start_service):
+    start_service(context_length=64)
+    with pytest.raises(PromptTooLongError, match="context 64"):
+        tg.Client().policy("nano").act("word " * 100)
+
+
+def test_a_conversation_that_fills_the_context_says_where_to_reset(start_service):
+    start_service(context_length=120)
+    policy = tg.Client().policy("nano")
+    policy.act("word " * 10)
+    with pytest.raises(EpisodeProtocolError, match=re.escape("policy.reset()")):
+        policy.act("word " * 20)
+    assert policy.act("word " * 10) == "ok"
+
+
+def test_an_evaluation_plays_every_seed_once(start_service):
+    start_service(count_messages)
+    evaluation = tg.Client().policy("nano").evaluate(Countdown, episodes=20, seed=100)
+    assert [t.seed for t in evaluation.trajectories] == list(range(100, 120))
+    assert evaluation.wins == 20

@@ -1,0 +1,224 @@
+import warnings
+
+import gymnasium as gym
+import pytest
+
+import tinkergym as tg
+from tinkergym.errors import EpisodeProtocolError, InvalidRequestError, JobCancelledError
+from tinkergym.wire import JobState
+
+SMALL = tg.GRPO(group_size=2, groups_per_step=2)
+
+
+class Dice(gym.Env):
+    """Shows numbers, not text; pays for naming the die, in two rolls."""
+
+    observation_space = gym.spaces.Discrete(7)
+    action_space = gym.spaces.Discrete(7)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.rolls, self.die = 0, int(self.np_random.integers(1, 7))
+        return self.die, {}
+
+    def step(self, action):
+        reward = float(action == self.die)
+        self.rolls += 1
+        self.die = int(self.np_random.integers(1, 7))
+        return self.die, reward, self.rolls == 2, False, {}
+
+
+def name_the_die(prompt: str) -> str:
+    return prompt.rsplit("The die shows ", maxsplit=1)[-1][0]
+
+
+@pytest.fixture
+def service(start_service):
+    return start_service(name_the_die)
+
+
+def train(steps=2, **settings):
+    return tg.wrappers.TrainRemotely(Dice(), steps=steps, **{"algorithm": SMALL, **settings})
+
+
+def play_one(env) -> float:
+    die, _ = env.reset()
+    total, over = 0.0, False
+    while not over:
+        action = int(env.policy.act(f"The die shows {die}."))
+        die, reward, terminated, truncated, _ = env.step(action)
+        total, over = total + reward, terminated or truncated
+    return total
+
+
+def recorded(service, env):
+    return [result.trajectory for step in service.jobs.get(env.job.id).history for result in step]
+
+
+def test_a_plain_loop_trains_until_the_steps_are_done(service):
+    env = train(steps=2)
+    returns = []
+    while env.training:
+        returns.append(play_one(env))
+    env.close()
+    assert returns == [2.0] * 8
+    assert env.job.wait().state is JobState.COMPLETED
+    trajectories = recorded(service, env)
+    assert [t.episode_return for t in trajectories] == [2.0] * 8
+    assert {t.stop_reason for t in trajectories} == {"terminated"}
+    # What the policy read and wrote, token for token; the environment itself knows only numbers.
+    assert trajectories[0].turns[0].observation.startswith("The die shows")
+    assert trajectories[0].turns[0].action in "123456"
+    assert sum(trajectories[0].segments[0].loss_mask) == trajectories[0].sampled_tokens > 0
+
+
+def test_the_episodes_of_a_group_start_equal(service):
+    env = train(steps=1)
+    firsts = []
+    while env.training:
+        firsts.append(env.reset()[0])
+        env.policy.act("The die shows 1.")
+        env.step(1)
+        env.policy.act("The die shows 1.")
+        env.step(1)
+    env.close()
+    assert firsts[0] == firsts[1]
+    assert firsts[2] == firsts[3]
+
+
+def test_a_seed_of_the_scripts_own_is_refused_unless_the_batch_is_the_baseline(service):
+    with train() as env, pytest.raises(InvalidRequestError, match=r"start equal .*baseline='batch'"):
+        env.reset(seed=7)
+        env.job.cancel()
+    env = train(algorithm=tg.GRPO(group_size=1, groups_per_step=2, baseline="batch"))
+    same = Dice().reset(seed=7)[0]
+    assert env.reset(seed=7)[0] == same
+    env.job.cancel()
+
+
+def test_steps_and_answers_out_of_order_are_refused(service):
+    env = train()
+    with pytest.raises(EpisodeProtocolError, match="begin one with env"):
+        env.policy.act("The die shows 1.")
+    env.reset()
+    with pytest.raises(EpisodeProtocolError, match="before the policy answered"):
+        env.step(1)
+    env.policy.act("The die shows 1.")
+    with pytest.raises(EpisodeProtocolError, match="act"):
+        env.policy.act("The die shows 1.")
+    env.step(1)
+    with pytest.raises(EpisodeProtocolError, match="before the policy answered"):
+        env.step(1)
+    env.job.cancel()
+
+
+def test_a_reset_in_the_middle_abandons_the_episode_and_names_it(service):
+    env = train(steps=1)
+    env.reset()
+    env.policy.act("The die shows 1.")
+    while env.training:
+        play_one(env)
+    env.close()
+    reasons = [t.stop_reason for t in recorded(service, env)]
+    assert reasons == ["abandoned", "terminated", "terminated", "terminated"]
+
+
+def test_an_environment_that_raises_ends_the_episode_by_name_and_the_script_hears_it(service):
+    class Breaking(Dice):
+        def step(self, action):
+            raise ZeroDivisionError("no such die")
+
+    env = tg.wrappers.TrainRemotely(Breaking(), steps=1, algorithm=SMALL)
+    for _ in range(4):
+        env.reset()
+        env.policy.act("The die shows 1.")
+        with pytest.raises(ZeroDivisionError):
+            env.step(1)
+    trajectory = recorded(service, env)[0]
+    assert trajectory.stop_reason == "environment_error"
+    assert "no such die" in trajectory.error
+
+
+def test_a_turn_limit_truncates_and_says_so(service):
+    env = train(steps=1, limits=tg.Limits(max_turns=1))
+    env.reset()
+    env.policy.act("The die shows 1.")
+    _, _, terminated, truncated, info = env.step(1)
+    assert (terminated, truncated) == (False, True)
+    assert info["tinkergym"]["stop_reason"] == "turn_limit"
+    env.job.cancel()
+
+
+def test_a_context_that_is_full_truncates_at_the_next_step_without_touching_the_environment(start_service):
+    service = start_service(name_the_die, context_length=100)
+    env = train(steps=1)
+    env.reset()
+    env.policy.act("The die shows 1.")
+    env.step(1)
+    assert env.policy.act("The die shows 2. " + "word " * 20) == ""
+    _, reward, terminated, truncated, info = env.step(None)
+    assert (reward, terminated, truncated) == (0.0, False, True)
+    assert info["tinkergym"]["stop_reason"] == "context_limit"
+    assert env.unwrapped.rolls == 1
+    assert len(service.jobs.get(env.job.id).results) == 1
+    env.job.cancel()
+
+
+def test_a_job_that_was_cancelled_is_heard_of_at_the_next_episode(service):
+    env = train(steps=50)
+    play_one(env)
+    env.job.cancel()
+    with pytest.raises(JobCancelledError):
+        env.training  # noqa: B018 - asking is what raises
+
+
+def test_a_loop_that_goes_on_plays_with_the_trained_policy_and_is_warned_once(service):
+    env = train(steps=1)
+    for _ in range(4):
+        play_one(env)
+    with pytest.warns(UserWarning, match="nothing is recorded"):
+        assert play_one(env) == 2.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert play_one(env) == 2.0
+    assert len(recorded(service, env)) == 4
+
+
+def test_a_script_that_leaves_early_is_told_how_to_go_on_and_another_one_can(service):
+    first = train(steps=1)
+    play_one(first)
+    with pytest.warns(UserWarning, match="waits for episodes; go on with TrainRemotely"):
+        first.close()
+    service.jobs.take_back(first.job.id)
+    second = tg.wrappers.TrainRemotely(Dice(), job_id=first.job.id)
+    while second.training:
+        play_one(second)
+    second.close()
+    assert second.job.wait().step == 1
+
+
+def test_a_service_that_is_away_for_a_moment_costs_nothing(service):
+    env = train(steps=1)
+    env.reset()
+    for call in ("sample", "submit", "lease"):
+        service.break_next(call, status=503)
+    while env.training:
+        play_one(env)
+    env.close()
+    assert len(recorded(service, env)) == 4
+
+
+def test_the_job_names_the_environment_as_its_creator_did(service):
+    tg.register("here/Dice-v0", Dice)
+    env = tg.wrappers.TrainRemotely(tg.make("here/Dice-v0"), steps=1, algorithm=SMALL)
+    assert env.job.spec.environment.id == "here/Dice-v0"
+    assert train().job.spec.environment.id == "local/Dice-v0"
+    env.job.cancel()
+
+
+def test_wrong_settings_start_nothing(service):
+    with pytest.raises(InvalidRequestError, match="steps: is required"):
+        train(steps=None)
+    with pytest.raises(InvalidRequestError, match="did you mean seed"):
+        train(sede=1)
+    assert "POST /v1/jobs" not in service.calls
