@@ -249,15 +249,19 @@ class RolloutWorker:
     # --- outages and ends ---
 
     def _patiently(self, ask: Callable[[], _Answer]) -> _Answer | None:
-        """Repeat a request until the service is there; return None once the worker has ended."""
-        pause = _FIRST_PAUSE_SECONDS
+        """Repeat a request until the service is there.
+
+        Once the worker has ended there is one last try; if it fails, the answer is None.
+        """
+        pause, ended = _FIRST_PAUSE_SECONDS, False
         while True:
             try:
                 return ask()
             except ServiceUnavailableError as error:
                 _log.warning("the service does not answer, trying again in %.2g s: %s", pause, error)
-                if self._pause(pause):
+                if ended:
                     return None
+                ended = self._pause(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def _pause(self, seconds: float) -> bool:
