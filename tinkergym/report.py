@@ -1,0 +1,102 @@
+"""What came of a job, to look at: before and after, the reward curve, a game, where the checkpoint lies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tinkergym.evaluation import Evaluation, share_interval
+from tinkergym.progress import BLOCKS, condense
+from tinkergym.remote.job import Job
+from tinkergym.wire import StepEvent
+
+CURVE_ROWS = 8
+CURVE_COLUMNS = 60
+
+
+def show(
+    job: Job,
+    before: Evaluation,
+    after: Evaluation,
+    *,
+    picture: str | Path | None = None,
+    console: Console | None = None,
+) -> None:
+    """Print the result of a job that has ended.
+
+    Args:
+        job: The job.
+        before: Episodes of the untrained model.
+        after: Episodes of the trained policy, on the same seeds.
+        picture: Where to put the reward curve as PNG; needs matplotlib.
+        console: Where to print; None is the standard output.
+    """
+    console = console or Console()
+    rewards = [event.body.reward_mean for event in job.events() if isinstance(event.body, StepEvent)]
+    console.print(f"\n[bold]Reward of the {len(rewards)} train steps[/]")
+    for line in curve(rewards):
+        console.print(line, style="green", markup=False, highlight=False)
+    if picture is not None:
+        console.print(save_curve(rewards, Path(picture), title=job.spec.environment.id), soft_wrap=True)
+    console.print(f"\n[bold]{len(after.trajectories)} held-out seeds, before and after[/]")
+    console.print(comparison(before, after))
+    console.print("\n[bold]One game of the trained policy[/]")
+    console.print(after.transcript(0), markup=False, highlight=False)
+    for checkpoint in job.checkpoints()[-1:]:
+        console.print(f"\ncheckpoint  {checkpoint.path}", markup=False, highlight=False, soft_wrap=True)
+    command = f"tinkergym play {job.spec.environment.id} --policy {job.id}"
+    console.print(f"play it     {command}", markup=False, highlight=False, soft_wrap=True)
+
+
+def comparison(before: Evaluation, after: Evaluation) -> Table:
+    """Return wins, draws, losses and the mean return of two evaluations, with 95 % intervals."""
+    table = Table("", "before", "after", box=None, pad_edge=False)
+    for name, count in (("win", "wins"), ("draw", "draws"), ("loss", "losses")):
+        table.add_row(name, *(_share(getattr(e, count), len(e.completed)) for e in (before, after)))
+    table.add_row("mean return", *(f"{e.mean:+.3f} [{e.low:+.3f}, {e.high:+.3f}]" for e in (before, after)))
+    if before.failed or after.failed:
+        table.add_row("failed episodes", str(len(before.failed)), str(len(after.failed)))
+    return table
+
+
+def curve(values: Sequence[float], *, rows: int = CURVE_ROWS, columns: int = CURVE_COLUMNS) -> list[str]:
+    """Draw values as a chart of block characters, highest value on top; neighbours are averaged to fit."""
+    shown = condense(values, columns)
+    if not shown:
+        return ["no train steps"]
+    low, high = min(shown), max(shown)
+    span = (high - low) or 1.0
+    steps_per_row = len(BLOCKS) - 1
+    # The lowest value keeps one step, so that every column shows.
+    heights = [1 + round((value - low) / span * (rows * steps_per_row - 1)) for value in shown]
+    lines = []
+    for row in reversed(range(rows)):
+        cells = (BLOCKS[max(0, min(steps_per_row, height - row * steps_per_row))] for height in heights)
+        label = f"{high:+.2f}" if row == rows - 1 else f"{low:+.2f}" if row == 0 else ""
+        lines.append(f"{label:>7} ┤{''.join(cells)}")
+    return lines
+
+
+def save_curve(values: Sequence[float], path: Path, *, title: str) -> str:
+    """Write the reward curve as PNG and return a sentence that says where it is, or what it lacks."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return "no picture of it: matplotlib is not installed (pip install 'tinkergym[plot]')"
+    # A figure of its own, without pyplot: no window system is asked for, no global state is left.
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot(range(1, len(values) + 1), values, color="tab:green")
+    axes.set(title=title, xlabel="train step", ylabel="mean return of the step's episodes")
+    axes.grid(alpha=0.3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    return f"picture     {path}"
+
+
+def _share(count: int, total: int) -> str:
+    low, high = share_interval(count, total)
+    return f"{count / total:6.1%} [{low:.1%}, {high:.1%}]"
