@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from tokenizers import Tokenizer
 
 from tinkergym.errors import TemplateError
 from tinkergym.loop.templates import ChatTemplate
-from tinkergym.messages import Message, assistant, system, user
+from tinkergym.messages import Message, Role, assistant, system, user
 from tinkergym.wire import RendererBundle
 
 # Stands for an answer while the template is asked what it writes after one; no template trims or escapes it.
@@ -21,6 +22,12 @@ _ANSWER = "tinkergymAnswer7f3a"
 # Stands for a special token's text inside an observation; see `_encode`.
 _LITERAL = "tinkergymLiteral7f3aNo{}End"
 _LITERAL_PATTERN = re.compile(r"tinkergymLiteral7f3aNo(\d+)End")
+# Short texts come again: the first prompt of a group, the boards of a small game. Rendering and tokenising
+# them costs more than all else in a turn.
+_MOST_REMEMBERED_CHARACTERS = 300
+_MOST_REMEMBERED_TEXTS = 4096
+
+_Render = Callable[[Sequence[Message]], str]
 
 
 class Renderer:
@@ -51,6 +58,7 @@ class Renderer:
         self._specials = re.compile("|".join(map(re.escape, specials))) if specials else None
         self._literal_tokenizer = Tokenizer.from_str(tokenizer.to_str())
         self._literal_tokenizer.encode_special_tokens = True
+        self._remembered = lru_cache(maxsize=_MOST_REMEMBERED_TEXTS)(self._encode_anew)
         self._knows_system = self._accepts([system("s"), user("u")])
         self._closing = self._encode_text(self._after_answer([], add_generation_prompt=False))
         self.prefix_preserving = self._preserves("a") and self._preserves("<think>\nq\n</think>\n\na")
@@ -77,9 +85,7 @@ class Renderer:
 
     def start(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of a whole conversation, opened for the policy's answer."""
-        if not self._knows_system and messages and messages[0]["role"] == "system":
-            messages = _fold_system(messages)
-        return self._encode(messages, lambda safe: self._template.render(safe, add_generation_prompt=True))
+        return self._ids(messages, self._start)
 
     def continuation(self, messages: Sequence[Message], *, answer_closed: bool) -> list[int]:
         """Return the ids between the end of a sampled answer and the start of the next.
@@ -89,7 +95,7 @@ class Renderer:
             answer_closed: Whether the answer ended with a stop token; if a limit cut it, the ids begin by
                 closing it.
         """
-        ids = self._encode(messages, lambda safe: self._after_answer(safe, add_generation_prompt=True))
+        ids = self._ids(messages, self._after)
         return ids[self._closed_length(ids) :] if answer_closed else ids
 
     def encode_answer(self, text: str) -> list[int]:
@@ -147,11 +153,27 @@ class Renderer:
 
     # --- ids ---
 
+    def _ids(self, messages: Sequence[Message], render: _Render) -> list[int]:
+        if sum(len(message["content"]) for message in messages) > _MOST_REMEMBERED_CHARACTERS:
+            return self._encode(messages, render)
+        return list(self._remembered(tuple((m["role"], m["content"]) for m in messages), render))
+
+    def _encode_anew(self, messages: tuple[tuple[Role, str], ...], render: _Render) -> tuple[int, ...]:
+        return tuple(self._encode([{"role": role, "content": content} for role, content in messages], render))
+
+    def _start(self, messages: Sequence[Message]) -> str:
+        if not self._knows_system and messages and messages[0]["role"] == "system":
+            messages = _fold_system(messages)
+        return self._template.render(messages, add_generation_prompt=True)
+
+    def _after(self, messages: Sequence[Message]) -> str:
+        return self._after_answer(messages, add_generation_prompt=True)
+
     def _encode_text(self, text: str) -> list[int]:
         # The template writes its own special tokens; the tokenizer must not add others.
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def _encode(self, messages: Sequence[Message], render: Callable[[Sequence[Message]], str]) -> list[int]:
+    def _encode(self, messages: Sequence[Message], render: _Render) -> list[int]:
         """Encode what `render` makes of the messages, with special tokens only where the template put them.
 
         An observation that quotes `<|im_end|>` must not be able to end its own message and speak as somebody
