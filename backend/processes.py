@@ -15,15 +15,17 @@ from pathlib import Path
 import psutil
 
 MARK_VARIABLE = "TINKERGYM_SERVICE_MARK"
-"""Environment variable that all processes of one service inherit, with its data folder: they are ours."""
+"""Environment variable that all processes of one service inherit: whatever bears its mark is ours to end."""
 
 _PR_SET_PDEATHSIG = 1
+# Looked up now: between fork and exec is no time to load a library.
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def die_with_parent() -> None:
     """Let the kernel kill this process when its parent is gone, even by `kill -9` (on Linux only)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def start(
@@ -52,26 +54,27 @@ def start(
         )
 
 
-def marked(mark: str) -> list[psutil.Process]:
-    """Return all living processes that bear the mark, children of children included; never this one."""
+def marked(prefix: str) -> list[psutil.Process]:
+    """Return all living processes whose mark begins so, children of children included; never this one."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             if (
                 process.pid != os.getpid()
                 and process.status() != psutil.STATUS_ZOMBIE
-                and process.environ().get(MARK_VARIABLE) == mark
+                and process.environ().get(MARK_VARIABLE, "").startswith(prefix)
             ):
                 found.append(process)
     return found
 
 
-def kill_marked(mark: str, seconds: float = 5.0) -> int:
-    """Kill whatever bears the mark until nothing does, for `seconds` at the most; return how many it were."""
+def kill_marked(prefix: str, seconds: float = 5.0) -> int:
+    """Kill whatever has such a mark until nothing does, for at most `seconds`; return how many it were."""
+    assert prefix
     killed: set[int] = set()
     deadline = time.monotonic() + seconds
     # More than once, since a process may have started another while we looked.
-    while (left := marked(mark)) and time.monotonic() < deadline:
+    while (left := marked(prefix)) and time.monotonic() < deadline:
         for process in left:
             with suppress(psutil.Error):
                 process.kill()

@@ -1,0 +1,156 @@
+"""The supervisor behind `tinkergym serve`: starts the service's processes and keeps them running.
+
+It holds the port, the lock on the data folder and nothing else; whatever dies below it is started again, and
+when it ends itself, in whatever way, nothing stays behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from backend import processes
+from backend.config import ServiceConfig, load_config
+from backend.store.store import Store
+from backend.supervisor import data_folder
+from backend.supervisor.end_signals import EndSignals
+from backend.supervisor.greeting import Greeting
+from backend.supervisor.guardian import guarded
+from backend.supervisor.listener import listening, url_of
+from backend.supervisor.part import Part
+from tinkergym.errors import TinkerGymError
+
+LOCAL_TENANT = "local"
+"""Whom the key in `local.json` speaks for."""
+
+_LOOK_SECONDS = 0.1
+_STOP_SECONDS = 10.0
+_MOST_FAILED_STARTS = 5
+
+_SCHEDULER_COMMAND = (sys.executable, "-m", "backend.scheduler.host")
+
+
+def serve(
+    config: ServiceConfig,
+    *,
+    scheduler_command: Sequence[str] = _SCHEDULER_COMMAND,
+    say: Callable[[str], None] = print,
+) -> int:
+    """Run the service until Ctrl-C or SIGTERM; return the exit code. Call it from the main thread.
+
+    Args:
+        config: The operator's settings.
+        scheduler_command: What to run as the scheduler host.
+        say: Takes the lines that are for the operator.
+
+    Raises:
+        StartError: The data folder or the port cannot be used.
+        TinkerGymError: The database cannot be used.
+    """
+    with EndSignals() as signals, data_folder.claimed(config), listening(config) as listener:
+        url = url_of(config.host, listener)
+        with_key = _introduce(config, url)
+        prefix = hashlib.sha256(os.fsencode(config.data_dir)).hexdigest()[:16] + ":"
+        # Of a predecessor that was killed together with its guardian.
+        processes.kill_marked(prefix)
+        mark = prefix + secrets.token_hex(8)
+        with guarded(mark):
+            parts = {
+                "scheduler": Part(
+                    "scheduler", scheduler_command, mark, data_folder.log_file(config, "scheduler")
+                ),
+                "gateway": Part(
+                    "gateway",
+                    (sys.executable, "-m", "backend.gateway", str(listener.fileno())),
+                    mark,
+                    data_folder.log_file(config, "gateway"),
+                    pass_fds=(listener.fileno(),),
+                ),
+            }
+            try:
+                return _watch(parts, config.environment(), signals, Greeting(url, with_key, say), say)
+            finally:
+                _stop(list(parts.values()), mark, signals)
+
+
+def _watch(
+    parts: Mapping[str, Part],
+    environment: Mapping[str, str],
+    signals: EndSignals,
+    greeting: Greeting,
+    say: Callable[[str], None],
+) -> int:
+    while not signals.came:
+        now = time.monotonic()
+        for part in parts.values():
+            ended = part.ended(now)
+            if ended is not None:
+                say(f"the {part.name} ended ({ended}); it starts again. Its log: {part.log}")
+            if part.due(now):
+                part.start(now, environment)
+        gateway = parts["gateway"]
+        if gateway.failures >= _MOST_FAILED_STARTS and not greeting.given:
+            say(f"tinkergym serve: the gateway does not start: {gateway.last_words() or 'it says nothing'}")
+            return 1
+        greeting.give_when_due(now)
+        time.sleep(_LOOK_SECONDS)
+    return 0
+
+
+def _stop(parts: Sequence[Part], mark: str, signals: EndSignals) -> None:
+    """Ask all parts to end, wait a while (unless a second signal comes), and kill what is left of them."""
+    before = signals.count
+    deadline = time.monotonic() + _STOP_SECONDS
+    for part in parts:
+        part.terminate()
+    while any(part.running for part in parts) and time.monotonic() < deadline and signals.count == before:
+        time.sleep(_LOOK_SECONDS / 2)
+    processes.kill_marked(mark)
+    for part in parts:
+        part.reap()
+
+
+def _introduce(config: ServiceConfig, url: str) -> Path:
+    """Create the local tenant and its key at the first start; write down where the service is."""
+    store = Store.open(config.store_url)
+    try:
+        key = data_folder.read_local_key(config)
+        if store.keys.tenant_of(key) != LOCAL_TENANT:
+            key = store.keys.create(LOCAL_TENANT, "local.json")
+        data_folder.write_local_file(config, url, key)
+    finally:
+        store.close()
+    return config.local_file
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the command line, serve, and turn refusals into one sentence and an exit code."""
+    parser = argparse.ArgumentParser(prog="tinkergym serve", description="Run the service on this machine.")
+    parser.add_argument("--config", type=Path, help="a TOML file with settings")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="one setting, e.g. port=9000; wins over the file",
+    )
+    options = parser.parse_args(arguments)
+    try:
+        return serve(load_config(options.config, options.set), say=_say)
+    except TinkerGymError as error:
+        print(f"tinkergym serve: {error}", file=sys.stderr)
+        return 1
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""The folder of one service: usable, ours alone while we run, with a file that tells local clients of us."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from backend.config import ServiceConfig
+from backend.errors import StartError
+from tinkergym.errors import StorageFullError
+
+_MAX_LOG_BYTES = 10 * 2**20
+
+
+@contextmanager
+def claimed(config: ServiceConfig) -> Iterator[None]:
+    """Make the folder and hold it against other services until the block ends.
+
+    Raises:
+        StartError: It cannot be written, or another service runs on it.
+        StorageFullError: Its disk has less than `min_free_bytes` left.
+    """
+    _make(config)
+    path = config.data_dir / "serve.lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.read(descriptor, 100).decode("ascii", "replace").strip() or "unknown"
+            raise StartError(
+                f"another `tinkergym serve` (process {holder}) already runs on {config.data_dir}",
+                hint="use that one, stop it, or choose another data_dir",
+                field="data_dir",
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)  # and with it the lock; the file stays, or two could hold two files
+
+
+def write_local_file(config: ServiceConfig, url: str, api_key: str) -> None:
+    """Tell clients on this machine where the service is; readable by its owner only."""
+    descriptor, name = tempfile.mkstemp(dir=config.data_dir, prefix=".local-")  # mode 0600
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            json.dump({"url": url, "api_key": api_key}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(config.local_file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def read_local_key(config: ServiceConfig) -> str:
+    """Return the key that an earlier run wrote down; empty if there is none."""
+    try:
+        return str(json.loads(config.local_file.read_text(encoding="utf-8"))["api_key"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def log_file(config: ServiceConfig, name: str) -> Path:
+    """Return where a part writes its log; a long one from earlier runs is put aside."""
+    path = config.log_dir / f"{name}.log"
+    with suppress(FileNotFoundError):
+        if path.stat().st_size > _MAX_LOG_BYTES:
+            path.replace(path.with_suffix(".log.1"))
+    return path
+
+
+def _make(config: ServiceConfig) -> None:
+    try:
+        for folder in (config.data_dir, config.jobs_dir, config.log_dir, config.run_dir):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryFile(dir=config.data_dir):
+            pass
+    except OSError as error:
+        raise StartError(
+            f"{error.filename or config.data_dir} cannot be written: {error.strerror or error}",
+            hint="choose another data_dir, or set TINKERGYM_HOME",
+            field="data_dir",
+        ) from None
+    if config.run_dir.stat().st_uid != os.getuid():
+        # Under a name in a shared temporary folder that somebody else made first.
+        raise StartError(
+            f"{config.run_dir} belongs to another user", hint="choose a shorter data_dir", field="data_dir"
+        )
+    free = shutil.disk_usage(config.data_dir).free
+    if free < config.min_free_bytes:
+        raise StorageFullError(
+            f"the disk of {config.data_dir} has {free / 2**20:.0f} MiB left, "
+            f"{config.min_free_bytes / 2**20:.0f} MiB are wanted",
+            hint="free some space, choose another data_dir, or lower min_free_bytes",
+        )

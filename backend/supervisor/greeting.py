@@ -1,0 +1,56 @@
+"""What the operator reads while the service starts."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tinkergym import __version__
+
+
+class Greeting:
+    """Says once that the service answers, and once that everything is there."""
+
+    def __init__(self, url: str, key_file: Path, say: Callable[[str], None]) -> None:
+        self._url = url
+        self._key_file = key_file
+        self._say = say
+        self._began = time.monotonic()
+        self._next_look = 0.0
+        self.given = False
+        """Whether the service has answered."""
+        self._complete = False
+
+    def give_when_due(self, now: float) -> None:
+        """Look whether there is something to say; `now` is on the monotonic clock."""
+        if self._complete or now < self._next_look:
+            return
+        self._next_look = now + 0.2
+        health = _health(self._url)
+        if health is None:
+            return
+        waiting_for = health.get("waiting_for", [])
+        if not self.given:
+            self.given = True
+            missing = f"; still starting: {', '.join(waiting_for)}" if waiting_for else ""
+            self._say(f"tinkergym {__version__} serves at {self._url}, key in {self._key_file}{missing}")
+        if not waiting_for:
+            self._complete = True
+            self._say(f"ready after {now - self._began:.1f} s; Ctrl-C stops it")
+
+
+def _health(url: str) -> dict[str, list[str]] | None:
+    address = url.removeprefix("http://")
+    connection = http.client.HTTPConnection(address, timeout=0.3)
+    try:
+        connection.request("GET", "/v1/health")
+        answer: dict[str, list[str]] = json.loads(connection.getresponse().read())
+    except (OSError, ValueError, http.client.HTTPException):
+        return None
+    else:
+        return answer
+    finally:
+        connection.close()
