@@ -78,7 +78,8 @@ class EnvironmentHost:
     def where(self) -> str:
         """Return the stack of the call that is running, to show where an environment hangs."""
         frame = sys._current_frames().get(self._thread.ident or 0)
-        return _cut("".join(traceback.format_stack(frame)[3:])) if frame is not None else ""
+        # The first four frames are the thread's start and `_serve`.
+        return _cut("".join(traceback.format_stack(frame)[4:])) if frame is not None else ""
 
     def _serve(self) -> None:
         env: AnyEnv | None = None

@@ -12,7 +12,7 @@ from tinkergym.wire import EnvironmentRef
 
 MakeEnv = Callable[[EnvironmentRef], AnyEnv]
 
-_MOST_IDLE = 256
+_MOST_IDLE = 1024
 
 
 class HostPool:

@@ -50,7 +50,12 @@ class ChatTemplate:
         """
         try:
             return self._template.render(
-                messages=messages, add_generation_prompt=add_generation_prompt, **self._special_tokens
+                messages=messages,
+                add_generation_prompt=add_generation_prompt,
+                # Given as `transformers` gives them: to some templates, None and undefined differ.
+                tools=None,
+                documents=None,
+                **self._special_tokens,
             )
         # A template is foreign code: whatever it raises, it is the template that cannot be used.
         except Exception as error:

@@ -136,3 +136,17 @@ def test_templates_have_the_helpers_of_hugging_face():
     )
     renderer = Renderer.from_bundle(byte_bundle(chat_template=template))
     assert renderer.decode(renderer.start([user("<ü>")])) == '"<ü>"<|im_end|>>'
+
+
+@pytest.mark.parametrize("template", [None, FORGETFUL, STRICT])
+def test_prompts_are_those_of_transformers(template):
+    tokenizers, transformers = pytest.importorskip("tokenizers"), pytest.importorskip("transformers")
+    bundle = byte_bundle() if template is None else byte_bundle(chat_template=template)
+    reference = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizers.Tokenizer.from_str(bundle.tokenizer_json),
+        chat_template=bundle.chat_template,
+        eos_token="<|im_end|>",
+    )
+    messages = [user("Grüße, 世界"), assistant("<think>\nwell\n</think>\n\nHello"), user(" and  more\n")]
+    expected = reference.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert Renderer.from_bundle(bundle).start(messages) == expected
