@@ -6,11 +6,14 @@ The same `RolloutWorker` as in a client's process; only the address differs. Kno
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 from tinkergym.loop.rollout import RolloutWorker
 from tinkergym.registration import load_packs, make_environment
 from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
 from tinkergym.remote.transport import Connection
+
+_LOOK_SECONDS = 0.05
 
 
 def run_env_worker(
@@ -22,7 +25,13 @@ def run_env_worker(
     stop: threading.Event | None = None,
 ) -> None:
     """Lease, play and submit episodes until `stop` is set; a pool that does not answer yet is waited for."""
+    stop = stop or threading.Event()
     load_packs()
+    # A pool that is still loading its model has no socket. Looking for the file finds it at once; the
+    # worker's own patience with a service that is away would cost seconds.
+    while not Path(socket_path).exists():
+        if stop.wait(_LOOK_SECONDS):
+            return
     connection = Connection(f"unix://{socket_path}", token=token)
     worker = RolloutWorker(
         HttpRolloutTransport(connection, Routes.of_pool()),
@@ -30,4 +39,4 @@ def run_env_worker(
         max_episodes=max_episodes,
         worker_id=worker_id,
     )
-    worker.run(stop or threading.Event())
+    worker.run(stop)

@@ -6,6 +6,7 @@ Whoever started it starts it again; everything it needs is in the settings and t
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 import shutil
@@ -22,6 +23,8 @@ from backend.config import ServiceConfig
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.5
 _STOP_SECONDS = 8.0
+_HOST_VARIABLE = "TINKERGYM_SCHEDULER_HOST"
+"""Environment variable that everything below Ray inherits: whose it is."""
 _CORE_PROCESSES = ("gcs_server", "raylet")
 """Without these Ray is dead, though its driver would notice only a minute later."""
 
@@ -47,7 +50,12 @@ def main() -> int:
     os.environ.update(child_environment())
     stop = threading.Event()
     config.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with _ray_folder(config) as folder:
+    digest = hashlib.sha256(os.fsencode(config.data_dir)).hexdigest()[:12]
+    # A killed host leaves processes behind: Ray ends its own late, or not at all, and until then they would
+    # work on jobs that are in the store and free for others.
+    _end_processes(digest)
+    os.environ[_HOST_VARIABLE] = digest
+    with _ray_folder(digest) as folder:
         from backend.scheduler import ray_cluster
 
         ray_cluster.start_ray(folder)
@@ -76,33 +84,32 @@ def _within(seconds: float, act: Callable[[], None]) -> None:
 
 
 @contextlib.contextmanager
-def _ray_folder(config: ServiceConfig) -> Iterator[Path]:
+def _ray_folder(digest: str) -> Iterator[Path]:
     """A short, private path of our own for Ray, emptied of what a killed predecessor left."""
-    folder = Path(tempfile.gettempdir()) / f"tinkergym-{os.getuid()}" / f"ray-{_digest(config)}"
+    folder = Path(tempfile.gettempdir()) / f"tinkergym-{os.getuid()}" / f"ray-{digest}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, mode=0o700)
     try:
         yield folder
     finally:
-        _kill_children()
+        _end_processes(digest)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _digest(config: ServiceConfig) -> str:
-    import hashlib
-
-    return hashlib.sha256(os.fsencode(config.data_dir)).hexdigest()[:12]
+def _end_processes(digest: str) -> None:
+    """Kill everything that a host of this data folder started, and what those started."""
+    left = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(_HOST_VARIABLE) == digest:
+                process.kill()
+                left.append(process)
+    psutil.wait_procs(left, timeout=5.0)
 
 
 def _core_processes() -> list[psutil.Process]:
     children = psutil.Process().children(recursive=True)
     return [child for child in children if child.name() in _CORE_PROCESSES]
-
-
-def _kill_children() -> None:
-    for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            child.kill()
 
 
 if __name__ == "__main__":

@@ -157,15 +157,22 @@ class Boards:
                     return LeaseReply(episodes=given, lost=lost, job_state=state)
                 self._changed.wait(min(deadline - now, _LOOK_SECONDS))
 
-    def submit(self, request: SubmitRequest) -> SubmitReply:
-        """Store results; returns when they are durable. One verdict per result, in order."""
+    def submit(self, request: SubmitRequest, job_id: str = "") -> SubmitReply:
+        """Store results; returns when they are durable. One verdict per result, in order.
+
+        Args:
+            request: The results.
+            job_id: Whose they must be, others are stale; empty allows any.
+        """
         verdicts: list[Verdict] = ["stale"] * len(request.results)
         batches: dict[str, list[int]] = {}
         for position, result in enumerate(request.results):
             batches.setdefault(result.episode_id.split(":", 1)[0], []).append(position)
-        for job_id, positions in batches.items():
+        for owner, positions in batches.items():
+            if job_id not in {"", owner}:
+                continue
             batch = [request.results[position] for position in positions]
-            for position, verdict in zip(positions, self._submit(job_id, batch), strict=True):
+            for position, verdict in zip(positions, self._submit(owner, batch), strict=True):
                 verdicts[position] = verdict
         return SubmitReply(verdicts=verdicts)
 

@@ -61,8 +61,8 @@ class PoolService(Protocol):
         """Hand out episodes; waits for some."""
         ...
 
-    def submit(self, request: SubmitRequest) -> SubmitReply:
-        """Store results."""
+    def submit(self, request: SubmitRequest, job_id: str) -> SubmitReply:
+        """Store results; with a job, only its own."""
         ...
 
     def renderer(self, model: str) -> RendererBundle:
@@ -142,8 +142,8 @@ class PoolEndpoint:
         return await self._in_thread(lambda: self._service.lease(_parse(LeaseRequest, body), job_id))
 
     async def _submit(self, request: Request) -> Response:
-        body = await request.body()
-        return await self._in_thread(lambda: self._service.submit(_parse(SubmitRequest, body)))
+        body, job_id = await request.body(), request.query_params.get("job_id", "")
+        return await self._in_thread(lambda: self._service.submit(_parse(SubmitRequest, body), job_id))
 
     async def _renderer(self, request: Request) -> Response:
         model = request.query_params.get("model", "")

@@ -150,9 +150,9 @@ class PoolWorker:
         """Hand out episodes; waits for some."""
         return self._boards.lease(request, job_id)
 
-    def submit(self, request: SubmitRequest) -> SubmitReply:
-        """Store results."""
-        reply = self._boards.submit(request)
+    def submit(self, request: SubmitRequest, job_id: str) -> SubmitReply:
+        """Store results; with a job, only its own."""
+        reply = self._boards.submit(request, job_id)
         for gate in list(self._gates.values()):
             gate.look()
         return reply
