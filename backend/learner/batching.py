@@ -21,21 +21,30 @@ IntArray = npt.NDArray[np.int64]
 _ATTENTION_FACTOR = 4
 """Attention works on padded rows, which are cheap beside the rest: so many places may there be per node."""
 
+_BLOCK_ROWS = 4
+_BLOCK_FILL = 0.8
+"""A row shorter than this part of its rectangle's width begins a new one, unless that has very few rows."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """Some sequences of a train batch. R rows, L the longest, N nodes, U predictions, P sampled tokens."""
+    """Some sequences of a train batch. N nodes, Q places, U predictions, P sampled tokens."""
 
-    node_of: IntArray
-    """[R, L], the node at each place; padding repeats node 0."""
-    lengths: IntArray
-    """[R]"""
     token_ids: IntArray
     """[N]"""
     positions: IntArray
     """[N], from 0 in each sequence."""
+    blocks: tuple[tuple[int, int], ...]
+    """Rows and columns of the rectangles in which the sequences lie for attention, Q places in all. A
+    sequence that another one begins with needs no row of its own."""
+    node_of: IntArray
+    """[Q], the node at each place; padding, on the right, repeats node 0."""
+    is_real: npt.NDArray[np.bool_]
+    """[Q], False at padding."""
     first_place: IntArray
-    """[N], the place `row * L + column` where the node occurs first."""
+    """[N], the first place of each node."""
+    input_tokens: int
+    """What there would be to compute if nothing was shared."""
     predictions: IntArray
     """[U], the distinct nodes whose logits are wanted."""
     temperatures: npt.NDArray[np.float32]
@@ -46,11 +55,6 @@ class MicroBatch:
     """[P], the token that was drawn."""
     slots: IntArray
     """[P], where the token stands among all sampled tokens of the train batch, see `SampledTokens`."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and the longest row."""
-        return self.node_of.shape[0], self.node_of.shape[1]
 
 
 def micro_batches(
@@ -92,11 +96,11 @@ def micro_batches(
             else padded > max_tokens
         )
         if full and index > start:
-            batches.append(_assemble(rows[start:index], shared[start:index]))
+            batches.append(_assemble(rows[start:index], shared[start:index], one_block=not share_prefixes))
             start, nodes, new, wide = index, 0, len(row.ids), len(row.ids)
         nodes, longest = nodes + new, wide
     if rows:
-        batches.append(_assemble(rows[start:], shared[start:]))
+        batches.append(_assemble(rows[start:], shared[start:], one_block=not share_prefixes))
     return batches
 
 
@@ -130,23 +134,29 @@ def _common_prefix(left: IntArray, right: IntArray) -> int:
     return int(differs.argmax()) if differs.any() else length
 
 
-def _assemble(rows: list[_Row], shared: list[int]) -> MicroBatch:
-    lengths = np.asarray([len(row.ids) for row in rows], dtype=np.int64)
-    longest = int(lengths.max())
-    node_of = np.zeros((len(rows), longest), dtype=np.int64)
-    token_ids, positions, places = [], [], []
+def _assemble(rows: list[_Row], shared: list[int], *, one_block: bool) -> MicroBatch:
+    nodes_of_row: list[IntArray] = []
+    token_ids, positions = [], []
     nodes = 0
     for index, row in enumerate(rows):
         length, common = len(row.ids), shared[index] if index else 0
-        node_of[index, :common] = node_of[index - 1, :common] if index else 0
-        node_of[index, common:length] = np.arange(nodes, nodes + length - common)
+        new = np.arange(nodes, nodes + length - common)
+        nodes_of_row.append(np.concatenate([nodes_of_row[-1][:common], new]) if index else new)
         token_ids.append(row.ids[common:])
-        columns = np.arange(common, length)
-        positions.append(columns)
-        places.append(index * longest + columns)
+        positions.append(np.arange(common, length))
         nodes += length - common
 
-    from_nodes = np.concatenate([node_of[i, row.targets_at - 1] for i, row in enumerate(rows)])
+    # In this order a sequence's extensions follow right after it.
+    extended = [len(row.ids) == common for row, common in zip(rows, [*shared[1:], -1], strict=True)]
+    laid_out = [row for row, inside in zip(nodes_of_row, extended, strict=True) if not inside]
+    blocks, node_of, is_real = _blocks(laid_out, one_block=one_block)
+    places = np.flatnonzero(is_real)
+    first_place = np.zeros(nodes, dtype=np.int64)
+    first_place[node_of[places[::-1]]] = places[
+        ::-1
+    ]  # of several writes to one node the last, lowest one stays
+
+    from_nodes = np.concatenate([nodes_of_row[i][row.targets_at - 1] for i, row in enumerate(rows)])
     temperatures = np.concatenate(
         [np.full(len(row.targets), row.temperature, dtype=np.float32) for row in rows]
     )
@@ -157,14 +167,41 @@ def _assemble(rows: list[_Row], shared: list[int]) -> MicroBatch:
     order = np.argsort(prediction_of, kind="stable")
     slots = np.concatenate([row.first_slot + np.arange(len(row.targets)) for row in rows])
     return MicroBatch(
-        node_of=node_of,
-        lengths=lengths,
         token_ids=np.concatenate(token_ids),
         positions=np.concatenate(positions),
-        first_place=np.concatenate(places),
+        blocks=blocks,
+        node_of=node_of,
+        is_real=is_real,
+        first_place=first_place,
+        input_tokens=sum(len(row.ids) for row in rows),
         predictions=distinct[0].astype(np.int64),
         temperatures=distinct[1].astype(np.float32),
         prediction_of=prediction_of[order].astype(np.int64),
         targets=np.concatenate([row.targets for row in rows])[order],
         slots=slots[order],
     )
+
+
+def _blocks(
+    rows: list[IntArray], *, one_block: bool
+) -> tuple[tuple[tuple[int, int], ...], IntArray, npt.NDArray[np.bool_]]:
+    """Lay rows of similar length into rectangles, the longest first."""
+    rows = sorted(rows, key=len, reverse=True)
+    blocks, node_of, is_real = [], [], []
+    start = 0
+    for end in range(1, len(rows) + 1):
+        wide = len(rows[start])
+        if end < len(rows) and (
+            one_block or end - start < _BLOCK_ROWS or len(rows[end]) > _BLOCK_FILL * wide
+        ):
+            continue
+        nodes = np.zeros((end - start, wide), dtype=np.int64)
+        real = np.zeros((end - start, wide), dtype=bool)
+        for index, row in enumerate(rows[start:end]):
+            nodes[index, : len(row)] = row
+            real[index, : len(row)] = True
+        blocks.append((end - start, wide))
+        node_of.append(nodes.reshape(-1))
+        is_real.append(real.reshape(-1))
+        start = end
+    return tuple(blocks), np.concatenate(node_of), np.concatenate(is_real)

@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from backend.learner.batching import MicroBatch, micro_batches
+from backend.learner.fast_norms import speed_up_norms
 from backend.learner.sequences import TrainSequence
 from backend.learner.shared_attention import ATTENTION, AttentionLayout, attending
 from tinkergym.errors import UnknownModelError
@@ -35,6 +36,7 @@ class CausalLM:
     def __init__(self, model: Any, *, device: torch.device) -> None:
         self.model = model.to(device).eval()  # eval: dropout would make logprobs differ from the engine's
         self.device = device
+        speed_up_norms(model)
         self.decoder: Any = model.get_decoder()
         self.output_head: Any = model.get_output_embeddings()
         self.vocabulary = int(self.output_head.weight.shape[0])
@@ -84,7 +86,7 @@ class CausalLM:
             layout = AttentionLayout.of(batch, self.device)
         else:
             # Padding on the right needs no mask: causal attention never looks at what comes later.
-            ids = torch.from_numpy(batch.token_ids[batch.node_of]).to(self.device)
+            ids = torch.from_numpy(batch.token_ids[batch.node_of].reshape(batch.blocks[0])).to(self.device)
             inputs, layout = {"input_ids": ids}, None
             predictions = torch.from_numpy(batch.first_place)[predictions]
         with attending(layout):

@@ -404,7 +404,7 @@ class Learner:
                 entry.policy.prepare()
         try:
             for batch in batches:
-                sampled.input_tokens += int(batch.lengths.sum())
+                sampled.input_tokens += batch.input_tokens
                 sampled.computed_tokens += len(batch.token_ids) if lm.shares_prefixes else batch.node_of.size
                 using = self._adapters.using(None) if entry is None else entry.policy.using()
                 with self._computing(), using, torch.set_grad_enabled(gradient):

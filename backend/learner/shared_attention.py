@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional as F  # noqa: N812
 from transformers import AttentionInterface
@@ -30,33 +31,26 @@ _now = threading.local()
 class AttentionLayout:
     """Where the nodes stand in the sequences, as tensors on the model's device. Names as in `MicroBatch`."""
 
-    rows: int
-    longest: int
+    blocks: tuple[tuple[int, int], ...]
     node_of: torch.Tensor
-    """[R * L]"""
+    """[Q]"""
     first_place: torch.Tensor
     """[N]"""
     places: torch.Tensor
-    """[sum of lengths], the real places, sorted by the node at each."""
+    """[real places], sorted by the node at each."""
     place_starts: torch.Tensor
     """[N], where each node's run in `places` begins."""
 
     @classmethod
     def of(cls, batch: MicroBatch, device: torch.device) -> AttentionLayout:
         """Turn a micro-batch's arrays into tensors."""
-        rows, longest = batch.shape
-        real = torch.arange(longest)[None, :] < torch.from_numpy(batch.lengths)[:, None]
-        places = torch.nonzero(real.reshape(-1)).squeeze(1)
-        nodes = torch.from_numpy(batch.node_of).reshape(-1)[places]
-        nodes, order = torch.sort(nodes, stable=True)
-        starts = torch.searchsorted(nodes, torch.arange(len(batch.token_ids)))
+        places = np.flatnonzero(batch.is_real)
+        nodes = batch.node_of[places]
+        places = places[np.argsort(nodes, kind="stable")]
+        starts = np.searchsorted(np.sort(nodes), np.arange(len(batch.token_ids)))
         return cls(
-            rows,
-            longest,
-            torch.from_numpy(batch.node_of).reshape(-1).to(device),
-            torch.from_numpy(batch.first_place).to(device),
-            places[order].to(device),
-            starts.to(device),
+            batch.blocks,
+            *(torch.from_numpy(a).to(device) for a in (batch.node_of, batch.first_place, places, starts)),
         )
 
 
@@ -71,7 +65,7 @@ def attending(layout: AttentionLayout | None) -> Iterator[None]:
 
 
 class _LayOutQueries(torch.autograd.Function):
-    """[N, D] nodes to [R * L, D] places.
+    """[N, D] nodes to [Q, D] places.
 
     Of each node's places only the first is read afterwards, so only that one sends a gradient.
     """
@@ -87,7 +81,7 @@ class _LayOutQueries(torch.autograd.Function):
 
 
 class _LayOutKeys(torch.autograd.Function):
-    """[N, D] nodes to [R * L, D] places.
+    """[N, D] nodes to [Q, D] places.
 
     A node receives the sum of its places' gradients, added in a fixed order.
     """
@@ -107,7 +101,7 @@ class _LayOutKeys(torch.autograd.Function):
 
 
 class _FoldBack(torch.autograd.Function):
-    """[R * L, D] places to [N, D] nodes: each node's first place."""
+    """[Q, D] places to [N, D] nodes: each node's first place."""
 
     @staticmethod
     def forward(ctx: Any, places: torch.Tensor, layout: AttentionLayout) -> torch.Tensor:
@@ -117,7 +111,7 @@ class _FoldBack(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         layout = ctx.layout
-        full = gradients[0].new_zeros(layout.rows * layout.longest, gradients[0].shape[1])
+        full = gradients[0].new_zeros(len(layout.node_of), gradients[0].shape[1])
         return full.index_copy_(0, layout.first_place, gradients[0]), None
 
 
@@ -138,23 +132,32 @@ def shared_prefix_attention(  # noqa: PLR0917 - transformers calls it so
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
         return attended
-    rows, longest = layout.rows, layout.longest
-    heads, head_dim = query.shape[1], query.shape[3]
+    heads, nodes = query.shape[1], query.shape[2]
 
-    def sequences(nodes: torch.Tensor, lay_out: type[torch.autograd.Function]) -> torch.Tensor:
-        flat = nodes[0].transpose(0, 1).reshape(nodes.shape[2], -1)
+    def laid_out(states: torch.Tensor, lay_out: type[torch.autograd.Function]) -> list[torch.Tensor]:
+        flat = states[0].transpose(0, 1).reshape(nodes, -1)
         spread: torch.Tensor = lay_out.apply(flat, layout)  # type: ignore[no-untyped-call]
-        return spread.view(rows, longest, nodes.shape[1], -1).transpose(1, 2)
+        parts = torch.split(spread, [rows * columns for rows, columns in layout.blocks])
+        return [
+            part.view(rows, columns, states.shape[1], -1).transpose(1, 2)
+            for part, (rows, columns) in zip(parts, layout.blocks, strict=True)
+        ]
 
-    queries = sequences(query, _LayOutQueries)
-    keys, values = sequences(key, _LayOutKeys), sequences(value, _LayOutKeys)
-    if keys.shape[1] != heads:
-        keys = keys.repeat_interleave(heads // keys.shape[1], dim=1)
-        values = values.repeat_interleave(heads // values.shape[1], dim=1)
-    out = F.scaled_dot_product_attention(queries, keys, values, is_causal=True, scale=scaling)
-    flat_out = out.transpose(1, 2).reshape(rows * longest, -1)
-    nodes: torch.Tensor = _FoldBack.apply(flat_out, layout)  # type: ignore[no-untyped-call]
-    return nodes.view(1, -1, heads, head_dim if values.shape[-1] == head_dim else values.shape[-1]), None
+    outs = []
+    for queries, keys, values in zip(
+        laid_out(query, _LayOutQueries), laid_out(key, _LayOutKeys), laid_out(value, _LayOutKeys), strict=True
+    ):
+        sharing = heads // keys.shape[1]  # grouped queries: several heads look at one pair of keys and values
+        out = F.scaled_dot_product_attention(
+            queries,
+            keys.repeat_interleave(sharing, dim=1) if sharing > 1 else keys,
+            values.repeat_interleave(sharing, dim=1) if sharing > 1 else values,
+            is_causal=True,
+            scale=scaling,
+        )
+        outs.append(out.transpose(1, 2).reshape(out.shape[0] * out.shape[2], -1))
+    folded: torch.Tensor = _FoldBack.apply(torch.cat(outs) if len(outs) > 1 else outs[0], layout)  # type: ignore[no-untyped-call]
+    return folded.view(1, nodes, heads, -1), None
 
 
 AttentionInterface.register(ATTENTION, shared_prefix_attention)

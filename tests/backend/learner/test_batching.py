@@ -15,6 +15,18 @@ def sequence(ids, sampled, temperature=1.0):
     )
 
 
+def rows_of(batch):
+    """The nodes and the places of each row, without padding."""
+    start = 0
+    for rows, columns in batch.blocks:
+        for _ in range(rows):
+            places = [p for p in range(start, start + columns) if batch.is_real[p]]
+            assert places == list(range(start, start + len(places)))  # padding stands on the right
+            yield batch.node_of[places], places
+            start += columns
+    assert start == len(batch.node_of)
+
+
 @pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("max_tokens", [1, 20, 1000])
 def test_every_sampled_token_is_predicted_once_from_exactly_what_stands_before_it(
@@ -24,12 +36,13 @@ def test_every_sampled_token_is_predicted_once_from_exactly_what_stands_before_i
     seen = {}
     for batch in micro_batches(sequences, max_tokens=max_tokens, share_prefixes=share):
         history = {}
-        for row in range(batch.shape[0]):
-            for column in range(batch.lengths[row]):
-                node = batch.node_of[row, column]
-                before = tuple(batch.token_ids[batch.node_of[row, : column + 1]])
+        for row, places in rows_of(batch):
+            for column, node in enumerate(row):
+                before = tuple(batch.token_ids[row[: column + 1]])
                 assert history.setdefault(node, before) == before
                 assert batch.positions[node] == column
+                assert batch.first_place[node] <= places[column]
+        assert batch.node_of[batch.first_place].tolist() == list(range(len(batch.token_ids)))
         for prediction, target, slot in zip(batch.prediction_of, batch.targets, batch.slots, strict=True):
             assert slot not in seen
             seen[slot] = (*history[batch.predictions[prediction]], target)
@@ -53,6 +66,19 @@ def test_a_shared_beginning_is_computed_once():
     assert len(batch.predictions) == 2  # two sequences drew from the same place
 
 
+def test_a_sequence_with_which_another_begins_needs_no_row():
+    sequences = [sequence([1, 2, 3], {2}), sequence([1, 2, 3, 4, 5], {4}), sequence([1, 2, 3], {1, 2})]
+    (batch,) = micro_batches(sequences, max_tokens=100, share_prefixes=True)
+    assert [row.tolist() for row, _ in rows_of(batch)] == [[0, 1, 2, 3]]
+    assert sorted(batch.slots) == [0, 1, 2, 3]
+
+
+def test_rows_of_very_different_length_lie_in_different_rectangles():
+    sequences = [sequence([i + n, *range(n)], {n}) for i in range(5) for n in (50, 10)]
+    (batch,) = micro_batches(sequences, max_tokens=1000, share_prefixes=True)
+    assert batch.blocks == ((5, 50), (5, 10))
+
+
 def test_the_same_place_at_two_temperatures_is_predicted_twice():
     sequences = [sequence([1, 2], {1}), sequence([1, 2], {1}, temperature=0.5)]
     (batch,) = micro_batches(sequences, max_tokens=100, share_prefixes=True)
@@ -71,13 +97,13 @@ def test_micro_batches_keep_to_their_budget_unless_one_sequence_alone_exceeds_it
     sequences = make_batch(seed=5, groups=6, size=4)
     for batch in micro_batches(sequences, max_tokens=40, share_prefixes=share):
         cost = len(batch.token_ids) if share else batch.node_of.size
-        assert cost <= 40 or batch.shape[0] == 1
+        assert cost <= 40 or len(batch.slots) <= 8  # a lone sequence
 
 
 def test_padding_is_little_when_prefixes_are_not_shared():
     sequences = [sequence(list(range(n)), {n - 1}) for n in (40, 5, 39, 6, 41, 4)]
     batches = micro_batches(sequences, max_tokens=125, share_prefixes=False)
-    assert [sorted(batch.lengths) for batch in batches] == [[38, 39, 40], [3, 4, 5]]
+    assert [[len(row) for row, _ in rows_of(batch)] for batch in batches] == [[40, 39, 38], [5, 4, 3]]
 
 
 def test_sequences_without_sampled_tokens_and_unwanted_ones_are_passed_over():
