@@ -68,6 +68,7 @@ class SlotTable:
         self._sessions: dict[tuple[str, str], Slot] = {}
         self._prompts: dict[PromptKey, Slot] = {}
         self._clock = 0
+        self._busy = 0
 
     def take(self, policy: LoadedPolicy, session_id: str, tokens: list[int]) -> Slot | None:
         """Give a sequence a slot, with as much of its past as is stored somewhere.
@@ -81,15 +82,15 @@ class SlotTable:
         slot = self._session_slot(session, policy)
         if slot is not None:
             # Making room may drop idle slots; this one is in use from here on.
-            slot.busy = True
-            if not self._reserve(len(tokens), busy=self._busy()):
-                slot.busy = False
+            self._set_busy(slot, busy=True)
+            if not self._reserve(len(tokens), busy=self._busy):
+                self._set_busy(slot, busy=False)
                 return None
             slot.cached = min(_common_prefix(slot.tokens, tokens, slot.cached), len(tokens) - 1)
             if slot.prompt is not None and slot.cached < len(slot.prompt[1]):
                 self._forget_prompt(slot)
         else:
-            slot = self._free_slot() if self._reserve(len(tokens), busy=self._busy() + 1) else None
+            slot = self._free_slot() if self._reserve(len(tokens), busy=self._busy + 1) else None
             if slot is None:
                 return None
             self._forget(slot)
@@ -98,7 +99,8 @@ class SlotTable:
                 self._sessions[session] = slot
         self._clock += 1
         slot.last_used = self._clock
-        slot.tokens, slot.policy, slot.busy = tokens, policy, True
+        slot.tokens, slot.policy = tokens, policy
+        self._set_busy(slot, busy=True)
         return slot
 
     def copy_prompt(self, slot: Slot) -> bool:
@@ -121,19 +123,19 @@ class SlotTable:
 
     def release(self, slot: Slot) -> None:
         """Mark a slot idle; its contents stay for the next turn."""
-        slot.busy = False
+        self._set_busy(slot, busy=False)
 
     def discard(self, slot: Slot) -> None:
         """Mark a slot idle and wipe it: nothing of it, NaN least of all, may reach another sequence."""
         self._forget(slot)
-        slot.busy = False
+        self._set_busy(slot, busy=False)
         self.cache.clear(slot.index)
 
     def grow_for(self, tokens: int) -> bool:
         """Make room for busy sequences of this length; False says that some must give up their slots."""
         if tokens <= self.cache.length:
             return True
-        return self._lengthen(tokens, at_least=self._busy())
+        return self._lengthen(tokens, at_least=self._busy)
 
     def _session_slot(self, session: tuple[str, str] | None, policy: LoadedPolicy) -> Slot | None:
         slot = self._sessions.get(session) if session is not None else None
@@ -144,8 +146,9 @@ class SlotTable:
             return None
         return slot
 
-    def _busy(self) -> int:
-        return sum(slot.busy for slot in self.slots)
+    def _set_busy(self, slot: Slot, *, busy: bool) -> None:
+        self._busy += busy - slot.busy
+        slot.busy = busy
 
     def _reserve(self, tokens: int, *, busy: int) -> bool:
         # One more than the prompt, for the first sampled token.

@@ -235,7 +235,7 @@ class TransformersEngine:
     def _refusal(self, request: SampleRequest) -> TinkerGymError | None:
         if len(request.prompt_ids) >= self.context_length:
             return PromptTooLongError(
-                f"{len(request.prompt_ids)} prompt tokens leave no room in a context of {self.context_length}",
+                f"a prompt of {len(request.prompt_ids)} tokens fills the context of {self.context_length}",
                 hint="at least one token must be left for the answer",
                 field="prompt_ids",
             )

@@ -1,0 +1,141 @@
+"""An engine without a model: a function answers, so that a test or a dry run knows every token beforehand."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from backend.rollout.engines.protocol import BASE_POLICY, Deliver
+from backend.weights import PolicyWeights
+from tinkergym.errors import (
+    InternalServiceError,
+    PolicyVersionGoneError,
+    PromptTooLongError,
+    ServiceUnavailableError,
+    TinkerGymError,
+)
+from tinkergym.wire import Completion, ErrorView, SampleFailure, SampleRequest
+
+Script = Callable[[SampleRequest], Sequence[int]]
+"""Returns the ids to answer with; what it raises becomes the request's failure."""
+
+
+class ScriptedEngine:
+    """A `SamplingEngine` whose tokens come from a script.
+
+    Limits, stop ids, versions and delivery from a thread of its own are those of a real engine; only the
+    weights of a published policy are ignored.
+    """
+
+    def __init__(self, script: Script, *, context_length: int = 1024, logprob: float = -1.0) -> None:
+        """Start the engine.
+
+        Args:
+            script: Called in the engine's thread, one request at a time.
+            context_length: Most tokens of prompt and answer together.
+            logprob: What every token is said to have been sampled with, in nats.
+        """
+        self._script = script
+        self._context_length = context_length
+        self._logprob = logprob
+        self._versions: dict[str, int] = {}
+        self._busy_seconds = 0.0
+        self._closed = False
+        self._lock = threading.Lock()
+        self._queue: queue.SimpleQueue[tuple[Sequence[SampleRequest], Deliver] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="scripted-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and answer together."""
+        return self._context_length
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds spent in the script."""
+        return self._busy_seconds
+
+    def submit(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
+        """Queue requests; they are answered together."""
+        with self._lock:
+            if not self._closed:
+                self._queue.put((requests, deliver))
+                return
+        deliver([_failure(request, _closing()) for request in requests])
+
+    def generate_together(self, requests: Sequence[SampleRequest]) -> list[Completion | SampleFailure]:
+        """Answer requests in their order."""
+        return [self._answer(request) for request in requests]
+
+    def publish(self, policy: str, version: int, weights: PolicyWeights) -> None:
+        """Make `policy@version` available in place of the version before."""
+        self._versions[policy] = version
+
+    def retire(self, policy: str) -> None:
+        """Forget a policy."""
+        self._versions.pop(policy, None)
+
+    def loaded(self) -> dict[str, int]:
+        """Published policies and their version."""
+        return dict(self._versions)
+
+    def close(self) -> None:
+        """Stop; requests still queued are answered with ServiceUnavailableError."""
+        with self._lock:
+            self._closed = True
+            self._queue.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            requests, deliver = item
+            deliver([self._answer(request) for request in requests])
+
+    def _answer(self, request: SampleRequest) -> Completion | SampleFailure:
+        if self._closed:
+            return _failure(request, _closing())
+        version = 0 if request.policy == BASE_POLICY else self._versions.get(request.policy)
+        if version is None or request.policy_version not in (version, None):
+            return _failure(
+                request,
+                PolicyVersionGoneError(
+                    f"policy {request.policy!r} at version {request.policy_version} is not loaded"
+                ),
+            )
+        room = min(request.max_tokens, self._context_length - len(request.prompt_ids))
+        if room < 1:
+            return _failure(request, PromptTooLongError("the prompt leaves no room for an answer"))
+        begin = time.perf_counter()
+        try:
+            scripted = list(self._script(request))
+        except TinkerGymError as error:
+            return _failure(request, error)
+        except Exception as error:
+            return _failure(
+                request, InternalServiceError(f"the script raised {type(error).__name__}: {error}")
+            )
+        finally:
+            self._busy_seconds += time.perf_counter() - begin
+        ids = scripted[:room]
+        stop = next((index for index, token in enumerate(ids) if token in request.stop_ids), None)
+        if stop is not None:
+            ids = ids[: stop + 1]
+        return Completion(
+            request_id=request.request_id,
+            token_ids=ids,
+            sampling_logprobs=[self._logprob] * len(ids),
+            finish_reason="length" if stop is None else "stop",
+            policy_version=version,
+        )
+
+
+def _failure(request: SampleRequest, error: TinkerGymError) -> SampleFailure:
+    return SampleFailure(request_id=request.request_id, error=ErrorView(**error.to_wire()))
+
+
+def _closing() -> ServiceUnavailableError:
+    return ServiceUnavailableError("the engine is closing", hint="repeat the request in a moment")

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from backend.rollout.models import (
+    load_renderer_bundle,
+    model_fingerprint,
+    read_model_facts,
+    resolve_model,
+)
+from tinkergym.errors import TemplateError, UnknownModelError
+
+TOKENIZER = {
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "</s>": 2}},
+    "added_tokens": [{"id": 3, "content": "<|im_end|>"}, {"id": 2, "content": "</s>"}],
+}
+TEMPLATE = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
+
+
+@pytest.fixture
+def directory(make_model, write_json, tmp_path):
+    """A model directory of its own that a test may change."""
+    for file in make_model("qwen3").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    write_json(tmp_path / "tokenizer.json", TOKENIZER)
+    write_json(
+        tmp_path / "tokenizer_config.json",
+        {"chat_template": TEMPLATE, "eos_token": {"content": "</s>", "lstrip": False}, "bos_token": "a"},
+    )
+    return tmp_path
+
+
+def test_a_model_is_found_by_offered_name_and_by_directory(directory):
+    assert resolve_model("mine", {"mine": str(directory)}) == directory
+    assert resolve_model(str(directory), {}) == directory
+
+
+@pytest.mark.parametrize("name", ["nanno", "../../etc", "no such thing", ""])
+def test_an_unknown_name_says_what_there_is(name, directory):
+    with pytest.raises(UnknownModelError, match="offered are: llama, nano") as caught:
+        resolve_model(name, {"nano": str(directory), "llama": "x/y"})
+    assert caught.value.field == "model"
+    assert ("did you mean 'nano'" in caught.value.hint) is (name == "nanno")
+
+
+def test_only_offered_models_are_taken_where_the_operator_wants_it_so(directory):
+    with pytest.raises(UnknownModelError, match="does not offer"):
+        resolve_model(str(directory), {}, allow_any=False)
+
+
+def test_a_hub_id_that_cannot_be_had_is_an_unknown_model(directory, monkeypatch):
+    import huggingface_hub
+
+    def offline(hub_id, **options):
+        raise huggingface_hub.errors.LocalEntryNotFoundError("offline")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
+    with pytest.raises(UnknownModelError, match="hub did not give 'some/model'"):
+        resolve_model("some/model", {})
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda hub_id, **options: str(directory))
+    assert resolve_model("some/model", {}) == directory
+
+
+def test_pickled_weights_do_not_count_as_a_model(directory):
+    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
+    with pytest.raises(UnknownModelError, match="pickle"):
+        resolve_model(str(directory), {})
+
+
+def test_facts_come_from_the_configuration_and_the_weights_headers(directory):
+    facts = read_model_facts(directory)
+    assert (facts.architecture, facts.context_length, facts.vocabulary_size) == ("Qwen3ForCausalLM", 256, 64)
+    from transformers import AutoModelForCausalLM
+
+    assert facts.parameters == AutoModelForCausalLM.from_pretrained(directory).num_parameters()
+
+
+@pytest.mark.parametrize(
+    ("config", "context"),
+    [
+        ({"n_positions": 77}, 77),
+        ({"text_config": {"max_position_embeddings": 88}}, 88),
+        ({"max_position_embeddings": 99, "rope_scaling": {"type": "yarn", "factor": 2}}, 99),
+        (
+            {
+                "max_position_embeddings": 99,
+                "rope_scaling": {"rope_type": "longrope", "original_max_position_embeddings": 11},
+            },
+            11,
+        ),
+    ],
+)
+def test_the_context_length_is_what_the_positions_allow(directory, write_json, config, context):
+    write_json(directory / "config.json", config)
+    assert read_model_facts(directory).context_length == context
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"max_position_embeddings": "many"}'])
+def test_a_broken_configuration_is_named(directory, content):
+    (directory / "config.json").write_text(content)
+    with pytest.raises(UnknownModelError, match=r"config"):
+        read_model_facts(directory)
+
+
+def test_a_broken_weights_file_is_named(directory):
+    (directory / "model.safetensors").write_bytes(b"\xff" * 40)
+    with pytest.raises(UnknownModelError, match="not a safetensors file"):
+        read_model_facts(directory)
+
+
+def test_the_bundle_holds_tokenizer_template_special_tokens_and_every_stop_id(directory, write_json):
+    write_json(directory / "generation_config.json", {"eos_token_id": [9, 2]})
+    bundle = load_renderer_bundle("mine", directory)
+    assert bundle.model == "mine"
+    assert bundle.tokenizer_json == (directory / "tokenizer.json").read_text()
+    assert bundle.chat_template == TEMPLATE
+    assert bundle.special_tokens == {"eos_token": "</s>", "bos_token": "a"}
+    # The eos tokens, and the token with which the template ends a turn.
+    assert bundle.stop_ids == [2, 3, 9]
+    assert bundle.context_length == 256
+
+
+def test_a_template_file_wins_and_changes_the_hash(directory):
+    before = load_renderer_bundle("mine", directory)
+    (directory / "chat_template.jinja").write_text("{{ messages }}")
+    after = load_renderer_bundle("mine", directory)
+    assert after.chat_template == "{{ messages }}"
+    assert after.sha256 != before.sha256
+
+
+def test_a_model_without_a_template_or_a_tokenizer_is_refused_with_a_hint(directory):
+    (directory / "tokenizer_config.json").unlink()
+    with pytest.raises(TemplateError, match=r"chat_template.jinja"):
+        load_renderer_bundle("mine", directory)
+    (directory / "tokenizer.json").unlink()
+    with pytest.raises(UnknownModelError, match=r"tokenizer.json"):
+        load_renderer_bundle("mine", directory)
+
+
+def test_the_fingerprint_follows_the_weights(directory, make_model):
+    before = model_fingerprint(directory)
+    assert before == model_fingerprint(make_model("qwen3"))
+    weights = directory / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x00")
+    assert model_fingerprint(directory) != before
+
+
+def test_models_are_described_without_torch():
+    code = "import sys, backend.rollout.models; print('torch' in sys.modules, 'transformers' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["False", "False"]
