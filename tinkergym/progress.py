@@ -43,7 +43,7 @@ class TrainingDisplay:
         self._job_id, self._spec = job_id, spec
         self._console = console or Console()
         self._live = (
-            Live(console=self._console, refresh_per_second=8, transient=False)
+            Live(console=self._console, refresh_per_second=4, transient=False)
             if self._console.is_terminal
             else None
         )
@@ -54,7 +54,7 @@ class TrainingDisplay:
         self._warnings: dict[str, int] = {}
 
     def __enter__(self) -> Self:
-        self._console.print(self._title(), highlight=False)
+        self._console.print(self._title(), highlight=False, soft_wrap=True)
         if self._live is not None:
             self._live.start()
             self._live.update(self._picture())

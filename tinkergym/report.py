@@ -36,12 +36,14 @@ def show(
     """
     console = console or Console()
     rewards = [event.body.reward_mean for event in job.events() if isinstance(event.body, StepEvent)]
-    console.print(f"\n[bold]Reward of the {len(rewards)} train steps[/]")
+    console.print(f"\n[bold]Reward of the {len(rewards)} train steps[/]", highlight=False)
     for line in curve(rewards):
         console.print(line, style="green", markup=False, highlight=False)
     if picture is not None:
-        console.print(save_curve(rewards, Path(picture), title=job.spec.environment.id), soft_wrap=True)
-    console.print(f"\n[bold]{len(after.trajectories)} held-out seeds, before and after[/]")
+        console.print(
+            save_curve(rewards, Path(picture), title=job.spec.environment.id), soft_wrap=True, highlight=False
+        )
+    console.print(f"\n[bold]{len(after.trajectories)} held-out seeds, before and after[/]", highlight=False)
     console.print(comparison(before, after))
     console.print("\n[bold]One game of the trained policy[/]")
     console.print(after.transcript(0), markup=False, highlight=False)

@@ -1,0 +1,37 @@
+"""Every example runs to its end against a service without a model; `service` tests run them for real."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from tinkergym.testing.scripted_service import ScriptedService
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PACKS = ["board/TicTacToeVs-v0", "board/GomokuVs-v0", "math/Arithmetic-v0"]
+
+
+@pytest.fixture
+def service(monkeypatch, tmp_path):
+    with ScriptedService(lambda prompt: "5", environments=PACKS) as service:
+        monkeypatch.setenv("TINKERGYM_URL", service.url)
+        monkeypatch.setenv("TINKERGYM_API_KEY", service.api_key)
+        monkeypatch.chdir(tmp_path)
+        yield service
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.py")))
+def test_the_example_runs_and_trains_one_job(service, capsys, name):
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    view = service.jobs.newest_first()[0]
+    assert (view.state, view.step) == ("completed", view.spec.steps)
+    assert view.job_id in capsys.readouterr().out
+
+
+def test_the_first_example_is_short_enough_to_copy():
+    code = [
+        line
+        for line in (EXAMPLES / "tictactoe.py").read_text().splitlines()
+        if line and not line.startswith(('"""', "#"))
+    ]
+    assert len(code) <= 25

@@ -1,0 +1,210 @@
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import tinkergym as tg
+from tinkergym.cli.main import app
+from tinkergym.wire import CheckpointView, ErrorView, JobState
+
+BOARD = "board/TicTacToeVs-v0"
+
+
+@pytest.fixture
+def service(start_service):
+    return start_service(lambda prompt: "b2", environments=[BOARD])
+
+
+@pytest.fixture
+def run(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: str, typed: str = ""):
+        return CliRunner().invoke(app, list(arguments), input=typed)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "command",
+    [[], *[[name] for name in ("serve", "train", "jobs", "play", "envs", "keys")], ["jobs", "attach"]],
+)
+def test_every_command_explains_itself(run, command):
+    result = run(*command, "--help")
+    assert result.exit_code == 0
+    # An explanation in words, not just a list of options.
+    assert re.search(r"[A-Z][a-z]+ [^\n]{15,}\.", result.output)
+
+
+def test_training_prints_each_step_as_a_line_and_where_to_go_from_there(run, service):
+    result = run("train", BOARD, "--steps", "3")
+    assert result.exit_code == 0
+    assert "step 3/3  reward" in result.output
+    assert "tinkergym play board/TicTacToeVs-v0 --policy job-1" in result.output
+
+
+def test_options_and_settings_reach_the_job(run, service):
+    arguments = [
+        "--steps",
+        "1",
+        "--group-size",
+        "4",
+        "--groups",
+        "3",
+        "--rank",
+        "2",
+        "--learning-rate",
+        "0.01",
+        "--env-set",
+        "size=5",
+    ]
+    result = run("train", BOARD, *arguments, "--set", "sampling.temperature=0.5", "--set", "seed=7")
+    assert result.exit_code == 0
+    spec = service.jobs.newest_first()[0].spec
+    assert (spec.algorithm.group_size, spec.algorithm.groups_per_step) == (4, 3)
+    assert (spec.adapter.rank, spec.algorithm.learning_rate, spec.seed) == (2, 0.01, 7)
+    assert (spec.sampling.temperature, spec.environment.kwargs) == (0.5, {"size": 5})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--steps", "0"], "error: steps: must be greater than or equal to 1, not 0"),
+        (["--steps", "1", "--set", "sede=3"], "error: sede: unknown setting\n  did you mean seed?"),
+        (["--steps", "1", "--group-size", "1"], "error: algorithm.group_size: must be at least 2"),
+        (["--steps", "1", "--set", "seed"], "error: --set: 'seed' is no setting"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence_and_exit_code_2(run, service, arguments, message):
+    result = run("train", BOARD, *arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+    assert "Traceback" not in result.output
+
+
+def test_an_unknown_environment_is_refused(run, service):
+    result = run("train", "board/Checkers-v0", "--steps", "1")
+    assert result.exit_code == 2
+    assert "error: environment.id: no pack registers" in result.output
+
+
+def test_a_module_that_is_not_there_is_refused(run, service):
+    result = run("train", "nowhere:Env", "--steps", "1")
+    assert result.exit_code == 2
+    assert "module:ClassName" in result.output
+
+
+def test_without_a_service_the_command_says_how_to_start_one(run, monkeypatch, tmp_path):
+    monkeypatch.delenv("TINKERGYM_URL", raising=False)
+    monkeypatch.setenv("TINKERGYM_HOME", str(tmp_path))
+    result = run("jobs")
+    assert result.exit_code == 1
+    assert "tinkergym serve" in result.output
+
+
+def test_a_job_that_failed_ends_the_command_with_its_reason(run, service):
+    run("train", BOARD, "--steps", "1", "--rollout", "client", "--detach")
+    service.jobs.end(
+        "job-1", JobState.FAILED, error=ErrorView(type="X", message="it fell over", hint="mend it")
+    )
+    result = run("jobs", "attach", "job-1")
+    assert result.exit_code == 1
+    assert "it fell over\n  mend it" in result.output
+
+
+def test_jobs_are_listed_shown_and_cancelled(run, service):
+    assert "no jobs yet" in run("jobs").output
+    run("train", BOARD, "--steps", "9", "--rollout", "client", "--detach")
+    assert re.search(r"job-1 +running +0/9 +board/TicTacToeVs-v0 +nano", run("jobs").output)
+    assert '"group_size": 8' in run("jobs", "show", "job-1").output
+    assert "has ended (cancelled)" in run("jobs", "cancel", "job-1").output
+    missing = run("jobs", "show", "job-9")
+    assert (missing.exit_code, "no job is called 'job-9'" in missing.output) == (2, True)
+
+
+def test_checkpoints_are_listed(run, service):
+    run("train", BOARD, "--steps", "1")
+    assert "no checkpoints yet" in run("jobs", "checkpoints", "job-1").output
+    view = CheckpointView(step=1, policy_version=1, path="/there", sha256="0" * 64, files={"a": 2**20})
+    service.jobs.get("job-1").checkpoints.append(view)
+    assert "step 1  1.0 MiB  /there" in run("jobs", "checkpoints", "job-1").output
+
+
+def test_a_detached_client_job_is_played_by_attach(run, service):
+    small = ["--group-size", "2", "--groups", "1"]
+    result = run("train", BOARD, "--steps", "2", "--rollout", "client", "--detach", *small)
+    assert "tinkergym jobs attach job-1" in result.output
+    service.jobs.take_back("job-1")
+    assert "step 2/2" in run("jobs", "attach", "job-1").output
+
+
+def test_installed_packs_are_listed(run):
+    assert re.search(rf"{BOARD} +tinkergym-board", run("envs").output)
+
+
+def test_a_person_can_sit_where_the_policy_sits(run):
+    result = run("play", BOARD, "--seed", "1", typed="zz\n")
+    assert "You are " in result.output
+    assert "Illegal move" in result.output
+    assert "return -1 (the task ended)" in result.output
+
+
+def test_an_environment_that_nobody_registers_gets_close_matches(run):
+    result = run("play", "board/TicTacToVs-v0")
+    assert result.exit_code == 2
+    assert f"did you mean {BOARD}" in result.output
+
+
+def test_a_policy_can_be_watched(run, service):
+    run("train", BOARD, "--steps", "1")
+    result = run("play", BOARD, "--policy", "job-1", "--watch", "--episodes", "2")
+    assert result.exit_code == 0
+    assert "policy\nb2" in result.output
+    assert "2 episodes, mean return" in result.output
+
+
+def test_a_person_plays_against_a_policy_where_the_opponent_can_be_replaced(run, service):
+    run("train", BOARD, "--steps", "1")
+    result = run("play", BOARD, "--policy", "job-1", typed="a1\na2\na3\n")
+    # The policy always answers b2; its second b2 is illegal, so it loses at once.
+    assert "your move" in result.output
+    assert "return -1" in result.output
+
+
+def test_leaving_a_game_is_no_error(run):
+    result = run("play", BOARD, typed="")
+    assert result.exit_code == 0
+    assert "left the game" in result.output
+
+
+def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(service, tmp_path):
+    (tmp_path / "endless.py").write_text(
+        "import tinkergym as tg\n"
+        "class Env(tg.SingleTurnEnv):\n"
+        "    def ask(self, options): return 'b2?'\n"
+        "    def score(self, answer): return float(answer == 'b2')\n"
+    )
+    command = [sys.executable, "-m", "tinkergym.cli.main", "train", "endless:Env", "--steps", "100000"]
+    process = subprocess.Popen(
+        [*command, "--group-size", "2", "--groups", "1"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("step 1/"):
+            break
+    process.send_signal(signal.SIGINT)
+    rest = process.stdout.read()
+    assert process.wait() == 130
+    assert "tinkergym jobs attach job-1" in rest
+    assert "tinkergym jobs cancel job-1" in rest
+    assert "Traceback" not in rest
+    assert not service.jobs.get("job-1").view.state.final
+    tg.Client().job("job-1").cancel()

@@ -1,0 +1,53 @@
+import io
+
+import pytest
+from rich.console import Console
+
+import tinkergym as tg
+from tinkergym import report
+
+
+@pytest.fixture
+def job(start_service):
+    start_service(lambda prompt: "1" if "even" in prompt else "0")
+    job = tg.Client().train(EvenOrOdd, steps=3, algorithm=tg.GRPO(group_size=2, groups_per_step=1))
+    job.wait()
+    return job
+
+
+class EvenOrOdd(tg.SingleTurnEnv):
+    def ask(self, options):
+        return str(self.np_random.choice(["even", "odd"]))
+
+    def score(self, answer):
+        return float(answer == "1")
+
+
+def test_the_result_shows_intervals_a_game_the_curve_and_how_to_play_on(job, tmp_path):
+    before = job.policy(version=0).evaluate(EvenOrOdd, episodes=20)
+    output = io.StringIO()
+    picture = tmp_path / "runs" / "curve.png"
+    report.show(job, before, before, picture=picture, console=Console(file=output, width=100))
+    text = output.getvalue()
+    for part in (
+        "Reward of the 3 train steps",
+        "win",
+        "draw",
+        "loss",
+        "mean return",
+        "environment:",
+        "policy:",
+    ):
+        assert part in text
+    assert f"tinkergym play local/EvenOrOdd-v0 --policy {job.id}" in text
+    assert picture.read_bytes().startswith(b"\x89PNG") or "matplotlib is not installed" in text
+
+
+def test_the_curve_has_its_highest_value_on_top():
+    lines = report.curve([0.0, 1.0], rows=2, columns=10)
+    assert lines[0] == "  +1.00 ┤ █"
+    assert lines[1].endswith("▁█")
+
+
+def test_a_curve_of_nothing_says_so():
+    assert report.curve([]) == ["no train steps"]
