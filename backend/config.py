@@ -47,6 +47,10 @@ class GatewayLimits(Settings):
     """For an installed environment to be made and reset when a job is submitted."""
     job_checks_at_once: int = Field(2, ge=1)
     """Each is a process of its own."""
+    job_bytes: int = Field(256 * 1024, ge=1024)
+    """Largest job description; it is stored, listed and handed on many times."""
+    episodes_per_step: int = Field(16_384, ge=1)
+    """Most episodes that a job may ask for in one train step: they are all in memory at once."""
 
 
 def _home() -> Path:

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from anyio import CapacityLimiter
 from fastapi import FastAPI
 
 from backend.gateway import answers, routes_events, routes_jobs, routes_rollout, routes_service
 from backend.gateway.guards import BodyGuard
 from backend.gateway.parts import GatewayParts
 
+_JOB_CHECK_THREADS = 8
+"""Submissions that are checked, or wait for their check, at the same time; further ones queue."""
+
 
 def create_app(parts: GatewayParts) -> FastAPI:
     """Build the application over `parts`, which it closes when it shuts down."""
 
     @asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.job_check_threads = CapacityLimiter(_JOB_CHECK_THREADS)
         yield
         await parts.tail.close()
         await parts.proxy.close()

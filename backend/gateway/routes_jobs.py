@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import FileResponse
+from starlette.concurrency import run_in_threadpool
 
+from backend.config import GatewayLimits
 from backend.gateway.bodies import JsonObject, Tenant, describes
 from backend.gateway.parts import parts_of
-from tinkergym.errors import NotFoundError
+from tinkergym.errors import InvalidRequestError, NotFoundError, PayloadTooLargeError
 from tinkergym.spec_errors import parse_spec
 from tinkergym.wire import CheckpointView, JobSpec, JobView, WireModel
 
@@ -30,16 +33,21 @@ class CheckpointList(WireModel):
 
 
 @router.post("", status_code=201, openapi_extra=describes(JobSpec))
-def create_job(
+async def create_job(
     request: Request,
     tenant: Tenant,
     settings: JsonObject,
     idempotency_key: Annotated[str, Header(max_length=200)] = "",
 ) -> JobView:
     """Check a job in every way that needs no training, and queue it."""
+    parts = parts_of(request)
     spec = parse_spec(settings)
-    packs = parts_of(request).job_check.check(spec)
-    return tenant.create_job(spec, packs, idempotency_key)
+    _check_size(spec, parts.config.limits)
+    # Threads of its own: a check takes seconds, and many of them must not keep all other routes waiting.
+    packs = await to_thread.run_sync(
+        parts.job_check.check, spec, limiter=request.app.state.job_check_threads, abandon_on_cancel=True
+    )
+    return await run_in_threadpool(tenant.create_job, spec, packs, idempotency_key)
 
 
 @router.get("")
@@ -79,3 +87,19 @@ def download_file(tenant: Tenant, job_id: str, step: int, name: str) -> FileResp
         f"job {job_id!r} has no file {name!r} at step {step}",
         hint="older checkpoints are removed; list those that are there",
     )
+
+
+def _check_size(spec: JobSpec, limits: GatewayLimits) -> None:
+    """Refuse what would take memory or time from other tenants."""
+    if len(spec.model_dump_json()) > limits.job_bytes:
+        raise PayloadTooLargeError(
+            f"the job's description is over {limits.job_bytes} bytes",
+            hint="name a data set in environment.kwargs instead of passing it",
+        )
+    if spec.episodes_per_step > limits.episodes_per_step:
+        raise InvalidRequestError(
+            f"group_size * groups_per_step is {spec.episodes_per_step} episodes per step, over the service's "
+            f"limit of {limits.episodes_per_step}",
+            hint="ask for fewer, or let the operator raise limits.episodes_per_step",
+            field="algorithm.groups_per_step",
+        )

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import StreamingResponse
+from pydantic_core import from_json
 from starlette.concurrency import run_in_threadpool
 
 from backend.gateway.bodies import JsonObject, Tenant, body_of, describes
 from backend.gateway.parts import GatewayParts, parts_of
 from backend.gateway.pool_choice import pool_of_job, pools_of_policies
+from backend.gateway.pool_proxy import PoolProxy
 from backend.store.store import PoolRecord, TenantStore
 from tinkergym.errors import ConflictError, InvalidRequestError, ServiceUnavailableError
 from tinkergym.wire import (
@@ -35,6 +37,9 @@ router = APIRouter(prefix="/v1")
 _PAUSE_SECONDS = 0.5
 """A worker whose job has no pool yet asks again after this."""
 
+_SHORT_WAIT_SECONDS = 1.0
+_LONGEST_EMPTY_ANSWER = 4096
+
 
 @router.post(
     "/jobs/{job_id}/episodes/lease", openapi_extra=describes(LeaseRequest), response_model=LeaseReply
@@ -51,8 +56,7 @@ async def lease_episodes(
     if job.state.final:
         return LeaseReply(episodes=[], lost=wanted.renew, job_state=job.state)
     if pool is not None:
-        body = wanted.model_dump_json().encode()
-        return _json(await parts.proxy.call(pool, "/episodes/lease", body, {"job_id": job_id}))
+        return _json(await _lease_from(parts.proxy, pool, job_id, wanted, request.is_disconnected))
     # Nobody runs the job now. Whoever plays goes on playing: the results will be wanted.
     await asyncio.sleep(min(_PAUSE_SECONDS, wanted.wait_seconds))
     return LeaseReply(episodes=[], job_state=job.state)
@@ -119,6 +123,38 @@ def _job_of_clients(
             f"the episodes of job {job_id} are played by the service", hint="submit it with rollout='client'"
         )
     return job, pool_of_job(parts, tenant, job)
+
+
+async def _lease_from(
+    proxy: PoolProxy,
+    pool: PoolRecord,
+    job_id: str,
+    wanted: LeaseRequest,
+    gone: Callable[[], Awaitable[bool]],
+) -> bytes:
+    """Ask the pool again and again in short waits, while the client is there.
+
+    A long wait at the pool would outlive a client that died, and then take the next episodes to nobody.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wanted.wait_seconds
+    while True:
+        left = deadline - loop.time()
+        asked = wanted.model_copy(update={"wait_seconds": max(0.0, min(left, _SHORT_WAIT_SECONDS))})
+        began = loop.time()
+        answer = await proxy.call(
+            pool, "/episodes/lease", asked.model_dump_json().encode(), {"job_id": job_id}
+        )
+        came_early = loop.time() - began < asked.wait_seconds / 2  # there was something to say
+        if left <= _SHORT_WAIT_SECONDS or came_early or not _is_empty(answer) or await gone():
+            return answer
+
+
+def _is_empty(answer: bytes) -> bool:
+    if len(answer) > _LONGEST_EMPTY_ANSWER:
+        return False
+    reply = from_json(answer)
+    return not reply.get("episodes") and not reply.get("lost")
 
 
 def _episode_ids(handed_in: dict[str, Any]) -> list[str]:

@@ -68,6 +68,11 @@ class ScriptedPool:
     asked: list = field(default_factory=list)
     gate: threading.Event = field(default_factory=threading.Event)
     """The second half of a sample answer waits for it."""
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def wait_until_asked(self, times: int) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.asked) >= times, timeout=20)
 
     def app(self):
         async def sample(request: Request):
@@ -89,6 +94,8 @@ class ScriptedPool:
             body = await self._take(request)
             if body is None:
                 return self._refused()
+            if not body["renew"]:
+                await asyncio.sleep(body["wait_seconds"])
             return JSONResponse({"episodes": [], "lost": body["renew"], "job_state": "running"})
 
         async def submit(request: Request):
@@ -109,7 +116,9 @@ class ScriptedPool:
         if request.headers.get("authorization") != f"Bearer {self.token}":
             return None
         body = json.loads(await request.body())
-        self.asked.append((request.url.path, dict(request.query_params), body))
+        with self.changed:
+            self.asked.append((request.url.path, dict(request.query_params), body))
+            self.changed.notify_all()
         return body
 
     def _refused(self):
@@ -160,7 +169,7 @@ class Gateway:
 
 @pytest.fixture(scope="session")
 def running_gateway(tmp_path_factory):
-    limits = GatewayLimits(body_bytes=200_000, request_seconds=0.5)
+    limits = GatewayLimits(body_bytes=200_000, request_seconds=0.5, job_bytes=100_000)
     data_dir = tmp_path_factory.mktemp("gateway")
     config = ServiceConfig(data_dir=data_dir, limits=limits, lease_seconds=30)
     store = Store.open(config.store_url)

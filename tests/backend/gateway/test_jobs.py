@@ -84,6 +84,19 @@ def test_what_the_job_check_finds_reaches_the_user(gateway, client, spec):
     assert client.get("/v1/jobs").json() == {"jobs": []}
 
 
+@pytest.mark.parametrize(
+    ("change", "status", "text"),
+    [
+        ({"algorithm": {"group_size": 10**12}}, 422, "limits.episodes_per_step"),
+        ({"environment": {"id": "a", "kwargs": {"data": "x" * 150_000}}}, 413, "name a data set"),
+    ],
+)
+def test_a_job_that_would_crowd_out_others_is_refused(client, spec, change, status, text):
+    response = client.post("/v1/jobs", json={**spec, **change})
+    assert response.status_code == status
+    assert text in error_of(response)["hint"]
+
+
 def test_an_unexpected_failure_tells_the_client_nothing_of_the_inside(gateway, client, spec):
     gateway.check.refusal = RuntimeError("secret of another tenant")
     response = client.post("/v1/jobs", json=spec)

@@ -156,3 +156,27 @@ def test_two_requests_with_one_id_are_refused(client, start_pool):
     start_pool()
     response = client.post("/v1/sample", json={"requests": [request_for("nano"), request_for("nano")]})
     assert (response.status_code, error_of(response)["field"]) == (422, "requests.request_id")
+
+
+def test_a_long_wait_is_made_of_short_ones_so_that_a_dead_client_takes_no_episodes(
+    gateway, client, running_job, start_pool
+):
+    pool = start_pool("pool-1")
+    body = json.dumps({**LEASE, "renew": [], "wait_seconds": 60}).encode()
+    head = (
+        f"POST /v1/jobs/{running_job}/episodes/lease HTTP/1.1\r\nHost: x\r\n"
+        f"Authorization: Bearer {gateway.keys['ada']}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    with gateway.connect() as connection:
+        connection.sendall(head.encode() + body)
+        pool.wait_until_asked(2)
+    assert all(request["wait_seconds"] <= 1 for _, _, request in pool.asked)
+
+
+def test_a_wait_ends_when_its_time_is_over(client, running_job, start_pool):
+    pool = start_pool("pool-1")
+    reply = client.post(
+        f"/v1/jobs/{running_job}/episodes/lease", json={**LEASE, "renew": [], "wait_seconds": 1.2}
+    )
+    assert reply.json()["episodes"] == []
+    assert sum(request["wait_seconds"] for _, _, request in pool.asked) <= 1.2
