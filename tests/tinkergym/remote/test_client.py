@@ -182,6 +182,7 @@ def test_a_cancelled_job_ends_and_says_so(start_service):
 
 def test_a_job_can_be_taken_up_again_with_its_environment(service, client):
     left = client.train(Echo, steps=10_000, algorithm=SMALL)
+    next(event for event in left.events() if isinstance(event.body, StepEvent))
     left.close()
     service.jobs.take_back(left.id)
     done = service.jobs.get(left.id).view.step

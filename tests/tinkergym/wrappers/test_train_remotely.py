@@ -87,9 +87,10 @@ def test_the_episodes_of_a_group_start_equal(service):
 
 
 def test_a_seed_of_the_scripts_own_is_refused_unless_the_batch_is_the_baseline(service):
-    with train() as env, pytest.raises(InvalidRequestError, match=r"start equal .*baseline='batch'"):
+    env = train()
+    with pytest.raises(InvalidRequestError, match=r"start equal .*baseline='batch'"):
         env.reset(seed=7)
-        env.job.cancel()
+    env.job.cancel()
     env = train(algorithm=tg.GRPO(group_size=1, groups_per_step=2, baseline="batch"))
     same = Dice().reset(seed=7)[0]
     assert env.reset(seed=7)[0] == same
