@@ -31,13 +31,13 @@ def create(
     config: Config = None,
 ) -> None:
     """Make a key and print it: the only time that it can be read."""
-    _run(["create", name, "--tenant", tenant], data_dir, config)
+    _run(["create", tenant, "--name", name], data_dir, config)
 
 
 @app.command("list")
 def list_keys(tenant: Tenant = "local", data_dir: DataDir = None, config: Config = None) -> None:
     """List a tenant's keys, without the keys themselves."""
-    _run(["list", "--tenant", tenant], data_dir, config)
+    _run(["list", tenant], data_dir, config)
 
 
 @app.command()
@@ -53,4 +53,4 @@ def revoke(
 def _run(command: list[str], data_dir: Path | None, config: Path | None) -> None:
     where = [*(["--config", str(config)] if config else [])]
     where += [*(["--set", f"data_dir={data_dir}"] if data_dir else [])]
-    run_service_program("backend.keys_command", [*command, *where])
+    run_service_program("backend.keys", [*where, *command])

@@ -48,21 +48,9 @@ def test_training_prints_each_step_as_a_line_and_where_to_go_from_there(run, ser
 
 
 def test_options_and_settings_reach_the_job(run, service):
-    arguments = [
-        "--steps",
-        "1",
-        "--group-size",
-        "4",
-        "--groups",
-        "3",
-        "--rank",
-        "2",
-        "--learning-rate",
-        "0.01",
-        "--env-set",
-        "size=5",
-    ]
-    result = run("train", BOARD, *arguments, "--set", "sampling.temperature=0.5", "--set", "seed=7")
+    algorithm = ["--group-size", "4", "--groups", "3", "--learning-rate", "0.01"]
+    others = ["--rank", "2", "--env-set", "size=5", "--set", "sampling.temperature=0.5", "--set", "seed=7"]
+    result = run("train", BOARD, "--steps", "1", *algorithm, *others)
     assert result.exit_code == 0
     spec = service.jobs.newest_first()[0].spec
     assert (spec.algorithm.group_size, spec.algorithm.groups_per_step) == (4, 3)
