@@ -13,6 +13,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 
 from backend import processes
@@ -55,10 +56,11 @@ def serve(
     """
     with EndSignals() as signals, data_folder.claimed(config), listening(config) as listener:
         url = url_of(config.host, listener)
-        with_key = _introduce(config, url)
+        key_file = _introduce(config, url)
         prefix = hashlib.sha256(os.fsencode(config.data_dir)).hexdigest()[:16] + ":"
         # Of a predecessor that was killed together with its guardian.
         processes.kill_marked(prefix)
+        _forget(config, "scheduler")
         mark = prefix + secrets.token_hex(8)
         with guarded(mark):
             parts = {
@@ -74,24 +76,26 @@ def serve(
                 ),
             }
             try:
-                return _watch(parts, config.environment(), signals, Greeting(url, with_key, say), say)
+                return _watch(config, parts, signals, Greeting(url, key_file, say), say)
             finally:
                 _stop(list(parts.values()), mark, signals)
 
 
 def _watch(
+    config: ServiceConfig,
     parts: Mapping[str, Part],
-    environment: Mapping[str, str],
     signals: EndSignals,
     greeting: Greeting,
     say: Callable[[str], None],
 ) -> int:
+    environment = config.environment()
     while not signals.came:
         now = time.monotonic()
         for part in parts.values():
             ended = part.ended(now)
             if ended is not None:
                 say(f"the {part.name} ended ({ended}); it starts again. Its log: {part.log}")
+                _forget(config, part.name)
             if part.due(now):
                 part.start(now, environment)
         gateway = parts["gateway"]
@@ -109,7 +113,10 @@ def _stop(parts: Sequence[Part], mark: str, signals: EndSignals) -> None:
     deadline = time.monotonic() + _STOP_SECONDS
     for part in parts:
         part.terminate()
-    while any(part.running for part in parts) and time.monotonic() < deadline and signals.count == before:
+    # A list, so that every part is looked at: what ended is to be taken note of at once.
+    while (
+        [part for part in parts if part.running] and time.monotonic() < deadline and signals.count == before
+    ):
         time.sleep(_LOOK_SECONDS / 2)
     processes.kill_marked(mark)
     for part in parts:
@@ -118,15 +125,18 @@ def _stop(parts: Sequence[Part], mark: str, signals: EndSignals) -> None:
 
 def _introduce(config: ServiceConfig, url: str) -> Path:
     """Create the local tenant and its key at the first start; write down where the service is."""
-    store = Store.open(config.store_url)
-    try:
+    with closing(Store.open(config.store_url)) as store:
         key = data_folder.read_local_key(config)
         if store.keys.tenant_of(key) != LOCAL_TENANT:
             key = store.keys.create(LOCAL_TENANT, "local.json")
         data_folder.write_local_file(config, url, key)
-    finally:
-        store.close()
     return config.local_file
+
+
+def _forget(config: ServiceConfig, part: str) -> None:
+    """Let /v1/health know at once that a part is gone. A database that is broken says so elsewhere."""
+    with suppress(TinkerGymError), closing(Store.open(config.store_url)) as store:
+        store.service().forget_part(part)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

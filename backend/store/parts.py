@@ -77,6 +77,11 @@ class PartStore:
                 .on_conflict_do_update(index_elements=["name"], set_={"seen_at": now})
             )
 
+    def forget_part(self, name: str) -> None:
+        """Say that a part is gone, without waiting for its silence to be noticed."""
+        with self._db.write() as connection:
+            connection.execute(delete(parts).where(parts.c.name == name))
+
     def parts(self, now: float) -> dict[str, float]:
         """Return for every part that ever lived the seconds since it last said so."""
         with self._db.read() as connection:

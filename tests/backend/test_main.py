@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import httpx
@@ -16,6 +17,7 @@ import psutil
 import pytest
 
 from backend.main import main
+from backend.store.store import Store
 
 pytestmark = pytest.mark.service
 
@@ -172,13 +174,18 @@ def test_a_scheduler_that_cannot_stay_is_started_again_and_leaves_nothing_betwee
     assert not any(psutil.pid_exists(pid) for pid in first)
 
 
-def test_a_restarted_service_keeps_its_key_and_its_jobs(serving):
+def test_a_restarted_service_keeps_its_key_and_its_jobs_and_waits_for_its_new_scheduler(serving):
     served = serving()
+    store = Store.open(f"sqlite:///{served.data_dir / 'tinkergym.sqlite3'}")
+    store.service().touch_part("scheduler", now=time.time())
+    store.close()
+    assert "scheduler" not in served.get("/v1/health").json()["waiting_for"]
     served.process.send_signal(signal.SIGTERM)
     served.process.wait(timeout=20)
     again = serving()
     assert again.local["api_key"] == served.local["api_key"]
     assert again.get("/v1/jobs").status_code == 200
+    assert "scheduler" in again.get("/v1/health").json()["waiting_for"]
 
 
 def refusal(capfd, *settings):

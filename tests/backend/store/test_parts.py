@@ -35,3 +35,5 @@ def test_a_part_is_as_old_as_its_last_sign_of_life(store):
     service.touch_part("scheduler", now=100)
     service.touch_part("scheduler", now=104)
     assert service.parts(now=105) == {"scheduler": 1}
+    service.forget_part("scheduler")
+    assert service.parts(now=105) == {}
