@@ -231,7 +231,7 @@ def packed_attention(  # noqa: PLR0917 - the order that transformers calls its a
     )
     output = query.new_empty(packed.tokens, query.shape[1], value.shape[-1])
     for bucket in packed.buckets:
-        if bucket.width == 1 and query.device.type == "cpu":
+        if bucket.width == 1:
             _attend_single(bucket, call, output)
         else:
             _attend_several(bucket, call, output)
@@ -239,8 +239,9 @@ def packed_attention(  # noqa: PLR0917 - the order that transformers calls its a
 
 
 def _attend_single(bucket: Bucket, call: _Call, output: Tensor) -> None:
-    # One new token per sequence. Two batched products and a softmax: on a CPU twice as fast as
-    # scaled_dot_product_attention, whose blocks are made for many queries.
+    # One new token per sequence: two batched products and a softmax. On a CPU faster than
+    # scaled_dot_product_attention, whose blocks are made for many queries, and heads that share their keys
+    # read them once, on any device.
     where = bucket.run if bucket.run is not None else bucket.padded
     keys, values, seats = _read(bucket, call)
     asked = _seated(call.query[0][:, where].transpose(0, 1), keys.shape[0], seats)  # [block, heads, dim]
@@ -249,36 +250,35 @@ def _attend_single(bucket: Bucket, call: _Call, output: Tensor) -> None:
     grouped = asked.reshape(block * kv_heads, heads // kv_heads, dim)
     scores = torch.bmm(grouped, keys.reshape(block * kv_heads, reach, dim).transpose(1, 2))
     scores = scores.view(block, heads, reach).mul_(call.scale).add_(bucket.mask(call.window, asked.dtype))
-    weights = torch.softmax(scores, dim=-1).view(block * kv_heads, heads // kv_heads, reach)
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(asked.dtype)
+    weights = weights.view(block * kv_heads, heads // kv_heads, reach)
     mixed = torch.bmm(weights, values.reshape(block * kv_heads, reach, -1)).view(block, heads, -1)
     output[where] = mixed if seats is None else mixed[seats]
 
 
 def _attend_several(bucket: Bucket, call: _Call, output: Tensor) -> None:
     asked = _padded(bucket, call.query)
-    shared_heads = call.query.shape[1] != call.key.shape[1]
+    mask = seats = None
     if bucket.fresh and not call.window:
-        mixed = functional.scaled_dot_product_attention(
-            asked,
-            _padded(bucket, call.key),
-            _padded(bucket, call.value),
-            is_causal=True,
-            scale=call.scale,
-            enable_gqa=shared_heads,
-        )
+        keys, values = _padded(bucket, call.key), _padded(bucket, call.value)
     else:
         keys, values, seats = _read(bucket, call)
-        mixed = functional.scaled_dot_product_attention(
-            _seated(asked, keys.shape[0], seats),
-            keys,
-            values,
-            attn_mask=bucket.mask(call.window, asked.dtype)[:, None],
-            scale=call.scale,
-            enable_gqa=shared_heads,
-        )
-        if seats is not None:
-            mixed = mixed[seats]
-    flat = mixed.transpose(1, 2).reshape(-1, *output.shape[1:])
+        asked = _seated(asked, keys.shape[0], seats)
+        mask = bucket.mask(call.window, asked.dtype)[:, None]
+    sharing = asked.shape[1] // keys.shape[1]
+    if sharing > 1 and keys.device.type != "cpu":
+        # Given a mask, only the CPU's fused kernel takes fewer key heads than query heads.
+        keys, values = keys.repeat_interleave(sharing, dim=1), values.repeat_interleave(sharing, dim=1)
+    mixed = functional.scaled_dot_product_attention(
+        asked,
+        keys,
+        values,
+        attn_mask=mask,
+        is_causal=mask is None,
+        scale=call.scale,
+        enable_gqa=asked.shape[1] != keys.shape[1],
+    )
+    flat = (mixed if seats is None else mixed[seats]).transpose(1, 2).reshape(-1, *output.shape[1:])
     if bucket.run is not None:
         output[bucket.run] = flat
     else:

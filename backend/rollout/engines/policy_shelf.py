@@ -133,14 +133,13 @@ class PolicyShelf:
                 policy.table = self.base.table
         else:
             policy.table = self._full_table(weights)
-        self.retire(name)
+        old = self._policies.get(name)
         self._policies[name] = policy
+        _drop(old)
 
     def retire(self, name: str) -> None:
         """Forget a policy."""
-        old = self._policies.pop(name, None)
-        if old is not None:
-            old.live = False
+        _drop(self._policies.pop(name, None))
 
     def bind(self, segments: Sequence[AdapterSegment]) -> None:
         """Set the model up for a batch; the segments' policies must be compatible (see `batches`)."""
@@ -236,6 +235,13 @@ class PolicyShelf:
     def _named_base(self) -> list[tuple[str, Tensor]]:
         assert self.base.table is not None
         return list(zip(self._names, self.base.table, strict=True))
+
+
+def _drop(policy: LoadedPolicy | None) -> None:
+    if policy is not None:
+        policy.live = False
+        # Slots may remember the policy for long; its weights shall not stay with it.
+        policy.table, policy.factors = None, {}
 
 
 def _require_finite(weights: PolicyWeights) -> None:

@@ -43,10 +43,13 @@ class SamplingEngine(Protocol):
         """
         ...
 
-    def publish(self, policy: str, version: int, weights: PolicyWeights) -> None:
+    def publish(self, policy: str, version: int, weights: PolicyWeights) -> str:
         """Make `policy@version` available and drop the policy's older versions with all their caches.
 
         Requests in flight for an older version are answered with PolicyVersionGoneError.
+
+        Returns:
+            The SHA-256 of the weights as they arrived here, see `weights_sha256`; the publisher compares.
         """
         ...
 

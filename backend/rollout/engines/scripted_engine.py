@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from backend.rollout.engines.protocol import BASE_POLICY, Deliver
-from backend.weights import PolicyWeights
+from backend.weights import PolicyWeights, weights_sha256
 from tinkergym.errors import (
     InternalServiceError,
     PolicyVersionGoneError,
@@ -70,9 +70,10 @@ class ScriptedEngine:
         """Answer requests in their order."""
         return [self._answer(request) for request in requests]
 
-    def publish(self, policy: str, version: int, weights: PolicyWeights) -> None:
-        """Make `policy@version` available in place of the version before."""
+    def publish(self, policy: str, version: int, weights: PolicyWeights) -> str:
+        """Make `policy@version` available in place of the version before; return the weights' SHA-256."""
         self._versions[policy] = version
+        return weights_sha256(weights)
 
     def retire(self, policy: str) -> None:
         """Forget a policy."""

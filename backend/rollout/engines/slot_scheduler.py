@@ -109,13 +109,15 @@ def version_gone(request: SampleRequest) -> PolicyVersionGoneError:
 class SlotScheduler:
     """Rows waiting for a slot, rows in slots, and the forward that moves them on."""
 
-    def __init__(self, model: PackedModel, limits: SlotLimits, *, iteration_tokens: int) -> None:
+    def __init__(
+        self, model: PackedModel, limits: SlotLimits, counters: Counters, *, iteration_tokens: int
+    ) -> None:
         self._model = model
         self._iteration_tokens = iteration_tokens
         self.table = SlotTable(
             limits, bytes_per_token=model.bytes_per_token, device=model.device, dtype=model.dtype
         )
-        self.counters = Counters()
+        self._counters = counters
         self._waiting: deque[Row] = deque()
         self._active: list[Row] = []
         self._leaders: dict[PromptKey, Row] = {}
@@ -149,6 +151,7 @@ class SlotScheduler:
         self._drop_stale()
         self._admit()
         self._make_room()
+        self.table.finish_copies()
         for works in self._forwards(self._select()):
             self._compute(works, lock)
         self._drop_stale()
@@ -187,7 +190,7 @@ class SlotScheduler:
 
     def _find_past(self, row: Row, slot: Slot) -> None:
         if slot.cached:
-            self.counters.reused_tokens += slot.cached
+            self._counters.reused_tokens += slot.cached
             return
         key = (row.policy, tuple(row.tokens))
         leader = self._leaders.get(key)
@@ -195,7 +198,7 @@ class SlotScheduler:
             row.waits_for = leader
             leader.followers.append(row)
         elif self.table.copy_prompt(slot):
-            self.counters.copied_tokens += slot.cached
+            self._counters.copied_tokens += slot.cached
         else:
             row.leads = key
             self._leaders[key] = row
@@ -210,7 +213,7 @@ class SlotScheduler:
 
     def _preempt(self, row: Row) -> None:
         # Sampling depends on seed and position only, so the row goes on later as if nothing had happened.
-        self.counters.preemptions += 1
+        self._counters.preemptions += 1
         self._active.remove(row)
         self._leave(row)
         row.slot = None
@@ -262,7 +265,7 @@ class SlotScheduler:
                 self._advance(works)
         except Exception as error:
             _log.exception("a forward of %d requests failed", len(works))
-            self.counters.failed_forwards += 1
+            self._counters.failed_forwards += 1
             for work in works:
                 work.row.fail(
                     InternalServiceError(
@@ -280,10 +283,10 @@ class SlotScheduler:
             token_ids += work.row.tokens[span.start : span.end]
         segments = _segments(works, wanted)
         logits = self._model.logits(token_ids, spans, wanted, segments, self.table.cache)
-        self.counters.iterations += 1
+        self._counters.iterations += 1
         for work in works:
             sampled = len(work.row.logprobs)
-            self.counters.prefilled_tokens += work.tokens if not sampled else 0
+            self._counters.prefilled_tokens += work.tokens if not sampled else 0
             work.slot.cached += work.tokens
         self._sample([works[index].row for index in wanted], logits)
 
@@ -305,7 +308,7 @@ class SlotScheduler:
             [row.request.seed for row in drawn],
             [len(row.tokens) for row in drawn],
         )
-        self.counters.sampled_tokens += len(drawn)
+        self._counters.sampled_tokens += len(drawn)
         for row, token, logprob in zip(drawn, tokens, logprobs, strict=True):
             _take_token(row, token, logprob)
 
@@ -324,7 +327,7 @@ class SlotScheduler:
                 slot.cached = row.slot.cached
             for follower in followers:
                 follower.waits_for = None
-            self.counters.copied_tokens += row.slot.cached * len(followers)
+            self._counters.copied_tokens += row.slot.cached * len(followers)
         return followers
 
 

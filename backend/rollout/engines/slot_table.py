@@ -15,7 +15,6 @@ from backend.rollout.engines.policy_shelf import LoadedPolicy
 from backend.rollout.engines.slot_cache import SlotCache
 
 _LENGTH_STEP = 64
-_FIRST_SLOTS = 16
 
 PromptKey = tuple[LoadedPolicy, tuple[int, ...]]
 
@@ -50,6 +49,9 @@ class SlotLimits:
     """Soft: one sequence alone may always grow to `length`."""
     length: int
     """Tokens of the longest sequence."""
+    first_slots: int = 16
+    first_length: int = 128
+    """Size at the start; whoever knows what is coming saves the growing."""
 
 
 class SlotTable:
@@ -60,8 +62,8 @@ class SlotTable:
     ) -> None:
         self._limits = limits
         self._token_limit = limits.bytes // bytes_per_token
-        first_length = min(2 * _LENGTH_STEP, limits.length)
-        first_slots = max(1, min(_FIRST_SLOTS, limits.slots, self._token_limit // first_length))
+        first_length = min(-(-limits.first_length // _LENGTH_STEP) * _LENGTH_STEP, limits.length)
+        first_slots = max(1, min(limits.first_slots, limits.slots, self._token_limit // first_length))
         self.cache = SlotCache(slots=first_slots, length=first_length, device=device, dtype=dtype)
         self.slots = [Slot(index) for index in range(first_slots)]
         self.evictions = 0
@@ -69,6 +71,7 @@ class SlotTable:
         self._prompts: dict[PromptKey, Slot] = {}
         self._clock = 0
         self._busy = 0
+        self._copies: dict[tuple[Slot, int], list[Slot]] = {}
 
     def take(self, policy: LoadedPolicy, session_id: str, tokens: list[int]) -> Slot | None:
         """Give a sequence a slot, with as much of its past as is stored somewhere.
@@ -104,15 +107,24 @@ class SlotTable:
         return slot
 
     def copy_prompt(self, slot: Slot) -> bool:
-        """Fill a fresh slot from another one that holds the same sequence; say whether there was one."""
+        """Fill a fresh slot from another one that holds the same sequence; say whether there was one.
+
+        The contents are there after `finish_copies`.
+        """
         assert slot.policy is not None
         source = self._prompts.get((slot.policy, tuple(slot.tokens)))
         if source is None or source is slot or source.cached < len(slot.tokens):
             return False
         slot.cached = len(slot.tokens) - 1
         if slot.cached:
-            self.cache.copy(source.index, [slot.index], slot.cached)
+            self._copies.setdefault((source, slot.cached), []).append(slot)
         return True
+
+    def finish_copies(self) -> None:
+        """Do what `copy_prompt` announced, for all targets of a prompt at once."""
+        for (source, tokens), targets in self._copies.items():
+            self.cache.copy(source.index, [target.index for target in targets], tokens)
+        self._copies.clear()
 
     def remember_prompt(self, slot: Slot, tokens: Sequence[int]) -> None:
         """Let later requests with this prompt find it here; `tokens` are all cached."""
@@ -179,6 +191,7 @@ class SlotTable:
         return oldest
 
     def _resize(self, count: int, length: int) -> None:
+        self.finish_copies()
         kept = self.slots
         if count < len(self.slots):
             ranked = sorted(

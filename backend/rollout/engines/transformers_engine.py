@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,10 @@ import torch
 
 from backend.rollout.engines.packed_model import PackedModel
 from backend.rollout.engines.protocol import Deliver
-from backend.rollout.engines.slot_scheduler import Row, SlotScheduler, failure, version_gone
+from backend.rollout.engines.slot_scheduler import Counters, Row, SlotScheduler, failure, version_gone
 from backend.rollout.engines.slot_table import SlotLimits
 from backend.rollout.models import ModelFacts, read_model_facts
-from backend.weights import PolicyWeights
+from backend.weights import PolicyWeights, weights_sha256
 from tinkergym.errors import (
     InternalServiceError,
     InvalidRequestError,
@@ -95,7 +95,9 @@ class TransformersEngine:
             self._model = PackedModel(
                 model_directory, device=torch.device(device), dtype=dtype, merged_limit=merged_adapters
             )
-        self._scheduler = self._new_scheduler()
+        self._counters = Counters()
+        self._busy_seconds = 0.0
+        self._scheduler = self._new_scheduler(self._limits)
         self._wake = threading.Condition()
         self._inbox: list[tuple[Sequence[SampleRequest], Deliver]] = []
         self._calls: list[Callable[[], None]] = []
@@ -110,12 +112,12 @@ class TransformersEngine:
 
     @property
     def busy_seconds(self) -> float:
-        """Seconds in which the engine computed, waiting for the device lock not included."""
-        return self._timed_lock.held_seconds
+        """Seconds in which the engine worked, waiting for the device lock not included."""
+        return self._busy_seconds
 
     def stats(self) -> EngineStats:
         """Return what the engine did so far."""
-        counters, table = self._scheduler.counters, self._scheduler.table
+        counters, table = self._counters, self._scheduler.table
         return EngineStats(
             iterations=counters.iterations,
             prefilled_tokens=counters.prefilled_tokens,
@@ -158,9 +160,10 @@ class TransformersEngine:
             self._wake.notify()
         return result.result()
 
-    def publish(self, policy: str, version: int, weights: PolicyWeights) -> None:
-        """Make `policy@version` available and drop the version before it, with all its caches."""
+    def publish(self, policy: str, version: int, weights: PolicyWeights) -> str:
+        """Make `policy@version` available and drop the version before it; return the weights' SHA-256."""
         self._model.shelf.publish(policy, version, weights)
+        return weights_sha256(weights)
 
     def retire(self, policy: str) -> None:
         """Forget a policy, its weights and its caches."""
@@ -199,14 +202,14 @@ class TransformersEngine:
 
     def _step(self) -> None:
         try:
-            done = self._scheduler.step(self._timed_lock)
+            done = self._advance(self._scheduler)
         except Exception:
             # The scheduler's own state can no longer be trusted: begin anew rather than hang everybody.
             _log.exception("the slot scheduler failed; its requests are answered with an error")
             done = self._scheduler.drain(
                 InternalServiceError("the engine met a state it did not expect", hint="see the service's log")
             )
-            self._scheduler = self._new_scheduler()
+            self._scheduler = self._new_scheduler(self._limits)
         _deliver(done)
 
     def _accept(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
@@ -248,7 +251,10 @@ class TransformersEngine:
         return None
 
     def _together(self, requests: Sequence[SampleRequest]) -> list[Completion | SampleFailure]:
-        scheduler = self._new_scheduler()
+        longest = max((len(r.prompt_ids) + min(r.max_tokens, 64) for r in requests), default=1)
+        scheduler = self._new_scheduler(
+            replace(self._limits, first_slots=max(1, len(requests)), first_length=longest)
+        )
         outcomes: list[Row | Completion | SampleFailure] = []
         for request in requests:
             # Sessions would tie the result to earlier calls; here every request stands for itself.
@@ -256,27 +262,34 @@ class TransformersEngine:
             scheduler.add(rows)
             outcomes += [*rows, *refused]
         while not scheduler.idle:
-            scheduler.step(self._timed_lock)
+            self._advance(scheduler)
         return [_answer(outcome) for outcome in outcomes]
 
-    def _new_scheduler(self) -> SlotScheduler:
-        return SlotScheduler(self._model, self._limits, iteration_tokens=self._iteration_tokens)
+    def _advance(self, scheduler: SlotScheduler) -> list[Row]:
+        begin, waited = time.perf_counter(), self._timed_lock.waited_seconds
+        try:
+            return scheduler.step(self._timed_lock)
+        finally:
+            waited = self._timed_lock.waited_seconds - waited
+            self._busy_seconds += time.perf_counter() - begin - waited
+
+    def _new_scheduler(self, limits: SlotLimits) -> SlotScheduler:
+        return SlotScheduler(self._model, limits, self._counters, iteration_tokens=self._iteration_tokens)
 
 
 class _TimedLock:
-    """A lock that knows for how long it was held."""
+    """A lock that knows for how long it was waited for."""
 
     def __init__(self, lock: AbstractContextManager[object]) -> None:
         self._lock = lock
-        self._begin = 0.0
-        self.held_seconds = 0.0
+        self.waited_seconds = 0.0
 
     def __enter__(self) -> None:
+        begin = time.perf_counter()
         self._lock.__enter__()
-        self._begin = time.perf_counter()
+        self.waited_seconds += time.perf_counter() - begin
 
     def __exit__(self, *exception: Any) -> None:
-        self.held_seconds += time.perf_counter() - self._begin
         self._lock.__exit__(*exception)
 
 
