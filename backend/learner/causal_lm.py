@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from torch.nn import functional as F  # noqa: N812
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from backend.learner.batching import MicroBatch, micro_batches
@@ -40,6 +41,8 @@ class CausalLM:
         self.decoder: Any = model.get_decoder()
         self.output_head: Any = model.get_output_embeddings()
         self.vocabulary = int(self.output_head.weight.shape[0])
+        self.context_length = getattr(model.config, "max_position_embeddings", None)
+        """Most tokens of a sequence; None if the model does not say."""
         self.shares_prefixes = False
         self.splits_head = False
         self.splits_head = self._head_is_plain()
@@ -54,15 +57,18 @@ class CausalLM:
         """
         disable_progress_bar()  # a bar per policy is noise in a service's log
         try:
-            model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, attn_implementation="sdpa")
-        except (OSError, ValueError) as error:
+            config = AutoConfig.from_pretrained(model_dir)
+            # transformers' fast attention leaves a soft cap out without a word.
+            attention = "eager" if getattr(config, "attn_logit_softcapping", None) else None
+            model = AutoModelForCausalLM.from_pretrained(
+                model_dir, config=config, dtype=dtype, attn_implementation=attention
+            )
+        except (OSError, ValueError, SafetensorError) as error:
             raise UnknownModelError(
                 f"no causal language model can be loaded from {model_dir}: {error}",
                 hint="give a directory with config.json and safetensors weights, or a hub id",
                 field="model",
             ) from error
-        if _attends_fully(model.config):
-            model.config._attn_implementation = ATTENTION
         return cls(model, device=device)
 
     def batches(
@@ -126,7 +132,9 @@ class CausalLM:
         return _agree(split, whole)
 
     def _prefixes_can_be_shared(self) -> bool:
-        if self.model.config._attn_implementation != ATTENTION:
+        config = self.model.config
+        usual = config._attn_implementation
+        if usual != "sdpa" or not _attends_fully(config):
             return False
         ids = _probe_ids(self.vocabulary, 3)
         ids[1, : _PROBE_LENGTH // 2] = ids[0, : _PROBE_LENGTH // 2]
@@ -138,15 +146,22 @@ class CausalLM:
             )
             for i, row in enumerate(ids)
         ]
-        results = []
+        expected = self._probe_logprobs(sequences)
+        self.shares_prefixes, config._attn_implementation = True, ATTENTION
+        try:
+            same = _agree(self._probe_logprobs(sequences), expected)
+        except NotImplementedError:
+            same = False
+        if not same:
+            config._attn_implementation = usual
+        return same
+
+    def _probe_logprobs(self, sequences: list[TrainSequence]) -> torch.Tensor:
+        (batch,) = self.batches(sequences, max_tokens=1000)
         with torch.no_grad():
-            for share in (False, True):
-                self.shares_prefixes = share
-                (batch,) = self.batches(sequences, max_tokens=1000)
-                table = F.log_softmax(self.logits(self.features(batch)), dim=-1)
-                picked = table[torch.from_numpy(batch.prediction_of), torch.from_numpy(batch.targets)]
-                results.append(picked.cpu()[torch.from_numpy(np.argsort(batch.slots))])
-        return _agree(results[1], results[0])
+            table = F.log_softmax(self.logits(self.features(batch)), dim=-1).cpu()
+        picked = table[torch.from_numpy(batch.prediction_of), torch.from_numpy(batch.targets)]
+        return picked[torch.from_numpy(np.argsort(batch.slots))]
 
 
 def sampled_logprobs(logits: torch.Tensor, temperatures: torch.Tensor | None) -> torch.Tensor:

@@ -11,45 +11,28 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from pydantic import JsonValue
 
 from backend.learner.adapters import AdapterSet
 from backend.learner.aggregation import token_weights
-from backend.learner.batching import MicroBatch
-from backend.learner.causal_lm import CausalLM, sampled_logprobs
-from backend.learner.checkpoints import Checkpoint, CheckpointManifest, writing
-from backend.learner.losses import LossConfig, clipped_policy_loss
+from backend.learner.causal_lm import CausalLM
+from backend.learner.checkpoints import CheckpointManifest
+from backend.learner.losses import LossConfig
 from backend.learner.optimiser import OptimStepResult, PolicyOptimiser
-from backend.learner.policies import FullPolicy, LoraPolicy, Policy, restore
+from backend.learner.policies import FullPolicy, LoraPolicy, Policy
+from backend.learner.policy_checkpoints import BaseModel, Progress, open_for, restore_policy, save_policy
 from backend.learner.sequences import BatchTotals, FloatArray, SampledTokens, TrainSequence
-from backend.weights import PolicyWeights, weights_sha256
-from tinkergym.errors import CheckpointCorruptError, ConflictError, InvalidRequestError, NotFoundError
+from backend.learner.train_pass import ForwardBackwardResult, TrainPass, check_sequences
+from backend.weights import PolicyWeights
+from tinkergym.errors import ConflictError, InvalidRequestError, NotFoundError
 from tinkergym.wire import FullParameters, LoRA
-
-_HEAD_ELEMENTS = 2**22
-"""Most logits that exist at once, so that memory does not grow with the vocabulary."""
-_HEAD_ROWS = 256
-"""Rows of logits that are computed at once at the least; fewer would make slow matrix products."""
-_WEIGHTS_FILE = {"lora": "adapter_model.safetensors", "full": "model.safetensors"}
-_OPTIMIZER_FILE = "optimizer.safetensors"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForwardBackwardResult:
-    """What a batch said under the weights before the next optimiser step."""
-
-    loss: float
-    learner_logprobs: list[FloatArray]
-    """Per sequence, in input order: one per sampled token, in nats at the sequence's temperature."""
-    metrics: dict[str, float]
-    """clip_fraction, ratio_mean, logprob_gap_max, logprob_gap_mean (learner against sampling),
-    sampled_entropy, shared_fraction (of the input tokens that did not have to be computed)."""
 
 
 @dataclass(slots=True)
@@ -60,21 +43,6 @@ class _Entry:
     optimiser: PolicyOptimiser
     pending: bool = False
     """Whether a gradient waits for `optim_step`."""
-
-
-@dataclass(slots=True)
-class _Sampled:
-    """The sampled tokens of a train batch as tensors, and what the forward passes find out about each."""
-
-    sampling_logprobs: torch.Tensor
-    advantages: torch.Tensor
-    weights: torch.Tensor
-    learner_logprobs: FloatArray
-    clipped: int = 0
-    input_tokens: int = 0
-    computed_tokens: int = 0
-    loss: float = 0.0
-    config: LossConfig = field(default_factory=LossConfig)
 
 
 class Learner:
@@ -109,11 +77,11 @@ class Learner:
         self._micro_batch_tokens = micro_batch_tokens
         self._base = CausalLM.load(model_dir, device=self._device, dtype=dtype)
         self._base.model.requires_grad_(False)
-        self.model_fingerprint = self._base.fingerprint()
-        """Tells base models apart; stands in every checkpoint."""
+        self._base_model = BaseModel(path=self._model_dir, fingerprint=self._base.fingerprint())
         self.parameter_count = sum(p.numel() for p in self._base.model.parameters())
+        self._exact = dtype in {torch.float32, torch.float64}
         # Merging rounds to the weight's type: exact enough in float32, not in bfloat16.
-        self._adapters = AdapterSet(self._base.model, merge=dtype == torch.float32)
+        self._adapters = AdapterSet(self._base.model, merge=self._exact)
         self._policies: dict[str, _Entry] = {}
         self._created = 0
         self._busy_seconds = 0.0
@@ -133,6 +101,7 @@ class Learner:
 
         Raises:
             ConflictError: There is one of this name.
+            InvalidRequestError: Full parameters are asked for in a short type, where small updates vanish.
         """
         self._add(policy_id, adapter, seed=seed, model_dir=self._model_dir)
 
@@ -161,29 +130,25 @@ class Learner:
         """
         entry = self._entry(policy_id)
         tokens = SampledTokens.of(sequences)
-        self._check(sequences, len(tokens.sampling_logprobs))
+        check_sequences(self._base, sequences)
         weights = token_weights(
             tokens.counts,
             loss.aggregation,
             totals=totals or BatchTotals.of(sequences),
             constant_tokens=loss.constant_tokens,
         )
-        sampled = self._sampled(tokens, weights, loss)
-        learned = np.asarray([bool(part.any()) for part in tokens.split(tokens.advantages)], dtype=bool)
+        train_pass = TrainPass(entry.policy.lm, tokens, weights=weights, loss=loss)
+        learned = train_pass.learned
         try:
-            self._run(entry, sequences, sampled, only=learned, gradient=True)
-            self._run(entry, sequences, sampled, only=~learned, gradient=False)
+            self._run(entry.policy, sequences, train_pass, only=learned, gradient=True)
+            self._run(entry.policy, sequences, train_pass, only=~learned, gradient=False)
         except BaseException:
             # Half a batch's gradient must not be taken for a whole one.
             entry.optimiser.clear()
             entry.pending = False
             raise
         entry.pending = True
-        return ForwardBackwardResult(
-            loss=sampled.loss,
-            learner_logprobs=tokens.split(sampled.learner_logprobs),
-            metrics=_metrics(tokens, sampled),
-        )
+        return train_pass.result()
 
     def optim_step(
         self,
@@ -217,14 +182,14 @@ class Learner:
 
         Their `sampling_logprobs` and `advantage` are not looked at.
         """
-        counts = [int(np.count_nonzero(sequence.loss_mask)) for sequence in sequences]
-        self._check(sequences, sum(counts))
-        blank = np.zeros(sum(counts), dtype=np.float32)
-        tokens = SampledTokens(counts=np.asarray(counts), sampling_logprobs=blank, advantages=blank)
-        sampled = self._sampled(tokens, blank, LossConfig())
-        entry = None if policy_id is None else self._entry(policy_id)
-        self._run(entry, sequences, sampled, only=None, gradient=False)
-        return tokens.split(sampled.learner_logprobs)
+        policy = None if policy_id is None else self._entry(policy_id).policy
+        check_sequences(self._base, sequences)
+        counts = np.asarray([np.count_nonzero(sequence.loss_mask) for sequence in sequences])
+        blank = np.zeros(counts.sum(), dtype=np.float32)
+        tokens = SampledTokens(counts=counts, sampling_logprobs=blank, advantages=blank)
+        train_pass = TrainPass(policy.lm if policy else self._base, tokens, weights=None, loss=None)
+        self._run(policy, sequences, train_pass, only=None, gradient=False)
+        return train_pass.learner_logprobs
 
     def weights(self, policy_id: str) -> PolicyWeights:
         """Return a copy of the policy's weights, on the CPU."""
@@ -262,27 +227,14 @@ class Learner:
                 f"policy {policy_id} has a gradient that a checkpoint would lose",
                 hint="call optim_step first",
             )
-        weights = self.weights(policy_id)
-        policy = entry.policy
-        weights_file = _WEIGHTS_FILE[policy.adapter.kind]
-        with writing(Path(directory)) as writer:
-            if isinstance(policy, LoraPolicy):
-                writer.add_tensors(weights_file, weights.tensors)
-                writer.add_json("adapter_config.json", policy.peft_config(base_model=self._model_dir))
-            else:
-                # transformers knows how each family is stored: tied and fused weights, and a config to match.
-                policy.lm.model.save_pretrained(writer.directory, max_shard_size="1000GB")
-            writer.add_tensors(_OPTIMIZER_FILE, entry.optimiser.state())
-            return writer.finish(
-                step=step,
-                policy_version=policy_version,
-                adapter=policy.adapter,
-                model_fingerprint=self.model_fingerprint,
-                optimizer_steps=entry.optimiser.steps,
-                weights_file=weights_file,
-                weights_sha256=weights_sha256(weights),
-                extra=dict(extra or {}),
-            )
+        return save_policy(
+            Path(directory),
+            entry.policy,
+            entry.optimiser,
+            self.weights(policy_id),
+            base=self._base_model,
+            progress=Progress(step=step, policy_version=policy_version, extra=extra or {}),
+        )
 
     def load(
         self, policy_id: str, directory: str | Path, adapter: LoRA | FullParameters
@@ -293,30 +245,15 @@ class Learner:
             CheckpointCorruptError: Its files are not those that were written.
             ConflictError: It belongs to another base model or adapter, or the policy exists.
         """
-        checkpoint = Checkpoint.open(directory)
-        manifest = checkpoint.manifest
-        if manifest.adapter != adapter:
-            raise ConflictError(
-                f"checkpoint {directory} holds {manifest.adapter!r}, the job asks for {adapter!r}",
-                field="adapter",
-            )
-        if manifest.model_fingerprint != self.model_fingerprint:
-            raise ConflictError(
-                f"checkpoint {directory} was made with another base model than {self._model_dir}",
-                hint="serve the model that the job began with, under the same name",
-                field="model",
-            )
-        full = manifest.adapter.kind == "full"
+        checkpoint = open_for(Path(directory), adapter, base=self._base_model)
+        full = isinstance(adapter, FullParameters)
         entry = self._add(policy_id, adapter, seed=0, model_dir=str(directory) if full else self._model_dir)
         try:
-            if not full:
-                _restore_adapter(entry.policy, checkpoint)
-            _verify(entry.policy, checkpoint)
-            entry.optimiser.restore(checkpoint.tensors(_OPTIMIZER_FILE), steps=manifest.optimizer_steps)
+            restore_policy(checkpoint, entry.policy, entry.optimiser)
         except BaseException:
             self.drop(policy_id)
             raise
-        return manifest
+        return checkpoint.manifest
 
     def drop(self, policy_id: str) -> None:
         """Forget a policy and free its memory.
@@ -346,6 +283,12 @@ class Learner:
                 name = f"policy_{self._created}"  # not the id: module names allow no dots
                 policy = LoraPolicy(self._base, self._adapters, name, adapter, seed=seed)
             else:
+                if not self._exact:
+                    raise InvalidRequestError(
+                        f"full parameters cannot be trained in {self._dtype}: small updates round to nothing",
+                        hint="train an adapter, or serve the model in float32",
+                        field="adapter",
+                    )
                 policy = FullPolicy(CausalLM.load(model_dir, device=self._device, dtype=self._dtype), adapter)
             self._created += 1
             entry = _Entry(policy, PolicyOptimiser(policy.parameters))
@@ -361,119 +304,25 @@ class Learner:
             finally:
                 self._busy_seconds += time.perf_counter() - started
 
-    def _check(self, sequences: Sequence[TrainSequence], sampled_tokens: int) -> None:
-        if not sampled_tokens:
-            raise InvalidRequestError(
-                "the batch has no sampled token to learn from", hint="skip the step", field="loss_mask"
-            )
-        # Out of range, an id would read foreign memory or stop the whole device.
-        lowest = min(min(sequence.token_ids, default=0) for sequence in sequences)
-        highest = max(max(sequence.token_ids, default=0) for sequence in sequences)
-        if lowest < 0 or highest >= self._base.vocabulary:
-            raise InvalidRequestError(
-                f"token ids go from {lowest} to {highest}, the model's from 0 to {self._base.vocabulary - 1}",
-                hint="render the prompts with this model's tokenizer",
-                field="token_ids",
-            )
-
-    def _sampled(self, tokens: SampledTokens, weights: FloatArray, loss: LossConfig) -> _Sampled:
-        return _Sampled(
-            sampling_logprobs=torch.from_numpy(tokens.sampling_logprobs).to(self._device),
-            advantages=torch.from_numpy(tokens.advantages).to(self._device),
-            weights=torch.from_numpy(weights).to(self._device),
-            learner_logprobs=np.zeros(len(weights), dtype=np.float32),
-            config=loss,
-        )
-
     def _run(
         self,
-        entry: _Entry | None,
+        policy: Policy | None,
         sequences: Sequence[TrainSequence],
-        sampled: _Sampled,
+        train_pass: TrainPass,
         *,
-        only: Any,
+        only: npt.NDArray[np.bool_] | None,
         gradient: bool,
     ) -> None:
-        """Run some of the sequences forward, and back if `gradient`, and note what is found in `sampled`."""
-        lm = self._base if entry is None else entry.policy.lm
+        """Run some of the sequences under a policy, or the base model; others may compute in between."""
+        lm = policy.lm if policy else self._base
         batches = lm.batches(sequences, max_tokens=self._micro_batch_tokens, only=only)
-        if not batches:
-            return
-        if entry is not None:
+        if policy and batches:
             with self._computing():
-                entry.policy.prepare()
+                policy.prepare()
         try:
             for batch in batches:
-                sampled.input_tokens += batch.input_tokens
-                sampled.computed_tokens += len(batch.token_ids) if lm.shares_prefixes else batch.node_of.size
-                using = self._adapters.using(None) if entry is None else entry.policy.using()
-                with self._computing(), using, torch.set_grad_enabled(gradient):
-                    _run_micro_batch(lm, batch, sampled, gradient=gradient)
+                with self._computing(), policy.using() if policy else self._adapters.using(None):
+                    train_pass.run(batch, gradient=gradient)
         finally:
-            if entry is not None:
-                entry.policy.release()
-
-
-def _run_micro_batch(lm: CausalLM, batch: MicroBatch, sampled: _Sampled, *, gradient: bool) -> None:
-    features = lm.features(batch)
-    # The head runs on a detached copy, some rows at a time: its gradient is collected there and then sent
-    # through the decoder once, so never more than a slice of the logits exists.
-    leaf = features.detach().requires_grad_(gradient)
-    rows = max(_HEAD_ROWS, _HEAD_ELEMENTS // lm.vocabulary)
-    all_ones = bool((batch.temperatures == 1.0).all())
-    for start in range(0, len(batch.predictions), rows):
-        stop = min(start + rows, len(batch.predictions))
-        first, last = np.searchsorted(batch.prediction_of, [start, stop])
-        temperatures = None if all_ones else torch.from_numpy(batch.temperatures[start:stop]).to(lm.device)
-        table = sampled_logprobs(lm.logits(leaf[start:stop]), temperatures)
-        drawn_from = torch.from_numpy(batch.prediction_of[first:last] - start).to(lm.device)
-        targets = torch.from_numpy(batch.targets[first:last]).to(lm.device)
-        logprobs = table[drawn_from, targets]
-        sampled.learner_logprobs[batch.slots[first:last]] = logprobs.detach().cpu().numpy()
-        if gradient:
-            slots = torch.from_numpy(batch.slots[first:last]).to(lm.device)
-            losses, clipped = clipped_policy_loss(
-                logprobs,
-                sampled.sampling_logprobs[slots],
-                sampled.advantages[slots],
-                clip_low=sampled.config.clip_low,
-                clip_high=sampled.config.clip_high,
-            )
-            loss = (losses * sampled.weights[slots]).sum()
-            loss.backward()  # type: ignore[no-untyped-call]
-            sampled.loss += float(loss.detach())
-            sampled.clipped += int(clipped.sum())
-    if gradient:
-        features.backward(leaf.grad)  # type: ignore[no-untyped-call]
-
-
-def _metrics(tokens: SampledTokens, sampled: _Sampled) -> dict[str, float]:
-    learner, sampling = (
-        sampled.learner_logprobs.astype(np.float64),
-        tokens.sampling_logprobs.astype(np.float64),
-    )
-    gap = learner - sampling
-    return {
-        "clip_fraction": sampled.clipped / len(gap),
-        "ratio_mean": float(np.exp(np.minimum(gap, 80.0)).mean()),  # stays a finite number, as events must be
-        "logprob_gap_max": float(np.abs(gap).max()),
-        "logprob_gap_mean": float(np.abs(gap).mean()),
-        "sampled_entropy": float(-learner.mean()),
-        "shared_fraction": 1.0 - sampled.computed_tokens / sampled.input_tokens,
-    }
-
-
-def _verify(policy: Policy, checkpoint: Checkpoint) -> None:
-    if weights_sha256(policy.weights()) != checkpoint.manifest.weights_sha256:
-        raise CheckpointCorruptError(
-            f"the weights read from {checkpoint.directory} are not those that were saved: their hash differs",
-            hint="load it with the versions of torch and transformers that wrote it",
-        )
-
-
-def _restore_adapter(policy: Policy, checkpoint: Checkpoint) -> None:
-    tensors = checkpoint.tensors(_WEIGHTS_FILE["lora"])
-    expected = {name: p.shape for name, p in policy.parameters.items()}
-    if {name: tensor.shape for name, tensor in tensors.items()} != expected:
-        raise ConflictError(f"the adapter in {checkpoint.directory} does not fit the model's layers")
-    restore(policy, tensors)
+            if policy:
+                policy.release()

@@ -23,6 +23,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from backend.learner.batching import MicroBatch
 
 ATTENTION = "tinkergym_shared_prefix"
+_OPTIONS_NOT_COMPUTED = ("softcap", "s_aux", "position_bias", "head_mask")
 
 _now = threading.local()
 
@@ -125,7 +126,14 @@ def shared_prefix_attention(  # noqa: PLR0917 - transformers calls it so
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend as transformers' attention interface asks: [1, heads, N, d] in, [1, N, heads, d] out."""
+    """Attend as transformers' attention interface asks: [1, heads, N, d] in, [1, N, heads, d] out.
+
+    Raises:
+        NotImplementedError: The model wants more of attention than a scaled causal softmax. To go on without
+            would be silently wrong.
+    """
+    if any(kwargs.get(option) is not None for option in _OPTIONS_NOT_COMPUTED):
+        raise NotImplementedError(f"one of the attention options {_OPTIONS_NOT_COMPUTED}")
     layout: AttentionLayout | None = getattr(_now, "layout", None)
     if layout is None:
         attended: tuple[torch.Tensor, None] = sdpa_attention_forward(

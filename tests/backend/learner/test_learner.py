@@ -189,7 +189,9 @@ def _tiny(family):
         case "llama_tied":
             return t.LlamaForCausalLM(t.LlamaConfig(**sizes, tie_word_embeddings=True))
         case "gemma2_softcap":
-            config = t.Gemma2Config(**sizes, head_dim=8, sliding_window=4, final_logit_softcapping=2.0)
+            config = t.Gemma2Config(
+                **sizes, head_dim=8, sliding_window=4, final_logit_softcapping=2.0, attn_logit_softcapping=0.5
+            )
             return t.Gemma2ForCausalLM(config)
         case "granite_scaled":
             return t.GraniteForCausalLM(t.GraniteConfig(**sizes, logits_scaling=3.0))
@@ -418,6 +420,11 @@ def test_a_policy_is_known_by_its_id_only_while_it_exists(learner, batch):
         ({"sampling_logprobs": [None, None, math.inf]}, "sampling_logprobs"),
         ({"token_ids": [1, 2, 61]}, "token_ids"),
         ({"token_ids": [1, -2, 3]}, "token_ids"),
+        (
+            {k: [v] * 256 + [w] for k, v, w in (("token_ids", 1, 1), ("loss_mask", False, True))}
+            | {"sampling_logprobs": [None] * 256 + [-1.0]},
+            "token_ids",
+        ),
         ({"advantage": math.nan}, "advantage"),
         ({"advantage": [1.0]}, "advantage"),
         ({"temperature": 0.0}, "temperature"),
@@ -442,6 +449,18 @@ def test_a_sequence_that_cannot_be_learned_from_is_refused_with_the_field(learne
 def test_a_directory_without_a_model_is_refused(tmp_path):
     with pytest.raises(UnknownModelError, match=r"config\.json"):
         Learner(tmp_path)
+
+
+def test_an_adapter_trains_on_a_base_in_bfloat16_and_full_parameters_are_refused(model_dir, batch, learner):
+    short = Learner(model_dir, dtype=torch.bfloat16)
+    flat = []
+    for each in (short, learner):
+        trained(each, LoRA(rank=4), batch, steps=0)
+        flat.append(torch.cat([g.flatten() for g in gradients(each, "p", batch).values()]))
+    assert torch.cosine_similarity(*flat, dim=0) > 0.99
+    assert {t.dtype for t in short.weights("p").tensors.values()} == {torch.float32}
+    with pytest.raises(InvalidRequestError, match="float32"):
+        short.create_policy("full", FullParameters(), seed=0)
 
 
 def test_weights_are_copies(learner, batch):

@@ -1,0 +1,111 @@
+"""What a policy's checkpoint consists of: its weights as others can load them, and its optimizer's state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from backend.learner.checkpoints import Checkpoint, CheckpointManifest, writing
+from backend.learner.optimiser import PolicyOptimiser
+from backend.learner.policies import LoraPolicy, Policy, restore
+from backend.weights import PolicyWeights, weights_sha256
+from tinkergym.errors import CheckpointCorruptError, ConflictError
+from tinkergym.wire import FullParameters, LoRA
+
+_ADAPTER_FILE = "adapter_model.safetensors"
+_MODEL_FILE = "model.safetensors"
+_OPTIMIZER_FILE = "optimizer.safetensors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseModel:
+    """Which model the policies of a learner began from."""
+
+    path: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What the job knows about a checkpoint and the learner does not."""
+
+    step: int
+    policy_version: int
+    extra: Mapping[str, JsonValue]
+
+
+def save_policy(
+    directory: Path,
+    policy: Policy,
+    optimiser: PolicyOptimiser,
+    weights: PolicyWeights,
+    *,
+    base: BaseModel,
+    progress: Progress,
+) -> CheckpointManifest:
+    """Write it; `weights` are the policy's present ones."""
+    with writing(directory) as writer:
+        if isinstance(policy, LoraPolicy):
+            writer.add_tensors(_ADAPTER_FILE, weights.tensors)
+            writer.add_json("adapter_config.json", policy.peft_config(base_model=base.path))
+        else:
+            # transformers knows how each family is stored: tied and fused weights, and a config to match.
+            policy.lm.model.save_pretrained(writer.directory, max_shard_size="1000GB")
+        writer.add_tensors(_OPTIMIZER_FILE, optimiser.state())
+        return writer.finish(
+            step=progress.step,
+            policy_version=progress.policy_version,
+            adapter=policy.adapter,
+            model_fingerprint=base.fingerprint,
+            optimizer_steps=optimiser.steps,
+            weights_file=_ADAPTER_FILE if isinstance(policy, LoraPolicy) else _MODEL_FILE,
+            weights_sha256=weights_sha256(weights),
+            extra=dict(progress.extra),
+        )
+
+
+def open_for(directory: Path, adapter: LoRA | FullParameters, *, base: BaseModel) -> Checkpoint:
+    """Open a checkpoint that a policy of this kind is to be made from.
+
+    Raises:
+        CheckpointCorruptError: Its files are not those that were written.
+        ConflictError: It belongs to another base model or adapter.
+    """
+    checkpoint = Checkpoint.open(directory)
+    manifest = checkpoint.manifest
+    if manifest.adapter != adapter:
+        raise ConflictError(
+            f"checkpoint {directory} holds {manifest.adapter!r}, the job asks for {adapter!r}",
+            hint="resume with the settings that the job began with",
+            field="adapter",
+        )
+    if manifest.model_fingerprint != base.fingerprint:
+        raise ConflictError(
+            f"checkpoint {directory} was made with another base model than {base.path}",
+            hint="serve the model that the job began with, under the same name",
+            field="model",
+        )
+    return checkpoint
+
+
+def restore_policy(checkpoint: Checkpoint, policy: Policy, optimiser: PolicyOptimiser) -> None:
+    """Bring a policy to the checkpoint's state; a full model was already read from its directory.
+
+    Raises:
+        CheckpointCorruptError: What was read is not what was saved.
+        ConflictError: The tensors belong to other layers.
+    """
+    if isinstance(policy, LoraPolicy):
+        tensors = checkpoint.tensors(_ADAPTER_FILE)
+        if {n: t.shape for n, t in tensors.items()} != {n: p.shape for n, p in policy.parameters.items()}:
+            raise ConflictError(f"the adapter in {checkpoint.directory} does not fit the model's layers")
+        restore(policy, tensors)
+    if weights_sha256(policy.weights()) != checkpoint.manifest.weights_sha256:
+        raise CheckpointCorruptError(
+            f"the weights read from {checkpoint.directory} are not those that were saved: their hash differs",
+            hint="load it with the versions of torch and transformers that wrote it",
+        )
+    optimiser.restore(checkpoint.tensors(_OPTIMIZER_FILE), steps=checkpoint.manifest.optimizer_steps)

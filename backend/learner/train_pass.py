@@ -1,0 +1,158 @@
+"""One pass of a train batch through one model: the loss's gradient, the logprobs, and what both say.
+
+Knows the model and the loss; whose weights are in the model and when the device is free is for the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from backend.learner.batching import MicroBatch
+from backend.learner.causal_lm import CausalLM, sampled_logprobs
+from backend.learner.losses import LossConfig, clipped_policy_loss
+from backend.learner.sequences import FloatArray, SampledTokens, TrainSequence
+from tinkergym.errors import InvalidRequestError
+
+_HEAD_ELEMENTS = 2**22
+"""Most logits that exist at once, so that memory does not grow with the vocabulary."""
+_HEAD_ROWS = 256
+"""Rows of logits that are computed at once at the least; fewer would make slow matrix products."""
+_LARGEST_GAP = 80.0
+"""Nats; beyond it a ratio is no finite float, as the numbers in events must be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardBackwardResult:
+    """What a batch said under the weights before the next optimiser step."""
+
+    loss: float
+    learner_logprobs: list[FloatArray]
+    """Per sequence, in input order: one per sampled token, in nats at the sequence's temperature."""
+    metrics: dict[str, float]
+    """clip_fraction, ratio_mean, logprob_gap_max, logprob_gap_mean (learner against sampling),
+    sampled_entropy, shared_fraction (of the input tokens that did not have to be computed)."""
+
+
+class TrainPass:
+    """The sampled tokens of a train batch, and what is found out about each, micro-batch by micro-batch."""
+
+    def __init__(
+        self, lm: CausalLM, tokens: SampledTokens, *, weights: FloatArray | None, loss: LossConfig | None
+    ) -> None:
+        """Begin.
+
+        Args:
+            lm: The model.
+            tokens: Of the batch.
+            weights: In front of each token's loss; None, as `loss`, if only logprobs are wanted.
+            loss: Which one.
+        """
+        self._lm = lm
+        self._tokens = tokens
+        self._loss_config = loss
+        self._sampling_logprobs = torch.from_numpy(tokens.sampling_logprobs).to(lm.device)
+        self._advantages = torch.from_numpy(tokens.advantages).to(lm.device)
+        self._weights = None if weights is None else torch.from_numpy(weights).to(lm.device)
+        self._learner_logprobs = np.zeros(len(tokens.sampling_logprobs), dtype=np.float32)
+        self._loss = 0.0
+        self._clipped = 0
+        self._input_tokens = 0
+        self._computed_tokens = 0
+
+    @property
+    def learned(self) -> npt.NDArray[np.bool_]:
+        """[number of sequences], False where every advantage is 0, and with it the gradient."""
+        return np.asarray([part.any() for part in self._tokens.split(self._tokens.advantages)], dtype=bool)
+
+    @property
+    def learner_logprobs(self) -> list[FloatArray]:
+        """Per sequence, of the sampled tokens of all micro-batches that were run."""
+        return self._tokens.split(self._learner_logprobs)
+
+    def run(self, batch: MicroBatch, *, gradient: bool) -> None:
+        """Compute a micro-batch's logprobs and, if `gradient`, add its part of the loss's gradient."""
+        lm = self._lm
+        self._input_tokens += batch.input_tokens
+        self._computed_tokens += len(batch.token_ids) if lm.shares_prefixes else batch.node_of.size
+        with torch.set_grad_enabled(gradient):
+            features = lm.features(batch)
+            # The head runs on a detached copy, some rows at a time: its gradient is collected there and then
+            # sent through the decoder once, so never more than a slice of the logits exists.
+            leaf = features.detach().requires_grad_(gradient)
+            rows = max(_HEAD_ROWS, _HEAD_ELEMENTS // lm.vocabulary)
+            for start in range(0, len(batch.predictions), rows):
+                self._run_head(leaf, batch, start, min(start + rows, len(batch.predictions)))
+            if gradient:
+                features.backward(leaf.grad)  # type: ignore[no-untyped-call]
+
+    def _run_head(self, leaf: torch.Tensor, batch: MicroBatch, start: int, stop: int) -> None:
+        lm = self._lm
+        first, last = np.searchsorted(batch.prediction_of, [start, stop])
+        at = batch.temperatures[start:stop]
+        temperatures = None if (at == 1.0).all() else torch.from_numpy(at).to(lm.device)
+        table = sampled_logprobs(lm.logits(leaf[start:stop]), temperatures)
+        drawn_from = torch.from_numpy(batch.prediction_of[first:last] - start).to(lm.device)
+        targets = torch.from_numpy(batch.targets[first:last]).to(lm.device)
+        logprobs = table[drawn_from, targets]
+        self._learner_logprobs[batch.slots[first:last]] = logprobs.detach().cpu().numpy()
+        if not leaf.requires_grad or self._weights is None or self._loss_config is None:
+            return
+        slots = torch.from_numpy(batch.slots[first:last]).to(lm.device)
+        losses, clipped = clipped_policy_loss(
+            logprobs,
+            self._sampling_logprobs[slots],
+            self._advantages[slots],
+            clip_low=self._loss_config.clip_low,
+            clip_high=self._loss_config.clip_high,
+        )
+        loss = (losses * self._weights[slots]).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._loss += float(loss.detach())
+        self._clipped += int(clipped.sum())
+
+    def result(self) -> ForwardBackwardResult:
+        """Sum up, after all micro-batches were run."""
+        learner = self._learner_logprobs.astype(np.float64)
+        gap = learner - self._tokens.sampling_logprobs
+        metrics = {
+            "clip_fraction": self._clipped / len(gap),
+            "ratio_mean": float(np.exp(np.minimum(gap, _LARGEST_GAP)).mean()),
+            "logprob_gap_max": float(np.abs(gap).max()),
+            "logprob_gap_mean": float(np.abs(gap).mean()),
+            "sampled_entropy": float(-learner.mean()),
+            "shared_fraction": 1.0 - self._computed_tokens / self._input_tokens,
+        }
+        return ForwardBackwardResult(loss=self._loss, learner_logprobs=self.learner_logprobs, metrics=metrics)
+
+
+def check_sequences(lm: CausalLM, sequences: Sequence[TrainSequence]) -> None:
+    """Refuse what the model cannot compute.
+
+    Raises:
+        InvalidRequestError: Nothing is sampled, a sequence is too long, or an id is not the model's.
+    """
+    if not any(any(sequence.loss_mask) for sequence in sequences):
+        raise InvalidRequestError(
+            "the batch has no sampled token to learn from", hint="skip the step", field="loss_mask"
+        )
+    longest = max(len(sequence.token_ids) for sequence in sequences)
+    if lm.context_length is not None and longest > lm.context_length:
+        raise InvalidRequestError(
+            f"a sequence has {longest} tokens, the model's context {lm.context_length}",
+            hint="set limits.max_turns or limits.max_episode_tokens lower",
+            field="token_ids",
+        )
+    # Out of range, an id would read foreign memory or stop the whole device.
+    lowest = min(min(sequence.token_ids, default=0) for sequence in sequences)
+    highest = max(max(sequence.token_ids, default=0) for sequence in sequences)
+    if lowest < 0 or highest >= lm.vocabulary:
+        raise InvalidRequestError(
+            f"token ids go from {lowest} to {highest}, the model's from 0 to {lm.vocabulary - 1}",
+            hint="render the prompts with this model's tokenizer",
+            field="token_ids",
+        )
