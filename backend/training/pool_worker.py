@@ -137,8 +137,10 @@ class PoolWorker:
                 refused.append(SampleFailure(request_id=request.request_id, error=view))
                 continue
             gate = self._gates.get(request.policy)
-            if gate is not None and request.session_id in in_step.get(request.policy, ()):
-                gate.submit([resolved], deliver)
+            # The gateway puts the tenant before the session; in lockstep the lease says whose turn it is.
+            lease_id = request.session_id.rpartition("/")[2]
+            if gate is not None and lease_id in in_step.get(request.policy, ()):
+                gate.submit([resolved.model_copy(update={"session_id": lease_id})], deliver)
             else:
                 ready.append(resolved)
         if refused:

@@ -1,0 +1,151 @@
+"""What a user does, against the real service: gateway, scheduler, Ray, learner and engine in their processes."""
+
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tinkergym as tg
+from tinkergym.cli.local_service import local_service
+from tinkergym.errors import InvalidRequestError, JobCancelledError, PromptTooLongError, UnknownModelError
+from tinkergym.wire import JobState, StateEvent, StepEvent
+
+pytestmark = pytest.mark.service
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+BOARD = "board/TicTacToeVs-v0"
+SMALL = tg.GRPO(group_size=4, groups_per_step=2)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TINKERGYM_HOME", str(tmp_path_factory.mktemp("home")))
+        for name in ("TINKERGYM_URL", "TINKERGYM_API_KEY"):
+            patch.delenv(name, raising=False)
+        with local_service(announce=lambda line: None):
+            yield
+
+
+@pytest.fixture
+def client(service):
+    with tg.Client() as client:
+        yield client
+
+
+def test_both_placements_of_the_same_job_train_the_same_weights_to_the_bit(client):
+    jobs = [
+        client.train(BOARD, steps=2, algorithm=SMALL, seed=5, deterministic=True, rollout=rollout)
+        for rollout in ("server", "client")
+    ]
+    hashes = []
+    for job in jobs:
+        job.wait()
+        hashes.append(job.checkpoints()[-1].sha256)
+    assert hashes[0] == hashes[1]
+
+
+def test_a_trained_policy_acts_is_downloaded_and_differs_from_the_model_it_began_with(client, tmp_path):
+    job = client.train(BOARD, steps=3, algorithm=SMALL)
+    job.wait()
+    env = tg.make(BOARD)
+    observation, _ = env.reset(seed=1)
+    policy = job.policy()
+    env.step(policy.act(observation))
+    assert policy.last_version == 3
+    untrained = job.policy(version=0)
+    untrained.act(observation)
+    assert untrained.last_version == 0
+    folder = job.download(path=tmp_path)
+    assert (folder / "adapter_model.safetensors").exists()
+    assert len(policy.evaluate(BOARD, episodes=20, seed=10**6).completed) == 20
+
+
+def test_a_class_that_only_the_script_knows_learns(client):
+    class SayFive(tg.SingleTurnEnv):
+        def ask(self, options):
+            return "2 + 3 = ?"
+
+        def score(self, answer):
+            return float(answer.strip() == "5")
+
+    job = client.train(
+        SayFive, steps=8, algorithm=tg.GRPO(group_size=16, groups_per_step=2, learning_rate=5e-3)
+    )
+    rewards = [event.body.reward_mean for event in job.events() if isinstance(event.body, StepEvent)]
+    assert job.wait().state is JobState.COMPLETED
+    assert len(rewards) == 8
+
+
+def test_a_client_that_is_killed_leaves_a_job_that_waits_and_another_one_takes_it_up(client, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import tinkergym as tg\n"
+        f"job = tg.Client().train({BOARD!r}, steps=4, rollout='client', client_timeout_seconds=1.0,\n"
+        "    algorithm=tg.GRPO(group_size=4, groups_per_step=2))\n"
+        "for event in job.events():\n"
+        "    print(job.id, event.body.type, flush=True)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
+    assert process.stdout is not None
+    job_id = next(line.split()[0] for line in process.stdout if line.split()[1] == "step")
+    process.kill()
+    process.wait()
+    watched = client.job(job_id)
+    states = (event.body.state for event in watched.events() if isinstance(event.body, StateEvent))
+    if watched.view().state is not JobState.COMPLETED:
+        assert JobState.WAITING_FOR_CLIENT in states
+    assert client.attach(job_id).wait().step == 4
+
+
+def test_a_script_of_its_own_trains(service, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    source = (EXAMPLES / "any_gym_script.py").read_text().replace("steps=10", "steps=2")
+    (tmp_path / "script.py").write_text(source)
+    runpy.run_path(str(tmp_path / "script.py"), run_name="__main__")
+    assert "trained; go on from here" in capsys.readouterr().out
+
+
+def test_the_first_example_runs_to_its_report(service, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    source = (EXAMPLES / "tictactoe.py").read_text().replace("steps=100", "steps=2")
+    (tmp_path / "example.py").write_text(source)
+    runpy.run_path(str(tmp_path / "example.py"), run_name="__main__")
+    shown = capsys.readouterr().out
+    for part in (
+        "200 held-out seeds",
+        "One game of the trained policy",
+        "tinkergym play board/TicTacToeVs-v0",
+    ):
+        assert part in shown
+
+
+def test_a_job_is_cancelled_between_two_steps(client):
+    job = client.train(BOARD, steps=1000, algorithm=SMALL)
+    for event in job.events():
+        if isinstance(event.body, StepEvent):
+            job.cancel()
+            break
+    with pytest.raises(JobCancelledError):
+        job.wait()
+
+
+def test_what_cannot_work_is_refused_before_anything_starts(client):
+    class Wordy(tg.SingleTurnEnv):
+        def ask(self, options):
+            return "word " * 5000
+
+        def score(self, answer):
+            return 0.0
+
+    with pytest.raises(PromptTooLongError, match="context"):
+        client.train(Wordy, steps=1)
+    with pytest.raises(UnknownModelError):
+        client.train(BOARD, steps=1, model="nanno")
+    with pytest.raises(InvalidRequestError, match="size"):
+        client.train(BOARD, steps=1, env_kwargs={"size": 0})
