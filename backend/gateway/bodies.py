@@ -16,9 +16,12 @@ from tinkergym.errors import AuthenticationError, InvalidRequestError
 from tinkergym.spec_errors import explain
 
 Model = TypeVar("Model", bound=BaseModel)
+Value = TypeVar("Value")
+
+_SMALL_BODY_BYTES = 64 * 1024
 
 
-def _tenant(request: Request) -> TenantStore:
+async def _tenant(request: Request) -> TenantStore:
     store = parts_of(request).store
     scheme, _, key = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not key:
@@ -26,6 +29,8 @@ def _tenant(request: Request) -> TenantStore:
             "the request carries no API key",
             hint="send `Authorization: Bearer tg-...`; set TINKERGYM_API_KEY",
         )
+    # On the event loop: a read by index takes 0.2 ms and never waits for a writer, which is less than a change of
+    # threads takes on a busy machine, and every turn of every episode comes through here.
     tenant_id = store.keys.tenant_of(key.strip())
     if tenant_id is None:
         raise AuthenticationError("the API key is unknown or revoked", hint="check TINKERGYM_API_KEY")
@@ -37,14 +42,14 @@ Tenant = Annotated[TenantStore, Depends(_tenant)]
 
 
 def body_of(model: type[Model]) -> Callable[[Request, Tenant], Awaitable[Model]]:
-    """Return a dependency that reads the body as `model`, straight from the bytes and off the event loop.
+    """Return a dependency that reads the body as `model`, straight from the bytes.
 
     It asks for the tenant so that nobody's body is read before their key.
     """
 
     async def read(request: Request, _tenant: Tenant) -> Model:
         try:
-            return await run_in_threadpool(model.model_validate_json, await request.body())
+            return await _aside(model.model_validate_json, await request.body())
         except ValidationError as error:
             raise explain(error, model) from None
 
@@ -53,7 +58,7 @@ def body_of(model: type[Model]) -> Callable[[Request, Tenant], Awaitable[Model]]
 
 async def _json_object(request: Request, _tenant: Tenant) -> dict[str, Any]:
     try:
-        value = await run_in_threadpool(from_json, await request.body())
+        value = await _aside(from_json, await request.body())
     except ValueError as error:
         raise InvalidRequestError(f"the body is no JSON: {error}") from None
     if not isinstance(value, dict):
@@ -63,6 +68,11 @@ async def _json_object(request: Request, _tenant: Tenant) -> dict[str, Any]:
 
 JsonObject = Annotated[dict[str, Any], Depends(_json_object)]
 """The body as plain JSON, for what is validated elsewhere."""
+
+
+async def _aside(read: Callable[[bytes], Value], body: bytes) -> Value:
+    """Read a large body in a thread, where it keeps nobody waiting; a small one here, which is faster."""
+    return read(body) if len(body) < _SMALL_BODY_BYTES else await run_in_threadpool(read, body)
 
 
 def describes(model: type[BaseModel]) -> dict[str, Any]:

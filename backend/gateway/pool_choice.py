@@ -10,11 +10,15 @@ from tinkergym.errors import NotFoundError, ServiceUnavailableError
 from tinkergym.wire import JobView
 
 
-def pool_of_job(parts: GatewayParts, tenant: TenantStore, job: JobView) -> PoolRecord | None:
-    """Return the pool that runs the job at the moment, if one does."""
-    worker_id = tenant.worker_of(job.job_id)
+def job_and_pool(parts: GatewayParts, tenant: TenantStore, job_id: str) -> tuple[JobView, PoolRecord | None]:
+    """Return a job and the pool that runs it at the moment, if one does.
+
+    Raises:
+        NotFoundError: It is no job of this tenant.
+    """
+    job, worker_id = tenant.get_job_and_worker(job_id)
     pools = parts.store.service().pools(parts.clock(), max_age=parts.config.lease_seconds)
-    return next((pool for pool in pools if pool.pool_id == worker_id), None)
+    return job, next((pool for pool in pools if pool.pool_id == worker_id), None)
 
 
 def pools_of_policies(
@@ -44,12 +48,13 @@ def pools_of_policies(
 
 def _whose(parts: GatewayParts, tenant: TenantStore, policy: str) -> tuple[str, str | None]:
     try:
-        return tenant.get_job(policy).spec.model, tenant.worker_of(policy)
+        job, worker_id = tenant.get_job_and_worker(policy)
     except NotFoundError:
         if policy in parts.config.models:
             return policy, None
-    raise NotFoundError(
-        f"{policy!r} is neither a job of yours nor a model of this service",
-        hint="`tinkergym jobs` lists your jobs, GET /v1/models the models",
-        field="policy",
-    )
+        raise NotFoundError(
+            f"{policy!r} is neither a job of yours nor a model of this service",
+            hint="`tinkergym jobs` lists your jobs, GET /v1/models the models",
+            field="policy",
+        ) from None
+    return job.spec.model, worker_id

@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 
 from backend.gateway.bodies import JsonObject, Tenant, body_of, describes
 from backend.gateway.parts import GatewayParts, parts_of
-from backend.gateway.pool_choice import pool_of_job, pools_of_policies
+from backend.gateway.pool_choice import job_and_pool, pools_of_policies
 from backend.gateway.pool_proxy import PoolProxy
 from backend.store.store import PoolRecord, TenantStore
 from tinkergym.errors import ConflictError, InvalidRequestError, ServiceUnavailableError
@@ -117,12 +117,12 @@ async def sample(
 def _job_of_clients(
     parts: GatewayParts, tenant: TenantStore, job_id: str
 ) -> tuple[JobView, PoolRecord | None]:
-    job = tenant.get_job(job_id)
+    job, pool = job_and_pool(parts, tenant, job_id)
     if job.spec.rollout == "server":
         raise ConflictError(
             f"the episodes of job {job_id} are played by the service", hint="submit it with rollout='client'"
         )
-    return job, pool_of_job(parts, tenant, job)
+    return job, pool
 
 
 async def _lease_from(

@@ -130,15 +130,15 @@ class TenantStore:
             self._own(connection, job_id)
             return checkpoint_views(connection, job_id)
 
-    def worker_of(self, job_id: str) -> str | None:
-        """Return the worker (a pool id) that holds the job at the moment.
+    def get_job_and_worker(self, job_id: str) -> tuple[JobView, str | None]:
+        """Return one job, and the worker (a pool id) that holds it at the moment.
 
         Raises:
-            NotFoundError: The job does not exist or is another tenant's.
+            NotFoundError: It does not exist or is another tenant's.
         """
         with self._db.read() as connection:
-            worker_id: str | None = self._own(connection, job_id).worker_id
-            return worker_id
+            row = self._own(connection, job_id)
+            return job_view(row), row.worker_id
 
     def _own(self, connection: Connection, job_id: str) -> Row[Any]:
         row = job_row(connection, job_id)

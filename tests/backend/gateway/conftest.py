@@ -184,6 +184,7 @@ def running_gateway(tmp_path_factory):
         clock=time.time,
     )
     listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as serve_on does
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     running = Running(
         create_app(parts), listener, http=PunctualProtocol.within(limits.request_seconds), ws="none"

@@ -44,7 +44,7 @@ def test_another_tenants_job_looks_like_one_that_never_was(store, spec):
         lambda job_id: bob.request_cancel(job_id),
         lambda job_id: bob.events_after(job_id, 0),
         lambda job_id: bob.checkpoints(job_id),
-        lambda job_id: bob.worker_of(job_id),
+        lambda job_id: bob.get_job_and_worker(job_id),
         lambda job_id: bob.list_jobs(before=job_id),
     ]
     for ask in asks:
