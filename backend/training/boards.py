@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from backend.errors import LeaseLostError
 from backend.training.episode_board import EpisodeBoard
 from tinkergym.wire import (
     EpisodeRequest,
@@ -145,15 +146,17 @@ class Boards:
             job_id: Whose episodes; empty for any job whose episodes the service plays itself.
         """
         deadline = self._clock() + request.wait_seconds
+        known = False
         with self._changed:
             while True:
                 now = self._clock()
                 entries = self._asked(job_id)
+                # A job that has just been given to this process is waited for; one that ended is not.
+                ended, known = known and job_id not in entries, job_id in entries
                 lost = self._renew(entries, request, now)
                 given = self._give(entries, request, now)
                 state = entries[job_id].state if job_id in entries else JobState.RUNNING
-                gone = self._closed or (job_id != "" and job_id not in entries)
-                if given or lost or gone or request.max_episodes < 1 or now >= deadline:
+                if given or lost or ended or self._closed or request.max_episodes < 1 or now >= deadline:
                     return LeaseReply(episodes=given, lost=lost, job_state=state)
                 self._changed.wait(min(deadline - now, _LOOK_SECONDS))
 
@@ -234,6 +237,9 @@ class Boards:
             if claimed:
                 entry.save(step, claimed)
             stored = True
+        except LeaseLostError:
+            # The job is another process's by now; to the worker that is a lease lost like any other.
+            return ["stale"] * len(batch)
         finally:
             with self._changed:
                 for result in claimed:

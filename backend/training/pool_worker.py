@@ -143,6 +143,8 @@ class PoolWorker:
                 gate.submit([resolved.model_copy(update={"session_id": lease_id})], deliver)
             else:
                 ready.append(resolved)
+        for policy in {request.policy for request in requests}:
+            self._boards.contact(policy)
         if refused:
             deliver(refused)
         if ready:

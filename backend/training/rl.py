@@ -87,7 +87,7 @@ class RLJob:
         )
         context.boards.step_recorded(context.job_id, self._done_step)
         context.store.set_state(context.lease, JobState.RUNNING, self._resumed_from())
-        played = self._begin(self._done_step + 1, None)
+        played = self._begin(self._done_step + 1, None, "")
         for step in range(self._done_step + 1, spec.steps + 1):
             if played is None:
                 with context.clock.part("rollout"):
@@ -104,15 +104,18 @@ class RLJob:
             f"resumed after step {self._done_step}" if self._done_step else "started again from the beginning"
         )
 
-    def _begin(self, step: int, weights: PolicyWeights | None) -> Played | None:
+    def _begin(self, step: int, weights: PolicyWeights | None, sha256: str) -> Played | None:
         """Begin a step's rollout; returns its episodes at once if an earlier attempt stored them all."""
         context = self._context
         if context.lease.attempt > 1:
             stored = self._rollout.stored(step)
             if stored is not None:
                 return stored
+        if weights is None:
+            weights = context.learner.weights(context.job_id)
+            sha256 = weights_sha256(weights)
         with context.clock.part("publish"):
-            self._publish(step - 1, weights or context.learner.weights(context.job_id))
+            self._publish(step - 1, weights, sha256)
         with context.clock.part("post"):
             self._rollout.begin(step)
         return None
@@ -124,14 +127,15 @@ class RLJob:
         learned = learn(context, step, played)
         with context.clock.part("weights"):
             weights = context.learner.weights(context.job_id)
-        self._check_replay(step, weights)
+            sha256 = weights_sha256(weights)
+        self._check_replay(step, sha256)
         last = step == spec.steps
-        following = None if last else self._begin(step + 1, weights)
+        following = None if last else self._begin(step + 1, weights, sha256)
         if last:
-            self._publish(step, weights)
+            self._publish(step, weights, sha256)
         seconds = context.clock.lap()
         with context.clock.part("record"):
-            self._record(step, played, learned, weights, seconds)
+            self._record(step, played, learned, sha256, seconds)
         self._done_step = step
         if step % spec.checkpoint_every == 0 and not last:
             with context.clock.part("checkpoint"):
@@ -154,19 +158,18 @@ class RLJob:
                 field="max_failed_fraction",
             )
 
-    def _publish(self, version: int, weights: PolicyWeights) -> None:
+    def _publish(self, version: int, weights: PolicyWeights, sha256: str) -> None:
         context = self._context
-        context.engine.publish(context.job_id, version, weights)
+        arrived = context.engine.publish(context.job_id, version, weights)
         loaded = context.engine.loaded().get(context.job_id)
-        if loaded != version:
+        if loaded != version or arrived != sha256:
             raise ParityError(
-                f"version {version} of the policy was published, but the engine holds {loaded}",
+                f"version {version} of the policy was published with hash {sha256[:12]}, but the engine "
+                f"holds version {loaded} and was given {arrived[:12]}",
                 hint="report this with the job's log",
             )
 
-    def _record(
-        self, step: int, played: Played, learned: Learned, weights: PolicyWeights, seconds: StepSeconds
-    ) -> None:
+    def _record(self, step: int, played: Played, learned: Learned, sha256: str, seconds: StepSeconds) -> None:
         """Write the step down; only then the results of the next one are acknowledged."""
         context, spec = self._context, self._context.spec
         counted = statistics(played)
@@ -189,17 +192,17 @@ class RLJob:
             seconds_left=context.clock.expected(spec.steps - step),
             metrics={**learned.metrics, **counted.environment_metrics, **seconds.parts},
         )
-        context.store.record_step(context.lease, event, weights_sha256(weights))
+        context.store.record_step(context.lease, event, sha256)
         context.boards.step_recorded(context.job_id, step)
         context.store.append_events(context.lease, list(episodes_to_read(played, step)))
 
-    def _check_replay(self, step: int, weights: PolicyWeights) -> None:
+    def _check_replay(self, step: int, sha256: str) -> None:
         """Drop the stored episodes after `step` if they were sampled by other weights than it has now."""
         context = self._context
         if context.lease.attempt == 1:
             return
         known = context.store.version_sha256(context.job_id, step)
-        if known is None or known == weights_sha256(weights):
+        if known is None or known == sha256:
             return
         dropped = context.store.discard_episodes(context.lease, from_step=step + 1)
         context.store.append_event(

@@ -12,7 +12,7 @@ from backend.training.step_report import Played
 from tinkergym.wire import JobState, WarningEvent
 
 _LOOK_SECONDS = 0.5
-"""How often a waiting job looks whether its client still lives."""
+"""How often a waiting job looks whether its client still lives, or more often if its patience is short."""
 
 
 class RolloutPhase:
@@ -49,8 +49,9 @@ class RolloutPhase:
             JobCancelledError: And what else `JobControl.check` raises.
         """
         context = self._context
+        seconds = min(_LOOK_SECONDS, context.spec.client_timeout_seconds / 4)
         while True:
-            outcome = context.boards.wait(context.job_id, _LOOK_SECONDS)
+            outcome = context.boards.wait(context.job_id, seconds)
             context.control.check()
             self._look_for_client()
             if outcome == "done":

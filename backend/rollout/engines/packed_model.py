@@ -17,7 +17,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
-from backend.rollout.engines.packed_attention import ATTENTION_NAME, PackedBatch, Span
+from backend.rollout.engines.packed_attention import ATTENTION_NAME
+from backend.rollout.engines.packed_batch import PackedBatch, Span
 from backend.rollout.engines.policy_shelf import AdapterSegment, PolicyShelf
 from backend.rollout.engines.slot_cache import SlotCache
 from tinkergym.errors import InvalidRequestError

@@ -10,61 +10,21 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from math import isfinite
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from backend.rollout.engines.packed_attention import Span
+from backend.rollout.engines.packed_batch import Span
 from backend.rollout.engines.packed_model import PackedModel
 from backend.rollout.engines.policy_shelf import AdapterSegment, LoadedPolicy
-from backend.rollout.engines.protocol import Deliver
+from backend.rollout.engines.rows import Row, version_gone
 from backend.rollout.engines.slot_table import PromptKey, Slot, SlotLimits, SlotTable
 from backend.rollout.engines.token_sampling import choose_tokens
-from tinkergym.errors import InternalServiceError, PolicyVersionGoneError, TinkerGymError
-from tinkergym.wire import Completion, ErrorView, SampleFailure, SampleRequest
+from tinkergym.errors import InternalServiceError, TinkerGymError
+from tinkergym.wire import SampleFailure
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(eq=False, slots=True)
-class Row:
-    """A request being worked on."""
-
-    request: SampleRequest
-    policy: LoadedPolicy
-    deliver: Deliver
-    limit: int
-    """Tokens of prompt and answer together at which the answer is cut."""
-    tokens: list[int] = field(init=False)
-    logprobs: list[float] = field(default_factory=list)
-    stops: frozenset[int] = field(init=False)
-    slot: Slot | None = None
-    waits_for: Row | None = None
-    """Another row with the same prompt that is being prefilled; its result is copied."""
-    followers: list[Row] = field(default_factory=list)
-    leads: PromptKey | None = None
-    """The prompt that it prefills for others, until that is done."""
-    answer: Completion | SampleFailure | None = None
-
-    def __post_init__(self) -> None:
-        self.tokens = list(self.request.prompt_ids)
-        self.stops = frozenset(self.request.stop_ids)
-
-    def fail(self, error: TinkerGymError) -> None:
-        """Answer with an error."""
-        self.answer = failure(self.request, error)
-
-    def finish(self, reason: str) -> None:
-        """Answer with what was sampled."""
-        self.answer = Completion(
-            request_id=self.request.request_id,
-            token_ids=self.tokens[len(self.request.prompt_ids) :],
-            sampling_logprobs=self.logprobs,
-            finish_reason="stop" if reason == "stop" else "length",
-            policy_version=self.policy.version,
-        )
 
 
 @dataclass(slots=True)
@@ -91,19 +51,6 @@ class _Work:
     row: Row
     slot: Slot
     tokens: int
-
-
-def failure(request: SampleRequest, error: TinkerGymError) -> SampleFailure:
-    """Answer a request with an error."""
-    return SampleFailure(request_id=request.request_id, error=ErrorView(**error.to_wire()))
-
-
-def version_gone(request: SampleRequest) -> PolicyVersionGoneError:
-    """Say that the request's policy version is not loaded."""
-    return PolicyVersionGoneError(
-        f"policy {request.policy!r} at version {request.policy_version} is not loaded in the engine",
-        hint="a newer version was published, or the policy was retired; ask for the newest version",
-    )
 
 
 class SlotScheduler:
@@ -310,7 +257,7 @@ class SlotScheduler:
         )
         self._counters.sampled_tokens += len(drawn)
         for row, token, logprob in zip(drawn, tokens, logprobs, strict=True):
-            _take_token(row, token, logprob)
+            row.take_token(token, logprob)
 
     def _share_prompt(self, row: Row) -> list[Row]:
         assert row.slot is not None
@@ -329,23 +276,6 @@ class SlotScheduler:
                 follower.waits_for = None
             self._counters.copied_tokens += row.slot.cached * len(followers)
         return followers
-
-
-def _take_token(row: Row, token: int, logprob: float) -> None:
-    if not isfinite(logprob):
-        row.fail(
-            InternalServiceError(
-                f"policy {row.policy.name!r} at version {row.policy.version} gives no finite logits",
-                hint="the policy diverged; lower the learning rate and resume from a checkpoint",
-            )
-        )
-        return
-    row.tokens.append(token)
-    row.logprobs.append(logprob)
-    if token in row.stops:
-        row.finish("stop")
-    elif len(row.tokens) >= row.limit:
-        row.finish("length")
 
 
 def _in_order(works: list[_Work]) -> list[_Work]:

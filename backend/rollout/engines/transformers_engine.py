@@ -19,7 +19,8 @@ import torch
 
 from backend.rollout.engines.packed_model import PackedModel
 from backend.rollout.engines.protocol import Deliver
-from backend.rollout.engines.slot_scheduler import Counters, Row, SlotScheduler, failure, version_gone
+from backend.rollout.engines.rows import Row, failure, version_gone
+from backend.rollout.engines.slot_scheduler import Counters, SlotScheduler
 from backend.rollout.engines.slot_table import SlotLimits
 from backend.rollout.models import ModelFacts, read_model_facts
 from backend.weights import PolicyWeights, weights_sha256

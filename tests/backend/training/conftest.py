@@ -1,0 +1,185 @@
+"""A real pool worker on the nano model, in this process; the tests play the episodes over its socket."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import gymnasium as gym
+import pytest
+import torch
+
+from backend.config import ServiceConfig
+from backend.store.store import Store
+from backend.training.pool_worker import PoolWorker
+from tinkergym.loop.renderer import Renderer
+from tinkergym.loop.rollout import RolloutWorker, play
+from tinkergym.registration import make_environment, register
+from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
+from tinkergym.remote.transport import Connection
+from tinkergym.spaces import Text
+from tinkergym.wire import (
+    GRPO,
+    EnvironmentRef,
+    EpisodeRequest,
+    EpisodeResult,
+    Event,
+    JobSpec,
+    JobState,
+    LeaseRequest,
+    Sampling,
+    SubmitRequest,
+)
+
+TENANT = "ada"
+PATIENCE_SECONDS = 60.0
+TOKEN = "pool-token"
+
+
+class Fickle(gym.Env):
+    """Pays for short answers; raises in `step` for the share of its seeds that `failing` names."""
+
+    observation_space = Text(100)
+    action_space = Text(100)
+
+    def __init__(self, failing: float = 0.0) -> None:
+        self._failing = failing
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return "say something", {}
+
+    def step(self, action):
+        if self.np_random.random() < self._failing:
+            raise RuntimeError("the machine is broken")
+        return "", float(-len(action)), True, False, {"metrics": {"letters": len(action)}}
+
+
+register("test/Fickle-v0", Fickle)
+
+
+def job_spec(**settings: object) -> JobSpec:
+    defaults = {
+        "environment": EnvironmentRef(id="test/Fickle-v0"),
+        "steps": 2,
+        "algorithm": GRPO(group_size=2, groups_per_step=2),
+        # Hot, so that a group never agrees: equal returns would teach nothing.
+        "sampling": Sampling(max_turn_tokens=4, temperature=3.0),
+        "rollout": "client",
+        "checkpoint_every": 100,
+        "client_timeout_seconds": 3600.0,
+    }
+    return JobSpec(**{**defaults, **settings})
+
+
+class Lab:
+    """One service's store and its current pool worker; a new one can take over."""
+
+    def __init__(self, config: ServiceConfig) -> None:
+        self.config = config
+        self.store = Store.open(config.store_url)
+        self.store.keys.ensure_tenant(TENANT)
+        self.tenant = self.store.tenant(TENANT)
+        self.service = self.store.service()
+        self.pools = 0
+        self.pool: PoolWorker
+        self.connection: Connection
+        self.start_pool()
+
+    def start_pool(self) -> None:
+        self.pools += 1
+        socket = self.config.run_dir / f"pool-{self.pools}.sock"
+        self.pool = PoolWorker(
+            self.config, pool_id=f"pool-{self.pools}", model="nano", socket_path=socket, token=TOKEN
+        )
+        self.connection = Connection(f"unix://{socket}", token=TOKEN)
+
+    def replace_pool(self) -> None:
+        """End the worker, as a restart of the service does, and let another take its jobs."""
+        self.close_pool()
+        self.start_pool()
+
+    def close_pool(self) -> None:
+        self.connection.close()
+        self.pool.close()
+
+    def start(self, **settings: object) -> str:
+        job_id = self.tenant.create_job(job_spec(**settings), {}).job_id
+        self.pool.start_job(job_id)
+        return job_id
+
+    # --- playing ---
+
+    def transport(self, job_id: str) -> HttpRolloutTransport:
+        return HttpRolloutTransport(self.connection, Routes.of_pool(job_id))
+
+    def lease(self, job_id: str, most: int = 100, worker_id: str = "w") -> list[EpisodeRequest]:
+        request = LeaseRequest(worker_id=worker_id, max_episodes=most, wait_seconds=20.0)
+        return self.transport(job_id).lease(request).episodes
+
+    def play(self, requests: list[EpisodeRequest]) -> list[EpisodeResult]:
+        transport = self.transport(requests[0].job_id)
+        sampler = transport.sampler()
+        renderer = Renderer.from_bundle(transport.renderer("nano"))
+        played = play(requests, sampler=sampler, renderer=renderer, make_env=make_environment)
+        results = list(played)
+        sampler.close()
+        return results
+
+    def submit(self, job_id: str, results: list[EpisodeResult]) -> list[str]:
+        request = SubmitRequest(worker_id="w", results=results)
+        return self.transport(job_id).submit(request).verdicts
+
+    def play_step(self, job_id: str) -> list[EpisodeRequest]:
+        requests = self.lease(job_id)
+        assert set(self.submit(job_id, self.play(requests))) == {"accepted"}
+        return requests
+
+    def play_on(self, job_id: str) -> None:
+        """Play until the job has ended."""
+        stop = threading.Event()
+        worker = RolloutWorker(self.transport(job_id), make_env=make_environment)
+        thread = threading.Thread(target=worker.run, args=(stop,))
+        thread.start()
+        try:
+            self.until(job_id, lambda: self.state(job_id).final)
+        finally:
+            stop.set()
+            thread.join()
+
+    # --- looking ---
+
+    def state(self, job_id: str) -> JobState:
+        return self.service.job(job_id).state
+
+    def events(self, job_id: str, kind: str) -> list[Event]:
+        events = self.tenant.events_after(job_id, 0, 10_000)
+        return [event.body for event in events if event.body.type == kind]
+
+    def until(self, job_id: str, happened: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not happened():
+            if time.monotonic() > deadline:
+                pytest.fail(f"waited in vain; the job's events: {self.events(job_id, 'state')}")
+            threading.Event().wait(0.01)
+
+    def until_state(self, job_id: str, state: JobState) -> None:
+        self.until(job_id, lambda: self.state(job_id) is state)
+
+    def weights(self, job_id: str, version: int) -> str:
+        sha256 = self.service.version_sha256(job_id, version)
+        assert sha256 is not None
+        return sha256
+
+
+@pytest.fixture
+def lab(tmp_path):
+    threads = torch.get_num_threads()
+    config = ServiceConfig(data_dir=tmp_path, torch_threads=1, heartbeat_seconds=0.2, lease_seconds=30.0)
+    config.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lab = Lab(config)
+    yield lab
+    lab.close_pool()
+    lab.store.close()
+    torch.set_num_threads(threads)

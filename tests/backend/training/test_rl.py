@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+
+from backend.errors import LeaseLostError
+from tinkergym.wire import (
+    GRPO,
+    EnvironmentRef,
+    FullParameters,
+    JobState,
+    LeaseRequest,
+    LoRA,
+    SampleRequest,
+)
+
+
+@pytest.mark.parametrize("adapter", [LoRA(rank=4), FullParameters()])
+def test_a_job_trains_to_its_end_and_its_policy_can_be_sampled_afterwards(lab, adapter):
+    job_id = lab.start(adapter=adapter)
+    lab.play_on(job_id)
+    assert [event.state for event in lab.events(job_id, "state")] == [
+        JobState.QUEUED,
+        JobState.STARTING,
+        JobState.RUNNING,
+        JobState.COMPLETED,
+    ]
+    steps = lab.events(job_id, "step")
+    assert [step.step for step in steps] == [step.policy_version for step in steps] == [1, 2]
+    assert all(step.metrics["parity_max"] <= 1e-5 for step in steps)
+    assert all(step.sampled_tokens > 0 and step.metrics["env/letters"] >= 0 for step in steps)
+    assert lab.weights(job_id, 1) != lab.weights(job_id, 2)
+    checkpoint = lab.events(job_id, "checkpoint")[-1]
+    assert checkpoint.step == 2
+    assert (Path(checkpoint.path) / "manifest.json").is_file()
+    assert sample(lab, job_id).policy_version == 2
+
+
+def test_a_policy_whose_job_ended_before_the_worker_started_is_loaded_from_its_checkpoint(lab):
+    job_id = lab.start(steps=1)
+    lab.play_on(job_id)
+    before = sample(lab, job_id)
+    lab.replace_pool()
+    after = sample(lab, job_id)
+    assert (after.policy_version, after.token_ids) == (1, before.token_ids)
+    assert after.sampling_logprobs == pytest.approx(before.sampling_logprobs, abs=1e-5)
+
+
+def test_version_0_is_the_untrained_model_whatever_was_published_since(lab):
+    job_id = lab.start(steps=1, algorithm=GRPO(group_size=2, groups_per_step=2, learning_rate=0.1))
+    lab.play_on(job_id)
+    untrained, base = sample(lab, job_id, version=0), sample(lab, "nano")
+    assert (untrained.policy_version, untrained.token_ids) == (0, base.token_ids)
+    assert untrained.sampling_logprobs == pytest.approx(base.sampling_logprobs, abs=1e-5)
+    assert untrained.sampling_logprobs != pytest.approx(sample(lab, job_id).sampling_logprobs, abs=1e-3)
+
+
+def test_a_new_worker_replays_what_was_stored_and_plays_only_what_was_not(lab):
+    job_id = lab.start(steps=3)
+    lab.play_step(job_id)
+    lab.play_step(job_id)
+    third = lab.lease(job_id)
+    lab.submit(job_id, lab.play(third[:3]))
+    first_time = [lab.weights(job_id, version) for version in (1, 2)]
+    lab.replace_pool()
+    lab.pool.start_job(job_id)
+    left = lab.lease(job_id)
+    assert [request.episode_id for request in left] == [third[3].episode_id]
+    assert [lab.weights(job_id, version) for version in (1, 2)] == first_time
+    lab.submit(job_id, lab.play(left))
+    lab.until_state(job_id, JobState.COMPLETED)
+    assert lab.events(job_id, "warning") == []
+    assert lab.service.job(job_id).attempt == 2
+
+
+def test_a_new_worker_goes_on_from_the_last_checkpoint(lab):
+    job_id = lab.start(steps=3, checkpoint_every=1)
+    lab.play_step(job_id)
+    lab.play_step(job_id)
+    lab.lease(job_id)
+    lab.replace_pool()
+    lab.pool.start_job(job_id)
+    assert {request.step for request in lab.lease(job_id)} == {3}
+    assert lab.events(job_id, "state")[-1].reason == "resumed after step 2"
+
+
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(lab):
+    job_id = lab.start(steps=3, checkpoint_every=1)
+    lab.play_step(job_id)
+    lab.play_step(job_id)
+    lab.until(job_id, lambda: len(lab.events(job_id, "checkpoint")) == 2)
+    newest = Path(lab.events(job_id, "checkpoint")[-1].path)
+    (newest / "optimizer.safetensors").write_bytes(b"rust")
+    lab.replace_pool()
+    lab.pool.start_job(job_id)
+    assert {request.step for request in lab.lease(job_id)} == {2}
+    assert [warning.name for warning in lab.events(job_id, "warning")] == ["checkpoint_damaged"]
+
+
+def test_in_lockstep_the_same_seed_gives_the_same_bits_and_a_resumed_job_too(lab):
+    settings = {"deterministic": True, "steps": 3, "environment": EnvironmentRef(id="board/TicTacToeVs-v0")}
+    smooth = lab.start(**settings)
+    lab.play_on(smooth)
+    broken = lab.start(**settings, checkpoint_every=2)
+    lab.play_step(broken)
+    lab.play_step(broken)
+    lab.lease(broken)
+    lab.replace_pool()
+    lab.pool.start_job(broken)
+    lab.play_on(broken)
+    assert lab.weights(broken, 3) == lab.weights(smooth, 3)
+
+
+def test_failed_episodes_are_left_out_named_and_counted(lab):
+    environment = EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 0.3})
+    job_id = lab.start(
+        environment=environment,
+        steps=1,
+        max_failed_fraction=0.9,
+        algorithm=GRPO(group_size=2, groups_per_step=12),
+    )
+    lab.play_on(job_id)
+    step = lab.events(job_id, "step")[0]
+    warning = lab.events(job_id, "warning")[0]
+    assert 0 < step.failed_episodes == step.stop_reasons["environment_error"] == warning.count < 24
+    assert warning.name == "environment_error"
+    assert "the machine is broken" in warning.message
+    assert "Traceback" in warning.message
+
+
+def test_too_many_failed_episodes_fail_the_job_and_it_says_which(lab):
+    job_id = lab.start(environment=EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 1.0}))
+    lab.play_on(job_id)
+    end = lab.events(job_id, "state")[-1]
+    assert (end.state, end.error.type) == (JobState.FAILED, "TooManyFailedEpisodesError")
+    assert "4 of the 4 episodes of step 1 failed" in end.error.message
+    assert "the machine is broken" in end.error.message
+    assert end.error.field == "max_failed_fraction"
+
+
+def test_a_job_can_be_cancelled_while_it_waits_for_its_client(lab):
+    job_id = lab.start(client_timeout_seconds=0.2)
+    lab.until_state(job_id, JobState.WAITING_FOR_CLIENT)
+    lab.tenant.request_cancel(job_id)
+    lab.until_state(job_id, JobState.CANCELLED)
+
+
+def test_a_cancelled_job_keeps_what_it_learned(lab):
+    job_id = lab.start(steps=5)
+    lab.play_step(job_id)
+    lab.lease(job_id)
+    lab.tenant.request_cancel(job_id)
+    lab.until_state(job_id, JobState.CANCELLED)
+    assert [checkpoint.step for checkpoint in lab.events(job_id, "checkpoint")] == [1]
+    assert sample(lab, job_id).policy_version == 1
+
+
+def test_drift_between_learner_and_engine_stops_the_job_before_it_learns(lab):
+    job_id = lab.start(parity_threshold=1e-12)
+    lab.play_on(job_id)
+    end = lab.events(job_id, "state")[-1]
+    assert (end.state, end.error.type) == (JobState.FAILED, "ParityError")
+    assert lab.events(job_id, "step") == []
+
+
+def test_a_silent_client_is_waited_for_and_welcomed_back(lab):
+    job_id = lab.start(client_timeout_seconds=0.2, steps=1)
+    lab.until_state(job_id, JobState.WAITING_FOR_CLIENT)
+    requests = lab.lease(job_id)
+    lab.until_state(job_id, JobState.RUNNING)
+    lab.submit(job_id, lab.play(requests))
+    lab.until_state(job_id, JobState.COMPLETED)
+
+
+def test_a_job_that_was_given_to_another_worker_stops_at_once_and_writes_nothing_more(lab):
+    job_id = lab.start()
+    requests = lab.lease(job_id)
+    results = lab.play(requests)
+    assert lab.service.requeue_worker("pool-1", "taken away") == [job_id]
+    other = lab.service.acquire(job_id, "another", 30.0, 0.0)
+    with pytest.raises(LeaseLostError):
+        lab.service.renew(dataclasses.replace(other, epoch=other.epoch - 1), 30.0, 0.0)
+    lab.until(job_id, lambda: set(lab.submit(job_id, results)) == {"stale"})
+    assert lab.service.episodes(job_id, 1) == []
+    assert lab.state(job_id) is JobState.STARTING
+
+
+def test_only_the_newest_checkpoints_are_kept(lab):
+    job_id = lab.start(steps=4, checkpoint_every=1, keep_checkpoints=2)
+    lab.play_on(job_id)
+    views = lab.service.checkpoints(job_id)
+    assert [view.step for view in views] == [3, 4]
+    folder = Path(views[0].path).parent
+    assert sorted(path.name for path in folder.iterdir()) == ["step-000003", "step-000004"]
+    assert all(lab.service.episodes(job_id, step) == [] for step in (1, 2, 3, 4))
+
+
+def test_a_checkpoint_that_cannot_be_written_fails_the_job_with_the_reason(lab):
+    folder = lab.config.jobs_dir
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.write_text("in the way")
+    job_id = lab.start(steps=1)
+    lab.play_on(job_id)
+    assert lab.events(job_id, "state")[-1].state is JobState.FAILED
+
+
+def test_a_foreign_jobs_results_are_not_taken(lab):
+    mine, other = lab.start(), lab.start()
+    results = lab.play(lab.lease(other))
+    assert set(lab.submit(mine, results)) == {"stale"}
+    assert set(lab.submit(other, results)) == {"accepted"}
+
+
+def test_workers_of_the_service_are_not_given_a_clients_episodes(lab):
+    job_id = lab.start()
+    request = LeaseRequest(worker_id="env", max_episodes=10, wait_seconds=0.0)
+    lab.until_state(job_id, JobState.RUNNING)
+    assert lab.transport("").lease(request).episodes == []
+
+
+def sample(lab, policy, version=None):
+    arrived = []
+    request = SampleRequest(
+        request_id="r", policy=policy, policy_version=version, prompt_ids=[5, 6, 7], max_tokens=4, seed=1
+    )
+    sampler = lab.transport("").sampler()
+    sampler.submit([request], arrived.extend)
+    lab.until(policy, lambda: arrived)
+    sampler.close()
+    return arrived[0]
