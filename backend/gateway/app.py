@@ -8,7 +8,14 @@ from contextlib import asynccontextmanager
 from anyio import CapacityLimiter
 from fastapi import FastAPI
 
-from backend.gateway import answers, routes_events, routes_jobs, routes_rollout, routes_service
+from backend.gateway import (
+    answers,
+    routes_episodes,
+    routes_events,
+    routes_jobs,
+    routes_sample,
+    routes_service,
+)
 from backend.gateway.guards import BodyGuard
 from backend.gateway.parts import GatewayParts
 
@@ -37,7 +44,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.parts = parts
-    for module in (routes_jobs, routes_events, routes_rollout, routes_service):
+    for module in (routes_jobs, routes_events, routes_episodes, routes_sample, routes_service):
         app.include_router(module.router)
     answers.install(app)
     app.add_middleware(BodyGuard, limits=parts.config.limits)

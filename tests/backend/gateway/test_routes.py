@@ -8,7 +8,7 @@ pytestmark = pytest.mark.service
 
 OPEN = {("GET", "/v1/health")}
 TENANTLESS = {"/v1/health", "/v1/models", "/v1/renderer", "/v1/jobs", "/v1/sample"}
-"""Routes without an id of a tenant's thing in their path; /v1/sample has it in the body, see test_rollout."""
+"""Routes without an id of a tenant's thing in their path; /v1/sample has it in the body."""
 
 
 def error_of(response):

@@ -1,0 +1,96 @@
+"""Tokens for whoever has a policy: each request goes to the pool of its model, the answers come back mixed.
+
+The gateway checks whose policies they are and never reads a completion.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import StreamingResponse
+from starlette.concurrency import run_in_threadpool
+
+from backend.gateway.bodies import Tenant, body_of, describes
+from backend.gateway.parts import parts_of
+from backend.gateway.pool_choice import pools_of_policies
+from tinkergym.errors import InvalidRequestError
+from tinkergym.wire import SampleBatch, SampleRequest
+
+router = APIRouter(prefix="/v1")
+
+
+@router.post("/sample", openapi_extra=describes(SampleBatch), response_class=StreamingResponse)
+async def sample(
+    request: Request, tenant: Tenant, batch: Annotated[SampleBatch, Depends(body_of(SampleBatch))]
+) -> StreamingResponse:
+    """Sample tokens: one JSON line per request, in the order in which they finish."""
+    parts = parts_of(request)
+    if len({wanted.request_id for wanted in batch.requests}) < len(batch.requests):
+        raise InvalidRequestError("two requests have one request_id", field="requests.request_id")
+    policies = {wanted.policy for wanted in batch.requests}
+    chosen = await run_in_threadpool(pools_of_policies, parts, tenant, policies)
+    by_pool: dict[str, list[SampleRequest]] = defaultdict(list)
+    for wanted in batch.requests:
+        by_pool[chosen[wanted.policy].pool_id].append(_own_session(wanted, tenant.tenant_id))
+    pools = {pool.pool_id: pool for pool in chosen.values()}
+    stack = AsyncExitStack()
+    try:
+        # Opened here, so that a pool that refuses is an HTTP error and not a stream that breaks off.
+        sources = [
+            await stack.enter_async_context(
+                parts.proxy.stream(pools[pool_id], "/sample", _batch_json(requests))
+            )
+            for pool_id, requests in by_pool.items()
+        ]
+    except BaseException:
+        await stack.aclose()
+        raise
+    return StreamingResponse(_lines(sources, stack), media_type="application/x-ndjson")
+
+
+def _own_session(wanted: SampleRequest, tenant_id: str) -> SampleRequest:
+    """Keep the session names of tenants apart: a session is a cache, and what it holds can be timed."""
+    if not wanted.session_id:
+        return wanted
+    return wanted.model_copy(update={"session_id": f"{tenant_id}/{wanted.session_id}"})
+
+
+def _batch_json(requests: list[SampleRequest]) -> bytes:
+    return SampleBatch.model_construct(requests=requests).model_dump_json().encode()
+
+
+async def _lines(sources: list[AsyncIterator[bytes]], stack: AsyncExitStack) -> AsyncIterator[bytes]:
+    async with stack:
+        if len(sources) == 1:
+            async for chunk in sources[0]:
+                yield chunk
+            return
+        async for chunk in _merged(sources):
+            yield chunk
+
+
+async def _merged(sources: list[AsyncIterator[bytes]]) -> AsyncIterator[bytes]:
+    """Interleave streams of lines, never cutting one in two."""
+    arrived: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=16)
+
+    async def pump(source: AsyncIterator[bytes]) -> None:
+        rest = b""
+        async for chunk in source:
+            whole, newline, rest = (rest + chunk).rpartition(b"\n")
+            if newline:
+                await arrived.put(whole + newline)
+        if rest:
+            await arrived.put(rest + b"\n")
+        await arrived.put(None)
+
+    async with asyncio.TaskGroup() as group:
+        for source in sources:
+            group.create_task(pump(source))
+        for _ in sources:
+            while (lines := await arrived.get()) is not None:
+                yield lines
