@@ -146,6 +146,13 @@ def test_a_request_gets_the_same_tokens_alone_and_in_a_batch(start, directory):
         assert alone.token_ids == together[request.request_id].token_ids
 
 
+def test_an_answer_goes_on_the_same_when_it_is_asked_for_in_two_parts(start, directory):
+    engine = start(directory)
+    whole = complete(engine, [ask("whole", prompt(7), seed=5, max_tokens=8)])["whole"].token_ids
+    rest = complete(engine, [ask("rest", prompt(7) + whole[:3], seed=5, max_tokens=5)])["rest"].token_ids
+    assert rest == whole[3:]
+
+
 def test_temperature_zero_takes_the_likeliest_token(start, directory):
     request = ask("greedy", prompt(9), temperature=0.0, max_tokens=5)
     completion = complete(start(directory), [request])["greedy"]
@@ -294,7 +301,7 @@ def test_after_a_publish_neither_session_nor_prompt_finds_the_old_cache(start, d
     onward = ask(
         "c", first.prompt_ids + one.token_ids + [1, 2], policy="job", policy_version=2, session_id="s"
     )
-    found = complete(engine, [again, onward])
+    found = complete(engine, [onward, again])
     assert engine.stats().reused_tokens == 0
     model = plain_model(directory, newer)
     assert_same_logprobs(model, again, found["b"])
@@ -522,3 +529,55 @@ class _Turnstile:
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
+
+
+def test_under_publishing_and_retiring_every_answer_comes_from_the_version_it_names(start, directory):
+    """Three policies change their weights again and again while sessions of all of them go on."""
+    engine = start(directory, max_slots=20, iteration_tokens=64)
+    weights: dict[tuple[str, int], AdapterWeights] = {}
+    sent: dict[str, SampleRequest] = {}
+    found: Answers = {}
+    lock = threading.Lock()
+    all_done = threading.Semaphore(0)
+
+    def deliver(batch):
+        with lock:
+            for answer in batch:
+                assert answer.request_id not in found
+                found[answer.request_id] = answer
+                all_done.release()
+
+    for wave in range(8):
+        for number, name in enumerate(("a", "b", "c")):
+            if (wave + number) % 2 == 0:
+                weights[name, wave] = adapter(directory, seed=10 * wave + number, rank=2 + number)
+                engine.publish(name, wave, weights[name, wave])
+        if wave == 5:
+            engine.retire("c")
+        loaded = engine.loaded()
+        requests = [
+            ask(
+                f"{wave}-{i}",
+                prompt(4 + i % 5, i % 3) + ([wave] if i % 4 == 0 else []),
+                policy=name,
+                policy_version=loaded[name],
+                session_id=f"{name}{i % 6}",
+                max_tokens=1 + i % 7,
+                seed=i,
+            )
+            for i in range(24)
+            for name in [sorted(loaded)[i % len(loaded)]]
+        ]
+        sent |= {request.request_id: request for request in requests}
+        engine.submit(requests, deliver)
+    for _ in sent:
+        assert all_done.acquire(timeout=60)
+    completed = {name: answer for name, answer in found.items() if isinstance(answer, Completion)}
+    gone = [answer for answer in found.values() if isinstance(answer, SampleFailure)]
+    assert {answer.error.type for answer in gone} <= {"PolicyVersionGoneError"}
+    assert len(completed) >= 24
+    models = {key: plain_model(directory, own) for key, own in weights.items()}
+    for name, completion in completed.items():
+        request = sent[name]
+        assert completion.policy_version == request.policy_version
+        assert_same_logprobs(models[request.policy, completion.policy_version], request, completion)

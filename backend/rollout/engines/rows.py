@@ -1,0 +1,81 @@
+"""Rows: the requests that an engine works on, and how they are answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import isfinite
+
+from backend.rollout.engines.policy_shelf import LoadedPolicy
+from backend.rollout.engines.protocol import Deliver
+from backend.rollout.engines.slot_table import PromptKey, Slot
+from tinkergym.errors import InternalServiceError, PolicyVersionGoneError, TinkerGymError
+from tinkergym.wire import Completion, ErrorView, SampleFailure, SampleRequest
+
+
+@dataclass(eq=False, slots=True)
+class Row:
+    """A request being worked on."""
+
+    request: SampleRequest
+    policy: LoadedPolicy
+    deliver: Deliver
+    limit: int
+    """Tokens of prompt and answer together at which the answer is cut."""
+    tokens: list[int] = field(init=False)
+    logprobs: list[float] = field(default_factory=list)
+    stops: frozenset[int] = field(init=False)
+    slot: Slot | None = None
+    waits_for: Row | None = None
+    """Another row with the same prompt that is being prefilled; its result is copied."""
+    followers: list[Row] = field(default_factory=list)
+    leads: PromptKey | None = None
+    """The prompt that it prefills for others, until that is done."""
+    answer: Completion | SampleFailure | None = None
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.request.prompt_ids)
+        self.stops = frozenset(self.request.stop_ids)
+
+    def fail(self, error: TinkerGymError) -> None:
+        """Answer with an error."""
+        self.answer = failure(self.request, error)
+
+    def finish(self, reason: str) -> None:
+        """Answer with what was sampled."""
+        self.answer = Completion(
+            request_id=self.request.request_id,
+            token_ids=self.tokens[len(self.request.prompt_ids) :],
+            sampling_logprobs=self.logprobs,
+            finish_reason="stop" if reason == "stop" else "length",
+            policy_version=self.policy.version,
+        )
+
+    def take_token(self, token: int, logprob: float) -> None:
+        """Add a sampled token, and answer if it was the last one."""
+        if not isfinite(logprob):
+            self.fail(
+                InternalServiceError(
+                    f"policy {self.policy.name!r} at version {self.policy.version} gives no finite logits",
+                    hint="the policy diverged; lower the learning rate and resume from a checkpoint",
+                )
+            )
+            return
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+        if token in self.stops:
+            self.finish("stop")
+        elif len(self.tokens) >= self.limit:
+            self.finish("length")
+
+
+def failure(request: SampleRequest, error: TinkerGymError) -> SampleFailure:
+    """Answer a request with an error."""
+    return SampleFailure(request_id=request.request_id, error=ErrorView(**error.to_wire()))
+
+
+def version_gone(request: SampleRequest) -> PolicyVersionGoneError:
+    """Say that the request's policy version is not loaded."""
+    return PolicyVersionGoneError(
+        f"policy {request.policy!r} at version {request.policy_version} is not loaded in the engine",
+        hint="a newer version was published, or the policy was retired; ask for the newest version",
+    )
