@@ -21,6 +21,11 @@ from tinkergym.wire import CheckpointEvent, Event, JobSpec, JobState, StateEvent
 BLOCKS = " ▁▂▃▄▅▆▇█"
 CURVE_COLUMNS = 40
 
+PLAYED = {
+    "server": "played by the service",
+    "client": "played by the client",
+    "script": "played by the script",
+}
 WAITS = {
     JobState.QUEUED: "waiting for a worker",
     JobState.STARTING: "loading the model",
@@ -111,7 +116,8 @@ class TrainingDisplay:
         trained = f"LoRA rank {adapter.rank}" if adapter.kind == "lora" else "all parameters"
         return (
             f"[bold]{escape(spec.environment.id)}[/] · {escape(spec.model)} · {trained} · "
-            f"{spec.steps} steps of {spec.episodes_per_step} episodes · job {escape(self._job_id)}"
+            f"{spec.steps} steps of {spec.episodes_per_step} episodes, {PLAYED[spec.rollout]} · "
+            f"job {escape(self._job_id)}"
         )
 
     def _picture(self) -> RenderableType:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from rich.table import Table
 from tinkergym.evaluation import Evaluation, share_interval
 from tinkergym.progress import BLOCKS, condense
 from tinkergym.remote.job import Job
+from tinkergym.remote.local_environment import LOCAL
 from tinkergym.wire import StepEvent
 
 CURVE_ROWS = 8
@@ -49,8 +52,19 @@ def show(
     console.print(after.transcript(0), markup=False, highlight=False)
     for checkpoint in job.checkpoints()[-1:]:
         console.print(f"\ncheckpoint  {checkpoint.path}", markup=False, highlight=False, soft_wrap=True)
-    command = f"tinkergym play {job.spec.environment.id} --policy {job.id}"
-    console.print(f"play it     {command}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"play it     {play_command(job)}", markup=False, highlight=False, soft_wrap=True)
+
+
+def play_command(job: Job) -> str:
+    """Return what to type to play with, or against, the policy of a job."""
+    env_id = job.spec.environment.id
+    # A class of the user's own is known to the command line by where it stands.
+    named = f"MODULE:{env_id.removeprefix(LOCAL).removesuffix('-v0')}" if env_id.startswith(LOCAL) else env_id
+    settings = "".join(
+        f" --env-set {shlex.quote(f'{key}={json.dumps(value)}')}"
+        for key, value in job.spec.environment.kwargs.items()
+    )
+    return f"tinkergym play {named} --policy {job.id}{settings}"
 
 
 def comparison(before: Evaluation, after: Evaluation) -> Table:

@@ -1,4 +1,4 @@
-"""What a user does, against the real service: gateway, scheduler, Ray, learner and engine in their processes."""
+"""What a user does, against the real service: gateway, scheduler, Ray, learner and engine, each for real."""
 
 import os
 import runpy

@@ -39,7 +39,7 @@ def test_the_result_shows_intervals_a_game_the_curve_and_how_to_play_on(job, tmp
         "policy:",
     ):
         assert part in text
-    assert f"tinkergym play local/EvenOrOdd-v0 --policy {job.id}" in text
+    assert f"tinkergym play MODULE:EvenOrOdd --policy {job.id}" in text
     assert picture.read_bytes().startswith(b"\x89PNG") or "matplotlib is not installed" in text
 
 

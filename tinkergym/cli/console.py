@@ -28,6 +28,11 @@ class Commands(TyperGroup):
             complain(error)
             code = WRONG_USE if isinstance(error, InvalidRequestError | NotFoundError) else 1
             raise typer.Exit(code) from None
+        except BrokenPipeError:
+            raise  # the reader of a pipe has seen enough; click ends quietly
+        except OSError as error:
+            complain(TinkerGymError(str(error)))
+            raise typer.Exit(1) from None
 
 
 def complain(error: TinkerGymError) -> None:

@@ -7,6 +7,7 @@ import typer
 from tinkergym.cli.console import out
 from tinkergym.progress import TrainingDisplay
 from tinkergym.remote.job import Job
+from tinkergym.report import play_command
 
 INTERRUPTED = 130
 """The usual exit code after Ctrl-C."""
@@ -23,14 +24,14 @@ def follow(job: Job) -> None:
         with display:
             display.watch(job.events())
     except KeyboardInterrupt:
-        job.close()
         _say_how_to_go_on(job)
+        job.close()
         raise typer.Exit(INTERRUPTED) from None
     view = job.wait()
     out.print(f"done: {view.step} steps, policy version {view.policy_version}", highlight=False)
     for checkpoint in job.checkpoints()[-1:]:
         out.print(f"checkpoint: {checkpoint.path}", highlight=False, soft_wrap=True)
-    out.print(f"watch it play: tinkergym play {job.spec.environment.id} --policy {job.id}", soft_wrap=True)
+    out.print(f"play it: {play_command(job)}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _say_how_to_go_on(job: Job) -> None:

@@ -27,9 +27,9 @@ class Api:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
-    def health(self) -> HealthView:
+    def health(self, *, patience_seconds: float | None = None) -> HealthView:
         """Whether the service answers, and what it waits for."""
-        return self._get(HealthView, "/v1/health")
+        return _read(HealthView, self.connection.call("GET", "/v1/health", patience_seconds=patience_seconds))
 
     def create_job(self, spec: JobSpec, *, idempotency_key: str) -> JobView:
         """Submit a job; the same key and spec name the same job, however often they are sent."""

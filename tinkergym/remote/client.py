@@ -31,6 +31,8 @@ from tinkergym.wire import (
 )
 
 MOST_EPISODES_AT_ONCE = 256
+FIRST_PATIENCE_SECONDS = 1.0
+"""Who mistyped the address wants to know soon; once it answered, a service may be away for longer."""
 
 
 class Client:
@@ -61,7 +63,7 @@ class Client:
             address.url, token=address.api_key, ca_file=ca_file, patience_seconds=patience_seconds
         )
         self._api = Api(self._connection)
-        self._api.health()
+        self._api.health(patience_seconds=min(patience_seconds, FIRST_PATIENCE_SECONDS))
 
     def __enter__(self) -> Self:
         return self

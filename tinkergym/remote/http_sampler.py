@@ -6,7 +6,7 @@ Knows batches, threads and retries. What is in a prompt or an answer is none of 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pydantic_core import from_json
 
@@ -20,6 +20,8 @@ Deliver = Callable[[Sequence[Answer]], None]
 
 MOST_PER_BATCH = 4096
 """The most that `SampleBatch` allows."""
+MOST_IDS_PER_BATCH = 2_000_000
+"""Prompt ids; as JSON they stay well below what a gateway takes in one body. One request may be longer."""
 EAGER_STREAMS = 2
 """Up to here a submission gets a stream of its own at once; beyond, it waits a moment for company."""
 LINGER_SECONDS = 0.002
@@ -98,7 +100,8 @@ class HttpSampler:
                 self._changed.wait()
             if self._open >= EAGER_STREAMS:
                 self._stop_or_linger(min(LINGER_SECONDS * self._open, MOST_LINGER_SECONDS))
-            batch, self._waiting = self._waiting[:MOST_PER_BATCH], self._waiting[MOST_PER_BATCH:]
+            count = _how_many_fit(request for request, _ in self._waiting)
+            batch, self._waiting = self._waiting[:count], self._waiting[count:]
             self._idle -= 1
             if batch:
                 self._open += 1
@@ -162,6 +165,15 @@ class HttpSampler:
                     return
             if rest.strip():
                 _deliver([_read(rest)], pending)
+
+
+def _how_many_fit(requests: Iterable[SampleRequest]) -> int:
+    ids = 0
+    for count, request in enumerate(requests):
+        ids += len(request.prompt_ids)
+        if count == MOST_PER_BATCH or (count and ids > MOST_IDS_PER_BATCH):
+            return count
+    return MOST_PER_BATCH
 
 
 def _read(line: bytes) -> Answer:

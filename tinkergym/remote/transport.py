@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -97,6 +98,7 @@ class Connection:
         headers: Mapping[str, str] | None = None,
         idempotent: bool = True,
         timeout_seconds: float | None = None,
+        patience_seconds: float | None = None,
     ) -> bytes:
         """Send a request and return the body of the answer.
 
@@ -109,12 +111,16 @@ class Connection:
             idempotent: Whether sending it twice does no harm; then it is tried again when the connection
                 breaks or the service is briefly away. One that was never sent is tried again in any case.
             timeout_seconds: Longest silence, if not the connection's own.
+            patience_seconds: How long it is tried again, if not as the connection says.
 
         Raises:
             ServiceUnreachableError: no service answers.
             TinkerGymError: what the service answered, with its type.
         """
-        waits = self._backoff.waits()
+        backoff = self._backoff
+        if patience_seconds is not None:
+            backoff = replace(backoff, patience_seconds=patience_seconds)
+        waits = backoff.waits()
         while True:
             try:
                 with self.stream(

@@ -174,7 +174,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         """
         if self._done:
             return self.env.step(action)
-        self._episodes.raise_if_broken()
+        self._raise_if_ended_badly()
         episode = self._current("step")
         if episode.over:  # a limit was met while act() read the observation
             return episode.observation, 0.0, False, True, self._end({})
@@ -214,7 +214,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
     def _act(self, observation: str | Mapping[str, Any]) -> str:
         if self._done:
             return self._trained.act(observation)
-        self._episodes.raise_if_broken()
+        self._raise_if_ended_badly()
         episode = self._current("act")
         request = episode.hears(observation)
         if request is None:
@@ -227,6 +227,11 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         return episode.answers(completion)
 
     # --- inside ---
+
+    def _raise_if_ended_badly(self) -> None:
+        self._episodes.raise_if_broken()
+        if self._episodes.ended:
+            raise_for(self.job.view())
 
     def _current(self, call: str) -> ScriptEpisode:
         if self._episode is None:

@@ -81,3 +81,25 @@ def test_a_closed_sampler_takes_nothing_more(sampler):
     sampler.close()
     with pytest.raises(ServiceUnavailableError, match="closed"):
         sampler.submit([request("a")], lambda answers: None)
+
+
+def test_long_prompts_are_spread_over_batches_that_a_gateway_takes(service, sampler):
+    inbox = SimpleQueue()
+    long = [n % 250 for n in range(600_000)]
+    requests = [
+        SampleRequest.model_construct(
+            request_id=f"r{n}",
+            policy="job-1",
+            policy_version=None,
+            prompt_ids=long,
+            max_tokens=1,
+            temperature=1.0,
+            seed=0,
+            stop_ids=[],
+            session_id="",
+        )
+        for n in range(4)
+    ]
+    sampler.submit(requests, inbox.put)
+    assert len(answers(inbox, 4)) == 4
+    assert sorted(len(batch) for batch in service.sampled) == [1, 3]

@@ -223,3 +223,19 @@ def test_wrong_settings_start_nothing(service):
     with pytest.raises(InvalidRequestError, match="did you mean seed"):
         train(sede=1)
     assert "POST /v1/jobs" not in service.calls
+
+
+def test_a_job_that_ends_badly_in_the_middle_of_an_episode_is_heard_of_at_the_next_call(service):
+    class Endless(Dice):
+        def step(self, action):
+            return self.die, 0.0, False, False, {}
+
+    env = tg.wrappers.TrainRemotely(
+        Endless(), steps=1, algorithm=SMALL, client_timeout_seconds=0.2, limits=tg.Limits(max_turns=10**6)
+    )
+    env.reset()
+    env.job.cancel()
+    with pytest.raises(JobCancelledError):
+        while True:
+            env.policy.act("The die shows 1.")
+            env.step(1)

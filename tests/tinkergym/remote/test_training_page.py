@@ -1,0 +1,13 @@
+import re
+from pathlib import Path
+
+PAGE = Path(__file__).parents[3] / "docs" / "training.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_the_code_on_the_page_runs_from_top_to_bottom(start_service, capsys):
+    start_service(lambda prompt: "a1", environments=["board/TicTacToeVs-v0"])
+    names = {"__name__": "page"}
+    for block in BLOCKS:
+        exec(compile(block, str(PAGE), "exec"), names)
+    assert "type='step'" in capsys.readouterr().out
