@@ -132,6 +132,10 @@ class TooManyFailedEpisodesError(JobFailedError):
     """More of a step's episodes failed than `max_failed_fraction` allows."""
 
 
+class EnvironmentCrashedError(JobFailedError):
+    """The environment took the process down that played it, again and again."""
+
+
 class EpisodeProtocolError(TinkerGymError):
     """`reset`, `act` and `step` were called in an order that makes no episode."""
 

@@ -35,6 +35,9 @@ _PLACEMENT_SECONDS = 10.0
 """A pool that was told to take a job and has not done so by then is told again."""
 _START_ATTEMPTS = 3
 """Pools of one model that may die before they are ready, one after the other, until its jobs fail."""
+_DIED = "its worker died"
+_MOST_DEATHS = 5
+"""Workers that may die of a job without a finished step in between."""
 _LONGEST_PAUSE_SECONDS = 60.0
 """Between two attempts to start a pool that refuses to."""
 
@@ -124,7 +127,7 @@ class Scheduler:
                 pool = self._pools.pop(pool_id)
                 _log.warning("pool %s of %s ended: %s", pool_id, pool.address.model, error or "process died")
                 self._workers.end_pool(pool_id)
-                self._bury(pool_id, "its worker died")
+                self._bury(pool_id, _DIED)
                 if not pool.ready:
                     self._start_failed(pool.address.model, error)
             case EnvWorkerEnded(pool_id=pool_id, worker_id=worker_id) if pool_id in self._pools:
@@ -163,6 +166,19 @@ class Scheduler:
         self._store.remove_pool(pool_id)
         for job_id in self._store.requeue_worker(pool_id, f"{reason}; resumes from the last checkpoint"):
             self._placed.pop(job_id, None)
+            self._fail_if_deadly(job_id)
+
+    def _fail_if_deadly(self, job_id: str) -> None:
+        """End a job that its workers die of, before it takes the next one from the other jobs there."""
+        deaths = self._store.deaths_since_step(job_id, _DIED)
+        if deaths < _MOST_DEATHS:
+            return
+        error = InternalServiceError(
+            f"{deaths} workers died one after the other while they ran this job, without finishing a step",
+            hint="see the service's log; most often the memory is full: ask for fewer or shorter episodes",
+        )
+        view = ErrorView.model_validate(error.to_wire())
+        self._store.finish_unleased(job_id, JobState.FAILED, str(error), view)
 
     def _start_pools(self, queued_models: list[str], now: float) -> None:
         served = {pool.address.model for pool in self._pools.values()}

@@ -39,6 +39,8 @@ def child_environment() -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "OMP_WAIT_POLICY": "PASSIVE",
         "TOKENIZERS_PARALLELISM": "false",
+        # Ray names its processes by writing over their environment, in which we find them again.
+        "SPT_NOENV": "1",
     }
     return {key: value for key, value in wanted.items() if key not in os.environ}
 

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, or_, select, update
 from backend.errors import LeaseLostError
 from backend.store.database import Database
 from backend.store.records import (
+    BODY,
     FINAL_STATES,
     HeldJob,
     JobLease,
@@ -20,9 +21,9 @@ from backend.store.records import (
     job_row,
     job_view,
 )
-from backend.store.tables import jobs
+from backend.store.tables import events, jobs
 from tinkergym.errors import NotFoundError
-from tinkergym.wire import ErrorView, JobSpec, JobState, JobView, StateEvent
+from tinkergym.wire import ErrorView, JobSpec, JobState, JobView, StateEvent, StepEvent
 
 
 class LeaseStore:
@@ -166,6 +167,18 @@ class LeaseStore:
                     _queue_again(connection, row, self._clock(), reason)
                     queued.append(row.job_id)
         return queued
+
+    def deaths_since_step(self, job_id: str, reason: str) -> int:
+        """Return how often the job was queued again for a reason that begins so, since its last step."""
+        deaths = 0
+        with self._db.read() as connection:
+            query = select(events.c.body).where(events.c.job_id == job_id).order_by(events.c.seq.desc())
+            for body in map(BODY.validate_json, connection.scalars(query)):
+                if isinstance(body, StepEvent):
+                    break
+                if isinstance(body, StateEvent) and body.state is JobState.QUEUED:
+                    deaths += body.reason.startswith(reason)
+        return deaths
 
     def held_jobs(self) -> list[HeldJob]:
         """Return the jobs that workers hold now."""

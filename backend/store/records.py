@@ -18,7 +18,7 @@ from tinkergym.wire import ErrorView, Event, EventBody, JobSpec, JobState, JobVi
 
 FINAL_STATES = tuple(state.value for state in JobState if state.final)
 
-_BODY: TypeAdapter[EventBody] = TypeAdapter(EventBody)
+BODY: TypeAdapter[EventBody] = TypeAdapter(EventBody)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ def job_view(row: Row[Any]) -> JobView:
 
 def event_view(row: Row[Any]) -> Event:
     """Read a row of `events`."""
-    return Event(seq=row.seq, job_id=row.job_id, time=row.time, body=_BODY.validate_json(row.body))
+    return Event(seq=row.seq, job_id=row.job_id, time=row.time, body=BODY.validate_json(row.body))
 
 
 def job_row(connection: Connection, job_id: str) -> Row[Any] | None:

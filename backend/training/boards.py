@@ -13,6 +13,7 @@ from typing import Literal
 
 from backend.errors import LeaseLostError
 from backend.training.episode_board import EpisodeBoard
+from tinkergym.errors import EnvironmentCrashedError, StorageFullError, TinkerGymError
 from tinkergym.wire import (
     EpisodeRequest,
     EpisodeResult,
@@ -26,6 +27,9 @@ from tinkergym.wire import (
 Verdict = Literal["accepted", "duplicate", "stale"]
 Save = Callable[[int, Sequence[EpisodeResult]], object]
 """Makes a step's results durable; returns when they are."""
+
+MOST_WORKER_DEATHS = 5
+"""In one step; then the job fails rather than kill workers for ever."""
 
 _LOOK_SECONDS = 0.25
 """How often waiting looks at the clock: leases run out without anybody saying so."""
@@ -42,6 +46,10 @@ class BoardEntry:
     state: JobState = JobState.RUNNING
     last_contact: float = field(default=0.0)
     """When a worker of this job last said anything, on the boards' clock."""
+    worker_deaths: int = 0
+    """Environment workers that died while they played this job's step."""
+    error: TinkerGymError | None = None
+    """Why the rollout cannot go on; raised where the job waits for it."""
     recorded_step: int = 0
     """Newest step that is recorded in the store; results of the next one are acknowledged only after that."""
 
@@ -81,7 +89,10 @@ class Boards:
     ) -> None:
         """Begin a step of a job; workers that wait get its episodes at once."""
         with self._changed:
-            self._entries[job_id].board.post(step, requests, done)
+            entry = self._entries[job_id]
+            if entry.board.step != step:
+                entry.worker_deaths = 0
+            entry.board.post(step, requests, done)
             self._changed.notify_all()
 
     def step_recorded(self, job_id: str, step: int) -> None:
@@ -92,13 +103,20 @@ class Boards:
             self._changed.notify_all()
 
     def wait(self, job_id: str, seconds: float) -> Literal["done", "broken", "waiting"]:
-        """Wait until the job's step is complete or must be played again, at most `seconds`."""
+        """Wait until the job's step is complete or must be played again, at most `seconds`.
+
+        Raises:
+            StorageFullError: A result could not be stored.
+            EnvironmentCrashedError: Worker after worker died of the step.
+        """
         deadline = self._clock() + seconds
         with self._changed:
             while True:
                 entry = self._entries[job_id]
                 if entry.board.expire(self._clock()):
                     self._changed.notify_all()
+                if entry.error is not None:
+                    raise entry.error
                 if entry.board.broken:
                     return "broken"
                 if entry.board.unfinished == 0:
@@ -182,9 +200,20 @@ class Boards:
     def forget_worker(self, worker_id: str) -> int:
         """Issue the episodes of a dead worker again; returns how many."""
         with self._changed:
-            lost = sum(entry.board.forget_worker(worker_id) for entry in self._entries.values())
+            total = 0
+            for entry in self._entries.values():
+                lost = entry.board.forget_worker(worker_id)
+                total += lost
+                entry.worker_deaths += lost > 0
+                if entry.worker_deaths >= MOST_WORKER_DEATHS:
+                    entry.error = EnvironmentCrashedError(
+                        f"{entry.worker_deaths} environment workers died while they played step "
+                        f"{entry.board.step}",
+                        hint="the environment seems to crash or to fill the memory of its process; "
+                        "play it in your own process with rollout='client' to see how",
+                    )
             self._changed.notify_all()
-            return lost
+            return total
 
     def shut(self) -> None:
         """Let nobody wait any more."""
@@ -231,7 +260,14 @@ class Boards:
             verdicts = [entry.board.claim(result) for result in batch]
             claimed = [r for r, verdict in zip(batch, verdicts, strict=True) if verdict == "accepted"]
             if claimed:
-                self._changed.wait_for(lambda: entry.recorded_step >= step - 1 or self._closed)
+                # Or until the job is no longer here, which its store then says.
+                self._changed.wait_for(
+                    lambda: (
+                        entry.recorded_step >= step - 1
+                        or self._closed
+                        or self._entries.get(job_id) is not entry
+                    )
+                )
         stored = False
         try:
             if claimed:
@@ -240,6 +276,9 @@ class Boards:
         except LeaseLostError:
             # The job is another process's by now; to the worker that is a lease lost like any other.
             return ["stale"] * len(batch)
+        except StorageFullError as error:
+            entry.error = error
+            raise
         finally:
             with self._changed:
                 for result in claimed:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -205,6 +206,28 @@ def test_a_checkpoint_that_cannot_be_written_fails_the_job_with_the_reason(lab):
     job_id = lab.start(steps=1)
     lab.play_on(job_id)
     assert lab.events(job_id, "state")[-1].state is JobState.FAILED
+
+
+def test_an_environment_that_takes_worker_after_worker_down_fails_the_job(lab):
+    job_id = lab.start(rollout="server")
+    for death in range(5):
+        request = LeaseRequest(worker_id=f"env-{death}", max_episodes=10, wait_seconds=20.0)
+        assert len(lab.transport(job_id).lease(request).episodes) == 4
+        lab.pool.env_worker_ended(f"env-{death}")
+    lab.until_state(job_id, JobState.FAILED)
+    end = lab.events(job_id, "state")[-1]
+    assert end.error.type == "EnvironmentCrashedError"
+    assert "5 environment workers died while they played step 1" in end.error.message
+
+
+def test_two_jobs_at_once_do_not_change_each_others_bits(lab):
+    settings = {"deterministic": True, "environment": EnvironmentRef(id="board/TicTacToeVs-v0")}
+    alone = lab.start(**settings)
+    lab.play_on(alone)
+    pair = [lab.start(**settings), lab.start(**settings, seed=1)]
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(lab.play_on, pair))
+    assert lab.weights(pair[0], 2) == lab.weights(alone, 2) != lab.weights(pair[1], 2)
 
 
 def test_a_foreign_jobs_results_are_not_taken(lab):

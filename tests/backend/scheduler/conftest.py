@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from backend.config import ServiceConfig
+from backend.scheduler.core import Scheduler
+from backend.scheduler.workers import Change, PoolAddress, PoolReady, Running
+from backend.store.store import Store
+from tinkergym.wire import EnvironmentRef, JobSpec
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class ScriptedWorkers:
+    """Starts nothing; remembers what it was asked for, and reports what the test says."""
+
+    pools: dict[str, PoolAddress] = field(default_factory=dict)
+    env_workers: dict[str, str] = field(default_factory=dict)
+    started: list[tuple[str, str]] = field(default_factory=list)
+    told: list[tuple[str, str]] = field(default_factory=list)
+    news: list[Change] = field(default_factory=list)
+    found: list[Running] = field(default_factory=list)
+
+    def running(self) -> list[Running]:
+        return self.found
+
+    def start_pool(self, address: PoolAddress) -> None:
+        self.pools[address.pool_id] = address
+
+    def start_env_worker(self, address: PoolAddress, worker_id: str) -> None:
+        self.env_workers[worker_id] = address.pool_id
+
+    def changes(self) -> list[Change]:
+        news, self.news = self.news, []
+        return news
+
+    def start_job(self, pool_id: str, job_id: str) -> None:
+        self.started.append((pool_id, job_id))
+
+    def env_worker_ended(self, pool_id: str, worker_id: str) -> None:
+        self.told.append((pool_id, worker_id))
+
+    def end_pool(self, pool_id: str) -> None:
+        self.pools.pop(pool_id, None)
+
+
+class World:
+    def __init__(self, tmp_path, **settings: object) -> None:
+        self.config = ServiceConfig(data_dir=tmp_path, **settings)
+        self.clock = Clock()
+        self.store = Store.open(self.config.store_url, clock=self.clock)
+        self.service = self.store.service()
+        self.workers = ScriptedWorkers()
+        self.scheduler = self.new_scheduler()
+
+    def new_scheduler(self) -> Scheduler:
+        self.scheduler = Scheduler(self.service, self.workers, self.config, clock=self.clock)
+        return self.scheduler
+
+    def submit(self, tenant: str = "ada", model: str = "nano") -> str:
+        self.store.keys.ensure_tenant(tenant)
+        spec = JobSpec(environment=EnvironmentRef(id="bandit/Bandit-v0"), model=model, steps=1)
+        return self.store.tenant(tenant).create_job(spec, {}).job_id
+
+    def pool(self, model: str = "nano") -> str:
+        """Let the model's pool come up, as its process would; returns its id."""
+        self.scheduler.tick()
+        address = next(a for a in reversed(self.workers.pools.values()) if a.model == model)
+        self.register(address)
+        self.workers.news.append(PoolReady(pool_id=address.pool_id))
+        return address.pool_id
+
+    def register(self, address: PoolAddress) -> None:
+        self.service.register_pool(
+            address.pool_id, address.model, address.socket_path, address.token, self.clock.now
+        )
+
+    def acquire(self, job_id: str, pool_id: str):
+        return self.service.acquire(job_id, pool_id, self.config.lease_seconds, self.clock.now)
+
+
+@pytest.fixture
+def world(tmp_path):
+    world = World(tmp_path)
+    yield world
+    world.store.close()
+
+
+@pytest.fixture
+def make_world(tmp_path):
+    worlds = []
+
+    def make(**settings: object) -> World:
+        worlds.append(World(tmp_path, **settings))
+        return worlds[-1]
+
+    yield make
+    for world in worlds:
+        world.store.close()

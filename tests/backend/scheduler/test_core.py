@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+from backend.scheduler.workers import EnvWorkerEnded, PoolEnded, Running
+from tinkergym.errors import UnknownModelError
+from tinkergym.wire import JobState
+
+
+def test_preloaded_models_get_a_pool_and_environment_workers_before_any_job(world):
+    world.scheduler.tick()
+    assert [address.model for address in world.workers.pools.values()] == ["nano"]
+    assert list(world.workers.env_workers.values()) == list(world.workers.pools)
+
+
+def test_a_queued_job_goes_to_its_models_pool_once_that_is_ready(world):
+    job_id = world.submit()
+    pool_id = world.pool()
+    assert world.workers.started == []
+    world.scheduler.tick()
+    assert world.workers.started == [(pool_id, job_id)]
+
+
+def test_a_job_is_placed_once_and_again_only_if_nothing_came_of_it(world):
+    job_id = world.submit()
+    pool_id = world.pool()
+    for _ in range(3):
+        world.scheduler.tick()
+    assert world.workers.started == [(pool_id, job_id)]
+    world.clock.now += 10.0
+    world.service.touch_pool(pool_id, world.clock.now)
+    world.scheduler.tick()
+    assert world.workers.started == [(pool_id, job_id)] * 2
+
+
+def test_a_job_for_another_model_starts_that_models_pool(world):
+    world.submit(model="some/model")
+    world.scheduler.tick()
+    assert {address.model for address in world.workers.pools.values()} == {"nano", "some/model"}
+
+
+def test_a_model_that_somebody_wants_to_sample_gets_a_pool(make_world):
+    world = make_world(preload=[])
+    world.scheduler.tick()
+    assert world.workers.pools == {}
+    world.service.want_pool("nano", world.clock.now)
+    world.scheduler.tick()
+    assert [address.model for address in world.workers.pools.values()] == ["nano"]
+
+
+def test_a_dead_pools_jobs_are_queued_at_once_and_another_pool_is_started(world):
+    job_id = world.submit()
+    dead = world.pool()
+    world.scheduler.tick()
+    world.acquire(job_id, dead)
+    world.workers.news.append(PoolEnded(pool_id=dead))
+    world.scheduler.tick()
+    job = world.service.job(job_id)
+    assert (job.state, job.reason) == (
+        JobState.QUEUED,
+        "its worker died; resumes from the last checkpoint",
+    )
+    another = world.pool()
+    assert another != dead
+    world.scheduler.tick()
+    assert world.workers.started[-1] == (another, job_id)
+
+
+def test_a_job_that_its_workers_die_of_is_failed_instead_of_killing_more(world):
+    job_id = world.submit()
+    for _ in range(5):
+        assert not world.service.job(job_id).state.final
+        dead = world.pool()
+        world.scheduler.tick()
+        world.acquire(job_id, dead)
+        world.workers.news.append(PoolEnded(pool_id=dead))
+        world.scheduler.tick()
+    job = world.service.job(job_id)
+    assert job.state is JobState.FAILED
+    assert "5 workers died one after the other" in job.reason
+
+
+def test_a_pool_that_hangs_is_ended_when_its_silence_has_lasted_a_lease(world):
+    hung = world.pool()
+    world.scheduler.tick()
+    world.clock.now += world.config.lease_seconds - 1
+    world.scheduler.tick()
+    assert hung in world.workers.pools
+    world.clock.now += 2
+    world.scheduler.tick()
+    assert hung not in world.workers.pools
+    assert len(world.workers.pools) == 1
+
+
+def test_a_model_that_cannot_be_loaded_fails_its_jobs_with_the_reason(world):
+    job_id = world.submit(model="no/such")
+    world.scheduler.tick()
+    pool_id = next(a.pool_id for a in world.workers.pools.values() if a.model == "no/such")
+    error = UnknownModelError("unknown model 'no/such'", hint="offered are: nano", field="model")
+    world.workers.news.append(PoolEnded(pool_id=pool_id, error=error))
+    world.scheduler.tick()
+    job = world.service.job(job_id)
+    assert (job.state, job.error.type, job.error.field) == (JobState.FAILED, "UnknownModelError", "model")
+    assert "offered are: nano" in job.reason
+
+
+def test_a_pool_that_dies_while_it_starts_is_tried_again_with_pauses_and_then_its_jobs_fail(world):
+    job_id = world.submit()
+    for attempt in range(3):
+        world.scheduler.tick()
+        (pool_id,) = world.workers.pools
+        world.workers.news.append(PoolEnded(pool_id=pool_id))
+        world.scheduler.tick()
+        assert world.workers.pools == {}  # not at once
+        assert world.service.job(job_id).state.final == (attempt == 2)
+        world.clock.now += 60.0
+    assert "died 3 times while it started" in world.service.job(job_id).reason
+    world.scheduler.tick()
+    assert len(world.workers.pools) == 1
+
+
+def test_a_dead_environment_worker_is_replaced_and_its_pool_told(world):
+    pool_id = world.pool()
+    world.scheduler.tick()
+    (dead,) = world.workers.env_workers
+    world.workers.news.append(EnvWorkerEnded(pool_id=pool_id, worker_id=dead))
+    world.scheduler.tick()
+    assert world.workers.told == [(pool_id, dead)]
+    assert list(world.workers.env_workers.values()) == [pool_id, pool_id]
+
+
+def test_tenants_take_turns_and_a_pool_takes_no_more_jobs_than_it_has_places(make_world):
+    world = make_world(jobs_per_pool=3)
+    adas = [world.submit("ada") for _ in range(4)]
+    bobs = [world.submit("bob") for _ in range(2)]
+    world.pool()
+    world.scheduler.tick()
+    assert [job_id for _, job_id in world.workers.started] == [adas[0], bobs[0], adas[1]]
+
+
+def test_jobs_that_run_count_for_their_tenants_share(make_world):
+    world = make_world(jobs_per_pool=2)
+    running = world.submit("ada")
+    pool_id = world.pool()
+    world.acquire(running, pool_id)
+    world.submit("ada")
+    bobs = world.submit("bob")
+    world.scheduler.tick()
+    assert world.workers.started == [(pool_id, bobs)]
+
+
+def test_a_new_scheduler_takes_over_what_runs_and_starts_nothing_twice(world):
+    pool_id = world.pool()
+    world.scheduler.tick()
+    (worker_id,) = world.workers.env_workers
+    world.workers.found = [
+        Running(kind="pool", pool_id=pool_id, worker_id=pool_id, model="nano"),
+        Running(kind="env_worker", pool_id=pool_id, worker_id=worker_id, model=""),
+    ]
+    world.new_scheduler()
+    job_id = world.submit()
+    world.scheduler.tick()
+    assert list(world.workers.pools) == [pool_id]
+    assert list(world.workers.env_workers) == [worker_id]
+    assert world.workers.started == [(pool_id, job_id)]
+
+
+def test_a_new_scheduler_queues_the_jobs_of_pools_that_are_gone(world):
+    job_id = world.submit()
+    world.acquire(job_id, world.pool())
+    world.workers.found = []
+    world.new_scheduler()
+    assert world.service.job(job_id).state is JobState.QUEUED
+    assert world.service.pools(world.clock.now) == []
+
+
+def test_the_scheduler_shows_that_it_lives(world):
+    world.scheduler.tick()
+    assert world.service.parts(world.clock.now)["scheduler"] == 0.0

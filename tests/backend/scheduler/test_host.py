@@ -1,0 +1,130 @@
+"""Real processes: Ray with scheduler, pool and environment worker, killed one after the other."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from backend.config import ServiceConfig
+from backend.store.store import Store
+from tinkergym.wire import GRPO, EnvironmentRef, JobSpec, JobState, Sampling
+
+pytestmark = [pytest.mark.service, pytest.mark.slow]
+
+PATIENCE_SECONDS = 180.0
+STEPS = 5
+
+
+class Host:
+    """The scheduler's host of one data folder, and its store."""
+
+    def __init__(self, folder) -> None:
+        self.config = ServiceConfig(data_dir=folder, lease_seconds=10.0, heartbeat_seconds=1.0)
+        self.store = Store.open(self.config.store_url)
+        self.store.keys.ensure_tenant("ada")
+        self.tenant, self.service = self.store.tenant("ada"), self.store.service()
+        self.log = folder / "host.log"
+        self.start()
+
+    def start(self) -> None:
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "backend.scheduler.host"],
+                env={**os.environ, **self.config.environment()},
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=60)
+
+    def below(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def find(self, name: str) -> psutil.Process:
+        for process in self.below():
+            with suppress(psutil.Error):
+                if any(name in word for word in [process.name(), *process.cmdline()]):
+                    return process
+        pytest.fail(f"no process {name}; the host's log: {self.log.read_text()[-2000:]}")
+
+    def submit(self) -> str:
+        spec = JobSpec(
+            environment=EnvironmentRef(id="board/TicTacToeVs-v0"),
+            algorithm=GRPO(group_size=8, groups_per_step=8),
+            sampling=Sampling(max_turn_tokens=8),
+            steps=STEPS,
+            seed=3,
+            deterministic=True,
+            checkpoint_every=2,
+        )
+        return self.tenant.create_job(spec, {}).job_id
+
+    def until(self, happened) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not happened():
+            if time.monotonic() > deadline:
+                pytest.fail(f"waited in vain; the host's log: {self.log.read_text()[-2000:]}")
+            threading.Event().wait(0.02)
+
+    def final_weights(self, job_id: str) -> str:
+        self.until(lambda: self.service.job(job_id).state.final)
+        job = self.service.job(job_id)
+        assert job.state is JobState.COMPLETED, job.reason
+        sha256 = self.service.version_sha256(job_id, STEPS)
+        assert sha256 is not None
+        return sha256
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory):
+    host = Host(tmp_path_factory.mktemp("service"))
+    yield host
+    assert host.stop() == 0
+    host.store.close()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(host):
+    return host.final_weights(host.submit())
+
+
+def test_a_run_repeats_to_the_bit(host, undisturbed):
+    assert host.final_weights(host.submit()) == undisturbed
+
+
+def test_nothing_listens_beyond_this_machine(host, undisturbed):
+    for process in [psutil.Process(host.process.pid), *host.below()]:
+        for connection in process.net_connections():
+            if connection.status == psutil.CONN_LISTEN and connection.family != socket.AF_UNIX:
+                assert connection.laddr.ip in {"127.0.0.1", "::1", "::ffff:127.0.0.1"}, process.cmdline()
+
+
+@pytest.mark.parametrize("victim", ["_EnvWorkerProcess", "_PoolProcess", "_SchedulerProcess", "host"])
+def test_a_job_ends_with_the_same_bits_when_a_process_is_killed_at_step_3(host, undisturbed, victim):
+    job_id = host.submit()
+    host.until(lambda: host.service.job(job_id).step >= 3)
+    if victim == "host":
+        host.process.kill()
+        host.process.wait()
+        host.start()
+    else:
+        host.find(victim).kill()
+    assert host.final_weights(job_id) == undisturbed
+    warnings = [e.body for e in host.tenant.events_after(job_id, 0, 1000) if e.body.type == "warning"]
+    assert {warning.name for warning in warnings} <= {"lockstep_broken"}
+    ends = [
+        e for e in host.tenant.events_after(job_id, 0, 1000) if e.body.type == "state" and e.body.state.final
+    ]
+    assert len(ends) == 1
