@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -64,7 +66,16 @@ def play_command(job: Job) -> str:
         f" --env-set {shlex.quote(f'{key}={json.dumps(value)}')}"
         for key, value in job.spec.environment.kwargs.items()
     )
-    return f"tinkergym play {named} --policy {job.id}{settings}"
+    return f"{_program()} play {named} --policy {job.id}{settings}"
+
+
+def _program() -> str:
+    """Return how to call the command line here: it may be installed in a `.venv` that is not activated."""
+    beside = Path(sys.executable).with_name("tinkergym")
+    if shutil.which("tinkergym") or not beside.exists():
+        return "tinkergym"
+    inside = beside.is_relative_to(Path.cwd())
+    return shlex.quote(str(beside.relative_to(Path.cwd()) if inside else beside))
 
 
 def comparison(before: Evaluation, after: Evaluation) -> Table:

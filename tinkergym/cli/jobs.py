@@ -31,7 +31,11 @@ def list_jobs(
     if not views:
         out.print("no jobs yet; start one with: tinkergym train board/TicTacToeVs-v0 --steps 60")
         return
-    table = Table("job", "state", "step", "environment", "model", "started", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    # Ids are there to be copied, so they are never shortened.
+    table.add_column("job", no_wrap=True, min_width=max(len(view.job_id) for view in views))
+    for title in ("state", "step", "environment", "model", "started"):
+        table.add_column(title, overflow="fold")
     for view in views:
         started = datetime.datetime.fromtimestamp(view.created_at).astimezone()
         table.add_row(

@@ -63,27 +63,29 @@ def play(
             player.environment_prompt = prompt_in_metadata(made)
             # Offered by environments whose opponent may be anybody who reads and answers text.
             seat_opponent = getattr(made.unwrapped, "seat_opponent", None)
+            seated = False
             if seat_opponent is not None and not watch:
+                seated = True
                 seat_opponent(_ask_for_move)
                 out.print("You take the opponent's seat. Answer as the policy does; Ctrl-C leaves.\n")
-            _episodes(made, player.act, range(seed, seed + episodes), reset=player.reset)
+            _episodes(made, player.act, range(seed, seed + episodes), reset=player.reset, seated=seated)
     except (KeyboardInterrupt, EOFError):
         out.print("\nleft the game")
     finally:
         made.close()
 
 
-def _episodes(env: Any, act: Any, seeds: range, *, reset: Any) -> None:
+def _episodes(env: Any, act: Any, seeds: range, *, reset: Any, seated: bool = False) -> None:
     returns: list[float] = []
     for seed in seeds:
         reset()
-        returns.append(_episode(env, act, seed))
+        returns.append(_episode(env, act, seed, seated=seated))
     if len(returns) > 1:
         mean = sum(returns) / len(returns)
         out.print(f"{len(returns)} episodes, mean return {mean:+.3f}", highlight=False)
 
 
-def _episode(env: Any, act: Any, seed: int) -> float:
+def _episode(env: Any, act: Any, seed: int, *, seated: bool) -> float:
     out.rule(f"episode with seed {seed}", style="dim")
     prompt = env.metadata.get("system_prompt")
     if prompt:
@@ -91,7 +93,8 @@ def _episode(env: Any, act: Any, seed: int) -> float:
     observation, _ = env.reset(seed=seed)
     total = 0.0
     for _ in range(MOST_STEPS):
-        _say("environment", _text(observation))
+        if not seated:  # who has a seat is shown the game when it is their turn
+            _say("environment", _text(observation))
         action = act(observation)
         if act is not _ask_for_action:
             _say("policy", action)
@@ -99,9 +102,9 @@ def _episode(env: Any, act: Any, seed: int) -> float:
         total += float(reward)
         if terminated or truncated:
             if _text(observation):
-                _say("environment", _text(observation))
+                _say("the policy is told" if seated else "environment", _text(observation))
             how = "the task ended" if terminated else "cut off by a limit"
-            out.print(f"return {total:+g} ({how})\n", highlight=False)
+            out.print(f"{'its ' if seated else ''}return {total:+g} ({how})\n", highlight=False)
             return total
     out.print(f"left after {MOST_STEPS} steps, return {total:+g}\n", highlight=False)
     return total
