@@ -23,6 +23,7 @@ from tinkergym.loop.rollout import play
 from tinkergym.loop.sampler import Sampler
 from tinkergym.loop.trajectory import Trajectory
 from tinkergym.registration import make_environment
+from tinkergym.spec_errors import environment_ref
 from tinkergym.wire import EnvironmentRef, Limits
 
 _Z95 = 1.959964
@@ -263,7 +264,7 @@ def share_interval(successes: int, count: int) -> tuple[float, float]:
 
 def _resolved(environment: EnvironmentSource, kwargs: dict[str, Any]) -> tuple[EnvironmentRef, MakeEnv]:
     if isinstance(environment, str):
-        return EnvironmentRef(id=environment, kwargs=kwargs), make_environment
+        return environment_ref(environment, kwargs), make_environment
     if isinstance(environment, gym.Env) or not callable(environment):
         raise InvalidRequestError(
             "several episodes are played at once, each in an environment of its own",

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.wire import JobSpec
+from tinkergym.wire import EnvironmentRef, JobSpec
 
 MOST_SHOWN = 4
 """Further errors of the same request are counted, not listed."""
@@ -32,6 +32,19 @@ def parse_spec(settings: Mapping[str, Any]) -> JobSpec:
         InvalidRequestError: with the dotted name of the setting in `field`.
     """
     return parse(JobSpec, settings)
+
+
+def environment_ref(env_id: str, kwargs: Mapping[str, Any]) -> EnvironmentRef:
+    """Check the name of an environment and its arguments, which travel with a job and so must be JSON.
+
+    Raises:
+        InvalidRequestError: with the dotted name of the setting, as in a job, in `field`.
+    """
+    try:
+        return parse(EnvironmentRef, {"id": env_id, "kwargs": kwargs})
+    except InvalidRequestError as error:
+        error.field = f"environment.{error.field}"
+        raise
 
 
 def parse(model: type[Model], settings: Mapping[str, Any]) -> Model:

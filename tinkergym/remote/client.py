@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from tinkergym.errors import InvalidRequestError, UnknownEnvironmentError
+from tinkergym.registration import load_packs
 from tinkergym.remote import discovery
 from tinkergym.remote.api import Api
 from tinkergym.remote.ask import ask
@@ -46,7 +47,7 @@ class Client:
         ca_file: str | None = None,
         patience_seconds: float = 5.0,
     ) -> None:
-        """Find the service and make sure that it answers.
+        """Find the service, make sure that it answers, and register the installed packs for `gymnasium.make`.
 
         Args:
             url: None takes TINKERGYM_URL, else a service that `tinkergym serve` runs on this machine.
@@ -57,6 +58,8 @@ class Client:
         Raises:
             ServiceUnreachableError: no service answers.
         """
+        # Gymnasium loads no plugins; who has a client may make a pack's environment as any other.
+        load_packs()
         address = discovery.find(url, api_key)
         self.url = address.url
         self._connection = Connection(

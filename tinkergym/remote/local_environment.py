@@ -14,6 +14,7 @@ import gymnasium as gym
 
 from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, UnknownEnvironmentError
 from tinkergym.registration import load_packs, make_environment
+from tinkergym.spec_errors import environment_ref
 from tinkergym.wire import EnvironmentRef
 
 AnyEnv = gym.Env[Any, Any]
@@ -46,7 +47,7 @@ def describe(env: EnvSource, kwargs: Mapping[str, Any] | None = None) -> Environ
     """
     settings = dict(kwargs or {})
     if isinstance(env, str):
-        ref = EnvironmentRef(id=env, kwargs=settings)
+        ref = environment_ref(env, settings)
         return Environment(ref=ref, make=make_environment if _is_known(env) else None)
     if isinstance(env, gym.Env):
         raise InvalidRequestError(
@@ -61,7 +62,7 @@ def describe(env: EnvSource, kwargs: Mapping[str, Any] | None = None) -> Environ
             field="environment",
         )
     name = re.sub(r"[^A-Za-z0-9_.-]", "", getattr(env, "__name__", type(env).__name__)) or "environment"
-    return Environment(ref=EnvironmentRef(id=f"{LOCAL}{name}-v0", kwargs=settings), make=_factory(env))
+    return Environment(ref=environment_ref(f"{LOCAL}{name}-v0", settings), make=_factory(env))
 
 
 def system_prompt_of(ref: EnvironmentRef) -> str | None:

@@ -87,6 +87,25 @@ def test_settings_are_refused_before_anything_is_sent(service, client):
 
 
 @pytest.mark.parametrize(
+    ("env_id", "kwargs", "field"),
+    [
+        ("board/TicTacToeVs-v0", {"opponent": object()}, "environment.kwargs.opponent"),
+        ("board/TicTacToeVs-v0", {"size": float("nan")}, "environment.kwargs.size"),
+        ("", {}, "environment.id"),
+    ],
+)
+def test_an_environment_that_cannot_travel_with_a_job_is_refused(service, client, env_id, kwargs, field):
+    for use in (
+        lambda: client.train(env_id, steps=1, env_kwargs=kwargs),
+        lambda: client.policy().evaluate(env_id, env_kwargs=kwargs),
+    ):
+        with pytest.raises(InvalidRequestError) as caught:
+            use()
+        assert caught.value.field == field
+    assert "POST /v1/jobs" not in service.calls
+
+
+@pytest.mark.parametrize(
     ("source", "message"),
     [(Echo(), "hand over the class"), (3, "cannot train in 3"), (lambda: 3, "not a gymnasium.Env")],
 )
