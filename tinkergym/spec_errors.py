@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from tinkergym.errors import InvalidRequestError
+from tinkergym.errors import InvalidRequestError, PromptTooLongError
 from tinkergym.wire import EnvironmentRef, JobSpec
 
 MOST_SHOWN = 4
@@ -45,6 +45,21 @@ def environment_ref(env_id: str, kwargs: Mapping[str, Any]) -> EnvironmentRef:
     except InvalidRequestError as error:
         error.field = f"environment.{error.field}"
         raise
+
+
+def refuse_long_prompt(prompt_tokens: int, spec: JobSpec, context_length: int) -> None:
+    """Check that a first prompt leaves room for the longest answer that the job allows.
+
+    Raises:
+        PromptTooLongError: it does not.
+    """
+    if prompt_tokens + spec.sampling.max_turn_tokens > context_length:
+        raise PromptTooLongError(
+            f"a first prompt of {prompt_tokens} tokens and an answer of up to "
+            f"{spec.sampling.max_turn_tokens} do not fit into the {context_length} tokens of {spec.model!r}",
+            hint="lower max_turn_tokens, shorten the prompt, or choose a model with a longer context",
+            field="sampling.max_turn_tokens",
+        )
 
 
 def parse(model: type[Model], settings: Mapping[str, Any]) -> Model:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 from backend.config import CONFIG_VARIABLE, GatewayLimits
 from backend.gateway.parts import ModelCatalog
-from tinkergym.errors import InvalidEnvironmentError, PromptTooLongError, ServiceUnavailableError, from_wire
+from tinkergym.errors import InvalidEnvironmentError, ServiceUnavailableError, from_wire
+from tinkergym.spec_errors import refuse_long_prompt
 from tinkergym.wire import JobSpec, RendererBundle
 
 _REMEMBERED = 256
@@ -52,14 +53,7 @@ class Preflight:
         bundle = self._catalog.renderer(spec.model)
         # The environment of another rollout is a class in the client; its id is only a name.
         probe = self._probe(spec, bundle) if spec.rollout == "server" else _Probe(1, {})
-        if probe.prompt_tokens + spec.sampling.max_turn_tokens > bundle.context_length:
-            raise PromptTooLongError(
-                f"a first prompt of {probe.prompt_tokens} tokens and an answer of up to "
-                f"{spec.sampling.max_turn_tokens} do not fit into the {bundle.context_length} tokens of "
-                f"{spec.model!r}",
-                hint="lower max_turn_tokens, shorten the prompt, or choose a model with a longer context",
-                field="sampling.max_turn_tokens",
-            )
+        refuse_long_prompt(probe.prompt_tokens, spec, bundle.context_length)
         return probe.packs
 
     def _probe(self, spec: JobSpec, bundle: RendererBundle) -> _Probe:

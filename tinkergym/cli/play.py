@@ -43,7 +43,8 @@ def play(
     Example: tinkergym play board/TicTacToeVs-v0 --policy JOB_ID
     """
     from tinkergym.cli.settings import find_environment, parse_settings
-    from tinkergym.remote.local_environment import describe, prompt_in_metadata
+    from tinkergym.loop.environment_host import system_prompt_of
+    from tinkergym.remote.local_environment import describe
 
     described = describe(find_environment(env), parse_settings(env_setting or []))
     if described.make is None:
@@ -60,7 +61,7 @@ def play(
 
         with Client() as client:
             player = client.job(policy).policy(temperature=temperature, seed=seed)
-            player.environment_prompt = prompt_in_metadata(made)
+            player.environment_prompt = system_prompt_of(made)
             # Offered by environments whose opponent may be anybody who reads and answers text.
             seat_opponent = getattr(made.unwrapped, "seat_opponent", None)
             seated = False

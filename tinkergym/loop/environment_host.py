@@ -18,6 +18,8 @@ from typing import Any
 
 import gymnasium as gym
 
+from tinkergym.errors import InvalidEnvironmentError
+
 AnyEnv = gym.Env[Any, Any]
 
 _MOST_ERROR_CHARACTERS = 20_000
@@ -107,11 +109,13 @@ def system_prompt_of(env: AnyEnv) -> str | None:
     """Return the environment's own system prompt, `metadata["system_prompt"]`, or None.
 
     Raises:
-        TypeError: It is no text.
+        InvalidEnvironmentError: It is no text.
     """
     prompt = (getattr(env, "metadata", None) or {}).get("system_prompt")
     if prompt is not None and not isinstance(prompt, str):
-        raise TypeError(f"metadata['system_prompt'] must be a str, but it is {type(prompt).__name__}")
+        raise InvalidEnvironmentError(
+            f"metadata['system_prompt'] must be a str, but it is {type(prompt).__name__}", field="environment"
+        )
     return prompt
 
 

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from tinkergym.errors import InvalidRequestError, UnknownEnvironmentError
+from tinkergym.loop.host_pool import MakeEnv
 from tinkergym.registration import load_packs
 from tinkergym.remote import discovery
 from tinkergym.remote.api import Api
 from tinkergym.remote.ask import ask
 from tinkergym.remote.job import Job
-from tinkergym.remote.local_environment import Environment, EnvSource, MakeEnv, describe, for_job
+from tinkergym.remote.local_environment import Environment, EnvSource, describe, for_job
 from tinkergym.remote.policy import Policy
 from tinkergym.remote.preflight import check_environment
 from tinkergym.remote.rollout_thread import RolloutThread

@@ -13,13 +13,13 @@ from typing import Any
 import gymnasium as gym
 
 from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, UnknownEnvironmentError
+from tinkergym.loop.environment_host import AnyEnv, system_prompt_of
+from tinkergym.loop.host_pool import MakeEnv
 from tinkergym.registration import load_packs, make_environment
 from tinkergym.spec_errors import environment_ref
 from tinkergym.wire import EnvironmentRef
 
-AnyEnv = gym.Env[Any, Any]
 EnvSource = str | type[AnyEnv] | Callable[..., AnyEnv]
-MakeEnv = Callable[[EnvironmentRef], AnyEnv]
 
 LOCAL = "local/"
 """Ids of classes and functions that were handed over; no pack can register them."""
@@ -65,21 +65,15 @@ def describe(env: EnvSource, kwargs: Mapping[str, Any] | None = None) -> Environ
     return Environment(ref=environment_ref(f"{LOCAL}{name}-v0", settings), make=_factory(env))
 
 
-def system_prompt_of(ref: EnvironmentRef) -> str | None:
+def known_system_prompt(ref: EnvironmentRef) -> str | None:
     """Return what the environment puts before its first observation, if this process knows it."""
     if not _is_known(ref.id):
         return None
     env = make_environment(ref)
     try:
-        return prompt_in_metadata(env)
+        return system_prompt_of(env)
     finally:
         env.close()
-
-
-def prompt_in_metadata(env: AnyEnv) -> str | None:
-    """Return the environment's own system prompt."""
-    prompt = (getattr(env, "metadata", None) or {}).get("system_prompt")
-    return prompt if isinstance(prompt, str) else None
 
 
 def for_job(env: EnvSource | None, ref: EnvironmentRef) -> MakeEnv:

@@ -20,7 +20,7 @@ from tinkergym.loop.trajectory import StopReason
 from tinkergym.remote.api import Api
 from tinkergym.remote.ask import SAMPLE_PATH, ask
 from tinkergym.remote.http_sampler import HttpSampler
-from tinkergym.remote.local_environment import system_prompt_of
+from tinkergym.remote.local_environment import known_system_prompt
 from tinkergym.wire import JobView, Limits, SampleRequest
 
 
@@ -101,7 +101,7 @@ class Policy:
             max_turn_tokens=spec.sampling.max_turn_tokens,
             limits=spec.limits,
             system_prompt=spec.system_prompt,
-            environment_prompt=system_prompt_of(spec.environment),
+            environment_prompt=known_system_prompt(spec.environment),
             seed=seed,
         )
 

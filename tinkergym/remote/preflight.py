@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from tinkergym.errors import InvalidEnvironmentError, PromptTooLongError, TinkerGymError
 from tinkergym.loop.agent_loop import AgentLoop
+from tinkergym.loop.environment_host import AnyEnv, system_prompt_of
+from tinkergym.loop.host_pool import MakeEnv
 from tinkergym.loop.plan import EpisodePlan
 from tinkergym.loop.renderer import Renderer
 from tinkergym.loop.trajectory import StopReason
-from tinkergym.remote.local_environment import AnyEnv, MakeEnv, prompt_in_metadata
+from tinkergym.spec_errors import refuse_long_prompt
 from tinkergym.wire import JobSpec, RendererBundle
 
 
@@ -16,7 +18,7 @@ def check_environment(make_env: MakeEnv, spec: JobSpec, bundle: RendererBundle) 
 
     Raises:
         InvalidEnvironmentError: it cannot be made or reset, or shows no text.
-        PromptTooLongError: its first prompt leaves no room for an answer.
+        PromptTooLongError: its first prompt leaves no room for an answer of `max_turn_tokens`.
     """
     try:
         env = make_env(spec.environment)
@@ -51,7 +53,9 @@ def _check_first_prompt(env: AnyEnv, spec: JobSpec, renderer: Renderer) -> None:
         system_prompt=spec.system_prompt,
     )
     loop = AgentLoop(renderer, plan)
-    if loop.begin(observation, info, environment_prompt=prompt_in_metadata(env)) is not None:
+    request = loop.begin(observation, info, environment_prompt=system_prompt_of(env))
+    if request is not None:
+        refuse_long_prompt(len(request.prompt_ids), spec, renderer.context_length)
         return
     error = loop.trajectory().error
     if loop.stop_reason is StopReason.CONTEXT_LIMIT:

@@ -8,8 +8,7 @@ import threading
 import uuid
 
 from tinkergym.errors import TinkerGymError
-from tinkergym.loop.rollout import RolloutTransport, RolloutWorker
-from tinkergym.remote.local_environment import MakeEnv
+from tinkergym.loop.rollout import MakeEnv, RolloutTransport, RolloutWorker
 
 
 class RolloutThread:

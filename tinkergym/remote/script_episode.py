@@ -6,7 +6,8 @@ when the script calls `act`, so the step's outcome is kept until then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,14 +30,24 @@ class _Outcome:
 class ScriptEpisode:
     """Records one leased episode."""
 
-    def __init__(self, request: EpisodeRequest, renderer: Renderer, environment_prompt: str | None) -> None:
+    def __init__(
+        self,
+        request: EpisodeRequest,
+        renderer: Renderer,
+        environment_prompt: str | None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Begin.
 
         Args:
             request: The lease.
             renderer: Of the job's model.
             environment_prompt: The environment's own system prompt, if the job has none.
+            clock: Seconds, monotonic.
         """
+        self._clock = clock
+        self._ends_at = clock() + request.limits.episode_timeout_seconds
         self.request = request
         self.observation: Any = ""
         """The last one that the environment showed."""
@@ -59,6 +70,13 @@ class ScriptEpisode:
         """End the episode for a reason outside of it; one that is over stays as it ended."""
         self._loop.fail(reason, error)
 
+    def took(self, call: str, seconds: float) -> None:
+        """Note how long a `reset` or `step` took; in a script's own thread none can be interrupted."""
+        allowed = self.request.limits.step_timeout_seconds
+        if seconds > allowed:
+            text = f"{call} returned after {seconds:.3g} s; limits.step_timeout_seconds is {allowed:g}"
+            self._loop.fail(StopReason.ENVIRONMENT_TIMEOUT, text)
+
     def hears(self, observation: str | Mapping[str, Any]) -> SampleRequest | None:
         """Take what the policy is to answer; None if a limit has ended the episode.
 
@@ -79,6 +97,9 @@ class ScriptEpisode:
         else:
             outcome, self._outcome = self._outcome, None
             self._pending = self._loop.stepped(observation, outcome.reward, False, False, outcome.info)
+        if self._clock() >= self._ends_at:
+            self._loop.fail(StopReason.EPISODE_TIMEOUT, "the episode's time ran out")
+            self._pending = None
         return self._pending
 
     def answers(self, completion: Completion) -> str:

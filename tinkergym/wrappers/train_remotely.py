@@ -6,6 +6,7 @@ Knows the Gymnasium interface and the agent loop. Tokens stay in the loop, HTTP 
 from __future__ import annotations
 
 import json
+import time
 import traceback
 import warnings
 from collections.abc import Mapping
@@ -14,11 +15,12 @@ from typing import Any, SupportsFloat
 import gymnasium as gym
 
 from tinkergym.errors import EpisodeProtocolError, InvalidRequestError, PolicyVersionGoneError
+from tinkergym.loop.environment_host import system_prompt_of
 from tinkergym.loop.renderer import Renderer
 from tinkergym.loop.trajectory import StopReason
 from tinkergym.remote.client import Client
 from tinkergym.remote.job import raise_for
-from tinkergym.remote.local_environment import LOCAL, prompt_in_metadata
+from tinkergym.remote.local_environment import LOCAL
 from tinkergym.remote.script_episode import ScriptEpisode
 from tinkergym.remote.script_episodes import ScriptEpisodes
 from tinkergym.spec_errors import parse_spec
@@ -51,7 +53,8 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
     the script's own is refused unless `baseline="batch"`. A `reset` in the middle of an episode abandons it.
     When a limit of the job cuts the episode, `step` returns `truncated=True` and says which under
     `info["tinkergym"]`; met while reading an observation, `act` answers "" and the next `step` says so
-    without touching the environment.
+    without touching the environment. Time limits are looked at between two calls, since nobody else can
+    interrupt the script's own thread.
 
     `close()` waits for the train step that is being computed. If the job then still needs episodes it stays,
     and `TrainRemotely(env, job_id=...)` goes on with it.
@@ -73,18 +76,22 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
 
         Args:
             env: Any Gymnasium environment.
-            steps: Train steps; each takes `group_size * groups_per_step` episodes.
+            steps: Train steps; each takes `group_size * groups_per_step` episodes. Needed without `job_id`.
             client: None makes one, see `Client`.
             model: A name that the service offers, a model directory on its machine, or a hub id.
             algorithm: How the policy learns.
             adapter: `LoRA(...)` or `FullParameters()`.
-            job_id: Go on with a job that an earlier script left; the other settings are then the job's own.
+            job_id: Go on with a job that an earlier script left; its settings are its own, and given ones are
+                refused.
             **settings: Any other field of `JobSpec`.
 
         Raises:
             InvalidRequestError: a setting is wrong; nothing was started.
         """
         super().__init__(env)
+        given = {"steps": steps, "algorithm": algorithm, "adapter": adapter, **settings}
+        _refuse_impossible({name for name, value in given.items() if value is not None}, job_id, settings)
+        self._environment_prompt = system_prompt_of(env)
         self._client = client or Client()
         if job_id is not None:
             self.job = self._client.job(job_id)
@@ -156,15 +163,19 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
             return self._reset_after_the_job(seed, options)
         assert self._leased is not None
         request, self._leased = self._leased, None
-        self._episode = ScriptEpisode(request, self._renderer, prompt_in_metadata(self.env))
+        self._episode = ScriptEpisode(request, self._renderer, self._environment_prompt)
         if request.task_index is not None:
             options = {**(options or {}), "task_index": request.task_index}
+        began = time.monotonic()
         try:
-            return self.env.reset(seed=request.seed if seed is None else seed, options=options)
+            observation, info = self.env.reset(seed=request.seed if seed is None else seed, options=options)
         except Exception:
             self._episode.fail(StopReason.ENVIRONMENT_ERROR, traceback.format_exc())
             self._hand_in()
             raise
+        self._episode.observation = observation
+        self._episode.took("reset", time.monotonic() - began)
+        return observation, info
 
     def step(self, action: Any) -> StepReturn:
         """Take the policy's action in the environment and record what it paid.
@@ -176,16 +187,19 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
             return self.env.step(action)
         self._raise_if_ended_badly()
         episode = self._current("step")
-        if episode.over:  # a limit was met while act() read the observation
+        if episode.over:  # a limit was met in reset(), or while act() read the observation
             return episode.observation, 0.0, False, True, self._end({})
         episode.expect_an_answer()
+        began = time.monotonic()
         try:
             observation, reward, terminated, truncated, info = self.env.step(action)
         except Exception:
             episode.fail(StopReason.ENVIRONMENT_ERROR, traceback.format_exc())
             self._hand_in()
             raise
-        episode.stepped(observation, reward, terminated, truncated, info)
+        episode.took("step", time.monotonic() - began)
+        if not episode.over:
+            episode.stepped(observation, reward, terminated, truncated, info)
         if not episode.over:
             return observation, reward, terminated, truncated, info
         return observation, reward, terminated, truncated or not terminated, self._end(info)
@@ -301,6 +315,21 @@ class ScriptPolicy:
             JobFailedError: the job ended without success.
         """
         return self._env._act(observation)
+
+
+def _refuse_impossible(given: set[str], job_id: str | None, settings: Mapping[str, Any]) -> None:
+    if job_id is not None and given:
+        raise InvalidRequestError(
+            f"job {job_id} has its settings already, {', '.join(sorted(given))} would change nothing",
+            hint="leave them out, or start a job of its own without job_id",
+            field=min(given),
+        )
+    if settings.get("rollout", "script") != "script":
+        raise InvalidRequestError(
+            f"this wrapper's episodes are played by your own loop, not by {settings['rollout']!r}",
+            hint="leave rollout out, or hand the environment to Client.train",
+            field="rollout",
+        )
 
 
 def _environment_of(env: gym.Env[Any, Any]) -> dict[str, Any]:

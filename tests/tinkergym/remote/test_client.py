@@ -137,6 +137,14 @@ def test_a_prompt_longer_than_the_context_is_refused_before_a_job_starts(start_s
     assert "POST /v1/jobs" not in service.calls
 
 
+def test_an_answer_that_does_not_fit_behind_the_first_prompt_is_refused_as_the_service_would(start_service):
+    service = start_service(context_length=200)
+    with pytest.raises(PromptTooLongError, match="do not fit into the 200 tokens") as caught:
+        tg.Client().train(Echo, steps=1, sampling=tg.Sampling(max_turn_tokens=190))
+    assert caught.value.field == "sampling.max_turn_tokens"
+    assert "POST /v1/jobs" not in service.calls
+
+
 def test_a_hand_written_gymnasium_environment_can_be_trained_in(client):
     class Plain(gym.Env):
         observation_space = action_space = tg.spaces.Text()

@@ -1,3 +1,4 @@
+import time
 import warnings
 
 import gymnasium as gym
@@ -165,6 +166,46 @@ def test_a_context_that_is_full_truncates_at_the_next_step_without_touching_the_
     env.job.cancel()
 
 
+class Slow(Dice):
+    def __init__(self, slow):
+        self.slow = slow
+
+    def reset(self, **kwargs):
+        time.sleep(0.05 * (self.slow == "reset"))
+        return super().reset(**kwargs)
+
+    def step(self, action):
+        time.sleep(0.05 * (self.slow == "step"))
+        return super().step(action)
+
+
+@pytest.mark.parametrize("slow", ["reset", "step"])
+def test_an_environment_that_took_too_long_ends_the_episode_by_name(service, slow):
+    env = tg.wrappers.TrainRemotely(
+        Slow(slow), steps=1, algorithm=SMALL, limits=tg.Limits(step_timeout_seconds=0.04)
+    )
+    env.reset()
+    env.policy.act("The die shows 1.")
+    with pytest.warns(UserWarning, match=f"environment_timeout: {slow} returned after"):
+        _, _, terminated, truncated, info = env.step(1)
+    assert (terminated, truncated) == (False, True)
+    assert info["tinkergym"]["stop_reason"] == "environment_timeout"
+    assert not service.jobs.get(env.job.id).results[0].trajectory.completed
+    env.job.cancel()
+
+
+def test_an_episode_whose_time_ran_out_keeps_what_it_earned(service):
+    env = train(steps=1, limits=tg.Limits(episode_timeout_seconds=0.3))
+    die, _ = env.reset()
+    env.step(int(env.policy.act(f"The die shows {die}.")))
+    time.sleep(0.3)
+    assert env.policy.act("The die shows 2.") == ""
+    *_, info = env.step(None)
+    assert info["tinkergym"]["stop_reason"] == "episode_timeout"
+    assert service.jobs.get(env.job.id).results[0].trajectory.episode_return == 1.0
+    env.job.cancel()
+
+
 def test_a_job_that_was_cancelled_is_heard_of_at_the_next_episode(service):
     env = train(steps=50)
     play_one(env)
@@ -222,12 +263,17 @@ def test_wrong_settings_start_nothing(service):
         train(steps=None)
     with pytest.raises(InvalidRequestError, match="did you mean seed"):
         train(sede=1)
+    with pytest.raises(InvalidRequestError, match="played by your own loop"):
+        train(rollout="client")
+    with pytest.raises(InvalidRequestError, match="algorithm, steps would change nothing"):
+        train(job_id="job-1")
     assert "POST /v1/jobs" not in service.calls
 
 
 def test_a_job_that_ends_badly_in_the_middle_of_an_episode_is_heard_of_at_the_next_call(service):
     class Endless(Dice):
         def step(self, action):
+            time.sleep(0.02)  # so that the news is there before the context is full
             return self.die, 0.0, False, False, {}
 
     env = tg.wrappers.TrainRemotely(
