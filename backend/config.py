@@ -100,6 +100,9 @@ class ServiceConfig(Settings):
     jobs_per_pool: int = Field(4, ge=1)
     """Jobs that train on one model's worker at the same time; more wait in the queue."""
 
+    pool_idle_seconds: float = Field(600.0, gt=0)
+    """After this long without a job or a sample the worker of a model that is not in `preload` is ended."""
+
     idle_policies: int = Field(8, ge=0)
     """Policies of ended jobs that a pool keeps loaded after somebody sampled them."""
 

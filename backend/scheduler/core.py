@@ -24,7 +24,7 @@ from backend.scheduler.workers import (
     PoolReady,
     WorkerPool,
 )
-from backend.store.store import ServiceStore
+from backend.store.store import HeldJob, ServiceStore
 from tinkergym.errors import InternalServiceError, TinkerGymError
 from tinkergym.wire import ErrorView, JobState
 
@@ -47,7 +47,9 @@ class _Pool:
     address: PoolAddress
     ready: bool = False
     env_workers: set[str] = field(default_factory=set)
+    ready_at: float = 0.0
     wanted_at: float = 0.0
+    """When it was last seen that somebody needs it."""
 
 
 class Scheduler:
@@ -88,7 +90,9 @@ class Scheduler:
         ]
         self._start_pools([job.model for job in waiting], now)
         self._start_env_workers()
-        self._place(waiting, now)
+        held = self._store.held_jobs()
+        self._end_idle_pools({job.worker_id for job in held}, {job.model for job in waiting}, now)
+        self._place(waiting, held, now)
 
     # --- processes ---
 
@@ -109,7 +113,7 @@ class Scheduler:
                     socket_path=record.socket_path,
                     token=record.token,
                 )
-                self._pools[process.pool_id] = _Pool(address, ready=True, wanted_at=now)
+                self._pools[process.pool_id] = _Pool(address, ready=True, ready_at=now, wanted_at=now)
         for process in found:
             if process.kind == "env_worker" and process.pool_id in self._pools:
                 self._pools[process.pool_id].env_workers.add(process.worker_id)
@@ -120,7 +124,7 @@ class Scheduler:
         match change:
             case PoolReady(pool_id=pool_id) if pool_id in self._pools:
                 pool = self._pools[pool_id]
-                pool.ready, pool.wanted_at = True, now
+                pool.ready, pool.ready_at = True, now
                 self._failed_starts.pop(pool.address.model, None)
                 self._not_before.pop(pool.address.model, None)
             case PoolEnded(pool_id=pool_id, error=error) if pool_id in self._pools:
@@ -156,11 +160,22 @@ class Scheduler:
         """A process that neither dies nor shows life hangs; its jobs go to a new one."""
         alive = {record.pool_id for record in self._store.pools(now, max_age=self._config.lease_seconds)}
         for pool_id, pool in list(self._pools.items()):
-            if pool.ready and pool_id not in alive and now - pool.wanted_at > self._config.lease_seconds:
+            if pool.ready and pool_id not in alive and now - pool.ready_at > self._config.lease_seconds:
                 _log.warning("pool %s fell silent", pool_id)
                 del self._pools[pool_id]
                 self._workers.end_pool(pool_id)
                 self._bury(pool_id, "its worker fell silent")
+
+    def _end_idle_pools(self, busy: set[str], queued_models: set[str], now: float) -> None:
+        wanted = {*self._config.preload, *queued_models, *self._store.wanted_pools(now)}
+        for pool_id, pool in list(self._pools.items()):
+            if not pool.ready or pool_id in busy or pool.address.model in wanted:
+                pool.wanted_at = now
+            elif now - pool.wanted_at > self._config.pool_idle_seconds:
+                _log.info("pool %s of %s is not needed any more", pool_id, pool.address.model)
+                del self._pools[pool_id]
+                self._workers.end_pool(pool_id)
+                self._bury(pool_id, "its worker was ended")
 
     def _bury(self, pool_id: str, reason: str) -> None:
         self._store.remove_pool(pool_id)
@@ -206,7 +221,7 @@ class Scheduler:
 
     # --- jobs ---
 
-    def _place(self, waiting: list[WaitingJob], now: float) -> None:
+    def _place(self, waiting: list[WaitingJob], held: list[HeldJob], now: float) -> None:
         queued = {job.job_id for job in waiting}
         self._placed = {
             job_id: since
@@ -216,7 +231,6 @@ class Scheduler:
         ready = {pool.address.model: pool_id for pool_id, pool in self._pools.items() if pool.ready}
         if not ready or not waiting:
             return
-        held = self._store.held_jobs()
         by_pool = Counter(job.worker_id for job in held)
         by_tenant = Counter(job.tenant_id for job in held)
         free = {model: self._config.jobs_per_pool - by_pool[pool_id] for model, pool_id in ready.items()}

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import secrets
+import signal
 import threading
 import time
 from pathlib import Path
@@ -71,6 +72,9 @@ class _PoolProcess:
         self._worker: Any = None
         self._stopped = threading.Event()
 
+    def pid(self) -> int:
+        return os.getpid()
+
     def start(self) -> None:
         from backend.training.pool_worker import PoolWorker
 
@@ -96,6 +100,9 @@ class _PoolProcess:
         if self._worker is not None:
             self._worker.env_worker_ended(worker_id)
 
+    def silent_env_workers(self) -> list[str]:
+        return [] if self._worker is None else self._worker.silent_env_workers()
+
     def stop(self) -> None:
         if self._worker is not None:
             self._worker.close()
@@ -107,18 +114,29 @@ class _EnvWorkerProcess:
 
     def __init__(self, config_json: str, address: PoolAddress, worker_id: str) -> None:
         self._config_json, self._address, self._worker_id = config_json, address, worker_id
+        self._ended = threading.Event()
+
+    def pid(self) -> int:
+        return os.getpid()
 
     def run(self) -> None:
         from backend.rollout.env_worker import run_env_worker
 
         _log_to_stderr()
         config = ServiceConfig.model_validate_json(self._config_json)
-        run_env_worker(
-            socket_path=self._address.socket_path,
-            token=self._address.token,
-            worker_id=self._worker_id,
-            max_episodes=config.episodes_per_worker,
-        )
+        try:
+            run_env_worker(
+                socket_path=self._address.socket_path,
+                token=self._address.token,
+                worker_id=self._worker_id,
+                max_episodes=config.episodes_per_worker,
+            )
+        finally:
+            self._ended.set()
+
+    def wait(self) -> None:
+        """Return when `run` does; whoever waits for this learns of its death at once."""
+        self._ended.wait()
 
 
 class _SchedulerProcess:
@@ -154,6 +172,8 @@ class _SchedulerProcess:
 
 
 _TICK_SECONDS = 0.1
+_ASK_SECONDS = 2.0
+"""How often pools are asked for environment workers that hang."""
 
 
 def start_scheduler(config: ServiceConfig) -> Any:
@@ -188,6 +208,9 @@ class RayWorkers:
         self._config_json = config.model_dump_json()
         self._pools: dict[str, Any] = {}
         self._env_workers: dict[str, tuple[str, Any]] = {}
+        self._pids: dict[str, int] = {}
+        """Of pools and environment workers, by their ids."""
+        self._asked_at = 0.0
         self._watched: dict[Any, tuple[str, str]] = {}
         """Ray's promise -> (what about, whom): it is kept when the thing happens or the process dies."""
 
@@ -207,12 +230,13 @@ class RayWorkers:
             pool_id, _, tail = rest.partition(_SEPARATOR)
             if kind == "pool":
                 self._pools[pool_id] = actor
+                self._watched[actor.pid.remote()] = ("pid", pool_id)
                 self._watched[actor.wait.remote()] = ("pool", pool_id)
                 found.append(Running(kind="pool", pool_id=pool_id, worker_id=pool_id, model=tail))
             else:
                 self._env_workers[tail] = (pool_id, actor)
-                # Its `run` goes on as the last scheduler called it; a second call waits behind it.
-                self._watched[actor.__ray_ready__.remote()] = ("env_worker", tail)
+                self._watched[actor.pid.remote()] = ("pid", tail)
+                self._watched[actor.wait.remote()] = ("env_worker", tail)
                 found.append(Running(kind="env_worker", pool_id=pool_id, worker_id=tail, model=""))
         return found
 
@@ -227,6 +251,7 @@ class RayWorkers:
             .remote(self._config_json, address)
         )
         self._pools[address.pool_id] = actor
+        self._watched[actor.pid.remote()] = ("pid", address.pool_id)
         self._watched[actor.start.remote()] = ("start", address.pool_id)
 
     def start_env_worker(self, address: PoolAddress, worker_id: str) -> None:
@@ -235,32 +260,45 @@ class RayWorkers:
 
         name = _SEPARATOR.join(("env_worker", address.pool_id, worker_id))
         actor = (
-            ray.remote(num_cpus=0, max_restarts=0)(_EnvWorkerProcess)
+            ray.remote(num_cpus=0, max_restarts=0, max_concurrency=4)(_EnvWorkerProcess)
             .options(name=name, lifetime="detached")
             .remote(self._config_json, address, worker_id)
         )
         self._env_workers[worker_id] = (address.pool_id, actor)
+        self._watched[actor.pid.remote()] = ("pid", worker_id)
         self._watched[actor.run.remote()] = ("env_worker", worker_id)
 
     def changes(self) -> list[Change]:
         """Return what happened since the last call."""
         import ray
 
+        self._ask_for_silent_workers()
         if not self._watched:
             return []
         kept, _ = ray.wait(list(self._watched), num_returns=len(self._watched), timeout=0)
         found: list[Change] = []
         for promise in kept:
             about, who = self._watched.pop(promise)
-            error = _outcome(promise)
-            if about == "start" and error is None and who in self._pools:
+            value, error = _outcome(promise)
+            if about == "pid":
+                if error is None:
+                    self._pids[who] = value
+            elif about == "silent":
+                for worker_id in [] if error is not None else value:
+                    if worker_id in self._env_workers:
+                        _log.warning("environment worker %s hangs", worker_id)
+                        self._kill(worker_id, self._env_workers[worker_id][1])
+            elif about == "start" and error is None and who in self._pools:
                 self._watched[self._pools[who].wait.remote()] = ("pool", who)
                 found.append(PoolReady(pool_id=who))
             elif about in {"start", "pool"}:
+                if about == "pool":
+                    self._pids.pop(who, None)  # dead, and its number may be another's by now
                 refused = error if about == "start" and isinstance(error, TinkerGymError) else None
                 found.append(PoolEnded(pool_id=who, error=refused))
             elif who in self._env_workers:
                 pool_id, _ = self._env_workers.pop(who)
+                self._pids.pop(who, None)
                 found.append(EnvWorkerEnded(pool_id=pool_id, worker_id=who))
         return found
 
@@ -275,30 +313,44 @@ class RayWorkers:
 
     def end_pool(self, pool_id: str) -> None:
         """End a pool and its environment workers by force."""
-        import ray
-
-        actors = [self._pools.pop(pool_id, None)]
+        self._kill(pool_id, self._pools.pop(pool_id, None))
         for worker_id, (served, actor) in list(self._env_workers.items()):
             if served == pool_id:
                 del self._env_workers[worker_id]
-                actors.append(actor)
-        for actor in actors:
-            if actor is not None:
-                with contextlib.suppress(Exception):
-                    ray.kill(actor, no_restart=True)
+                self._kill(worker_id, actor)
+
+    def _kill(self, process_id: str, actor: Any) -> None:
+        import ray
+
+        if actor is not None:
+            with contextlib.suppress(Exception):
+                ray.kill(actor, no_restart=True)
+        pid = self._pids.pop(process_id, None)
+        if pid is not None:
+            # Ray asks the process to end; one that hangs does not hear it.
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _ask_for_silent_workers(self) -> None:
+        now = time.monotonic()
+        if now - self._asked_at < _ASK_SECONDS:
+            return
+        self._asked_at = now
+        waiting = {who for about, who in self._watched.values() if about in {"silent", "start"}}
+        for pool_id in self._pools.keys() - waiting:
+            self._watched[self._pools[pool_id].silent_env_workers.remote()] = ("silent", pool_id)
 
 
-def _outcome(promise: Any) -> BaseException | None:
-    """Return what went wrong with a kept promise, as the error that our own code raised if it did."""
+def _outcome(promise: Any) -> tuple[Any, BaseException | None]:
+    """Return a kept promise's value, or what went wrong, as the error that our own code raised if it did."""
     import ray
 
     try:
-        ray.get(promise)
+        return ray.get(promise), None
     except ray.exceptions.RayTaskError as error:
-        return cast(BaseException, error.cause)
+        return None, error.cause
     except ray.exceptions.RayError as error:
-        return cast(BaseException, error)
-    return None
+        return None, error
 
 
 def _actor_names() -> list[str]:

@@ -61,6 +61,10 @@ class Boards:
         self._clock = clock
         self._changed = threading.Condition()
         self._entries: dict[str, BoardEntry] = {}
+        self._workers: dict[str, float] = {}
+        """Workers that play for any job, and when each was last heard from."""
+        self._dead: set[str] = set()
+        """Workers whose process ended: a call of theirs that still waits must not be given anything."""
         self._turn = 0
         self._closed = False
 
@@ -168,7 +172,11 @@ class Boards:
         with self._changed:
             while True:
                 now = self._clock()
+                if request.worker_id in self._dead:
+                    return LeaseReply(episodes=[], lost=list(request.renew), job_state=JobState.RUNNING)
                 entries = self._asked(job_id)
+                if not job_id:
+                    self._workers[request.worker_id] = now
                 # A job that has just been given to this process is waited for; one that ended is not.
                 ended, known = known and job_id not in entries, job_id in entries
                 lost = self._renew(entries, request, now)
@@ -198,8 +206,13 @@ class Boards:
         return SubmitReply(verdicts=verdicts)
 
     def forget_worker(self, worker_id: str) -> int:
-        """Issue the episodes of a dead worker again; returns how many."""
+        """Issue the episodes of a worker again whose process ended; returns how many.
+
+        Its id is never served again: a process that takes its place has another.
+        """
         with self._changed:
+            self._workers.pop(worker_id, None)
+            self._dead.add(worker_id)
             total = 0
             for entry in self._entries.values():
                 lost = entry.board.forget_worker(worker_id)
@@ -214,6 +227,12 @@ class Boards:
                     )
             self._changed.notify_all()
             return total
+
+    def silent_workers(self, seconds: float) -> list[str]:
+        """Return the workers that play for any job and have not asked for anything in the last `seconds`."""
+        with self._changed:
+            before = self._clock() - seconds
+            return [worker_id for worker_id, seen in self._workers.items() if seen < before]
 
     def shut(self) -> None:
         """Let nobody wait any more."""

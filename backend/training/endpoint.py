@@ -20,7 +20,7 @@ from typing import Protocol, TypeVar
 import uvicorn
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -119,6 +119,8 @@ class PoolEndpoint:
                 return await answer(request)
             except TinkerGymError as error:
                 return JSONResponse({"error": error.to_wire()}, status_code=error.http_status)
+            except ClientDisconnect:
+                return Response(status_code=499)  # nobody reads it
             except Exception as error:
                 _log.exception("%s failed", request.url.path)
                 wrapped = InternalServiceError(f"the pool failed at {request.url.path}: {error!r}")

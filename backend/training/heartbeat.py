@@ -30,15 +30,15 @@ class Heartbeat:
     def __init__(
         self,
         store: ServiceStore,
-        pool_id: str,
         jobs: Callable[[], Mapping[str, Pulse]],
         *,
+        show_life: Callable[[float], object],
         lease_seconds: float,
         heartbeat_seconds: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Watch over `jobs()`, which may change between the beats."""
-        self._store, self._pool_id, self._jobs, self._clock = store, pool_id, jobs, clock
+        """Watch over `jobs()`, which may change between the beats; `show_life` is told the time at each."""
+        self._store, self._jobs, self._show_life, self._clock = store, jobs, show_life, clock
         self._lease_seconds, self._heartbeat_seconds = lease_seconds, heartbeat_seconds
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -58,7 +58,7 @@ class Heartbeat:
             beat = self._clock() >= next_beat
             if beat:
                 next_beat = self._clock() + self._heartbeat_seconds
-                self._quietly(lambda: self._store.touch_pool(self._pool_id, self._clock()))
+                self._quietly(lambda: self._show_life(self._clock()))
             for pulse in list(self._jobs().values()):
                 if beat:
                     self._renew(pulse)

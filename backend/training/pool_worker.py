@@ -46,6 +46,8 @@ from tinkergym.wire import (
 
 _log = logging.getLogger(__name__)
 _CLOSING_SECONDS = 6.0
+_LONGEST_POLL_SECONDS = 10.0
+"""A worker that waits for episodes asks again after this at the latest."""
 
 
 class PoolWorker:
@@ -75,13 +77,13 @@ class PoolWorker:
         self._pulses: dict[str, Pulse] = {}
         self._gates: dict[str, LockstepGate] = {}
         self._threads: dict[str, threading.Thread] = {}
-        self._closing = False
+        self._closing = self._sampled = False
         self._endpoint = PoolEndpoint(self, socket_path, token)
         self._store.register_pool(pool_id, model, str(socket_path), token, time.time())
         self._heartbeat = Heartbeat(
             self._store,
-            pool_id,
             lambda: dict(self._pulses),
+            show_life=self._show_life,
             lease_seconds=config.lease_seconds,
             heartbeat_seconds=config.heartbeat_seconds,
         )
@@ -105,6 +107,10 @@ class PoolWorker:
         """Issue the episodes of a dead environment worker again."""
         self._boards.forget_worker(worker_id)
 
+    def silent_env_workers(self) -> list[str]:
+        """Return the environment workers that hang: they live, but renew nothing and ask for nothing."""
+        return self._boards.silent_workers(self._config.lease_seconds + _LONGEST_POLL_SECONDS)
+
     def close(self) -> None:
         """Hand the jobs back and stop, within seconds."""
         with self._lock:
@@ -125,6 +131,7 @@ class PoolWorker:
 
     def sample(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
         """Answer each request once: through the engine, or through the gate of a job in lockstep."""
+        self._sampled = True
         refused: list[SampleFailure] = []
         ready: list[SampleRequest] = []
         # Only the episodes of a job's own rollout are in lockstep, and those carry their lease.
@@ -172,6 +179,13 @@ class PoolWorker:
         return load_renderer_bundle(self._model, self._model_dir)
 
     # --- inside ---
+
+    def _show_life(self, now: float) -> None:
+        self._store.touch_pool(self._pool_id, now)
+        if self._sampled:
+            self._sampled = False
+            # Somebody samples without a job: the pool is still needed.
+            self._store.want_pool(self._model, now)
 
     def _run_job(self, lease: JobLease) -> None:
         job_id, spec = lease.job_id, lease.spec

@@ -46,6 +46,35 @@ def test_a_model_that_somebody_wants_to_sample_gets_a_pool(make_world):
     assert [address.model for address in world.workers.pools.values()] == ["nano"]
 
 
+def test_a_pool_that_nobody_needs_is_ended_but_not_a_preloaded_one(world):
+    world.service.want_pool("some/model", world.clock.now)
+    kept, idle = world.pool("nano"), world.pool("some/model")
+    world.scheduler.tick()
+    for _ in range(8):
+        world.clock.now += 100.0
+        for pool_id in (kept, idle):
+            world.service.touch_pool(pool_id, world.clock.now)
+        world.scheduler.tick()
+    assert list(world.workers.pools) == [kept]
+
+
+def test_a_pool_that_is_sampled_or_has_a_job_is_kept(world):
+    world.service.want_pool("sampled", world.clock.now)
+    sampled, busy = world.pool("sampled"), world.pool("nano")
+    job_id = world.submit(model="other")
+    busy = world.pool("other")
+    world.scheduler.tick()
+    lease = world.acquire(job_id, busy)
+    for _ in range(8):
+        world.clock.now += 100.0
+        lease = world.service.renew(lease, world.config.lease_seconds, world.clock.now)
+        world.service.want_pool("sampled", world.clock.now)
+        for pool_id in world.workers.pools:
+            world.service.touch_pool(pool_id, world.clock.now)
+        world.scheduler.tick()
+    assert {sampled, busy} <= set(world.workers.pools)
+
+
 def test_a_dead_pools_jobs_are_queued_at_once_and_another_pool_is_started(world):
     job_id = world.submit()
     dead = world.pool()

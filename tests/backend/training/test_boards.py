@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from backend.errors import LeaseLostError
+from backend.training.boards import Boards
+from backend.training.episode_board import EpisodeBoard
+from backend.training.episode_requests import step_requests
+from tinkergym.errors import StorageFullError
+from tinkergym.loop.trajectory import StopReason, Trajectory
+from tinkergym.wire import (
+    GRPO,
+    EnvironmentRef,
+    EpisodeRequest,
+    EpisodeResult,
+    JobSpec,
+    LeaseRequest,
+    SubmitRequest,
+)
+
+
+def result(request: EpisodeRequest) -> EpisodeResult:
+    trajectory = Trajectory(
+        segments=[],
+        turns=[],
+        terminated=True,
+        truncated=False,
+        stop_reason=StopReason.TERMINATED,
+        seed=request.seed,
+    )
+    return EpisodeResult(episode_id=request.episode_id, lease_id=request.lease_id, trajectory=trajectory)
+
+
+def ask(most: int = 10, wait: float = 0.0, worker_id: str = "w", renew: tuple[str, ...] = ()) -> LeaseRequest:
+    return LeaseRequest(worker_id=worker_id, max_episodes=most, wait_seconds=wait, renew=list(renew))
+
+
+def hand_in(boards: Boards, requests: list[EpisodeRequest], job_id: str = "") -> list[str]:
+    return boards.submit(
+        SubmitRequest(worker_id="w", results=[result(request) for request in requests]), job_id
+    ).verdicts
+
+
+def post(boards: Boards, job_id: str, step: int = 1) -> None:
+    algorithm = GRPO(group_size=2, groups_per_step=2)
+    spec = JobSpec(environment=EnvironmentRef(id="bandit/Bandit-v0"), steps=3, algorithm=algorithm)
+    boards.post(job_id, step, step_requests(job_id, spec, step))
+
+
+class Job:
+    """One job's board, and what was stored for it."""
+
+    def __init__(self, boards: Boards, job_id: str, *, server: bool = True, failure: Exception | None = None):
+        self.stored: list[str] = []
+        self.failure = failure
+        boards.open(job_id, EpisodeBoard(lease_seconds=30.0), self.save, for_server_workers=server)
+        boards.step_recorded(job_id, 0)
+        post(boards, job_id)
+
+    def save(self, step: int, results) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.stored += [result.episode_id for result in results]
+
+
+@pytest.fixture
+def boards():
+    boards = Boards()
+    yield boards
+    boards.shut()
+
+
+def test_a_step_is_done_when_all_its_results_are_stored(boards):
+    job = Job(boards, "job-1")
+    requests = boards.lease(ask()).episodes
+    assert hand_in(boards, requests[:3]) == ["accepted"] * 3
+    assert boards.wait("job-1", 0.0) == "waiting"
+    hand_in(boards, requests[3:])
+    assert boards.wait("job-1", 0.0) == "done"
+    assert sorted(job.stored) == sorted(request.episode_id for request in requests)
+
+
+def test_a_worker_for_any_job_takes_from_each_in_turn_but_not_from_clients(boards):
+    Job(boards, "job-1")
+    Job(boards, "job-2")
+    Job(boards, "job-3", server=False)
+    first, second = boards.lease(ask(most=1)).episodes, boards.lease(ask(most=1)).episodes
+    assert {request.job_id for request in first + second} == {"job-1", "job-2"}
+    assert {request.job_id for request in boards.lease(ask(most=100)).episodes} == {"job-1", "job-2"}
+
+
+def test_a_waiting_worker_is_served_as_soon_as_a_step_begins(boards):
+    Job(boards, "job-1")
+    boards.lease(ask())
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(boards.lease, ask(wait=30.0))
+        post(boards, "job-1", step=2)
+        assert {request.step for request in waiting.result().episodes} == {2}
+
+
+def test_a_worker_that_comes_before_its_job_waits_for_it(boards):
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(boards.lease, ask(wait=30.0), "job-1")
+        Job(boards, "job-1")
+        assert len(waiting.result().episodes) == 4
+
+
+def test_a_worker_learns_at_once_that_its_job_is_gone(boards):
+    Job(boards, "job-1")
+    lease_id = boards.lease(ask(), "job-1").episodes[0].lease_id
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(boards.lease, ask(wait=30.0, renew=(lease_id,)), "job-1")
+        boards.close("job-1")
+        assert waiting.result().lost == [lease_id]
+
+
+def test_a_dead_workers_call_that_still_waits_is_given_nothing(boards):
+    Job(boards, "job-1")
+    boards.lease(ask(worker_id="dead"))
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(boards.lease, ask(wait=30.0, worker_id="dead"))
+        assert boards.forget_worker("dead") == 4
+        assert waiting.result().episodes == []
+    assert len(boards.lease(ask(worker_id="another")).episodes) == 4
+
+
+def test_results_are_acknowledged_only_after_the_step_before_is_recorded(boards):
+    job = Job(boards, "job-1")
+    hand_in(boards, boards.lease(ask()).episodes)
+    post(boards, "job-1", step=2)
+    requests = boards.lease(ask()).episodes
+    job.stored.clear()
+    recorded = threading.Event()
+    with ThreadPoolExecutor() as threads:
+        verdicts = threads.submit(hand_in, boards, requests)
+        assert job.stored == []
+        recorded.set()
+        boards.step_recorded("job-1", 1)
+        assert verdicts.result() == ["accepted"] * 4
+
+
+def test_a_full_disk_reaches_the_worker_and_the_job(boards):
+    Job(boards, "job-1", failure=StorageFullError("no space left"))
+    requests = boards.lease(ask()).episodes
+    with pytest.raises(StorageFullError):
+        hand_in(boards, requests)
+    with pytest.raises(StorageFullError):
+        boards.wait("job-1", 0.0)
+
+
+def test_results_for_a_job_that_another_process_took_are_stale(boards):
+    Job(boards, "job-1", failure=LeaseLostError("lost"))
+    assert hand_in(boards, boards.lease(ask()).episodes) == ["stale"] * 4
+
+
+def test_a_worker_that_asks_for_nothing_more_is_noticed():
+    now = [0.0]
+    boards = Boards(clock=lambda: now[0])
+    boards.lease(ask(worker_id="env-1"))
+    now[0] = 20.0
+    boards.lease(ask(worker_id="env-2"))
+    assert boards.silent_workers(10.0) == ["env-1"]
+    boards.forget_worker("env-1")
+    assert boards.silent_workers(10.0) == []
