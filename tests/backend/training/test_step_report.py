@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import pytest
+
+from backend.training.episode_requests import step_requests
+from backend.training.step_report import episodes_to_read, failure_warnings, statistics
+from tinkergym.loop.trajectory import Segment, StopReason, Trajectory, Turn
+from tinkergym.wire import GRPO, EnvironmentRef, EpisodeResult, JobSpec
+
+
+def episode(reward: float = 0.0, stop: StopReason = StopReason.TERMINATED, error: str = "", **metrics: float):
+    segment = Segment(token_ids=[1, 2], loss_mask=[False, True], sampling_logprobs=[None, -0.5])
+    turn = Turn(
+        segment=0,
+        start=1,
+        end=2,
+        policy_version=0,
+        finish_reason="stop",
+        observation="go",
+        action="gone",
+        reward=reward,
+        metrics=metrics,
+    )
+    return Trajectory(
+        segments=[segment],
+        turns=[turn],
+        terminated=stop is StopReason.TERMINATED,
+        truncated=False,
+        stop_reason=stop,
+        error=error,
+        seed=0,
+    )
+
+
+def played(*trajectories: Trajectory):
+    algorithm = GRPO(group_size=len(trajectories), groups_per_step=1, baseline="batch")
+    spec = JobSpec(environment=EnvironmentRef(id="x"), steps=1, algorithm=algorithm)
+    return [
+        (request, EpisodeResult(episode_id=request.episode_id, lease_id="l", trajectory=trajectory))
+        for request, trajectory in zip(step_requests("job-1", spec, 1), trajectories, strict=True)
+    ]
+
+
+def broken(error: str) -> Trajectory:
+    return episode(100.0, StopReason.ENVIRONMENT_ERROR, error)
+
+
+def test_failed_episodes_are_counted_but_enter_no_mean():
+    counted = statistics(played(episode(1.0, score=2.0), episode(0.0, score=4.0), broken("boom")))
+    assert (counted.episodes, counted.failed_episodes) == (3, 1)
+    assert (counted.reward_mean, counted.reward_std) == (0.5, 0.5)
+    assert counted.stop_reasons == {"environment_error": 1, "terminated": 2}
+    assert (counted.sampled_tokens, counted.turns) == (3, 3)
+    assert counted.environment_metrics == {"env/score": 3.0}
+
+
+def test_a_step_of_failures_only_has_statistics_too():
+    counted = statistics(played(broken("boom"), broken("boom")))
+    assert (counted.failed_episodes, counted.reward_mean) == (2, 0.0)
+
+
+def test_each_kind_of_failure_is_told_once_with_its_count_the_commonest_first():
+    text = "Traceback ...\n  line {}\nValueError: bad"
+    warnings = failure_warnings(
+        played(broken("other"), broken(text.format(1)), broken(text.format(2)), episode()), step=7
+    )
+    assert [(warning.count, warning.step) for warning in warnings] == [(2, 7), (1, 7)]
+    assert warnings[0].message == text.format(1)
+    assert {warning.name for warning in warnings} == {"environment_error"}
+
+
+def test_without_failures_there_are_no_warnings():
+    assert failure_warnings(played(episode(), episode()), step=1) == []
+
+
+@pytest.mark.parametrize(("rewards", "shown"), [((0.0, 1.0, -1.0), [1.0, -1.0]), ((1.0, 1.0), [1.0])])
+def test_the_best_and_the_worst_episode_are_shown(rewards, shown):
+    events = episodes_to_read(played(*map(episode, rewards)), step=1)
+    assert [event.episode_return for event in events] == shown
+    assert events[0].transcript == [("user", "go"), ("assistant", "gone")]
+
+
+def test_failed_episodes_are_not_shown():
+    assert episodes_to_read(played(broken("boom"), broken("boom")), step=1) == []
