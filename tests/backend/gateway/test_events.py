@@ -1,5 +1,6 @@
 import pytest
 
+from backend.store.tenant import TenantStore
 from tinkergym.wire import Event, JobState, WarningEvent
 
 pytestmark = pytest.mark.service
@@ -60,10 +61,28 @@ def test_a_stream_of_an_ended_job_ends_although_there_is_nothing_new(client, job
     assert (response.status_code, response.content) == (200, b"")
 
 
-@pytest.mark.parametrize("last", ["x", "-1", "1.5", "²"])
+@pytest.mark.parametrize("last", ["x", "-1", "1.5", "²", "9" * 5000])
 def test_a_last_event_id_that_is_no_number_is_refused(client, job_id, last):
     response = client.get(f"/v1/jobs/{job_id}/events", headers=[(b"last-event-id", last.encode("latin-1"))])
     assert (response.status_code, response.json()["error"]["field"]) == (422, "Last-Event-ID")
+
+
+def test_an_end_that_comes_between_two_looks_at_the_store_is_not_lost(gateway, client, job_id, monkeypatch):
+    service = gateway.store.service()
+    lease = service.acquire(job_id, "w", 30, now=0)
+    look = TenantStore.events_after
+
+    def look_then_end(self, *arguments):
+        found = look(self, *arguments)
+        if not found:
+            monkeypatch.setattr(TenantStore, "events_after", look)
+            service.set_state(lease, JobState.COMPLETED)
+        return found
+
+    monkeypatch.setattr(TenantStore, "events_after", look_then_end)
+    monkeypatch.setattr("backend.gateway.routes_events.HEARTBEAT_SECONDS", 0.05)
+    seen = list(frames(client.get(f"/v1/jobs/{job_id}/events")))
+    assert seen[-1][2].body.state is JobState.COMPLETED
 
 
 def test_a_quiet_stream_shows_that_it_lives(client, job_id, monkeypatch):
