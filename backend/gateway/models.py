@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 from backend.config import ServiceConfig
 from backend.rollout.models import load_renderer_bundle, read_model_facts, resolve_model
-from tinkergym.errors import TinkerGymError
+from tinkergym.errors import TinkerGymError, UnknownModelError
 from tinkergym.wire import ModelView, RendererBundle
 
 
@@ -29,6 +30,12 @@ class FileCatalog:
         Raises:
             UnknownModelError: The service does not offer the model, or it cannot be read.
         """
+        if model not in self._config.models and self._holds(model):
+            raise UnknownModelError(
+                f"unknown model {model!r}: the service's own folder holds no models for jobs",
+                hint="download the checkpoint and name the folder that you put it into",
+                field="model",
+            )
         directory = resolve_model(model, self._config.models, allow_any=self._config.allow_any_model)
         tokenizer = directory / "tokenizer.json"
         changed = tokenizer.stat().st_mtime_ns if tokenizer.is_file() else 0
@@ -37,6 +44,13 @@ class FileCatalog:
             if known is None or known[0] != changed:
                 known = self._bundles[model] = changed, load_renderer_bundle(model, directory)
             return known[1]
+
+    def _holds(self, model: str) -> bool:
+        """Whether a path leads into the data folder: there lie the checkpoints of all tenants."""
+        try:
+            return Path(model).expanduser().resolve().is_relative_to(self._config.data_dir.resolve())
+        except (OSError, RuntimeError, ValueError):  # no path at all
+            return False
 
     def _view(self, name: str) -> ModelView:
         try:
