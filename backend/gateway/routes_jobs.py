@@ -43,6 +43,12 @@ async def create_job(
     parts = parts_of(request)
     spec = parse_spec(settings)
     _check_size(spec, parts.config.limits)
+    if spec.rollout == "server" and parts.config.env_workers == 0:
+        raise InvalidRequestError(
+            "this service plays no episodes itself",
+            hint="play them in your own process with rollout='client', or let the operator raise env_workers",
+            field="rollout",
+        )
     # Threads of its own: a check takes seconds, and many of them must not keep all other routes waiting.
     packs = await to_thread.run_sync(
         parts.job_check.check, spec, limiter=request.app.state.job_check_threads, abandon_on_cancel=True

@@ -51,6 +51,13 @@ def test_a_wrong_setting_is_refused_before_anything_starts(client, spec, change,
     assert client.get("/v1/jobs").json() == {"jobs": []}
 
 
+def test_a_job_that_nobody_would_play_is_refused(gateway, client, spec, monkeypatch):
+    monkeypatch.setitem(gateway.config.__dict__, "env_workers", 0)
+    error = error_of(client.post("/v1/jobs", json={**spec, "rollout": "server"}))
+    assert (error["field"], "rollout='client'" in error["hint"]) == ("rollout", True)
+    assert client.post("/v1/jobs", json=spec).status_code == 201
+
+
 @pytest.mark.parametrize(
     "body",
     [
