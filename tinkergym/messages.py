@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypedDict
 
+from tinkergym.quoting import quoted
+
 Role = Literal["system", "user", "assistant", "tool"]
 
 
@@ -41,7 +43,7 @@ def observation_text(observation: object) -> str:
     if not isinstance(text, str):
         raise TypeError(
             "an observation must be a str, or a mapping with a str under 'text', "
-            f"but it is {type(observation).__name__}: {str(observation)[:200]}"
+            f"but it is {type(observation).__name__}: {quoted(observation)}"
         )
     if not is_unicode(text):
         raise ValueError(f"the observation holds a lone surrogate, which is no Unicode text: {text[:200]!a}")

@@ -22,6 +22,7 @@ from tinkergym.loop.plan import EpisodePlan
 from tinkergym.loop.renderer import Renderer
 from tinkergym.loop.trajectory import StopReason, Trajectory, Turn
 from tinkergym.messages import observation_text, system, user
+from tinkergym.quoting import quoted
 from tinkergym.wire import Completion, SampleRequest
 
 _CUT_OFF = frozenset(
@@ -151,7 +152,7 @@ class AgentLoop:
         """
         self._expect(AgentState.INTERACTING, "stepped")
         if not _is_finite(reward):
-            text = f"step returned the reward {str(reward)[:200]}, which is not a finite number"
+            text = f"step returned the reward {quoted(reward)}, which is not a finite number"
             self.fail(StopReason.INVALID_REWARD, text)
             return None
         try:
@@ -273,12 +274,15 @@ class AgentLoop:
 
 
 def _is_finite(reward: object) -> bool:
-    return isinstance(reward, Real | np.bool_) and math.isfinite(float(reward))
+    try:
+        return isinstance(reward, Real | np.bool_) and math.isfinite(float(reward))
+    except OverflowError:  # an int that no float can hold
+        return False
 
 
 def _flag(value: object, name: str) -> bool:
     if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name} must be a bool, but it is {type(value).__name__}: {str(value)[:200]}")
+        raise TypeError(f"{name} must be a bool, but it is {type(value).__name__}: {quoted(value)}")
     return bool(value)
 
 
@@ -286,7 +290,7 @@ def _metrics(info: Any) -> dict[str, float]:
     if info is None:
         return {}
     if not isinstance(info, Mapping):
-        raise TypeError(f"info must be a dict, but it is {type(info).__name__}: {str(info)[:200]}")
+        raise TypeError(f"info must be a dict, but it is {type(info).__name__}: {quoted(info)}")
     metrics = info.get("metrics")
     if metrics is None:
         return {}
@@ -294,7 +298,5 @@ def _metrics(info: Any) -> dict[str, float]:
         raise TypeError(f"info['metrics'] must be a dict of numbers, but it is {type(metrics).__name__}")
     for name, value in metrics.items():
         if not _is_finite(value):
-            raise ValueError(
-                f"info['metrics'][{name!r}] must be a finite number, but it is {str(value)[:200]}"
-            )
+            raise ValueError(f"info['metrics'][{name!r}] must be a finite number, but it is {quoted(value)}")
     return {str(name): float(value) for name, value in metrics.items()}

@@ -21,6 +21,7 @@ from tinkergym.loop.plan import EpisodePlan
 from tinkergym.loop.renderer import Renderer
 from tinkergym.loop.sampler import Sampler
 from tinkergym.loop.trajectory import StopReason
+from tinkergym.quoting import quoted
 from tinkergym.wire import Completion, EpisodeResult, ErrorView, SampleFailure, SampleRequest
 
 _TICK_SECONDS = 0.05
@@ -206,7 +207,7 @@ class EpisodePlayer:
         loop, length = episode.loop, 2 if call == "reset" else 5
         if not isinstance(value, tuple) or len(value) != length:
             what = f"a tuple of {len(value)}" if isinstance(value, tuple) else type(value).__name__
-            text = f"{call} must return a tuple of {length}, but it returned {what}: {str(value)[:200]}"
+            text = f"{call} must return a tuple of {length}, but it returned {what}: {quoted(value)}"
             loop.fail(StopReason.ENVIRONMENT_ERROR, text)
             return None
         try:

@@ -169,7 +169,7 @@ def test_the_environments_own_truncation_is_not_a_termination():
     assert (trajectory.terminated, trajectory.truncated) == (False, True)
 
 
-@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, None, "1.0", np.ones(1), 1j])
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, 10**400, None, "1.0", np.ones(1), 1j])
 def test_a_reward_that_is_no_finite_number_is_named(reward):
     loop, request = one_turn("x", reward, False, False, {})
     assert request is None
@@ -204,6 +204,18 @@ def test_garbage_from_step_ends_the_episode_and_says_what_it_was(step, words):
     assert loop.trajectory().stop_reason is StopReason.ENVIRONMENT_ERROR
     assert words in loop.trajectory().error
     assert (loop.trajectory().terminated, loop.trajectory().truncated) == (False, False)
+
+
+class Mute:
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("step", [(Mute(), 0.0, False, False, {}), ("x", Mute(), False, False, {})])
+def test_an_object_that_cannot_even_be_shown_ends_the_episode_and_nothing_else(step):
+    loop, request = one_turn(*step)
+    assert request is None
+    assert "Mute, whose text cannot be had: RuntimeError" in loop.trajectory().error
 
 
 def test_an_environment_that_has_ended_need_not_show_anything():
