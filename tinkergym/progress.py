@@ -114,8 +114,9 @@ class TrainingDisplay:
     def _title(self) -> str:
         spec, adapter = self._spec, self._spec.adapter
         trained = f"LoRA rank {adapter.rank}" if adapter.kind == "lora" else "all parameters"
+        name = f"{escape(spec.name)} · " if spec.name else ""
         return (
-            f"[bold]{escape(spec.environment.id)}[/] · {escape(spec.model)} · {trained} · "
+            f"{name}[bold]{escape(spec.environment.id)}[/] · {escape(spec.model)} · {trained} · "
             f"{spec.steps} steps of {spec.episodes_per_step} episodes, {PLAYED[spec.rollout]} · "
             f"job {escape(self._job_id)}"
         )

@@ -1,4 +1,4 @@
-"""What client and service say to each other, version 1.
+"""What client and service say to each other, version 1: the `/v1` of every path.
 
 One schema for both sides: what is not written here is refused, and what is written here takes effect.
 """
@@ -11,8 +11,6 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from tinkergym.loop.trajectory import Trajectory
-
-WIRE_VERSION = 1
 
 
 class WireModel(BaseModel):
@@ -152,6 +150,7 @@ class JobSpec(WireModel):
     parity_threshold: float = Field(1e-3, gt=0)
     """Largest mean |learner - sampling| logprob difference, in nats, before the job stops."""
     name: str = Field("", max_length=200)
+    """For people, to find the job again in a list."""
 
     @property
     def episodes_per_step(self) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from tinkergym.cli.console import Commands, out
@@ -34,7 +35,7 @@ def list_jobs(
     table = Table(box=None, pad_edge=False)
     # Ids are there to be copied, so they are never shortened.
     table.add_column("job", no_wrap=True, min_width=max(len(view.job_id) for view in views))
-    for title in ("state", "step", "environment", "model", "started"):
+    for title in ("state", "step", "environment", "model", "started", "name"):
         table.add_column(title, overflow="fold")
     for view in views:
         started = datetime.datetime.fromtimestamp(view.created_at).astimezone()
@@ -45,6 +46,7 @@ def list_jobs(
             view.spec.environment.id,
             view.spec.model,
             f"{started:%Y-%m-%d %H:%M}",
+            escape(view.spec.name),
         )
     out.print(table)
 

@@ -55,13 +55,15 @@ def play(
     made = described.make(described.ref)
     try:
         if policy is None:
-            _episodes(made, _ask_for_action, range(seed, seed + episodes), reset=lambda: None)
+            prompt = system_prompt_of(made)
+            _episodes(made, _ask_for_action, range(seed, seed + episodes), prompt, reset=lambda: None)
             return
         from tinkergym.remote.client import Client
 
         with Client() as client:
             player = client.job(policy).policy(temperature=temperature, seed=seed)
             player.environment_prompt = system_prompt_of(made)
+            prompt = player.environment_prompt if player.system_prompt is None else player.system_prompt
             # Offered by environments whose opponent may be anybody who reads and answers text.
             seat_opponent = getattr(made.unwrapped, "seat_opponent", None)
             seated = False
@@ -69,26 +71,28 @@ def play(
                 seated = True
                 seat_opponent(_ask_for_move)
                 out.print("You take the opponent's seat. Answer as the policy does; Ctrl-C leaves.\n")
-            _episodes(made, player.act, range(seed, seed + episodes), reset=player.reset, seated=seated)
+            seeds = range(seed, seed + episodes)
+            _episodes(made, player.act, seeds, prompt, reset=player.reset, seated=seated)
     except (KeyboardInterrupt, EOFError):
         out.print("\nleft the game")
     finally:
         made.close()
 
 
-def _episodes(env: Any, act: Any, seeds: range, *, reset: Any, seated: bool = False) -> None:
+def _episodes(
+    env: Any, act: Any, seeds: range, prompt: str | None, *, reset: Any, seated: bool = False
+) -> None:
     returns: list[float] = []
     for seed in seeds:
         reset()
-        returns.append(_episode(env, act, seed, seated=seated))
+        returns.append(_episode(env, act, seed, prompt, seated=seated))
     if len(returns) > 1:
         mean = sum(returns) / len(returns)
         out.print(f"{len(returns)} episodes, mean return {mean:+.3f}", highlight=False)
 
 
-def _episode(env: Any, act: Any, seed: int, *, seated: bool) -> float:
+def _episode(env: Any, act: Any, seed: int, prompt: str | None, *, seated: bool) -> float:
     out.rule(f"episode with seed {seed}", style="dim")
-    prompt = env.metadata.get("system_prompt")
     if prompt:
         _say("system", prompt)
     observation, _ = env.reset(seed=seed)

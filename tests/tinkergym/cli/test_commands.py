@@ -106,8 +106,9 @@ def test_a_job_that_failed_ends_the_command_with_its_reason(run, service):
 
 def test_jobs_are_listed_shown_and_cancelled(run, service):
     assert "no jobs yet" in run("jobs").output
-    run("train", BOARD, "--steps", "9", "--rollout", "client", "--detach")
-    assert re.search(r"job-1 +running +0/9 +board/TicTacToeVs-v0 +nano", run("jobs").output)
+    run("train", BOARD, "--steps", "9", "--rollout", "client", "--detach", "--set", "name=first [try]")
+    listed = run("jobs").output
+    assert re.search(r"job-1 +running +0/9 +board/TicTacToeVs-v0 +nano .*first \[try\]", listed)
     assert '"group_size": 8' in run("jobs", "show", "job-1").output
     assert "has ended (cancelled)" in run("jobs", "cancel", "job-1").output
     missing = run("jobs", "show", "job-9")
@@ -153,6 +154,11 @@ def test_a_policy_can_be_watched(run, service):
     assert result.exit_code == 0
     assert "policy\nb2" in result.output
     assert "2 episodes, mean return" in result.output
+
+
+def test_the_system_prompt_that_the_policy_reads_is_shown(run, service):
+    run("train", BOARD, "--steps", "1", "--set", "system_prompt=Play like a pirate.")
+    assert "system\nPlay like a pirate." in run("play", BOARD, "--policy", "job-1", "--watch").output
 
 
 def test_a_person_plays_against_a_policy_where_the_opponent_can_be_replaced(run, service):
