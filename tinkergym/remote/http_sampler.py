@@ -6,7 +6,7 @@ Knows batches, threads and retries. What is in a prompt or an answer is none of 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pydantic_core import from_json
 
@@ -46,7 +46,6 @@ class HttpSampler:
         connection: Connection,
         path: str,
         *,
-        params: Mapping[str, str] | None = None,
         patience_seconds: float = 60.0,
     ) -> None:
         """Sample through `path` of `connection`, which stays the caller's to close.
@@ -54,10 +53,9 @@ class HttpSampler:
         Args:
             connection: To the gateway or the pool.
             path: Takes a `SampleBatch` and streams answers as JSON lines.
-            params: Query parameters.
             patience_seconds: How long requests are repeated while the service is away, before they fail.
         """
-        self._connection, self._path, self._params = connection, path, params
+        self._connection, self._path = connection, path
         self._patience_seconds = patience_seconds
         self._changed = threading.Condition()
         self._waiting: list[tuple[SampleRequest, Deliver]] = []
@@ -152,7 +150,6 @@ class HttpSampler:
         with self._connection.stream(
             "POST",
             self._path,
-            params=self._params,
             body=body.model_dump_json().encode(),
             timeout_seconds=SILENCE_SECONDS,
         ) as chunks:

@@ -34,7 +34,6 @@ class ScriptEpisodes:
         self._heartbeat_seconds = heartbeat_seconds
         self._lock = threading.Lock()
         self._held = ""
-        self._lost = False
         self._failure: TinkerGymError | None = None
         self._state = JobState.QUEUED
         self._closed = threading.Event()
@@ -61,7 +60,7 @@ class ScriptEpisodes:
             waits = backoff.waits()
             if reply.episodes:
                 with self._lock:
-                    self._held, self._lost = reply.episodes[0].lease_id, False
+                    self._held = reply.episodes[0].lease_id
                 return reply.episodes[0]
             if reply.job_state.final:
                 return None
@@ -92,11 +91,6 @@ class ScriptEpisodes:
             raise self._failure
 
     @property
-    def lost(self) -> bool:
-        """Whether the lease of the episode under way is void."""
-        return self._lost
-
-    @property
     def ended(self) -> bool:
         """Whether the service said that the job has ended."""
         return self._state.final
@@ -120,5 +114,3 @@ class ScriptEpisodes:
                 self._failure = error
                 return
             self._state = reply.job_state
-            with self._lock:
-                self._lost = self._lost or (held != "" and held == self._held and held in reply.lost)

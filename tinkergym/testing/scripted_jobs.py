@@ -102,11 +102,6 @@ class ScriptedJobs:
                 self._enter(job, state, reason=reason, error=error)
             return job.view
 
-    def emit(self, job_id: str, body: EventBody) -> None:
-        """Write an event into a job's log."""
-        with self.changed:
-            self._emit(self.get(job_id), body)
-
     def lease(self, job_id: str, request: LeaseRequest) -> LeaseReply:
         """Hand out episodes, waiting for some."""
         with self.changed:
