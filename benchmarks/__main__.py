@@ -13,7 +13,16 @@ from rich.table import Table
 from benchmarks.common import Figure
 
 # Cheapest first, so that a mistake shows early.
-NAMES = ("import_time", "cold_start", "bench_engine", "determinism", "tictactoe", "gomoku", "arithmetic")
+NAMES = (
+    "import_time",
+    "cold_start",
+    "bench_engine",
+    "determinism",
+    "tictactoe",
+    "gomoku",
+    "arithmetic",
+    "shuffled",
+)
 
 
 def main() -> int:
