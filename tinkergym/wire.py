@@ -6,11 +6,16 @@ One schema for both sides: what is not written here is refused, and what is writ
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from tinkergym.loop.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)  # the way to it that pydantic promises to keep
 
 
 class WireModel(BaseModel):
@@ -22,7 +27,30 @@ class WireModel(BaseModel):
 # --- what a user chooses -------------------------------------------------------------------------------
 
 
-class LoRA(WireModel):
+class _Explained(ModelMetaclass):
+    """Lets a wrong setting read the same where a script writes it as where a job with it is refused.
+
+    Not an `__init__`: pydantic would call that for settings inside of others too, and lose where they stand.
+    """
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().__call__(*args, **kwargs)
+        except ValidationError as error:
+            from tinkergym.spec_errors import explain
+
+            raise explain(error, cls) from None
+
+
+class Choice(WireModel, metaclass=_Explained):
+    """A part of a job's settings that scripts write down themselves.
+
+    Raises:
+        InvalidRequestError: A setting is wrong; says which, why and what to do.
+    """
+
+
+class LoRA(Choice):
     """Train low-rank adapters beside every linear layer of the decoder (arXiv:2106.09685)."""
 
     kind: Literal["lora"] = "lora"
@@ -31,7 +59,7 @@ class LoRA(WireModel):
     """The adapter's output is scaled by `alpha / rank`."""
 
 
-class FullParameters(WireModel):
+class FullParameters(Choice):
     """Train every parameter of the model."""
 
     kind: Literal["full"] = "full"
@@ -40,7 +68,7 @@ class FullParameters(WireModel):
 Adapter = Annotated[LoRA | FullParameters, Field(discriminator="kind")]
 
 
-class GRPO(WireModel):
+class GRPO(Choice):
     """Group relative policy optimisation (arXiv:2402.03300): each episode is compared with its siblings.
 
     The episodes of a group start equal (same environment, same seed, same task) and differ in what was
@@ -87,7 +115,7 @@ class GRPO(WireModel):
         return self
 
 
-class Sampling(WireModel):
+class Sampling(Choice):
     """How the policy's answers are drawn during training."""
 
     temperature: float = Field(1.0, gt=0, le=10)
@@ -95,7 +123,7 @@ class Sampling(WireModel):
     """Sampled tokens in one answer at the most."""
 
 
-class Limits(WireModel):
+class Limits(Choice):
     """Where an episode is cut off."""
 
     max_turns: int = Field(64, ge=1)

@@ -4,7 +4,7 @@ import pytest
 
 from tinkergym.errors import InvalidRequestError
 from tinkergym.spec_errors import parse_spec
-from tinkergym.wire import FullParameters
+from tinkergym.wire import GRPO, FullParameters, Limits, LoRA, Sampling
 
 GOOD = {"environment": {"id": "board/TicTacToeVs-v0"}, "steps": 3}
 
@@ -36,6 +36,23 @@ def test_a_wrong_setting_is_named_with_the_reason_and_what_to_do(settings, field
     error = refusal(**settings)
     assert error.field == field
     assert text in str(error)
+
+
+@pytest.mark.parametrize(
+    ("write", "field", "text"),
+    [
+        (lambda: GRPO(group_size=1), "group_size", "raise group_size or choose"),
+        (lambda: GRPO(learning_rat=1.0), "learning_rat", "did you mean learning_rate"),
+        (lambda: LoRA(rank=0), "rank", "greater than or equal to 1"),
+        (lambda: Sampling(temperature=math.nan), "temperature", "finite"),
+        (lambda: Limits(max_turn=3), "max_turn", "did you mean max_turns"),
+    ],
+)
+def test_a_wrong_setting_reads_the_same_where_a_script_writes_it(write, field, text):
+    with pytest.raises(InvalidRequestError) as caught:
+        write()
+    assert caught.value.field == field
+    assert text in str(caught.value)
 
 
 def test_every_wrong_setting_of_a_request_is_mentioned_at_once():

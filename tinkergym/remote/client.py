@@ -114,6 +114,8 @@ class Client:
             InvalidRequestError: a setting is wrong; nothing was started.
             UnknownEnvironmentError: neither the service nor this process knows the id.
         """
+        if "environment" in settings:
+            raise InvalidRequestError("it is the first argument already", field="environment")
         environment = describe(env, env_kwargs)
         spec = parse_spec(
             {
