@@ -1,4 +1,4 @@
-"""Tic-tac-toe against a random opponent: the score, the parity of logprobs, the service's own share of a step."""
+"""Tic-tac-toe against a random opponent: the score, the parity of logprobs, the share of other work."""
 
 from __future__ import annotations
 
