@@ -6,7 +6,7 @@ One schema for both sides: what is not written here is refused, and what is writ
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
@@ -33,13 +33,13 @@ class _Explained(ModelMetaclass):
     Not an `__init__`: pydantic would call that for settings inside of others too, and lose where they stand.
     """
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - a metaclass, whose self is a class
         try:
             return super().__call__(*args, **kwargs)
         except ValidationError as error:
             from tinkergym.spec_errors import explain
 
-            raise explain(error, cls) from None
+            raise explain(error, cast("type[BaseModel]", cls)) from None
 
 
 class Choice(WireModel, metaclass=_Explained):
