@@ -101,8 +101,10 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(lab):
     assert [warning.name for warning in lab.events(job_id, "warning")] == ["checkpoint_damaged"]
 
 
-def test_in_lockstep_the_same_seed_gives_the_same_bits_and_a_resumed_job_too(lab):
-    settings = {"deterministic": True, "steps": 3, "environment": EnvironmentRef(id="board/TicTacToeVs-v0")}
+@pytest.mark.parametrize("adapter", [LoRA(), FullParameters()])
+def test_in_lockstep_the_same_seed_gives_the_same_bits_and_a_resumed_job_too(lab, adapter):
+    environment = EnvironmentRef(id="board/TicTacToeVs-v0")
+    settings = {"deterministic": True, "steps": 3, "environment": environment, "adapter": adapter}
     smooth = lab.start(**settings)
     lab.play_on(smooth)
     broken = lab.start(**settings, checkpoint_every=2)
@@ -113,6 +115,38 @@ def test_in_lockstep_the_same_seed_gives_the_same_bits_and_a_resumed_job_too(lab
     lab.pool.start_job(broken)
     lab.play_on(broken)
     assert lab.weights(broken, 3) == lab.weights(smooth, 3)
+
+
+@pytest.mark.slow
+def test_every_setting_of_the_training_changes_what_is_learned(lab):
+    plain = {"group_size": 3, "groups_per_step": 3, "learning_rate": 1e-2}
+    algorithms = [
+        {},
+        {"learning_rate": 2e-2},
+        {"lr_schedule": "linear"},
+        {"lr_schedule": "cosine"},
+        {"warmup_steps": 1},
+        {"baseline": "batch"},
+        {"normalize": "std"},
+        {"aggregation": "sequence"},
+        {"aggregation": "constant"},
+        {"updates_per_step": 2},
+        {"updates_per_step": 2, "clip_low": 0.01},
+        {"updates_per_step": 2, "clip_high": 0.01},
+        {"max_grad_norm": 1e-9},
+        {"weight_decay": 0.5},
+    ]
+    jobs = [{"algorithm": GRPO(**plain | settings)} for settings in algorithms]
+    others = [{"seed": 1}, {"shuffle_rewards": True}, {"adapter": LoRA(rank=4)}, {"adapter": LoRA(alpha=8)}]
+    jobs += [{"algorithm": GRPO(**plain), **settings} for settings in others]
+    learned = {}
+    for settings in jobs:
+        # Three steps, so that a schedule shows; lockstep, so that nothing but the setting can differ.
+        job_id = lab.start(deterministic=True, steps=3, **settings)
+        lab.play_on(job_id)
+        assert lab.state(job_id) is JobState.COMPLETED
+        learned.setdefault(lab.weights(job_id, 3), []).append(settings)
+    assert [same for same in learned.values() if len(same) > 1] == []
 
 
 def test_failed_episodes_are_left_out_named_and_counted(lab):
