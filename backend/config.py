@@ -106,6 +106,9 @@ class ServiceConfig(Settings):
     idle_policies: int = Field(8, ge=0)
     """Policies of ended jobs that a pool keeps loaded after somebody sampled them."""
 
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    """Where models compute; `auto` takes a GPU if torch sees one. Equal bits are promised on a CPU."""
+
     torch_threads: int = Field(default_factory=_cores, ge=1)
     """Threads of a pool worker; several pools on one machine want to divide its cores."""
 

@@ -48,6 +48,8 @@ def start_ray(temp_dir: Path) -> None:
     os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # An actor that asks Ray for no GPU would not see any; ours divide the device among themselves.
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     import ray
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from backend.config import ServiceConfig
+from backend.errors import StartError
 from backend.learner.checkpoints import Checkpoint
 from backend.learner.learner import Learner
 from backend.rollout.engines.protocol import Deliver
@@ -60,15 +61,16 @@ class PoolWorker:
 
         Raises:
             UnknownModelError: There is no such model.
+            StartError: The device that the settings ask for is not there.
             InvalidRequestError: The engine or the learner cannot run it.
         """
         torch.set_num_threads(config.torch_threads)
         self._config, self._pool_id, self._model = config, pool_id, model
         self._store = Store.open(config.store_url).service()
         self._model_dir = resolve_model(model, config.models, allow_any=config.allow_any_model)
-        device_lock = threading.Lock()
-        self._engine = TransformersEngine(self._model_dir, device_lock=device_lock)
-        self._learner = Learner(self._model_dir, device_lock=device_lock)
+        device, device_lock = _device(config.device), threading.Lock()
+        self._engine = TransformersEngine(self._model_dir, device=device, device_lock=device_lock)
+        self._learner = Learner(self._model_dir, device=device, device_lock=device_lock)
         self._boards = Boards()
         self._policies = PolicyDirectory(
             self._engine, model_names={model}, load=self._stored_policy, keep_idle=config.idle_policies
@@ -221,3 +223,15 @@ class PoolWorker:
             return None
         checkpoint = Checkpoint.open(views[-1].path)
         return StoredPolicy(version=views[-1].policy_version, weights=stored_weights(checkpoint))
+
+
+def _device(wanted: str) -> str:
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted.startswith("cuda") and not torch.cuda.is_available():
+        raise StartError(
+            f"device={wanted!r} is set, but torch sees no GPU on this machine",
+            hint="set device=cpu, or install a CUDA build of torch",
+            field="device",
+        )
+    return wanted

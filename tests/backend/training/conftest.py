@@ -104,8 +104,11 @@ class Lab:
         self.connection.close()
         self.pool.close()
 
+    def start_later(self, **settings: object) -> str:
+        return self.tenant.create_job(job_spec(**settings), {}).job_id
+
     def start(self, **settings: object) -> str:
-        job_id = self.tenant.create_job(job_spec(**settings), {}).job_id
+        job_id = self.start_later(**settings)
         self.pool.start_job(job_id)
         return job_id
 

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from backend.config import ServiceConfig
+from backend.errors import StartError
+from backend.training.pool_worker import PoolWorker
+from tinkergym.errors import NotFoundError, UnknownModelError
+from tinkergym.wire import JobState
+
+
+def start(tmp_path, model="nano", **settings):
+    config = ServiceConfig(data_dir=tmp_path, torch_threads=torch.get_num_threads(), **settings)
+    return PoolWorker(config, pool_id="p", model=model, socket_path=config.run_dir / "s", token="t")
+
+
+def test_a_gpu_that_is_asked_for_and_not_there_is_one_clear_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(StartError, match=r"torch sees no GPU .*set device=cpu"):
+        start(tmp_path, device="cuda")
+
+
+def test_an_unknown_model_is_refused_by_name(tmp_path):
+    with pytest.raises(UnknownModelError, match="nanoo"):
+        start(tmp_path, model="nanoo")
+
+
+def test_a_job_that_was_cancelled_in_the_queue_is_not_taken(lab):
+    job_id = lab.start_later()
+    lab.tenant.request_cancel(job_id)
+    lab.pool.start_job(job_id)
+    assert lab.state(job_id) is JobState.CANCELLED
+
+
+def test_a_job_is_taken_once_however_often_it_is_given(lab):
+    job_id = lab.start()
+    lab.pool.start_job(job_id)
+    lab.until_state(job_id, JobState.RUNNING)
+    assert lab.service.job(job_id).attempt == 1
+
+
+def test_a_pool_says_where_it_listens_and_that_it_lives_until_it_is_closed(lab):
+    (pool,) = lab.service.pools(0.0)
+    assert (pool.pool_id, pool.model) == ("pool-1", "nano")
+    lab.until("-", lambda: lab.service.pools(0.0)[0].seen_at > pool.seen_at)
+    lab.replace_pool()
+    assert [pool.pool_id for pool in lab.service.pools(0.0)] == ["pool-2"]
+
+
+def test_a_pool_that_is_closed_hands_its_jobs_back_to_the_queue(lab):
+    job_id = lab.start()
+    lab.until_state(job_id, JobState.RUNNING)
+    lab.replace_pool()
+    assert lab.state(job_id) is JobState.QUEUED
+
+
+def test_another_models_renderer_is_not_here(lab):
+    with pytest.raises(NotFoundError, match="serves 'nano'"):
+        lab.transport("").renderer("gpt")
