@@ -98,6 +98,10 @@ class ServiceUnreachableError(ServiceUnavailableError):
     """No service answers at the URL."""
 
 
+class ClientClosedError(TinkerGymError):
+    """This process closed its connection to the service, so trying again cannot help."""
+
+
 class StorageFullError(TinkerGymError):
     """No space is left on the service's disk."""
 

@@ -20,6 +20,7 @@ import httpx
 
 from tinkergym.errors import (
     AuthenticationError,
+    ClientClosedError,
     ConflictError,
     InternalServiceError,
     InvalidRequestError,
@@ -85,7 +86,7 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Close all connections; requests under way fail with ServiceUnreachableError."""
+        """Close all connections; requests under way fail with ClientClosedError."""
         self._http.close()
 
     def call(
@@ -115,6 +116,7 @@ class Connection:
 
         Raises:
             ServiceUnreachableError: no service answers.
+            ClientClosedError: `close` was called.
             TinkerGymError: what the service answered, with its type.
         """
         backoff = self._backoff
@@ -171,7 +173,7 @@ class Connection:
             if foreign and not self._http.is_closed:
                 raise
             if self._http.is_closed:
-                raise ServiceUnreachableError(
+                raise ClientClosedError(
                     f"the connection to {self.url} was closed in this process", hint="make a new Client()"
                 ) from None
             raise self._unreachable(error) from error

@@ -108,6 +108,7 @@ class ScriptedJobs:
             job = self.get(job_id)
             lost = [lease_id for lease_id in request.renew if lease_id not in job.leased]
             job.workers.add(request.worker_id)
+            self.changed.notify_all()
             if request.max_episodes:
                 self.changed.wait_for(
                     lambda: job.waiting or job.view.state.final or request.worker_id in job.silent,

@@ -9,6 +9,7 @@ import pytest
 import tinkergym as tg
 from tinkergym.errors import (
     CheckpointCorruptError,
+    ClientClosedError,
     InvalidEnvironmentError,
     InvalidRequestError,
     JobCancelledError,
@@ -233,6 +234,18 @@ def test_an_environment_that_breaks_in_play_ends_its_episodes_by_name_and_the_jo
     trajectory = service.jobs.get(job.id).history[0][0].trajectory
     assert trajectory.stop_reason == "environment_error"
     assert "the dice fell off the table" in trajectory.error
+
+
+def test_what_was_made_from_a_client_ends_with_it_and_says_so_at_once(service):
+    with tg.Client() as client:
+        job = client.train(Echo, steps=10_000, algorithm=SMALL)
+        policy = job.policy()
+        policy.act("Say ok 1.")
+    with pytest.raises(ClientClosedError, match="make a new Client"):
+        policy.act("Again.")
+    with pytest.raises(ClientClosedError):
+        job.view()
+    job.close()
 
 
 def test_jobs_are_listed_newest_first(client):
