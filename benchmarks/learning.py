@@ -62,7 +62,7 @@ def run(course: Course) -> tuple[dict[str, Any], tg.Evaluation, tg.Evaluation]:
         "training_seconds": seconds,
         "before": before.summary(),
         "after": after.summary(),
-        "reward_curve": [round(s.reward_mean, 4) for s in steps],
+        "reward_curve": [round(s.reward_mean, 4) for s in steps if s.reward_mean is not None],
         "step_seconds_median": statistics.median(s.step_seconds for s in steady),
         "sampling_seconds_median": statistics.median(s.sampling_seconds for s in steady),
         "learning_seconds_median": statistics.median(s.learning_seconds for s in steady),

@@ -83,7 +83,8 @@ class TrainingDisplay:
         body = event.body
         if isinstance(body, StepEvent):
             self._step, self._state, self._reason = body, JobState.RUNNING, ""
-            self._rewards[body.step] = body.reward_mean
+            if body.reward_mean is not None:
+                self._rewards[body.step] = body.reward_mean
             self._line(step_line(body))
         elif isinstance(body, StateEvent):
             self._state, self._reason = body.state, body.reason
@@ -141,11 +142,11 @@ class TrainingDisplay:
         numbers = Table.grid(padding=(0, 2))
         rewards = [self._rewards[number] for number in sorted(self._rewards)]
         numbers.add_row(
-            "reward", f"[bold]{step.reward_mean:+.3f}[/]", Text(sparkline(rewards), style="green")
+            "reward", f"[bold]{_signed(step.reward_mean, 3)}[/]", Text(sparkline(rewards), style="green")
         )
         numbers.add_row(
             "loss",
-            f"{step.loss:+.4f}",
+            _signed(step.loss, 4),
             f"{step.tokens_per_second:,.0f} tokens/s   {step.step_seconds:.2f} s/step   "
             f"{step.failed_episodes} of {step.episodes} episodes failed",
         )
@@ -163,9 +164,14 @@ def step_line(step: StepEvent) -> str:
     """Return a train step as one line for a log."""
     failed = f"  {step.failed_episodes} failed" if step.failed_episodes else ""
     return (
-        f"step {step.step}/{step.steps}  reward {step.reward_mean:+.3f}  loss {step.loss:+.4f}  "
+        f"step {step.step}/{step.steps}  reward {_signed(step.reward_mean, 3)}  "
+        f"loss {_signed(step.loss, 4)}  "
         f"{step.tokens_per_second:,.0f} tokens/s  {duration(step.seconds_left)} left{failed}"
     )
+
+
+def _signed(value: float | None, digits: int) -> str:
+    return "none" if value is None else f"{value:+.{digits}f}"
 
 
 def duration(seconds: float) -> str:

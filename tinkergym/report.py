@@ -40,7 +40,8 @@ def show(
         console: Where to print; None is the standard output.
     """
     console = console or Console()
-    rewards = [event.body.reward_mean for event in job.events() if isinstance(event.body, StepEvent)]
+    steps = [event.body for event in job.events() if isinstance(event.body, StepEvent)]
+    rewards = [step.reward_mean for step in steps if step.reward_mean is not None]
     console.print(f"\n[bold]Reward of the {len(rewards)} train steps[/]", highlight=False)
     for line in curve(rewards):
         console.print(line, style="green", markup=False, highlight=False)

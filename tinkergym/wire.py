@@ -255,9 +255,10 @@ class StepEvent(WireModel):
     """1 for the first; after a resume, steps since the last checkpoint appear again with the same numbers."""
     steps: int
     policy_version: int
-    reward_mean: float
-    reward_std: float
-    loss: float
+    reward_mean: float | None
+    """Of the completed episodes; None when there was none, and so for the next two."""
+    reward_std: float | None
+    loss: float | None
     episodes: int
     failed_episodes: int
     stop_reasons: dict[str, int]

@@ -26,7 +26,8 @@ _SHUFFLE = 2
 class Learned:
     """What an update did."""
 
-    loss: float
+    loss: float | None
+    """None when no episode could be learned from."""
     metrics: dict[str, float]
 
 
@@ -42,15 +43,15 @@ def learn(context: JobContext, step: int, played: Played) -> Learned:
     with context.clock.part("batch"):
         sequences, metrics = _sequences(spec, step, played)
     rate = learning_rate(algorithm, step, spec.steps)
-    loss = 0.0
     if not sequences:
-        return Learned(loss=loss, metrics={**metrics, "learning_rate": rate})
+        return Learned(loss=None, metrics={**metrics, "learning_rate": rate})
     config = LossConfig(
         clip_low=algorithm.clip_low,
         clip_high=algorithm.clip_high,
         aggregation=algorithm.aggregation,
         constant_tokens=_most_tokens(spec, context.engine.context_length),
     )
+    loss: float | None = None
     for update in range(algorithm.updates_per_step):
         with context.clock.part("forward_backward"):
             result = context.learner.forward_backward(context.job_id, sequences, config)

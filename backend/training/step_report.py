@@ -25,8 +25,9 @@ class EpisodeStatistics:
 
     episodes: int
     failed_episodes: int
-    reward_mean: float
-    reward_std: float
+    reward_mean: float | None
+    reward_std: float | None
+    """Both None when no episode was completed: a failure is no reward of 0."""
     stop_reasons: dict[str, int]
     sampled_tokens: int
     turns: int
@@ -42,8 +43,8 @@ def statistics(played: Played) -> EpisodeStatistics:
     return EpisodeStatistics(
         episodes=len(trajectories),
         failed_episodes=len(trajectories) - len(completed),
-        reward_mean=float(returns.mean()) if len(returns) else 0.0,
-        reward_std=float(returns.std()) if len(returns) else 0.0,
+        reward_mean=float(returns.mean()) if len(returns) else None,
+        reward_std=float(returns.std()) if len(returns) else None,
         stop_reasons=dict(sorted(Counter(str(t.stop_reason.value) for t in trajectories).items())),
         sampled_tokens=sum(trajectory.sampled_tokens for trajectory in trajectories),
         turns=sum(len(trajectory.turns) for trajectory in trajectories),

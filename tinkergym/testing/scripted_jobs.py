@@ -205,7 +205,7 @@ def _step_event(view: JobView, returns: Sequence[float]) -> StepEvent:
         step=view.step,
         steps=view.spec.steps,
         policy_version=view.policy_version,
-        reward_mean=sum(returns) / len(returns) if returns else 0.0,
+        reward_mean=sum(returns) / len(returns) if returns else None,
         reward_std=0.0,
         loss=0.0,
         episodes=len(returns),

@@ -54,9 +54,9 @@ def test_failed_episodes_are_counted_but_enter_no_mean():
     assert counted.environment_metrics == {"env/score": 3.0}
 
 
-def test_a_step_of_failures_only_has_statistics_too():
+def test_a_step_of_failures_only_has_no_mean_reward_rather_than_one_of_0():
     counted = statistics(played(broken("boom"), broken("boom")))
-    assert (counted.failed_episodes, counted.reward_mean) == (2, 0.0)
+    assert (counted.failed_episodes, counted.reward_mean, counted.reward_std) == (2, None, None)
 
 
 def test_each_kind_of_failure_is_told_once_with_its_count_the_commonest_first():
