@@ -26,6 +26,9 @@ from tinkergym.remote.script_episodes import ScriptEpisodes
 from tinkergym.spec_errors import parse_spec
 from tinkergym.wire import GRPO, Adapter, EpisodeRequest, LoRA
 
+DEFAULT_STEPS = 100
+"""A loop of one's own often ends by itself; the job then stays and can be taken up again."""
+
 StepReturn = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
 
 
@@ -76,7 +79,8 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
 
         Args:
             env: Any Gymnasium environment.
-            steps: Train steps; each takes `group_size * groups_per_step` episodes. Needed without `job_id`.
+            steps: Train steps; each takes `group_size * groups_per_step` episodes. None means
+                100 for a new job.
             client: None makes one, see `Client`.
             model: A name that the service offers, a model directory on its machine, or a hub id.
             algorithm: How the policy learns.
@@ -109,7 +113,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
                         "model": model,
                         "algorithm": algorithm or GRPO(),
                         "adapter": adapter or LoRA(),
-                        **({} if steps is None else {"steps": steps}),
+                        "steps": DEFAULT_STEPS if steps is None else steps,
                         **settings,
                         "rollout": "script",
                     }

@@ -258,9 +258,15 @@ def test_the_job_names_the_environment_as_its_creator_did(service):
     env.job.cancel()
 
 
+def test_without_steps_a_job_of_a_hundred_begins(service):
+    env = tg.wrappers.TrainRemotely(Dice(), algorithm=SMALL)
+    assert env.job.spec.steps == 100
+    env.job.cancel()
+
+
 def test_wrong_settings_start_nothing(service):
-    with pytest.raises(InvalidRequestError, match="steps: is required"):
-        train(steps=None)
+    with pytest.raises(InvalidRequestError, match="steps"):
+        train(steps=0)
     with pytest.raises(InvalidRequestError, match="did you mean seed"):
         train(sede=1)
     with pytest.raises(InvalidRequestError, match="played by your own loop"):
