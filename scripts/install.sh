@@ -6,12 +6,23 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 TORCH_VERSION=2.13.0
 say() { printf 'install: %s\n' "$*"; }
-die() { printf 'install: %s\n' "$*" >&2; exit 1; }
+why=""
+die() { why=$*; [ -n "${log:-}" ] || printf 'install: %s\n' "$why" >&2; exit 1; }  # with a log the EXIT trap says it, last
 
 # --- is there anything to do? -------------------------------------------------------------------------------------
 fingerprint=$(cat pyproject.toml constraints.txt scripts/install.sh envs/*/pyproject.toml | sha256sum | cut -d' ' -f1)
 stamp=.venv/.complete
-[ -f "$stamp" ] && [ "$(cat "$stamp")" = "$fingerprint $PWD" ] && exit 0
+# The Python that .venv was made with may have been removed since; then its link leads nowhere.
+complete() { [ -x .venv/bin/python ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$fingerprint $PWD" ]; }
+complete && exit 0
+
+# Of two runs at once the second waits, else it would remove what the first makes. The lock is on this folder, so there is
+# no file to leave behind; pip inherits it, so a run also waits for a pip that outlived its killed install.
+if command -v flock >/dev/null; then
+    exec 9<.
+    flock -n 9 || { say "another install is at work here; waiting for it"; flock 9; }
+    complete && exit 0
+fi
 
 # --- which Python? ------------------------------------------------------------------------------------------------
 python=""
@@ -28,12 +39,21 @@ free_kib=$(df -Pk . | awk 'NR==2{print $4}')
 # --- from here on a failure removes .venv -------------------------------------------------------------------------
 log=$(mktemp)
 finished=no
-trap 'code=$?; if [ $finished = no ]; then rm -rf .venv; [ -s "$log" ] && tail -n 25 "$log" >&2;
-      printf "install: failed; .venv was removed, so the next run starts clean\n" >&2; [ $code -ne 0 ] || code=1; fi;
-      rm -f "$log"; exit $code' EXIT
+end() {
+    code=$?
+    if [ $finished = no ]; then
+        rm -rf .venv
+        [ $code -ne 0 ] || code=1
+        [ $code -eq 130 ] && why=interrupted || tail -n 15 "$log" >&2
+        printf 'install: %s\ninstall: .venv was removed, so the next run starts clean\n' "${why:-failed}" >&2
+    fi
+    rm -f "$log"
+    exit $code
+}
+trap end EXIT
 trap 'exit 130' INT TERM
 
-if [ -f "$stamp" ] && [ "$(sed 's/^[^ ]* //' "$stamp")" = "$PWD" ]; then
+if [ -x .venv/bin/python ] && [ -f "$stamp" ] && [ "$(sed 's/^[^ ]* //' "$stamp")" = "$PWD" ]; then
     say "bringing .venv up to date"
     rm "$stamp"
 else
@@ -42,6 +62,7 @@ else
     "$python" -m venv .venv
 fi
 pip() { .venv/bin/python -m pip --disable-pip-version-check "$@" >>"$log" 2>&1; }
+refused="pip could not install it, and says why above. Without a way to pypi.org, name a mirror in PIP_INDEX_URL"
 
 # --- torch: a CPU build unless there is an NVIDIA GPU -------------------------------------------------------------
 has_gpu() { [ -e /proc/driver/nvidia/version ] || { command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q GPU; }; }
@@ -49,18 +70,20 @@ if .venv/bin/python -c 'import torch' 2>/dev/null; then
     : # an up-to-date run keeps the build that is there
 elif has_gpu; then
     say "torch for the NVIDIA GPU of this machine"
-    pip install "torch==$TORCH_VERSION"
+    pip install "torch==$TORCH_VERSION" || die "$refused"
 elif [ "$(uname -s)" = Darwin ]; then
     say "torch $TORCH_VERSION"
-    pip install "torch==$TORCH_VERSION"
+    pip install "torch==$TORCH_VERSION" || die "$refused"
 elif pip install --dry-run --no-deps --no-index "torch==$TORCH_VERSION"; then
     # A build lies in pip's configured find-links; pip prefers its local version (`+cpu`) to the registry's.
     say "torch $TORCH_VERSION from the configured find-links"
-    pip install "torch==$TORCH_VERSION"
+    pip install "torch==$TORCH_VERSION" || die "$refused"
 else
+    : >"$log" # that find-links has none is no error
     say "torch $TORCH_VERSION, CPU build"
     pip install "torch==$TORCH_VERSION" --index-url https://download.pytorch.org/whl/cpu ||
-        die "no CPU build of torch $TORCH_VERSION could be found: neither in pip's find-links nor at download.pytorch.org"
+        die "no CPU build of torch $TORCH_VERSION: neither in pip's find-links nor, as pip says above, at download.pytorch.org." \
+            "Without a way there, put the wheel into a folder and name it in PIP_FIND_LINKS"
 fi
 if ! has_gpu && .venv/bin/python -m pip list 2>/dev/null | grep -qiE '^nvidia-|^triton '; then
     [ "$(uname -s)" = Darwin ] || die "CUDA packages came along though this machine has no NVIDIA GPU"
@@ -71,9 +94,10 @@ say "tinkergym, the service, the packs and the tools"
 installed_torch=$(.venv/bin/python -c 'from importlib.metadata import version; print(version("torch"))')
 printf 'torch==%s\n' "$installed_torch" >.venv/torch.txt
 packs=(); for pack in envs/*/pyproject.toml; do packs+=(-e "$(dirname "$pack")"); done
-pip install -c constraints.txt -c .venv/torch.txt -e ".[backend,dev,plot]"
-pip install -c constraints.txt -c .venv/torch.txt --no-deps "${packs[@]}"
-.venv/bin/python -c 'import torch, transformers, peft, ray, tinkergym' >>"$log" 2>&1
+pip install -c constraints.txt -c .venv/torch.txt -e ".[backend,dev,plot]" || die "$refused"
+pip install -c constraints.txt -c .venv/torch.txt --no-deps "${packs[@]}" || die "$refused"
+.venv/bin/python -c 'import torch, transformers, peft, ray, tinkergym' >>"$log" 2>&1 ||
+    die "what was installed cannot be imported; Python says why above"
 
 printf '%s' "$fingerprint $PWD" >"$stamp"
 finished=yes
