@@ -11,12 +11,12 @@ import logging
 import os
 import secrets
 import signal
-import threading
 import time
 from pathlib import Path
 from typing import Any, cast
 
 from backend.config import ServiceConfig
+from backend.scheduler.actor_processes import EnvWorkerProcess, PoolProcess, SchedulerProcess
 from backend.scheduler.workers import (
     Change,
     EnvWorkerEnded,
@@ -66,114 +66,6 @@ def start_ray(temp_dir: Path) -> None:
     )
 
 
-class _PoolProcess:
-    """Runs in an actor: a pool worker."""
-
-    def __init__(self, config_json: str, address: PoolAddress) -> None:
-        self._config_json, self._address = config_json, address
-        self._worker: Any = None
-        self._stopped = threading.Event()
-
-    def pid(self) -> int:
-        return os.getpid()
-
-    def start(self) -> None:
-        from backend.training.pool_worker import PoolWorker
-
-        _log_to_stderr()
-        config = ServiceConfig.model_validate_json(self._config_json)
-        self._worker = PoolWorker(
-            config,
-            pool_id=self._address.pool_id,
-            model=self._address.model,
-            socket_path=Path(self._address.socket_path),
-            token=self._address.token,
-        )
-
-    def wait(self) -> None:
-        """Return when the process is to end; whoever waits for this learns of its death at once."""
-        self._stopped.wait()
-
-    def start_job(self, job_id: str) -> None:
-        if self._worker is not None:
-            self._worker.start_job(job_id)
-
-    def env_worker_ended(self, worker_id: str) -> None:
-        if self._worker is not None:
-            self._worker.env_worker_ended(worker_id)
-
-    def silent_env_workers(self) -> list[str]:
-        return [] if self._worker is None else self._worker.silent_env_workers()
-
-    def stop(self) -> None:
-        if self._worker is not None:
-            self._worker.close()
-        self._stopped.set()
-
-
-class _EnvWorkerProcess:
-    """Runs in an actor: an environment worker."""
-
-    def __init__(self, config_json: str, address: PoolAddress, worker_id: str) -> None:
-        self._config_json, self._address, self._worker_id = config_json, address, worker_id
-        self._ended = threading.Event()
-
-    def pid(self) -> int:
-        return os.getpid()
-
-    def run(self) -> None:
-        from backend.rollout.env_worker import run_env_worker
-
-        _log_to_stderr()
-        config = ServiceConfig.model_validate_json(self._config_json)
-        try:
-            run_env_worker(
-                socket_path=self._address.socket_path,
-                token=self._address.token,
-                worker_id=self._worker_id,
-                max_episodes=config.episodes_per_worker,
-            )
-        finally:
-            self._ended.set()
-
-    def wait(self) -> None:
-        """Return when `run` does; whoever waits for this learns of its death at once."""
-        self._ended.wait()
-
-
-class _SchedulerProcess:
-    """Runs in an actor: the scheduler, in a thread of its own."""
-
-    def __init__(self, config_json: str) -> None:
-        _log_to_stderr()
-        from backend.scheduler.core import Scheduler
-        from backend.store.store import Store
-
-        config = ServiceConfig.model_validate_json(config_json)
-        self._stop = threading.Event()
-        store = Store.open(config.store_url).service()
-        self._scheduler = Scheduler(store, RayWorkers(config), config)
-        self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.wait(_TICK_SECONDS):
-            try:
-                self._scheduler.tick()
-            except Exception:
-                # What a tick does not finish (a full disk, a locked database) the next one tries again.
-                _log.exception("the scheduler stumbled")
-                self._stop.wait(1.0)
-
-    def pid(self) -> int:
-        return os.getpid()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(timeout=5.0)
-
-
-_TICK_SECONDS = 0.1
 _ASK_SECONDS = 2.0
 """How often pools are asked for environment workers that hang."""
 
@@ -182,7 +74,7 @@ def start_scheduler(config: ServiceConfig) -> Any:
     """Start the scheduler's actor; Ray starts it again whenever it dies."""
     import ray
 
-    actor = ray.remote(num_cpus=0, max_restarts=-1, max_concurrency=2)(_SchedulerProcess)
+    actor = ray.remote(num_cpus=0, max_restarts=-1, max_concurrency=2)(SchedulerProcess)
     return actor.options(name=_SCHEDULER, lifetime="detached").remote(config.model_dump_json())
 
 
@@ -248,7 +140,7 @@ class RayWorkers:
 
         name = _SEPARATOR.join(("pool", address.pool_id, address.model))
         actor = (
-            ray.remote(num_cpus=0, max_restarts=0, max_concurrency=16)(_PoolProcess)
+            ray.remote(num_cpus=0, max_restarts=0, max_concurrency=16)(PoolProcess)
             .options(name=name, lifetime="detached")
             .remote(self._config_json, address)
         )
@@ -262,7 +154,7 @@ class RayWorkers:
 
         name = _SEPARATOR.join(("env_worker", address.pool_id, worker_id))
         actor = (
-            ray.remote(num_cpus=0, max_restarts=0, max_concurrency=4)(_EnvWorkerProcess)
+            ray.remote(num_cpus=0, max_restarts=0, max_concurrency=4)(EnvWorkerProcess)
             .options(name=name, lifetime="detached")
             .remote(self._config_json, address, worker_id)
         )
@@ -359,8 +251,3 @@ def _actor_names() -> list[str]:
     import ray
 
     return cast(list[str], ray.util.list_named_actors(all_namespaces=False))
-
-
-def _log_to_stderr() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -111,7 +111,7 @@ def test_nothing_listens_beyond_this_machine(host, undisturbed):
                 assert connection.laddr.ip in {"127.0.0.1", "::1", "::ffff:127.0.0.1"}, process.cmdline()
 
 
-@pytest.mark.parametrize("victim", ["_EnvWorkerProcess", "_PoolProcess", "_SchedulerProcess", "host"])
+@pytest.mark.parametrize("victim", ["EnvWorkerProcess", "PoolProcess", "SchedulerProcess", "host"])
 def test_a_job_ends_with_the_same_bits_when_a_process_is_killed_at_step_3(host, undisturbed, victim):
     job_id = host.submit()
     host.until(lambda: host.service.job(job_id).step >= 3)

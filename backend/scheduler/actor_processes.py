@@ -1,0 +1,142 @@
+"""What runs inside the actors: a pool worker, an environment worker, the scheduler. Plain classes.
+
+Each imports what it is made of when it starts, in its own process: the others need not carry it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from backend.config import ServiceConfig
+from backend.scheduler.workers import PoolAddress
+
+_log = logging.getLogger(__name__)
+
+_TICK_SECONDS = 0.1
+
+
+class PoolProcess:
+    """Runs in an actor: a pool worker."""
+
+    def __init__(self, config_json: str, address: PoolAddress) -> None:
+        self._config_json, self._address = config_json, address
+        self._worker: Any = None
+        self._stopped = threading.Event()
+
+    def pid(self) -> int:
+        """Return the process's id, to kill it by when it hears nothing any more."""
+        return os.getpid()
+
+    def start(self) -> None:
+        """Load the model and listen; an error of ours says why not."""
+        from backend.training.pool_worker import PoolWorker
+
+        _log_to_stderr()
+        config = ServiceConfig.model_validate_json(self._config_json)
+        self._worker = PoolWorker(
+            config,
+            pool_id=self._address.pool_id,
+            model=self._address.model,
+            socket_path=Path(self._address.socket_path),
+            token=self._address.token,
+        )
+
+    def wait(self) -> None:
+        """Return when the process is to end; whoever waits for this learns of its death at once."""
+        self._stopped.wait()
+
+    def start_job(self, job_id: str) -> None:
+        """Take a job."""
+        if self._worker is not None:
+            self._worker.start_job(job_id)
+
+    def env_worker_ended(self, worker_id: str) -> None:
+        """Issue a dead environment worker's episodes again."""
+        if self._worker is not None:
+            self._worker.env_worker_ended(worker_id)
+
+    def silent_env_workers(self) -> list[str]:
+        """Return the environment workers that hang."""
+        return [] if self._worker is None else self._worker.silent_env_workers()
+
+    def stop(self) -> None:
+        """Hand the jobs back and end."""
+        if self._worker is not None:
+            self._worker.close()
+        self._stopped.set()
+
+
+class EnvWorkerProcess:
+    """Runs in an actor: an environment worker."""
+
+    def __init__(self, config_json: str, address: PoolAddress, worker_id: str) -> None:
+        self._config_json, self._address, self._worker_id = config_json, address, worker_id
+        self._ended = threading.Event()
+
+    def pid(self) -> int:
+        """Return the process's id, to kill it by when it hears nothing any more."""
+        return os.getpid()
+
+    def run(self) -> None:
+        """Play until the process ends."""
+        from backend.rollout.env_worker import run_env_worker
+
+        _log_to_stderr()
+        config = ServiceConfig.model_validate_json(self._config_json)
+        try:
+            run_env_worker(
+                socket_path=self._address.socket_path,
+                token=self._address.token,
+                worker_id=self._worker_id,
+                max_episodes=config.episodes_per_worker,
+            )
+        finally:
+            self._ended.set()
+
+    def wait(self) -> None:
+        """Return when `run` does; whoever waits for this learns of its death at once."""
+        self._ended.wait()
+
+
+class SchedulerProcess:
+    """Runs in an actor: the scheduler, in a thread of its own."""
+
+    def __init__(self, config_json: str) -> None:
+        _log_to_stderr()
+        from backend.scheduler.core import Scheduler
+        from backend.scheduler.ray_cluster import RayWorkers
+        from backend.store.store import Store
+
+        config = ServiceConfig.model_validate_json(config_json)
+        self._stop = threading.Event()
+        store = Store.open(config.store_url).service()
+        self._scheduler = Scheduler(store, RayWorkers(config), config)
+        self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_TICK_SECONDS):
+            try:
+                self._scheduler.tick()
+            except Exception:
+                # What a tick does not finish (a full disk, a locked database) the next one tries again.
+                _log.exception("the scheduler stumbled")
+                self._stop.wait(1.0)
+
+    def pid(self) -> int:
+        """Return the process's id, to kill it by when it hears nothing any more."""
+        return os.getpid()
+
+    def stop(self) -> None:
+        """End after the present tick."""
+        self._stop.set()
+        self._thread.join(timeout=5.0)
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
