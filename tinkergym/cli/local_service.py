@@ -60,7 +60,10 @@ def local_service(announce: Callable[[str], None]) -> Iterator[None]:
             yield
         finally:
             _stop(process)
-            announce("The service is stopped.")
+            announce(
+                "The service is stopped; what it trained is kept. "
+                "`make serve` (tinkergym serve) starts it again."
+            )
 
 
 def _answers() -> bool:
