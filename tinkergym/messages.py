@@ -9,6 +9,12 @@ from tinkergym.quoting import quoted
 
 Role = Literal["system", "user", "assistant", "tool"]
 
+NOT_IN_WORDS = (
+    "show text, or a mapping with text under 'text'; "
+    "or put each observation into words in a loop of your own, with tinkergym.wrappers.TrainRemotely"
+)
+"""What to do with an environment that shows no text, as most of Gymnasium's own."""
+
 
 class Message(TypedDict):
     """One message of a conversation."""

@@ -15,7 +15,7 @@ from backend.processes import die_with_parent
 from tinkergym.errors import InvalidEnvironmentError, TinkerGymError, UnknownEnvironmentError
 from tinkergym.loop.environment_host import system_prompt_of
 from tinkergym.loop.renderer import Renderer
-from tinkergym.messages import observation_text, system, user
+from tinkergym.messages import NOT_IN_WORDS, observation_text, system, user
 from tinkergym.registration import make_environment, pack_of
 from tinkergym.wire import EnvironmentRef, RendererBundle
 
@@ -34,7 +34,8 @@ def examine(reference: EnvironmentRef, bundle: RendererBundle, system_prompt: st
     try:
         env = make_environment(reference)
     except UnknownEnvironmentError as error:
-        hint = f"{error.hint}; an environment of your own trains with rollout='client'"
+        separator = " " if error.hint.endswith("?") else "; "
+        hint = f"{error.hint}{separator}an environment of your own trains with rollout='client'"
         raise UnknownEnvironmentError(error.message, hint=hint, field="environment.id") from None
     renderer = Renderer.from_bundle(bundle)
     longest = 0
@@ -42,12 +43,19 @@ def examine(reference: EnvironmentRef, bundle: RendererBundle, system_prompt: st
         try:
             observation, _ = env.reset(seed=seed)
             prompt = system_prompt if system_prompt is not None else system_prompt_of(env)
-            messages = [user(observation_text(observation))]
         except Exception as error:
             story = traceback.format_exc()[-_TRACEBACK:].strip()
             raise InvalidEnvironmentError(
                 f"reset(seed={seed}) of {reference.id} failed: {story}",
                 hint=f"repair this first: {type(error).__name__}",
+                field="environment",
+            ) from error
+        try:
+            messages = [user(observation_text(observation))]
+        except (TypeError, ValueError) as error:
+            raise InvalidEnvironmentError(
+                f"{reference.id} cannot be read by a language model: {error}",
+                hint=NOT_IN_WORDS,
                 field="environment",
             ) from error
         longest = max(longest, len(renderer.start([system(prompt), *messages] if prompt else messages)))

@@ -9,6 +9,7 @@ from tinkergym.loop.host_pool import MakeEnv
 from tinkergym.loop.plan import EpisodePlan
 from tinkergym.loop.renderer import Renderer
 from tinkergym.loop.trajectory import StopReason
+from tinkergym.messages import NOT_IN_WORDS
 from tinkergym.spec_errors import refuse_long_prompt
 from tinkergym.wire import JobSpec, RendererBundle
 
@@ -66,6 +67,6 @@ def _check_first_prompt(env: AnyEnv, spec: JobSpec, renderer: Renderer) -> None:
         )
     raise InvalidEnvironmentError(
         f"the first observation cannot be used: {error}",
-        hint="observations are text, or mappings with text under 'text'",
+        hint=NOT_IN_WORDS,
         field="environment",
     )

@@ -112,7 +112,7 @@ def test_what_an_environment_prints_disturbs_nobody(pack, preflight):
         ({"how": "raises"}, "the reason of the user"),
         ({"how": "raises_when_made"}, "no licence found"),
         ({"how": "dies"}, "last words"),
-        ({"how": "numbers"}, "must be a str"),
+        ({"how": "numbers"}, "must be a str.*TrainRemotely"),
         ({"how": "no_info"}, "reset"),
         ({"nonsense": 1}, "nonsense"),
     ],
