@@ -58,11 +58,17 @@ def show(
     console.print(f"play it     {play_command(job)}", markup=False, highlight=False, soft_wrap=True)
 
 
-def play_command(job: Job) -> str:
-    """Return what to type to play with, or against, the policy of a job."""
+def play_command(job: Job, env: str | None = None) -> str:
+    """Return what to type to play with, or against, the policy of a job.
+
+    Args:
+        job: The job.
+        env: What the command line calls its environment, if that is known.
+    """
     env_id = job.spec.environment.id
     # A class of the user's own is known to the command line by where it stands.
-    named = f"MODULE:{env_id.removeprefix(LOCAL).removesuffix('-v0')}" if env_id.startswith(LOCAL) else env_id
+    where = f"MODULE:{env_id.removeprefix(LOCAL).removesuffix('-v0')}" if env_id.startswith(LOCAL) else env_id
+    named = env or where
     settings = "".join(
         f" --env-set {shlex.quote(f'{key}={json.dumps(value)}')}"
         for key, value in job.spec.environment.kwargs.items()

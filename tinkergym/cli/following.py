@@ -13,8 +13,12 @@ INTERRUPTED = 130
 """The usual exit code after Ctrl-C."""
 
 
-def follow(job: Job) -> None:
+def follow(job: Job, env: str | None = None) -> None:
     """Show a job's progress until it ends; Ctrl-C leaves it running.
+
+    Args:
+        job: The job.
+        env: How the command line was told the environment, to say it again in what to type next.
 
     Raises:
         JobFailedError: it ended without success.
@@ -24,21 +28,27 @@ def follow(job: Job) -> None:
         with display:
             display.watch(job.events())
     except KeyboardInterrupt:
-        _say_how_to_go_on(job)
+        _say_how_to_go_on(job, env)
         job.close()
         raise typer.Exit(INTERRUPTED) from None
     view = job.wait()
     out.print(f"done: {view.step} steps, policy version {view.policy_version}", highlight=False)
     for checkpoint in job.checkpoints()[-1:]:
         out.print(f"checkpoint: {checkpoint.path}", highlight=False, soft_wrap=True)
-    out.print(f"play it: {play_command(job)}", markup=False, highlight=False, soft_wrap=True)
+    out.print(f"play it: {play_command(job, env)}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _say_how_to_go_on(job: Job) -> None:
+def attach_command(job: Job, env: str | None) -> str:
+    """Return what to type to follow a job, and to play its episodes if this side plays them."""
+    ours = f" --env {env}" if env and ":" in env else ""
+    return f"tinkergym jobs attach {job.id}{ours}"
+
+
+def _say_how_to_go_on(job: Job, env: str | None) -> None:
     goes_on = "goes on" if job.spec.rollout == "server" else "waits for a client to play its episodes"
     out.print(
         f"\nThe job {goes_on}.\n"
-        f"  see it again:  tinkergym jobs attach {job.id}\n"
+        f"  see it again:  {attach_command(job, env)}\n"
         f"  end it:        tinkergym jobs cancel {job.id}",
         highlight=False,
         soft_wrap=True,

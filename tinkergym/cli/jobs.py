@@ -35,8 +35,11 @@ def list_jobs(
     table = Table(box=None, pad_edge=False)
     # Ids are there to be copied, so they are never shortened.
     table.add_column("job", no_wrap=True, min_width=max(len(view.job_id) for view in views))
-    for title in ("state", "step", "environment", "model", "started", "name"):
+    for title in ("state", "step", "environment", "model", "started"):
         table.add_column(title, overflow="fold")
+    named = any(view.spec.name for view in views)
+    if named:
+        table.add_column("name", overflow="fold")
     for view in views:
         started = datetime.datetime.fromtimestamp(view.created_at).astimezone()
         table.add_row(
@@ -46,7 +49,7 @@ def list_jobs(
             view.spec.environment.id,
             view.spec.model,
             f"{started:%Y-%m-%d %H:%M}",
-            escape(view.spec.name),
+            *([escape(view.spec.name)] if named else []),
         )
     out.print(table)
 
@@ -82,7 +85,7 @@ def attach(
     from tinkergym.remote.client import Client
 
     with Client() as client:
-        follow(client.attach(job_id, env=find_environment(env) if env else None))
+        follow(client.attach(job_id, env=find_environment(env) if env else None), env)
 
 
 @app.command()

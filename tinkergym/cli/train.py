@@ -51,7 +51,7 @@ def train(
 
     Example: tinkergym train board/TicTacToeVs-v0 --steps 60 --learning-rate 0.002
     """
-    from tinkergym.cli.following import follow
+    from tinkergym.cli.following import attach_command, follow
     from tinkergym.cli.settings import find_environment, merged, parse_settings
     from tinkergym.remote.client import Client
 
@@ -70,9 +70,10 @@ def train(
             **settings,
         )
         if not detach:
-            follow(job)
+            follow(job, env)
             return
-        out.print(f"job {job.id} is started; see it with: tinkergym jobs attach {job.id}", highlight=False)
+        attach = attach_command(job, env)
+        out.print(f"job {job.id} is started; see it with: {attach}", highlight=False, soft_wrap=True)
         if job.spec.rollout == "client":
             job.close()
             out.print("It waits for a client to play its episodes; `attach` does that too.")

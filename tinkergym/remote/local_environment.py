@@ -88,7 +88,7 @@ def for_job(env: EnvSource | None, ref: EnvironmentRef) -> MakeEnv:
     if found.make is None:
         raise UnknownEnvironmentError(
             f"the job plays {ref.id!r}, which nothing in this process registers",
-            hint="register it first, or hand its class to attach(job_id, env=...)",
+            hint="hand over its class: attach(job_id, env=MyEnv), or `jobs attach` --env module:MyEnv",
             field="env",
         )
     return found.make

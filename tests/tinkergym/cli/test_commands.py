@@ -199,7 +199,7 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(service, tmp_path):
     process.send_signal(signal.SIGINT)
     rest = process.stdout.read()
     assert process.wait() == 130
-    assert "tinkergym jobs attach job-1" in rest
+    assert "tinkergym jobs attach job-1 --env endless:Env" in rest
     assert "tinkergym jobs cancel job-1" in rest
     assert "Traceback" not in rest
     assert not service.jobs.get("job-1").view.state.final
