@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Self
 
-from tinkergym.errors import InvalidRequestError, UnknownEnvironmentError
+from tinkergym.errors import InvalidRequestError, ServiceUnreachableError, UnknownEnvironmentError
 from tinkergym.loop.host_pool import MakeEnv
 from tinkergym.registration import load_packs
 from tinkergym.remote import discovery
@@ -67,7 +67,11 @@ class Client:
             address.url, token=address.api_key, ca_file=ca_file, patience_seconds=patience_seconds
         )
         self._api = Api(self._connection)
-        self._api.health(patience_seconds=min(patience_seconds, FIRST_PATIENCE_SECONDS))
+        try:
+            self._api.health(patience_seconds=min(patience_seconds, FIRST_PATIENCE_SECONDS))
+        except ServiceUnreachableError as error:
+            # The first line of most scripts: the reason is in the text, no need for 70 lines of httpx above.
+            raise error from None
 
     def __enter__(self) -> Self:
         return self
