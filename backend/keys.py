@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _run(options)
     except TinkerGymError as error:
-        print(f"backend.keys: {error}", file=sys.stderr)
+        print(f"tinkergym keys: {error}", file=sys.stderr)
         return 1
     return 0
 

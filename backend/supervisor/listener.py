@@ -27,7 +27,7 @@ def listening(config: ServiceConfig) -> Iterator[socket.socket]:
         if error.errno == errno.EADDRINUSE:
             raise StartError(
                 f"port {config.port} on {config.host} is in use by another program",
-                hint="stop that one, or choose another with --set port=8266 (0 takes any free one)",
+                hint="stop that one, or choose another with --port 8266 (0 takes any free one)",
                 field="port",
             ) from None
         reason = error.strerror or error
