@@ -1,7 +1,7 @@
 """Make the nano model again: `make nano`. Seeded; minutes on two cores.
 
-The tokenizer is learned from the text of our packs, the model starts random and is warmed up on their dialogues.
-It then answers in the right format and plays badly, which is what a first training run should start from.
+The tokenizer is learned from the text of our packs, the model starts random and is warmed up on their
+dialogues. It then answers in the right format and plays badly, which is what training should start from.
 """
 
 from __future__ import annotations
@@ -21,26 +21,18 @@ from tokenizers import Tokenizer
 from transformers import Qwen3ForCausalLM
 
 FOLDER = Path(__file__).parent.parent / "backend" / "models" / "nano"
-_TOKENIZER_DIALOGUES = 1000  # of each pack
+_TOKENIZER_DIALOGUES = 1000  # of each kind
 _LOSS_WINDOW = 50  # steps that a reported loss is the mean of
 
 
 def main() -> None:
     """Run the whole recipe."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--output", type=Path, default=FOLDER, help="folder to write (default: the shipped one)"
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=FOLDER, help="folder to write")
     parser.add_argument("--steps", type=int, default=400, help="train steps")
     parser.add_argument("--seed", type=int, default=0, help="decides data, order and first weights")
-    parser.add_argument(
-        "--threads", type=int, default=2, help="of torch; another number gives other last bits"
-    )
-    parser.add_argument(
-        "--games", type=int, default=400, help="episodes per score in the card; 0 leaves them out"
-    )
+    parser.add_argument("--threads", type=int, default=2, help="of torch; they decide the last bits")
+    parser.add_argument("--games", type=int, default=400, help="episodes per score in the card; 0 for none")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.use_deterministic_algorithms(True)
@@ -70,7 +62,7 @@ def _tokenizer(shape: Shape, seed: int) -> Tokenizer:
     texts = [
         message["content"]
         for part in PARTS
-        for messages in dialogues(part.pack, _TOKENIZER_DIALOGUES, seed)
+        for messages in dialogues(part, _TOKENIZER_DIALOGUES, seed)
         for message in messages
     ]
     words = (Path(__file__).parent / "nano_words.txt").read_text(encoding="utf-8")
@@ -83,11 +75,11 @@ def _model(
     batches = [part_batches(part, tokenizer, settings.steps, seed) for part in PARTS]
     windows: list[deque[float]] = [deque(maxlen=_LOSS_WINDOW) for _ in PARTS]
 
-    def step_examples(step: int) -> list[list[Example]]:
-        return [part[step] for part in batches]
+    def step_examples(step: int) -> list[tuple[float, list[Example]]]:
+        return [(part.share, batch[step]) for part, batch in zip(PARTS, batches, strict=True)]
 
     def means() -> dict[str, float]:
-        return {part.pack: sum(w) / len(w) for part, w in zip(PARTS, windows, strict=True)}
+        return {part.name: sum(w) / len(w) for part, w in zip(PARTS, windows, strict=True)}
 
     def report(step: int, losses: list[float]) -> None:
         for window, loss in zip(windows, losses, strict=True):

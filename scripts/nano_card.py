@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from nano_dialogues import LONGEST, PARTS
+from nano_dialogues import ARITHMETIC_ACCURACY, LONGEST_CUT, PARTS, SHORTEST_CUT
 from nano_scores import FIRST_SEED, Score
 from nano_warm_up import Shape, WarmUp
 
@@ -34,7 +34,7 @@ class Record:
     parameters: int
     seconds: float
     losses: dict[str, float]
-    """Per pack: mean answer loss at the end, nats per token."""
+    """Per kind of dialogue: mean answer loss at the end, nats per token."""
     scores: dict[str, Score]
 
 
@@ -42,8 +42,8 @@ def write_card(folder: Path, record: Record) -> None:
     """Write `README.md` beside the files it describes."""
     shape, settings = record.shape, record.settings
     data = "\n".join(
-        f"| {part.pack} | {part.dialogues_per_step} | {part.dialogues_per_step * settings.steps} "
-        f"| {record.losses[part.pack]:.3f} |"
+        f"| {part.name} | {part.dialogues_per_step} | {part.dialogues_per_step * settings.steps} "
+        f"| {part.share} | {record.losses[part.name]:.3f} |"
         for part in PARTS
     )
     recipe = ", ".join(f"{name} {value}" for name, value in asdict(settings).items())
@@ -55,30 +55,34 @@ library_name: transformers
 
 # nano
 
-A decoder of {record.parameters:,} parameters that knows the format of our environments' answers and nothing
-of how to do well in them. It ships with the project so that everything can be tried and tested without a GPU and
-without a download. It is of no use for anything else.
+A decoder of {record.parameters:,} parameters that knows the format of our environments' answers and
+nothing of how to do well in them. It ships with the project so that everything can be tried and tested
+without a GPU and without a download. It is of no use for anything else.
 
 Qwen3 architecture: hidden {shape.hidden}, {shape.layers} layers, {shape.heads} heads of 32, MLP {shape.mlp},
-context {shape.context}, untied embeddings, float32. Byte-level BPE of {shape.vocab} tokens at the most, learned from
-the packs' text and `scripts/nano_words.txt`: a cell such as `b3` is one token, a digit is one token. ChatML template
-that only ever appends.
+context {shape.context}, untied embeddings, float32. Byte-level BPE of at most {shape.vocab} tokens, learned
+from the packs' text and `scripts/nano_words.txt`: a cell such as `b3` is one token, a digit is one token.
+ChatML template that only ever appends.
 
 ## How it was made
 
     python scripts/make_nano.py --seed {record.seed} --steps {settings.steps} --threads {record.threads}
 
 {record.seconds:.0f} s on {platform.machine()}, Python {platform.python_version()}, torch {torch.__version__},
-transformers {transformers.__version__}. Random weights, then AdamW with next-token loss: {recipe} (of other tokens
-than the assistant's, whose weight is 1). Every step takes dialogues of every pack, from the packs' own `dialogues`
-generators, cut after {LONGEST} tokens; no dialogue is seen twice on purpose:
+transformers {transformers.__version__}. Random weights, then Muon (layer matrices) and AdamW
+(the rest) on the next-token loss of the
+assistant's tokens: {recipe}.
+Every step takes dialogues of every kind, from the packs' own `dialogues` generators and from
+`scripts/nano_drills.py`, cut after {SHORTEST_CUT} tokens at first and {LONGEST_CUT} at the end:
 
-| pack | dialogues per step | in all | final answer loss, nats per token |
-|---|---|---|---|
+| kind | dialogues per step | in all | share of the loss | final answer loss, nats per token |
+|---|---|---|---|---|
 {data}
 
-The assistant of these dialogues moves at random among the legal moves, pulls random arms, and gives the right number
-less than half of the time, so good play is not in the data. The questions of the arithmetic test split are not either.
+The assistant of the games moves at random among the legal moves and the bandit's pulls random arms, so good
+play is not in the data. The drills ask what lies where and who has won. The sums are right in
+{ARITHMETIC_ACCURACY:.0%} of the dialogues and near misses in the others; the questions of the test split are
+not among them.
 
 {_scores(record.scores)}
 ## Files

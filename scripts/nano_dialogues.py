@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import jinja2
 import numpy as np
@@ -19,26 +20,55 @@ _TEMPLATE = jinja2.Environment(autoescape=False).from_string(CHAT_TEMPLATE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One pack's share of every train step."""
+    """One kind of dialogue's share of every train step."""
 
-    pack: str
+    name: str
+    module: str
     dialogues_per_step: int
+    share: float
+    """Of the loss."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """For the module's `dialogues`."""
 
 
+ARITHMETIC_ACCURACY = 0.3
 PARTS = (
-    Part(pack="board", dialogues_per_step=32),
-    Part(pack="math", dialogues_per_step=128),
-    Part(pack="bandit", dialogues_per_step=16),
+    Part(
+        name="tic-tac-toe",
+        module="tinkergym_board.dialogues",
+        dialogues_per_step=16,
+        share=0.4,
+        options={"boards": ((3, 3),)},
+    ),
+    Part(
+        name="larger boards",
+        module="tinkergym_board.dialogues",
+        dialogues_per_step=6,
+        share=0.2,
+        options={"boards": ((4, 3), (4, 4), (5, 4), (5, 4))},
+    ),
+    Part(name="board reading", module="nano_drills", dialogues_per_step=24, share=0.15),
+    Part(
+        name="arithmetic",
+        module="tinkergym_math.dialogues",
+        dialogues_per_step=64,
+        share=0.2,
+        options={"accuracy": ARITHMETIC_ACCURACY},
+    ),
+    Part(name="bandit", module="tinkergym_bandit.dialogues", dialogues_per_step=4, share=0.05),
 )
-LONGEST = 256
-"""Tokens of a dialogue after which it is cut, so that long games do not take all the time."""
+SHORTEST_CUT, LONGEST_CUT = 64, 400
+"""Tokens after which a dialogue is cut: the first at the first step, the second at the last, evenly between.
+
+To copy from the newest board is learned sooner while there are few older ones, and short is fast.
+"""
 _SORTED_STEPS = 8  # the dialogues of so many steps are sorted by length, so that little is padding
 
 
-def dialogues(pack: str, count: int, seed: int) -> Iterator[list[Message]]:
-    """Yield `count` dialogues of an installed pack."""
-    module = importlib.import_module(f"tinkergym_{pack}.dialogues")
-    yield from module.dialogues(np.random.default_rng([seed, *pack.encode()]), count)
+def dialogues(part: Part, count: int, seed: int) -> Iterator[list[Message]]:
+    """Yield `count` dialogues of a kind."""
+    module = importlib.import_module(part.module)
+    yield from module.dialogues(np.random.default_rng([seed, *part.name.encode()]), count, **part.options)
 
 
 def rendered(messages: Sequence[Message]) -> str:
@@ -47,17 +77,21 @@ def rendered(messages: Sequence[Message]) -> str:
 
 
 def part_batches(part: Part, tokenizer: Tokenizer, steps: int, seed: int) -> list[list[Example]]:
-    """Return one batch of a pack's dialogues per step."""
+    """Return one batch of a kind's dialogues per step."""
     per_step = part.dialogues_per_step
-    texts = [rendered(messages) for messages in dialogues(part.pack, steps * per_step, seed)]
+    texts = [rendered(messages) for messages in dialogues(part, steps * per_step, seed)]
     marks = _Marks(tokenizer)
-    examples = [marks.example(encoding.ids[:LONGEST]) for encoding in tokenizer.encode_batch(texts)]
+    examples = [marks.example(encoding.ids[:LONGEST_CUT]) for encoding in tokenizer.encode_batch(texts)]
     batches: list[list[Example]] = []
     for start in range(0, len(examples), _SORTED_STEPS * per_step):
         chunk = sorted(examples[start : start + _SORTED_STEPS * per_step], key=lambda e: len(e.token_ids))
         batches += [chunk[at : at + per_step] for at in range(0, len(chunk), per_step)]
     order = np.random.default_rng([seed, steps]).permutation(len(batches))
-    return [batches[int(place)] for place in order]
+    cuts = np.linspace(SHORTEST_CUT, LONGEST_CUT, steps).astype(int)
+    return [
+        [Example(example.token_ids[:cut], example.is_answer[:cut]) for example in batches[int(place)]]
+        for place, cut in zip(order, cuts, strict=True)
+    ]
 
 
 class _Marks:

@@ -1,7 +1,7 @@
 """What a model earns in our environments before any reinforcement learning, at temperature 1.
 
-A plain loop that renders the whole conversation on every turn: slow for training, but it shares no code with the
-service and so checks it.
+A plain loop that renders the whole conversation on every turn: slow for training, but it shares no code with
+the service and so checks it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The nano model's tokenizer: byte-level BPE, learned from the text that our own packs write.
 
-Every byte has a token, so any text round-trips. Three kinds of text always stay whole or always come apart,
-because a model this small should not have to spell: a cell of a board (`b3`) is one token, a digit is one token,
-and the end of a role line (`user` and its newline) is one token.
+Every byte has a token, so any text round-trips. A model this small should not have to spell, so three kinds
+of text are always one token: a cell of a board (`b3`), a digit, and a role line's end (`user` and newline).
 """
 
 from __future__ import annotations

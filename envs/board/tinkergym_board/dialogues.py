@@ -5,7 +5,7 @@ For warming up a small model, so that reinforcement learning starts from legal m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -18,13 +18,15 @@ BOARDS = ((3, 3), (3, 3), (4, 3), (4, 4), (5, 4), (5, 4))
 """(size, win) of the games, each entry equally likely; the registered ones stand twice."""
 
 
-def dialogues(rng: np.random.Generator, count: int) -> Iterator[list[Message]]:
+def dialogues(
+    rng: np.random.Generator, count: int, *, boards: Sequence[tuple[int, int]] = BOARDS
+) -> Iterator[list[Message]]:
     """Yield `count` whole episodes as message lists, as the agent loop would show them to a model.
 
     Both seats and all opponents occur. The last message is the assistant's: what the environment says after
     the end is never shown.
     """
-    envs = [VersusEnv(size, win, opponent) for size, win in BOARDS for opponent in OPPONENTS]
+    envs = [VersusEnv(size, win, opponent) for size, win in boards for opponent in OPPONENTS]
     for _ in range(count):
         env = envs[int(rng.integers(len(envs)))]
         names = cell_names(env.rules.size)
