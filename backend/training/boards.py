@@ -276,17 +276,12 @@ class Boards:
                 return ["stale"] * len(batch)
             entry.last_contact = self._clock()
             step = entry.board.step
-            verdicts = [entry.board.claim(result) for result in batch]
+            verdicts = self._claim(job_id, entry, batch)
             claimed = [r for r, verdict in zip(batch, verdicts, strict=True) if verdict == "accepted"]
-            if claimed:
-                # Or until the job is no longer here, which its store then says.
-                self._changed.wait_for(
-                    lambda: (
-                        entry.recorded_step >= step - 1
-                        or self._closed
-                        or self._entries.get(job_id) is not entry
-                    )
-                )
+            if claimed and not self._until(job_id, entry, lambda: entry.recorded_step >= step - 1):
+                # Kept without the step before it, nobody could tell later which weights it was sampled by.
+                self._settle(entry, claimed, stored=False)
+                return ["stale"] * len(batch)
         stored = False
         try:
             if claimed:
@@ -300,7 +295,23 @@ class Boards:
             raise
         finally:
             with self._changed:
-                for result in claimed:
-                    entry.board.settle(result, stored=stored)
-                self._changed.notify_all()
+                self._settle(entry, claimed, stored=stored)
         return verdicts
+
+    def _claim(self, job_id: str, entry: BoardEntry, batch: Sequence[EpisodeResult]) -> list[Verdict]:
+        """Claim each result. One that another call is storing now is waited for: it is not durable yet."""
+        board = entry.board
+        # Before anything is claimed here: two calls that wait for each other's results would wait for ever.
+        if not self._until(job_id, entry, lambda: not any(board.saving(result) for result in batch)):
+            return ["stale"] * len(batch)
+        return [board.claim(result) for result in batch]
+
+    def _until(self, job_id: str, entry: BoardEntry, happened: Callable[[], bool]) -> bool:
+        """Wait until it has happened; False if the job is no longer here before that."""
+        self._changed.wait_for(lambda: happened() or self._closed or self._entries.get(job_id) is not entry)
+        return happened()
+
+    def _settle(self, entry: BoardEntry, claimed: Sequence[EpisodeResult], *, stored: bool) -> None:
+        for result in claimed:
+            entry.board.settle(result, stored=stored)
+        self._changed.notify_all()

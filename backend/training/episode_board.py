@@ -96,7 +96,10 @@ class EpisodeBoard:
         return kept
 
     def claim(self, result: EpisodeResult) -> Literal["accepted", "duplicate", "stale"]:
-        """Check a result before it is stored; after `accepted`, `settle` must follow."""
+        """Check a result before it is stored; after `accepted`, `settle` must follow.
+
+        A `duplicate` is durable only if it is not `saving`.
+        """
         slot = self._slots.get(result.episode_id)
         if slot is None or self.broken:
             return "stale"
@@ -107,10 +110,16 @@ class EpisodeBoard:
         slot.phase = _Phase.SAVING
         return "accepted"
 
+    def saving(self, result: EpisodeResult) -> bool:
+        """Whether a result of this episode was claimed and is not settled yet."""
+        slot = self._slots.get(result.episode_id)
+        return slot is not None and slot.phase is _Phase.SAVING and not self.broken
+
     def settle(self, result: EpisodeResult, *, stored: bool) -> None:
         """Finish what `claim` began: the result is durable, or storing it failed and the lease goes on."""
         slot = self._slots.get(result.episode_id)
-        if slot is None or slot.phase is not _Phase.SAVING:
+        # Of a lockstep that broke meanwhile the same episode may be saved anew, under another lease.
+        if slot is None or slot.phase is not _Phase.SAVING or slot.lease_id != result.lease_id:
             return
         slot.phase = _Phase.DONE if stored else _Phase.LEASED
         slot.result = result if stored else None

@@ -9,7 +9,7 @@ from backend.errors import LeaseLostError
 from backend.training.boards import Boards
 from backend.training.episode_board import EpisodeBoard
 from backend.training.episode_requests import step_requests
-from tinkergym.errors import StorageFullError
+from tinkergym.errors import ServiceUnavailableError, StorageFullError
 from tinkergym.loop.trajectory import StopReason, Trajectory
 from tinkergym.wire import (
     GRPO,
@@ -56,7 +56,8 @@ class Job:
     def __init__(self, boards: Boards, job_id: str, *, server: bool = True, failure: Exception | None = None):
         self.stored: list[str] = []
         self.failure = failure
-        boards.open(job_id, EpisodeBoard(lease_seconds=30.0), self.save, for_server_workers=server)
+        self.board = EpisodeBoard(lease_seconds=30.0)
+        boards.open(job_id, self.board, self.save, for_server_workers=server)
         boards.step_recorded(job_id, 0)
         post(boards, job_id)
 
@@ -140,6 +141,55 @@ def test_results_are_acknowledged_only_after_the_step_before_is_recorded(boards)
         recorded.set()
         boards.step_recorded("job-1", 1)
         assert verdicts.result() == ["accepted"] * 4
+
+
+@pytest.mark.parametrize("first_is_stored", [True, False])
+def test_a_repeated_result_is_answered_when_the_first_is_durable_and_stored_itself_if_that_failed(
+    boards, first_is_stored
+):
+    job = Job(boards, "job-1")
+    requests = boards.lease(ask()).episodes
+    begun, go_on, saved = threading.Event(), threading.Event(), []
+
+    def save(step, results):
+        saved.append(len(results))
+        if len(saved) == 1:
+            begun.set()
+            assert go_on.wait(10.0)
+            if not first_is_stored:
+                raise ServiceUnavailableError("busy")
+
+    boards.close("job-1")
+    boards.open("job-1", job.board, save, for_server_workers=True)
+    boards.step_recorded("job-1", 0)
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(hand_in, boards, requests)
+        assert begun.wait(10.0)
+        repeated = threads.submit(hand_in, boards, requests)
+        with pytest.raises(TimeoutError):
+            repeated.result(timeout=0.1)
+        go_on.set()
+        if first_is_stored:
+            assert (first.result(), repeated.result()) == (["accepted"] * 4, ["duplicate"] * 4)
+        else:
+            assert isinstance(first.exception(), ServiceUnavailableError)
+            assert repeated.result() == ["accepted"] * 4
+    assert saved == ([4] if first_is_stored else [4, 4])
+
+
+def test_a_result_whose_job_ends_before_the_step_before_is_recorded_is_not_kept(boards):
+    job = Job(boards, "job-1")
+    hand_in(boards, boards.lease(ask()).episodes)
+    post(boards, "job-1", step=2)
+    requests = boards.lease(ask()).episodes
+    job.stored.clear()
+    with ThreadPoolExecutor() as threads:
+        verdicts = threads.submit(hand_in, boards, requests)
+        with pytest.raises(TimeoutError):
+            verdicts.result(timeout=0.1)
+        boards.close("job-1")
+        assert verdicts.result() == ["stale"] * 4
+    assert job.stored == []
 
 
 def test_a_full_disk_reaches_the_worker_and_the_job(boards):
