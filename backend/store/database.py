@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from backend.errors import ConfigError
+from backend.fair_lock import FairLock
 from tinkergym.errors import InternalServiceError, ServiceUnavailableError, StorageFullError, TinkerGymError
 
 BUSY_TIMEOUT_SECONDS = 15.0
@@ -41,7 +41,7 @@ class Database:
         event.listen(self._engine, "begin", _begin)
         self._writer: Engine = self._engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")
         # Threads of one process queue here, in order; SQLite's own waiting polls and is unfair.
-        self._write_lock = threading.Lock()
+        self._write_lock = FairLock()
 
     @contextmanager
     def read(self) -> Iterator[Connection]:

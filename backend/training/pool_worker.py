@@ -17,6 +17,7 @@ import torch
 
 from backend.config import ServiceConfig
 from backend.errors import StartError
+from backend.fair_lock import FairLock
 from backend.learner.checkpoints import Checkpoint
 from backend.learner.learner import Learner
 from backend.rollout.engines.protocol import Deliver
@@ -68,7 +69,7 @@ class PoolWorker:
         self._config, self._pool_id, self._model = config, pool_id, model
         self._store = Store.open(config.store_url).service()
         self._model_dir = resolve_model(model, config.models, allow_any=config.allow_any_model)
-        device, device_lock = _device(config.device), threading.Lock()
+        device, device_lock = _device(config.device), FairLock()
         self._engine = TransformersEngine(self._model_dir, device=device, device_lock=device_lock)
         self._learner = Learner(self._model_dir, device=device, device_lock=device_lock)
         self._boards = Boards()

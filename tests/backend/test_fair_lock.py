@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from backend.fair_lock import FairLock
+
+
+def test_who_takes_it_again_at_once_comes_after_those_who_waited():
+    lock, order, began = FairLock(), [], threading.Event()
+
+    def wait_for_it() -> None:
+        began.set()
+        with lock:
+            order.append("waiting")
+
+    with lock:
+        thread = threading.Thread(target=wait_for_it)
+        thread.start()
+        assert began.wait(10.0)
+        while not lock.awaited:
+            threading.Event().wait(0.001)
+    with lock:
+        order.append("again")
+    thread.join()
+    assert order == ["waiting", "again"]
+
+
+def test_one_thread_at_a_time_holds_it():
+    lock, inside, most = FairLock(), [0], []
+
+    def work() -> None:
+        for _ in range(200):
+            with lock:
+                inside[0] += 1
+                most.append(inside[0])
+                inside[0] -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 800
+
+
+def test_an_error_inside_gives_it_back():
+    lock = FairLock()
+    with pytest.raises(ValueError, match="inside"), lock:
+        raise ValueError("inside")
+    with lock:
+        assert lock.awaited == 0
