@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, Row, delete, select, update
 
 from backend.errors import LeaseLostError
-from backend.store.tables import events, jobs
+from backend.store.tables import episodes, events, jobs
 from tinkergym.wire import ErrorView, Event, EventBody, JobSpec, JobState, JobView, StateEvent
 
 FINAL_STATES = tuple(state.value for state in JobState if state.final)
@@ -128,7 +128,13 @@ def append(connection: Connection, job_id: str, last_seq: int, now: float, body:
 def enter_state(
     connection: Connection, row: Row[Any], now: float, body: StateEvent, **columns: object
 ) -> Event:
-    """Move the job of `row` into `body.state` and log it, in this transaction; `columns` change along."""
+    """Move the job of `row` into `body.state` and log it, in this transaction; `columns` change along.
+
+    A final state drops the episode results with it: nobody resumes an ended job. Not before it, as a job whose
+    end could not be written goes on.
+    """
+    if body.state.final:
+        connection.execute(delete(episodes).where(episodes.c.job_id == row.job_id))
     connection.execute(
         update(jobs)
         .where(jobs.c.job_id == row.job_id)

@@ -223,7 +223,6 @@ class RLJob:
     def _end(self, state: JobState, error: TinkerGymError) -> None:
         context = self._context
         view = None if state is JobState.CANCELLED else ErrorView.model_validate(error.to_wire())
-        self._quietly(lambda: context.store.discard_episodes(context.lease, from_step=0))
         self._quietly(lambda: context.store.set_state(context.lease, state, str(error), view))
 
     def _quietly(self, act: Callable[[], object]) -> None:

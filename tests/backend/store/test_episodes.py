@@ -56,6 +56,19 @@ def test_of_two_results_for_one_episode_the_first_counts(store, lease):
     assert service.episodes(lease.job_id, 1) == [result(1), result(2)]
 
 
+@pytest.mark.parametrize("held", [True, False])
+def test_a_job_that_has_ended_keeps_no_results_whoever_ended_it(store, lease, held):
+    service = store.service()
+    service.save_episodes(lease, 1, [result(1)])
+    if held:
+        service.set_state(lease, JobState.FAILED)
+    else:
+        service.release(lease, back_to_queue=True)
+        assert service.episodes(lease.job_id, 1) == [result(1)]
+        assert service.finish_unleased(lease.job_id, JobState.FAILED, "no worker can run it")
+    assert service.episodes(lease.job_id, 1) == []
+
+
 @pytest.mark.parametrize(
     ("bounds", "left"),
     [
