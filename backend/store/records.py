@@ -130,8 +130,8 @@ def enter_state(
 ) -> Event:
     """Move the job of `row` into `body.state` and log it, in this transaction; `columns` change along.
 
-    A final state drops the episode results with it: nobody resumes an ended job. Not before it, as a job whose
-    end could not be written goes on.
+    A final state drops the episode results with it: nobody resumes an ended job. Not before it, as a job
+    whose end could not be written goes on.
     """
     if body.state.final:
         connection.execute(delete(episodes).where(episodes.c.job_id == row.job_id))
