@@ -39,6 +39,8 @@ class RLJob:
         self._rollout = RolloutPhase(context)
         self._saved_step = 0
         self._done_step = 0
+        self._between_steps = True
+        """Whether the policy is that of `_done_step`: from the first update of a step on it is not."""
 
     def run(self) -> None:
         """Run the job to its end. Whatever happens is recorded; nothing is raised."""
@@ -53,10 +55,11 @@ class RLJob:
                 lambda: context.store.release(context.lease, back_to_queue=True, reason="its worker stopped")
             )
         except JobCancelledError as error:
-            # What was learned stays usable.
+            # What was learned stays usable, here and after a failure.
             self._quietly(self._save_what_is_done)
             self._end(JobState.CANCELLED, error)
         except TinkerGymError as error:
+            self._quietly(self._save_what_is_done)
             self._end(JobState.FAILED, error)
         except Exception as error:
             _log.exception("job %s failed", context.job_id)
@@ -87,6 +90,13 @@ class RLJob:
         )
         context.boards.step_recorded(context.job_id, self._done_step)
         context.store.set_state(context.lease, JobState.RUNNING, self._resumed_from())
+        if self._done_step < spec.steps:
+            self._train()
+            self._save_what_is_done()
+        context.store.set_state(context.lease, JobState.COMPLETED, f"all {spec.steps} steps done")
+
+    def _train(self) -> None:
+        context, spec = self._context, self._context.spec
         played = self._begin(self._done_step + 1, None, "")
         for step in range(self._done_step + 1, spec.steps + 1):
             if played is None:
@@ -94,8 +104,6 @@ class RLJob:
                     played = self._rollout.finish(step)
             context.control.check()
             played = self._step(step, played)
-        self._save_what_is_done()
-        context.store.set_state(context.lease, JobState.COMPLETED, f"all {spec.steps} steps done")
 
     def _resumed_from(self) -> str:
         if self._context.lease.attempt == 1:
@@ -124,6 +132,7 @@ class RLJob:
         """Learn from a step's episodes, begin the next step, and record this one while that is played."""
         context, spec = self._context, self._context.spec
         self._refuse_too_many_failures(step, played)
+        self._between_steps = False
         learned = learn(context, step, played)
         with context.clock.part("weights"):
             weights = context.learner.weights(context.job_id)
@@ -136,7 +145,7 @@ class RLJob:
         seconds = context.clock.lap()
         with context.clock.part("record"):
             self._record(step, played, learned, sha256, seconds)
-        self._done_step = step
+        self._done_step, self._between_steps = step, True
         if step % spec.checkpoint_every == 0 and not last:
             with context.clock.part("checkpoint"):
                 self._save_what_is_done()
@@ -216,7 +225,7 @@ class RLJob:
         )
 
     def _save_what_is_done(self) -> None:
-        if self._done_step > self._saved_step:
+        if self._between_steps and self._done_step > self._saved_step:
             checkpointing.save(self._context, self._done_step)
             self._saved_step = self._done_step
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from backend.errors import LeaseLostError
+from tinkergym.loop.trajectory import StopReason
 from tinkergym.wire import (
     GRPO,
     EnvironmentRef,
@@ -193,6 +194,40 @@ def test_a_cancelled_job_keeps_what_it_learned(lab):
     assert sample(lab, job_id).policy_version == 1
 
 
+def test_a_job_whose_environment_breaks_late_keeps_what_it_learned(lab):
+    job_id = lab.start(steps=5)
+    lab.play_step(job_id)
+    broken = [
+        result.model_copy(update={"trajectory": failed(result.trajectory)})
+        for result in lab.play(lab.lease(job_id))
+    ]
+    lab.submit(job_id, broken)
+    lab.until_state(job_id, JobState.FAILED)
+    assert [checkpoint.step for checkpoint in lab.events(job_id, "checkpoint")] == [1]
+
+
+def test_a_worker_that_died_between_the_last_checkpoint_and_the_end_leaves_nothing_to_play(lab, monkeypatch):
+    last_words = lab.pool._store.set_state
+
+    def die_before_the_end(lease, state, *others):
+        if state is JobState.COMPLETED:
+            raise LeaseLostError("as if it had been killed")
+        return last_words(lease, state, *others)
+
+    monkeypatch.setattr(lab.pool._store, "set_state", die_before_the_end)
+    job_id = lab.start(steps=1)
+    lab.play_step(job_id)
+    lab.until(job_id, lambda: job_id not in lab.pool._threads)
+    posted = []
+    lab.replace_pool()
+    monkeypatch.setattr(lab.pool._boards, "post", lambda *step: posted.append(step))
+    lab.service.requeue_worker("pool-1", "it died")
+    lab.pool.start_job(job_id)
+    lab.until_state(job_id, JobState.COMPLETED)
+    assert posted == []
+    assert sample(lab, job_id).policy_version == 1
+
+
 def test_drift_between_learner_and_engine_stops_the_job_before_it_learns(lab):
     job_id = lab.start(parity_threshold=1e-12)
     lab.play_on(job_id)
@@ -276,6 +311,12 @@ def test_workers_of_the_service_are_not_given_a_clients_episodes(lab):
     request = LeaseRequest(worker_id="env", max_episodes=10, wait_seconds=0.0)
     lab.until_state(job_id, JobState.RUNNING)
     assert lab.transport("").lease(request).episodes == []
+
+
+def failed(trajectory):
+    return trajectory.model_copy(
+        update={"terminated": False, "stop_reason": StopReason.ENVIRONMENT_ERROR, "error": "it broke"}
+    )
 
 
 def sample(lab, policy, version=None):
