@@ -57,11 +57,6 @@ class CheckpointManifest(BaseModel):
     extra: dict[str, JsonValue] = {}
     """What the job adds: its specification, random states, data cursor."""
 
-    @property
-    def file_sizes(self) -> dict[str, int]:
-        """Name to bytes of everything but the manifest itself."""
-        return {name: entry.bytes for name, entry in self.files.items()}
-
 
 class CheckpointWriter:
     """Collects the files of one checkpoint; see `writing`."""

@@ -18,16 +18,6 @@ def episode_id(job_id: str, step: int, index: int) -> str:
     return f"{job_id}:{step}:{index}"
 
 
-def step_and_index(episode: str) -> tuple[str, int, int]:
-    """Take an episode id apart into job id, step and index.
-
-    Raises:
-        ValueError: The text is no episode id.
-    """
-    job_id, step, index = episode.rsplit(":", 2)
-    return job_id, int(step), int(index)
-
-
 def step_requests(job_id: str, spec: JobSpec, step: int) -> list[EpisodeRequest]:
     """Return the requests of train step `step` (the first is 1), in index order and not leased yet."""
     requests: list[EpisodeRequest] = []

@@ -53,11 +53,6 @@ class PolicyDirectory:
             if policy in self._engine.loaded():
                 self._became_idle(policy)
 
-    def needs_loading(self, request: SampleRequest) -> bool:
-        """Whether `resolve` would have to read files."""
-        policy = request.policy
-        return policy not in self._model_names and policy not in self._engine.loaded()
-
     def resolve(self, request: SampleRequest) -> SampleRequest:
         """Return the request as the engine wants it: a published policy and a definite version.
 

@@ -5,9 +5,7 @@ from hypothesis import strategies as st
 
 from backend.training.episode_requests import (
     environment_seed,
-    episode_id,
     sampling_seed,
-    step_and_index,
     step_requests,
 )
 from tinkergym.wire import GRPO, EnvironmentRef, JobSpec
@@ -37,10 +35,6 @@ def test_a_step_is_sampled_by_the_version_that_the_step_before_made():
 def test_another_job_seed_gives_other_episodes():
     mine, other = step_requests("job-1", spec(1), 1), step_requests("job-1", spec(2), 1)
     assert {request.seed for request in mine}.isdisjoint(request.seed for request in other)
-
-
-def test_an_episode_id_can_be_taken_apart():
-    assert step_and_index(episode_id("job-1:odd", 12, 3)) == ("job-1:odd", 12, 3)
 
 
 @given(seed=st.integers(0, 2**63 - 1), step=st.integers(1, 10**6), group=st.integers(0, 10**4))
