@@ -114,7 +114,7 @@ class LeaseStore:
     def release(self, lease: JobLease, back_to_queue: bool, reason: str = "") -> None:
         """Give the job up: into the queue, or (when it has ended or is left to time out) just the lease.
 
-        A lease that is lost already is no error.
+        One whose cancellation was asked for ends instead. A lease that is lost already is no error.
         """
         with self._db.write() as connection:
             try:
@@ -122,7 +122,7 @@ class LeaseStore:
             except LeaseLostError:
                 return
             if back_to_queue:
-                _queue_again(connection, row, self._clock(), reason or "its worker stopped")
+                _queue_again_or_end(connection, row, self._clock(), reason or "its worker stopped")
             else:
                 # Not yet ended and not queued: the next look for silent workers finds it.
                 connection.execute(
@@ -142,12 +142,8 @@ class LeaseStore:
         queued = []
         with self._db.write() as connection:
             for row in connection.execute(select(jobs).where(_expired(now))).all():
-                if row.cancel_requested:
-                    body = StateEvent(state=JobState.CANCELLED, reason="cancelled", attempt=row.attempt)
-                    _finish(connection, row, self._clock(), body)
-                else:
-                    reason = "its worker fell silent; resumes from the last checkpoint"
-                    _queue_again(connection, row, self._clock(), reason)
+                reason = "its worker fell silent; resumes from the last checkpoint"
+                if _queue_again_or_end(connection, row, self._clock(), reason):
                     queued.append(row.job_id)
         return queued
 
@@ -160,11 +156,7 @@ class LeaseStore:
         queued = []
         with self._db.write() as connection:
             for row in connection.execute(select(jobs).where(_held_by(worker_id))).all():
-                if row.cancel_requested:
-                    body = StateEvent(state=JobState.CANCELLED, reason="cancelled", attempt=row.attempt)
-                    _finish(connection, row, self._clock(), body)
-                else:
-                    _queue_again(connection, row, self._clock(), reason)
+                if _queue_again_or_end(connection, row, self._clock(), reason):
                     queued.append(row.job_id)
         return queued
 
@@ -226,10 +218,16 @@ def _free(row: Row[Any], now: float) -> bool:
     return row.state == JobState.QUEUED or row.lease_expires_at is None or row.lease_expires_at <= now
 
 
-def _queue_again(connection: Connection, row: Row[Any], now: float, reason: str) -> None:
+def _queue_again_or_end(connection: Connection, row: Row[Any], now: float, reason: str) -> bool:
+    """Put a job back into the queue, or end it if that was asked for; return whether it waits again."""
+    if row.cancel_requested:  # nobody would take it from the queue
+        body = StateEvent(state=JobState.CANCELLED, reason="cancelled", attempt=row.attempt)
+        _finish(connection, row, now, body)
+        return False
     body = StateEvent(state=JobState.QUEUED, reason=reason, attempt=row.attempt)
     # The epoch grows here too: the old worker may still be alive, only slow.
     enter_state(connection, row, now, body, worker_id=None, lease_expires_at=None, epoch=row.epoch + 1)
+    return True
 
 
 def _finish(connection: Connection, row: Row[Any], now: float, body: StateEvent) -> None:

@@ -94,6 +94,14 @@ def test_the_jobs_of_silent_workers_go_back_to_the_queue(store, job_id):
     assert service.acquire(job_id, "w2", 30, now=132).attempt == 2
 
 
+def test_a_job_given_back_before_its_worker_saw_the_cancellation_ends_instead_of_queueing(store, job_id):
+    service = store.service()
+    lease = service.acquire(job_id, "w1", 30, now=100)
+    store.tenant("ada").request_cancel(job_id)
+    service.release(lease, back_to_queue=True)
+    assert states(store, job_id) == ["queued", "starting", "cancelled"]
+
+
 def test_a_job_whose_cancellation_its_dead_worker_never_saw_ends_all_the_same(store, job_id):
     service = store.service()
     service.acquire(job_id, "w1", 30, now=100)
