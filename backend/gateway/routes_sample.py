@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Annotated
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import StreamingResponse
@@ -54,10 +55,11 @@ async def sample(
 
 
 def _own_session(wanted: SampleRequest, tenant_id: str) -> SampleRequest:
-    """Keep the session names of tenants apart: a session is a cache, and what it holds can be timed."""
-    if not wanted.session_id:
-        return wanted
-    return wanted.model_copy(update={"session_id": f"{tenant_id}/{wanted.session_id}"})
+    """Put the tenant before the session, also before none: the engine shares a cache only within an owner.
+
+    What a cache holds can be timed, a prompt that another tenant sent to the same model included.
+    """
+    return wanted.model_copy(update={"session_id": f"{quote(tenant_id, safe='')}/{wanted.session_id}"})
 
 
 def _batch_json(requests: list[SampleRequest]) -> bytes:

@@ -19,7 +19,8 @@ class SamplingEngine(Protocol):
     """Samples tokens from one base model under many policies.
 
     All methods are thread-safe. In `SampleRequest`s that reach an engine, `policy` is a published policy id
-    (or `BASE_POLICY`) and `policy_version` is never None.
+    (or `BASE_POLICY`) and `policy_version` is never None. Their `session_id` may be `owner/session`: no
+    cache, that of equal prompts included, serves two owners.
     """
 
     @property

@@ -139,7 +139,7 @@ class SlotScheduler:
         if slot.cached:
             self._counters.reused_tokens += slot.cached
             return
-        key = (row.policy, tuple(row.tokens))
+        key = self.table.prompt_key(slot)
         leader = self._leaders.get(key)
         if leader is not None:
             row.waits_for = leader
@@ -266,7 +266,7 @@ class SlotScheduler:
         assert row.leads is not None
         del self._leaders[row.leads]
         row.leads = None
-        self.table.remember_prompt(row.slot, row.tokens)
+        self.table.remember_prompt(row.slot)
         if followers:
             slots = [follower.slot for follower in followers if follower.slot is not None]
             self.table.cache.copy(row.slot.index, [slot.index for slot in slots], row.slot.cached)

@@ -6,7 +6,6 @@ episode finds its past there, and an equal prompt its computed part.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -16,7 +15,8 @@ from backend.rollout.engines.slot_cache import SlotCache
 
 _LENGTH_STEP = 64
 
-PromptKey = tuple[LoadedPolicy, tuple[int, ...]]
+PromptKey = tuple[LoadedPolicy, str, tuple[int, ...]]
+"""Policy, owner and tokens: who shares a prompt can tell by the time it takes that it was there."""
 
 
 @dataclass(eq=False, slots=True)
@@ -30,6 +30,7 @@ class Slot:
     """How many of `tokens`, from the first on, have their keys and values here."""
     policy: LoadedPolicy | None = None
     session: tuple[str, str] | None = None
+    owner: str = ""
     prompt: PromptKey | None = None
     busy: bool = False
     last_used: int = 0
@@ -81,7 +82,8 @@ class SlotTable:
         Returns:
             The slot, or None while all are busy.
         """
-        session = (policy.name, session_id) if session_id else None
+        owner, session_id = split_session(session_id)
+        session = (policy.name, f"{owner}/{session_id}") if session_id else None
         slot = self._session_slot(session, policy)
         if slot is not None:
             # Making room may drop idle slots; this one is in use from here on.
@@ -90,7 +92,7 @@ class SlotTable:
                 self._set_busy(slot, busy=False)
                 return None
             slot.cached = min(_common_prefix(slot.tokens, tokens, slot.cached), len(tokens) - 1)
-            if slot.prompt is not None and slot.cached < len(slot.prompt[1]):
+            if slot.prompt is not None and slot.cached < len(slot.prompt[2]):
                 self._forget_prompt(slot)
         else:
             slot = self._free_slot() if self._reserve(len(tokens), busy=self._busy + 1) else None
@@ -102,17 +104,21 @@ class SlotTable:
                 self._sessions[session] = slot
         self._clock += 1
         slot.last_used = self._clock
-        slot.tokens, slot.policy = tokens, policy
+        slot.tokens, slot.policy, slot.owner = tokens, policy, owner
         self._set_busy(slot, busy=True)
         return slot
+
+    def prompt_key(self, slot: Slot) -> PromptKey:
+        """Return under what the slot's sequence may be shared."""
+        assert slot.policy is not None
+        return slot.policy, slot.owner, tuple(slot.tokens)
 
     def copy_prompt(self, slot: Slot) -> bool:
         """Fill a fresh slot from another one that holds the same sequence; say whether there was one.
 
         The contents are there after `finish_copies`.
         """
-        assert slot.policy is not None
-        source = self._prompts.get((slot.policy, tuple(slot.tokens)))
+        source = self._prompts.get(self.prompt_key(slot))
         if source is None or source is slot or source.cached < len(slot.tokens):
             return False
         slot.cached = len(slot.tokens) - 1
@@ -126,11 +132,10 @@ class SlotTable:
             self.cache.copy(source.index, [target.index for target in targets], tokens)
         self._copies.clear()
 
-    def remember_prompt(self, slot: Slot, tokens: Sequence[int]) -> None:
-        """Let later requests with this prompt find it here; `tokens` are all cached."""
-        assert slot.policy is not None
+    def remember_prompt(self, slot: Slot) -> None:
+        """Let later requests with this prompt find it here; its tokens are all cached."""
         if slot.prompt is None:
-            slot.prompt = (slot.policy, tuple(tokens))
+            slot.prompt = self.prompt_key(slot)
             self._prompts.setdefault(slot.prompt, slot)
 
     def release(self, slot: Slot) -> None:
@@ -217,6 +222,12 @@ class SlotTable:
         if slot.prompt is not None and self._prompts.get(slot.prompt) is slot:
             del self._prompts[slot.prompt]
         slot.prompt = None
+
+
+def split_session(session_id: str) -> tuple[str, str]:
+    """Take `owner/session` apart; without a slash there is no owner, with nothing behind it no session."""
+    owner, slash, session = session_id.partition("/")
+    return (owner, session) if slash else ("", session_id)
 
 
 def _common_prefix(stored: list[int], wanted: list[int], limit: int) -> int:

@@ -126,13 +126,17 @@ def test_a_policy_that_is_not_the_tenants_own_cannot_be_sampled(gateway, client,
     assert pool.asked == []
 
 
-def test_tenants_cannot_reach_each_others_cache_by_naming_the_same_session(gateway, client, start_pool):
+@pytest.mark.parametrize("session_id", ["s", ""])
+def test_tenants_cannot_reach_each_others_cache_by_naming_the_same_session_or_none(
+    gateway, client, start_pool, session_id
+):
     pool = start_pool()
     with gateway.client("bob") as bob:
         for own in (client, bob):
-            own.post("/v1/sample", json={"requests": [request_for("nano", session_id="s")]})
-    first, second = (batch["requests"][0]["session_id"] for _, _, batch in pool.asked)
-    assert first != second
+            own.post("/v1/sample", json={"requests": [request_for("nano", session_id=session_id)]})
+    first, second = (batch["requests"][0]["session_id"].split("/") for _, _, batch in pool.asked)
+    assert first[0] != second[0]
+    assert first[1] == second[1] == session_id
 
 
 def test_a_model_without_a_pool_is_asked_for_and_the_client_told_to_come_again(gateway, client, job_id):

@@ -210,6 +210,18 @@ def test_an_equal_prompt_that_comes_later_is_copied_too(start, directory):
     assert_same_logprobs(plain_model(directory), late, found["late"])
 
 
+def test_equal_prompts_of_two_owners_are_computed_for_each(start, directory):
+    engine = start(directory)
+    together = [ask("a", prompt(20), session_id="ada/s"), ask("b", prompt(20), session_id="bob/s")]
+    complete(engine, together)
+    assert engine.stats().prefilled_tokens == 2 * 20
+    complete(engine, [ask("later", prompt(20), session_id="cleo/")])
+    assert engine.stats().prefilled_tokens == 3 * 20
+    complete(engine, [ask("own", prompt(20), session_id="cleo/")])
+    assert engine.stats().prefilled_tokens == 3 * 20 + 1
+    assert engine.stats().reused_tokens == 0
+
+
 def test_the_next_turn_of_a_session_computes_only_what_is_new(start, directory):
     engine = start(directory)
     first = [ask(f"a{i}", prompt(10 + i, i), session_id=f"s{i}") for i in range(5)]
