@@ -41,3 +41,9 @@ class JobContext:
     def spec(self) -> JobSpec:
         """What the user asked for."""
         return self.lease.spec
+
+    @property
+    def in_lockstep(self) -> bool:
+        """Whether a step's episodes are sampled in common batches, and so played by one worker as a whole."""
+        # A script plays one episode after the other: there is nothing to keep in step.
+        return self.spec.deterministic and self.spec.rollout != "script"

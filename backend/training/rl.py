@@ -80,11 +80,7 @@ class RLJob:
         self._saved_step = self._done_step = checkpointing.restore(context)
         context.boards.open(
             context.job_id,
-            EpisodeBoard(
-                lease_seconds=context.lease_seconds,
-                # A script plays one episode after the other: there is nothing to keep in step.
-                lockstep=spec.deterministic and spec.rollout != "script",
-            ),
+            EpisodeBoard(lease_seconds=context.lease_seconds, lockstep=context.in_lockstep),
             lambda step, results: context.store.save_episodes(context.lease, step, results),
             for_server_workers=spec.rollout == "server",
         )

@@ -34,7 +34,7 @@ class RolloutPhase:
     def begin(self, step: int) -> None:
         """Put the step's episodes on the board, but for those that are stored already."""
         context = self._context
-        if context.lease.spec.deterministic:
+        if context.in_lockstep:
             # Lockstep batches depend on who plays along, so a step that was begun is played again as a whole.
             context.store.discard_episodes(context.lease, from_step=step)
             done = []

@@ -102,6 +102,29 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(lab):
     assert [warning.name for warning in lab.events(job_id, "warning")] == ["checkpoint_damaged"]
 
 
+def test_a_checkpoint_that_another_worker_wrote_over_is_passed_over(lab):
+    job_id = lab.start(steps=3, checkpoint_every=1)
+    lab.play_step(job_id)
+    lab.play_step(job_id)
+    lab.until(job_id, lambda: len(lab.events(job_id, "checkpoint")) == 2)
+    older, newer = (Path(event.path) for event in lab.events(job_id, "checkpoint"))
+    shutil.rmtree(newer)
+    shutil.copytree(older, newer)
+    lab.replace_pool()
+    lab.pool.start_job(job_id)
+    assert {request.step for request in lab.lease(job_id)} == {2}
+    assert "not the one that was recorded" in lab.events(job_id, "warning")[0].message
+
+
+def test_what_a_script_handed_in_counts_after_a_restart_though_the_job_is_deterministic(lab):
+    job_id = lab.start(rollout="script", deterministic=True)
+    first, *others = lab.lease(job_id)
+    assert lab.submit(job_id, lab.play([first])) == ["accepted"]
+    lab.replace_pool()
+    lab.pool.start_job(job_id)
+    assert {request.episode_id for request in lab.lease(job_id)} == {other.episode_id for other in others}
+
+
 @pytest.mark.parametrize("adapter", [LoRA(), FullParameters()])
 def test_in_lockstep_the_same_seed_gives_the_same_bits_and_a_resumed_job_too(lab, adapter):
     environment = EnvironmentRef(id="board/TicTacToeVs-v0")
