@@ -20,7 +20,7 @@ def restore(context: JobContext) -> int:
     spec = context.spec
     for view in reversed(context.store.checkpoints(context.job_id)):
         try:
-            context.learner.load(context.job_id, view.path, spec.adapter)
+            _load(context, view)
         except CheckpointCorruptError as error:
             context.store.append_event(
                 context.lease,
@@ -30,6 +30,14 @@ def restore(context: JobContext) -> int:
             return view.step
     context.learner.create_policy(context.job_id, spec.adapter, seed=spec.seed)
     return 0
+
+
+def _load(context: JobContext, view: CheckpointView) -> None:
+    manifest = context.learner.load(context.job_id, view.path, context.spec.adapter)
+    if manifest.files[manifest.weights_file].sha256 != view.sha256:
+        # A worker that lost the job while it wrote cannot be kept from the disk, only from the store.
+        forget_policy(context)
+        raise CheckpointCorruptError(f"checkpoint {view.path} is not the one that was recorded")
 
 
 def save(context: JobContext, step: int) -> None:
