@@ -46,8 +46,10 @@ from tinkergym.wire import (
 _log = logging.getLogger(__name__)
 _Body = TypeVar("_Body", bound=BaseModel)
 
-_BLOCKING_CALLS = 128
-"""Threads for calls that wait: long-polling for episodes, storing results, loading a checkpoint."""
+_LONG_POLLS = 128
+"""Threads for calls that wait for episodes; apart, because idle workers must not hold up busy ones."""
+_BLOCKING_CALLS = 64
+"""Threads for other calls that wait: storing results, loading a checkpoint."""
 
 
 class PoolService(Protocol):
@@ -78,6 +80,7 @@ class PoolEndpoint:
         self._service = service
         self._token = token.encode()
         self._socket_path = socket_path
+        self._polls = ThreadPoolExecutor(_LONG_POLLS, thread_name_prefix="pool-endpoint-poll")
         self._threads = ThreadPoolExecutor(_BLOCKING_CALLS, thread_name_prefix="pool-endpoint")
         routes = [
             Route("/sample", self._guarded(self._sample), methods=["POST"]),
@@ -104,7 +107,8 @@ class PoolEndpoint:
         self._server.should_exit = True
         self._server.force_exit = True
         self._thread.join(timeout=5.0)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._polls, self._threads):
+            threads.shutdown(wait=False, cancel_futures=True)
         self._socket_path.unlink(missing_ok=True)
 
     def _run(self) -> None:
@@ -133,23 +137,27 @@ class PoolEndpoint:
         if not hmac.compare_digest(given, b"Bearer " + self._token):
             raise AuthenticationError("the pool's token is missing or wrong")
 
-    async def _in_thread(self, call: Callable[[], BaseModel]) -> Response:
+    async def _in_thread(self, threads: ThreadPoolExecutor, call: Callable[[], BaseModel]) -> Response:
         """Run what blocks, and turn its answer to JSON, away from the event loop."""
         loop = asyncio.get_running_loop()
-        body = await loop.run_in_executor(self._threads, lambda: call().model_dump_json())
+        body = await loop.run_in_executor(threads, lambda: call().model_dump_json())
         return Response(body, media_type="application/json")
 
     async def _lease(self, request: Request) -> Response:
         body, job_id = await request.body(), request.query_params.get("job_id", "")
-        return await self._in_thread(lambda: self._service.lease(_parse(LeaseRequest, body), job_id))
+        return await self._in_thread(
+            self._polls, lambda: self._service.lease(_parse(LeaseRequest, body), job_id)
+        )
 
     async def _submit(self, request: Request) -> Response:
         body, job_id = await request.body(), request.query_params.get("job_id", "")
-        return await self._in_thread(lambda: self._service.submit(_parse(SubmitRequest, body), job_id))
+        return await self._in_thread(
+            self._threads, lambda: self._service.submit(_parse(SubmitRequest, body), job_id)
+        )
 
     async def _renderer(self, request: Request) -> Response:
         model = request.query_params.get("model", "")
-        return await self._in_thread(lambda: self._service.renderer(model))
+        return await self._in_thread(self._threads, lambda: self._service.renderer(model))
 
     async def _health(self, _request: Request) -> Response:
         return JSONResponse({"status": "ok"})

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from backend.training import endpoint as endpoints
 from backend.training.endpoint import PoolEndpoint
 from tinkergym.errors import (
     AuthenticationError,
@@ -21,7 +24,13 @@ class Service:
     def sample(self, requests, deliver):
         raise NotFoundError("no such policy")
 
+    def __init__(self) -> None:
+        self.episodes_come = threading.Event()
+        self.polls = threading.Semaphore(0)
+
     def lease(self, request, job_id):
+        self.polls.release()
+        assert request.wait_seconds == 0 or self.episodes_come.wait(30.0)
         return LeaseReply(episodes=[], lost=[job_id, *request.renew], job_state="running")
 
     def submit(self, request, job_id):
@@ -52,7 +61,7 @@ def connect(socket_path):
 
 
 def test_a_call_reaches_the_service_with_its_job(connect):
-    body = LeaseRequest(worker_id="w", max_episodes=1, renew=["a"]).model_dump_json().encode()
+    body = LeaseRequest(worker_id="w", max_episodes=1, wait_seconds=0, renew=["a"]).model_dump_json().encode()
     answer = connect().call("POST", "/episodes/lease", params={"job_id": "job-1"}, body=body)
     assert LeaseReply.model_validate_json(answer).lost == ["job-1", "a"]
 
@@ -91,3 +100,19 @@ def test_a_socket_left_by_a_killed_pool_is_taken_over(connect, socket_path):
     again = PoolEndpoint(Service(), socket_path, TOKEN)
     assert connect().call("GET", "/health") == b'{"status":"ok"}'
     again.close()
+
+
+def test_workers_that_wait_for_episodes_do_not_hold_up_the_others(monkeypatch, socket_path):
+    monkeypatch.setattr(endpoints, "_LONG_POLLS", 1)
+    service = Service()
+    endpoint = PoolEndpoint(service, socket_path, TOKEN)
+    body = LeaseRequest(worker_id="w", max_episodes=1).model_dump_json().encode()
+    with Connection(f"unix://{socket_path}", token=TOKEN) as connection, ThreadPoolExecutor() as threads:
+        polls = [threads.submit(connection.call, "POST", "/episodes/lease", body=body) for _ in range(3)]
+        assert service.polls.acquire(timeout=10.0)
+        with pytest.raises(NotFoundError, match="no nano"):
+            connection.call("GET", "/renderer", params={"model": "nano"})
+        service.episodes_come.set()
+        for poll in polls:
+            poll.result()
+    endpoint.close()
