@@ -192,6 +192,10 @@ class Boards:
         Args:
             request: The results.
             job_id: Whose they must be, others are stale; empty allows any.
+
+        Raises:
+            InvalidRequestError: A result was sampled by another policy version than was asked for.
+            StorageFullError: It could not be stored.
         """
         verdicts: list[Verdict] = ["stale"] * len(request.results)
         batches: dict[str, list[int]] = {}
@@ -275,6 +279,8 @@ class Boards:
             if entry is None:
                 return ["stale"] * len(batch)
             entry.last_contact = self._clock()
+            for result in batch:
+                entry.board.check_version(result)
             step = entry.board.step
             verdicts = self._claim(job_id, entry, batch)
             claimed = [r for r, verdict in zip(batch, verdicts, strict=True) if verdict == "accepted"]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Literal
 
+from tinkergym.errors import InvalidRequestError
 from tinkergym.wire import EpisodeRequest, EpisodeResult
 
 
@@ -94,6 +95,25 @@ class EpisodeBoard:
                 slot.expires_at = now + self.lease_seconds
                 kept.add(slot.lease_id)
         return kept
+
+    def check_version(self, result: EpisodeResult) -> None:
+        """Refuse what another policy version sampled: it would be learned from as if this one had.
+
+        Raises:
+            InvalidRequestError: A turn was sampled by another version than the request names.
+        """
+        slot = self._slots.get(result.episode_id)
+        if slot is None:
+            return
+        wanted = slot.request.policy_version
+        other = next((t.policy_version for t in result.trajectory.turns if t.policy_version != wanted), None)
+        if other is not None:
+            raise InvalidRequestError(
+                f"episode {result.episode_id} was sampled by version {other} of the policy, "
+                f"its request asks for version {wanted}",
+                hint="put the request's policy_version into every request for tokens",
+                field="results.trajectory",
+            )
 
     def claim(self, result: EpisodeResult) -> Literal["accepted", "duplicate", "stale"]:
         """Check a result before it is stored; after `accepted`, `settle` must follow.

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import contextlib
 from itertools import count
 
 import pytest
 
 from backend.training.episode_board import EpisodeBoard
 from backend.training.episode_requests import step_requests
-from tinkergym.loop.trajectory import StopReason, Trajectory
+from tinkergym.errors import InvalidRequestError
+from tinkergym.loop.trajectory import Segment, StopReason, Trajectory, Turn
 from tinkergym.wire import GRPO, EnvironmentRef, EpisodeRequest, EpisodeResult, JobSpec
 
 
@@ -103,6 +105,30 @@ def test_a_result_counts_once():
     assert hand_in(episodes, request) == "accepted"
     assert hand_in(episodes, request) == "duplicate"
     assert episodes.unfinished == 3
+
+
+@pytest.mark.parametrize(("version", "fits"), [(0, True), (1, False)])
+def test_what_another_policy_version_sampled_is_refused(version, fits):
+    episodes = board()
+    request = episodes.lease("a", 1, now=0.0)[0]
+    segment = Segment(token_ids=[1, 2], loss_mask=[False, True], sampling_logprobs=[None, -0.5])
+    turn = Turn(
+        segment=0,
+        start=1,
+        end=2,
+        policy_version=version,
+        finish_reason="stop",
+        observation="",
+        action="",
+        reward=1.0,
+    )
+    trajectory = result(request).trajectory.model_copy(update={"segments": [segment], "turns": [turn]})
+    with (
+        contextlib.nullcontext()
+        if fits
+        else pytest.raises(InvalidRequestError, match=r"version 1 .*version 0")
+    ):
+        episodes.check_version(result(request).model_copy(update={"trajectory": trajectory}))
 
 
 def test_a_result_that_could_not_be_stored_may_be_handed_in_again():
