@@ -103,8 +103,9 @@ class ServiceConfig(Settings):
     pool_idle_seconds: float = Field(600.0, gt=0)
     """After this long without a job or a sample the worker of a model that is not in `preload` is ended."""
 
-    idle_policies: int = Field(8, ge=0)
-    """Policies of ended jobs that a pool keeps loaded after somebody sampled them."""
+    idle_policies: int = Field(8, ge=1)
+    """Policies of ended jobs that a pool keeps loaded after somebody sampled them. With none at all, the one
+    that was just loaded would be gone before its first token."""
 
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """Where models compute; `auto` takes a GPU if torch sees one. Equal bits are promised on a CPU."""

@@ -15,6 +15,7 @@ from backend.errors import ConfigError
         (["lease_seconds=3"], "lease_seconds", "twice heartbeat_seconds"),
         (["limits.body_byte=9"], "limits.body_byte", "did you mean body_bytes"),
         (["port.x=3"], "port", "integer"),
+        (["idle_policies=0"], "idle_policies", "1"),
         (["port=1", "port.x=3"], "port.x", "no section"),
         (['preload=["x"]', "allow_any_model=false"], "preload", "add it there"),
         (["port"], "", "key=value"),
