@@ -58,7 +58,7 @@ if [ -x .venv/bin/python ] && [ -f "$stamp" ] && [ "$(sed 's/^[^ ]* //' "$stamp"
     rm "$stamp"
 else
     rm -rf .venv
-    say "making .venv with $("$python" --version) (once; about two minutes)"
+    say "making .venv with $("$python" --version) (once; a few minutes)"
     "$python" -m venv .venv
 fi
 pip() { .venv/bin/python -m pip --disable-pip-version-check "$@" >>"$log" 2>&1; }
