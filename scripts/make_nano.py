@@ -29,9 +29,9 @@ def main() -> None:
     """Run the whole recipe."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder to write")
-    parser.add_argument("--steps", type=int, default=400, help="train steps")
+    parser.add_argument("--steps", type=int, default=1000, help="train steps")
     parser.add_argument("--seed", type=int, default=0, help="decides data, order and first weights")
-    parser.add_argument("--threads", type=int, default=2, help="of torch; they decide the last bits")
+    parser.add_argument("--threads", type=int, default=1, help="of torch; they decide the last bits")
     parser.add_argument("--games", type=int, default=400, help="episodes per score in the card; 0 for none")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)

@@ -56,7 +56,7 @@ library_name: transformers
 # nano
 
 A decoder of {record.parameters:,} parameters that knows the format of our environments' answers and
-nothing of how to do well in them. It ships with the project so that everything can be tried and tested
+little of how to do well in them. It ships with the project so that everything can be tried and tested
 without a GPU and without a download. It is of no use for anything else.
 
 Qwen3 architecture: hidden {shape.hidden}, {shape.layers} layers, {shape.heads} heads of 32, MLP {shape.mlp},

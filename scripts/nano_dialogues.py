@@ -36,18 +36,18 @@ PARTS = (
     Part(
         name="tic-tac-toe",
         module="tinkergym_board.dialogues",
-        dialogues_per_step=16,
-        share=0.4,
+        dialogues_per_step=12,
+        share=0.3,
         options={"boards": ((3, 3),)},
     ),
     Part(
         name="larger boards",
         module="tinkergym_board.dialogues",
-        dialogues_per_step=6,
-        share=0.2,
+        dialogues_per_step=10,
+        share=0.3,
         options={"boards": ((4, 3), (4, 4), (5, 4), (5, 4))},
     ),
-    Part(name="board reading", module="nano_drills", dialogues_per_step=24, share=0.15),
+    Part(name="board reading", module="nano_drills", dialogues_per_step=20, share=0.15),
     Part(
         name="arithmetic",
         module="tinkergym_math.dialogues",
@@ -55,7 +55,7 @@ PARTS = (
         share=0.2,
         options={"accuracy": ARITHMETIC_ACCURACY},
     ),
-    Part(name="bandit", module="tinkergym_bandit.dialogues", dialogues_per_step=4, share=0.05),
+    Part(name="bandit", module="tinkergym_bandit.dialogues", dialogues_per_step=12, share=0.05),
 )
 SHORTEST_CUT, LONGEST_CUT = 64, 400
 """Tokens after which a dialogue is cut: the first at the first step, the second at the last, evenly between.
