@@ -96,6 +96,10 @@ class GRPO(Choice):
     clip_low: float = Field(0.2, gt=0, lt=1)
     clip_high: float = Field(0.2, gt=0)
     """The importance ratio is clipped to [1 - clip_low, 1 + clip_high]."""
+    entropy_coefficient: float = Field(0.0, ge=0)
+    """How much of the answers' entropy, in nats per token, is added to what is maximised: it keeps a policy
+    that wins often from repeating one way of winning.
+    """
     updates_per_step: int = Field(1, ge=1)
     """Optimiser steps on each batch of episodes."""
     max_grad_norm: float = Field(1.0, gt=0)

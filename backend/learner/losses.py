@@ -21,6 +21,8 @@ class LossConfig:
     clip_high: float = 0.2
     """The importance ratio is clipped to [1 - clip_low, 1 + clip_high]."""
     aggregation: Aggregation = "token"
+    entropy_coefficient: float = 0.0
+    """In front of `token_entropies`, which is subtracted from the loss."""
     constant_tokens: int = 1
     """What `aggregation="constant"` divides a sequence's sum by."""
 
@@ -57,3 +59,19 @@ def clipped_policy_loss(
     clipped = ((ratios > high) & (advantages > 0)) | ((ratios < low) & (advantages < 0))
     # `where` instead of `min`: the clipped term has no gradient, and the other one all of it, also in a tie.
     return -advantages * torch.where(clipped, ratios.detach().clamp(low, high), ratios), clipped
+
+
+def token_entropies(logprobs: torch.Tensor) -> torch.Tensor:
+    """Return how undecided a policy is about each next token, in nats.
+
+    Args:
+        logprobs: [P, V] float32, of the whole vocabulary at the sampling temperature; each row's exponentials
+            sum to 1.
+
+    Returns:
+        [P] float32, from 0 to log V.
+
+    Source:
+        As a bonus against early certainty: A3C, arXiv:1602.01783.
+    """
+    return -(logprobs.exp() * logprobs).sum(-1)

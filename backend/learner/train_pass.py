@@ -14,7 +14,7 @@ import torch
 
 from backend.learner.batching import MicroBatch
 from backend.learner.causal_lm import CausalLM, sampled_logprobs
-from backend.learner.losses import LossConfig, clipped_policy_loss
+from backend.learner.losses import LossConfig, clipped_policy_loss, token_entropies
 from backend.learner.sequences import FloatArray, SampledTokens, TrainSequence
 from tinkergym.errors import InvalidRequestError
 
@@ -67,6 +67,8 @@ class TrainPass:
     @property
     def learned(self) -> npt.NDArray[np.bool_]:
         """[number of sequences], False where every advantage is 0, and with it the gradient."""
+        if self._loss_config is not None and self._loss_config.entropy_coefficient:
+            return np.ones(len(self._tokens.counts), dtype=bool)
         return np.asarray([part.any() for part in self._tokens.split(self._tokens.advantages)], dtype=bool)
 
     @property
@@ -110,6 +112,8 @@ class TrainPass:
             clip_low=self._loss_config.clip_low,
             clip_high=self._loss_config.clip_high,
         )
+        if self._loss_config.entropy_coefficient:
+            losses = losses - self._loss_config.entropy_coefficient * token_entropies(table)[drawn_from]
         loss = (losses * self._weights[slots]).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         self._loss += float(loss.detach())

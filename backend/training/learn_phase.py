@@ -49,6 +49,7 @@ def learn(context: JobContext, step: int, played: Played) -> Learned:
         clip_low=algorithm.clip_low,
         clip_high=algorithm.clip_high,
         aggregation=algorithm.aggregation,
+        entropy_coefficient=algorithm.entropy_coefficient,
         constant_tokens=_most_tokens(spec, context.engine.context_length),
     )
     loss: float | None = None

@@ -470,3 +470,13 @@ def test_weights_are_copies(learner, batch):
     digest = weights_sha256(weights)
     _step(learner, batch, learning_rate=1e-2)
     assert weights_sha256(weights) == digest
+
+
+def test_an_entropy_bonus_alone_makes_the_policy_less_certain(learner, batch):
+    """With every advantage 0 nothing but the bonus moves the policy."""
+    indifferent = [dataclasses.replace(sequence, advantage=0.0) for sequence in batch]
+    learner.create_policy("p", FullParameters(), seed=0)
+    before = learner.forward_backward("p", indifferent, LossConfig(entropy_coefficient=1.0)).loss
+    learner.optim_step("p", learning_rate=1e-3)
+    after = learner.forward_backward("p", indifferent, LossConfig(entropy_coefficient=1.0)).loss
+    assert after < before < 0

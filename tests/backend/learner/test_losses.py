@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from backend.learner.losses import clipped_policy_loss
+from backend.learner.losses import clipped_policy_loss, token_entropies
 
 
 def loss_of(ratios, advantages, *, clip_low=0.2, clip_high=0.3):
@@ -56,4 +56,14 @@ def test_the_gradient_is_that_of_finite_differences():
     assert torch.autograd.gradcheck(
         lambda logprobs: clipped_policy_loss(logprobs, sampling, advantages, clip_low=0.2, clip_high=0.3)[0],
         (-2 + 0.3 * draw()).requires_grad_(),
+    )
+
+
+def test_entropy_is_that_of_the_textbook_and_its_gradient_that_of_finite_differences():
+    fair_coin, certain, die = [0.5, 0.5, 1e-30, 1e-30], [1.0, 1e-30, 1e-30, 1e-30], [0.25] * 4
+    entropies = token_entropies(torch.tensor([fair_coin, certain, die], dtype=torch.float64).log())
+    assert entropies.tolist() == pytest.approx([math.log(2), 0.0, math.log(4)])
+    logits = torch.randn(3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert torch.autograd.gradcheck(
+        lambda x: token_entropies(torch.log_softmax(x, -1)), (logits.requires_grad_(),)
     )

@@ -158,6 +158,7 @@ def test_every_setting_of_the_training_changes_what_is_learned(lab):
         {"updates_per_step": 2, "clip_low": 0.01},
         {"updates_per_step": 2, "clip_high": 0.01},
         {"max_grad_norm": 1e-9},
+        {"entropy_coefficient": 0.5},
         {"weight_decay": 0.5},
     ]
     jobs = [{"algorithm": GRPO(**plain | settings)} for settings in algorithms]
