@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import gymnasium as gym
 import pytest
@@ -121,14 +121,16 @@ class Lab:
         request = LeaseRequest(worker_id=worker_id, max_episodes=most, wait_seconds=20.0)
         return self.transport(job_id).lease(request).episodes
 
-    def play(self, requests: list[EpisodeRequest]) -> list[EpisodeResult]:
+    def playing(self, requests: list[EpisodeRequest]) -> Iterator[EpisodeResult]:
+        """Play and yield each result as its episode ends."""
         transport = self.transport(requests[0].job_id)
         sampler = transport.sampler()
         renderer = Renderer.from_bundle(transport.renderer("nano"))
-        played = play(requests, sampler=sampler, renderer=renderer, make_env=make_environment)
-        results = list(played)
+        yield from play(requests, sampler=sampler, renderer=renderer, make_env=make_environment)
         sampler.close()
-        return results
+
+    def play(self, requests: list[EpisodeRequest]) -> list[EpisodeResult]:
+        return list(self.playing(requests))
 
     def submit(self, job_id: str, results: list[EpisodeResult]) -> list[str]:
         request = SubmitRequest(worker_id="w", results=results)
@@ -136,7 +138,9 @@ class Lab:
 
     def play_step(self, job_id: str) -> list[EpisodeRequest]:
         requests = self.lease(job_id)
-        assert set(self.submit(job_id, self.play(requests))) == {"accepted"}
+        # Each at once: in lockstep the longer episodes wait for the results of those that ended.
+        for result in self.playing(requests):
+            assert self.submit(job_id, [result]) == ["accepted"]
         return requests
 
     def play_on(self, job_id: str) -> None:
