@@ -9,9 +9,15 @@ from benchmarks.learning import Course, run
 COURSE = Course(
     name="gomoku",
     environment="board/GomokuVs-v0",
-    steps=150,
+    steps=200,
     settings={
-        "algorithm": tg.GRPO(group_size=8, groups_per_step=16, learning_rate=3e-3, lr_schedule="cosine"),
+        "algorithm": tg.GRPO(
+            group_size=8,
+            groups_per_step=16,
+            learning_rate=3e-3,
+            lr_schedule="linear",
+            entropy_coefficient=0.03,
+        ),
         "adapter": tg.LoRA(rank=8),
     },
     minutes=10,

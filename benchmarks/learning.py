@@ -25,6 +25,8 @@ class Course:
     settings: dict[str, Any]
     evaluation_kwargs: dict[str, Any] = field(default_factory=dict)
     episodes: int = 200
+    temperature: float = 0.0
+    """Of the evaluations: 0 always takes the likeliest token, 1 samples as training does."""
     minutes: float
 
 
@@ -46,6 +48,7 @@ def run(course: Course) -> tuple[dict[str, Any], tg.Evaluation, tg.Evaluation]:
                 course.environment,
                 episodes=course.episodes,
                 seed=HELD_OUT_SEED,
+                temperature=course.temperature,
                 env_kwargs=course.evaluation_kwargs,
             )
             for version in (0, None)
@@ -58,6 +61,7 @@ def run(course: Course) -> tuple[dict[str, Any], tg.Evaluation, tg.Evaluation]:
             "environment": course.environment,
             "steps": course.steps,
             "settings": repr(course.settings),
+            "temperature": course.temperature,
         },
         "training_seconds": seconds,
         "before": before.summary(),

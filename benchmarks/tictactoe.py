@@ -9,9 +9,15 @@ from benchmarks.learning import Course, run, verdict
 COURSE = Course(
     name="tictactoe",
     environment="board/TicTacToeVs-v0",
-    steps=200,
+    steps=450,
     settings={
-        "algorithm": tg.GRPO(group_size=8, groups_per_step=16, learning_rate=3e-3, lr_schedule="cosine"),
+        "algorithm": tg.GRPO(
+            group_size=8,
+            groups_per_step=16,
+            learning_rate=3e-3,
+            lr_schedule="linear",
+            entropy_coefficient=0.03,
+        ),
         "adapter": tg.LoRA(rank=8),
     },
     minutes=5,
