@@ -149,3 +149,19 @@ def test_what_cannot_work_is_refused_before_anything_starts(client):
         client.train(BOARD, steps=1, model="nanno")
     with pytest.raises(InvalidRequestError, match="size"):
         client.train(BOARD, steps=1, env_kwargs={"size": 0})
+
+
+@pytest.mark.slow
+def test_a_policy_learns_from_its_rewards_and_nothing_from_shuffled_ones(client):
+    algorithm = tg.GRPO(group_size=8, groups_per_step=16, learning_rate=3e-3)
+    evaluations = []
+    for shuffled in (False, True):
+        # In lockstep, so that what chance does here it does in every run.
+        settings = {"seed": 3, "deterministic": True, "shuffle_rewards": shuffled}
+        job = client.train(BOARD, steps=20, algorithm=algorithm, **settings)
+        job.wait()
+        evaluations.append(job.policy().evaluate(BOARD, episodes=300, seed=10**6, temperature=1.0))
+    learned, control = evaluations
+    before = client.policy("nano").evaluate(BOARD, episodes=300, seed=10**6, temperature=1.0)
+    assert learned.low > before.high, (before, learned)
+    assert control.low <= before.high and before.low <= control.high
