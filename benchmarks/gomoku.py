@@ -9,7 +9,7 @@ from benchmarks.learning import Course, run
 COURSE = Course(
     name="gomoku",
     environment="board/GomokuVs-v0",
-    steps=200,
+    steps=60,
     settings={
         "algorithm": tg.GRPO(
             group_size=8,
