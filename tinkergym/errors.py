@@ -140,6 +140,14 @@ class EnvironmentCrashedError(JobFailedError):
     """The environment took the process down that played it, again and again."""
 
 
+class InvalidRewardError(TinkerGymError):
+    """The environment cannot say what reward was earned, so none counts: a term raised, or gave no finite number."""
+
+
+class EnvironmentInfrastructureError(TinkerGymError):
+    """Something that the environment runs on failed - a sandbox, a tool's server -, not the policy's action."""
+
+
 class EpisodeProtocolError(TinkerGymError):
     """`reset`, `act` and `step` were called in an order that makes no episode."""
 
