@@ -141,11 +141,11 @@ class EnvironmentCrashedError(JobFailedError):
 
 
 class InvalidRewardError(TinkerGymError):
-    """The environment cannot say what reward was earned, so none counts: a term raised, or gave no finite number."""
+    """The environment cannot say what reward was earned: a term raised, or gave no finite number."""
 
 
 class EnvironmentInfrastructureError(TinkerGymError):
-    """Something that the environment runs on failed - a sandbox, a tool's server -, not the policy's action."""
+    """Something that the environment runs on failed, such as a tool's server; not the policy's action."""
 
 
 class EpisodeProtocolError(TinkerGymError):
