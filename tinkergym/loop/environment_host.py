@@ -18,7 +18,8 @@ from typing import Any
 
 import gymnasium as gym
 
-from tinkergym.errors import InvalidEnvironmentError
+from tinkergym.errors import InvalidEnvironmentError, InvalidRewardError
+from tinkergym.loop.trajectory import StopReason
 
 AnyEnv = gym.Env[Any, Any]
 
@@ -35,6 +36,8 @@ class Report:
     value: Any
     error: str
     """The traceback; empty if the call returned."""
+    stop_reason: StopReason = StopReason.ENVIRONMENT_ERROR
+    """What that error means for the episode."""
 
 
 class EnvironmentHost:
@@ -87,7 +90,7 @@ class EnvironmentHost:
         env: AnyEnv | None = None
         while not self._abandoned and (item := self._calls.get()) is not None:
             call_id, function = item
-            value, error = None, ""
+            value, error, reason = None, "", StopReason.ENVIRONMENT_ERROR
             try:
                 if env is None:
                     env = self._make()
@@ -95,9 +98,9 @@ class EnvironmentHost:
                 value = function(env)
             # Foreign code: even a SystemExit of its own is its failure, not ours.
             except BaseException as caught:
-                error = _traceback(caught)
+                error, reason = _traceback(caught), stop_reason_of(caught)
             if not self._abandoned:
-                self._report(Report(self, call_id, value, error))
+                self._report(Report(self, call_id, value, error, reason))
         if env is not None:
             try:
                 env.close()
@@ -117,6 +120,12 @@ def system_prompt_of(env: AnyEnv) -> str | None:
             f"metadata['system_prompt'] must be a str, but it is {type(prompt).__name__}", field="environment"
         )
     return prompt
+
+
+def stop_reason_of(error: BaseException) -> StopReason:
+    """Return what an error that `reset` or `step` raised means for the episode."""
+    unknown = isinstance(error, InvalidRewardError)
+    return StopReason.INVALID_REWARD if unknown else StopReason.ENVIRONMENT_ERROR
 
 
 def _traceback(error: BaseException) -> str:

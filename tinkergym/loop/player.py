@@ -195,7 +195,7 @@ class EpisodePlayer:
             return
         call, episode.call = episode.call, ""
         if report.error:
-            episode.loop.fail(StopReason.ENVIRONMENT_ERROR, report.error)
+            episode.loop.fail(report.stop_reason, report.error)
             self._finish(episode)
         elif call == "make":
             self._reset(episode)

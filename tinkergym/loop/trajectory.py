@@ -30,7 +30,7 @@ class StopReason(StrEnum):
     ENVIRONMENT_TIMEOUT = "environment_timeout"
     """`reset` or `step` took longer than `limits.step_timeout_seconds`."""
     INVALID_REWARD = "invalid_reward"
-    """The reward was NaN, infinite or no number."""
+    """The reward was NaN, infinite or no number, or `step` raised `InvalidRewardError`."""
     SAMPLING_FAILED = "sampling_failed"
     """The engine answered a request for tokens with an error."""
     ABANDONED = "abandoned"

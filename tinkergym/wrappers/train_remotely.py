@@ -15,7 +15,7 @@ from typing import Any, SupportsFloat
 import gymnasium as gym
 
 from tinkergym.errors import EpisodeProtocolError, InvalidRequestError, PolicyVersionGoneError
-from tinkergym.loop.environment_host import system_prompt_of
+from tinkergym.loop.environment_host import stop_reason_of, system_prompt_of
 from tinkergym.loop.renderer import Renderer
 from tinkergym.loop.trajectory import StopReason
 from tinkergym.remote.client import Client
@@ -197,8 +197,8 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         began = time.monotonic()
         try:
             observation, reward, terminated, truncated, info = self.env.step(action)
-        except Exception:
-            episode.fail(StopReason.ENVIRONMENT_ERROR, traceback.format_exc())
+        except Exception as error:
+            episode.fail(stop_reason_of(error), traceback.format_exc())
             self._hand_in()
             raise
         episode.took("step", time.monotonic() - began)
