@@ -24,9 +24,9 @@ from tinkergym.loop.sampler import Sampler
 from tinkergym.loop.trajectory import Trajectory
 from tinkergym.registration import make_environment
 from tinkergym.spec_errors import environment_ref
+from tinkergym.statistics import mean_interval, share_interval
 from tinkergym.wire import EnvironmentRef, Limits
 
-_Z95 = 1.959964
 _SAMPLING = 2
 """Last word of the entropy that evaluation draws sampling seeds from; training has others."""
 
@@ -234,32 +234,6 @@ def evaluate(
             hint="mend what the error names and evaluate again",
         )
     return evaluation
-
-
-def mean_interval(values: list[float]) -> tuple[float, float]:
-    """Return the 95 % confidence interval of a mean by Student's t; infinite for a single value."""
-    count = len(values)
-    mean = math.fsum(values) / count
-    if count < 2:
-        return -math.inf, math.inf
-    freedom, z = count - 1, _Z95
-    # The quantile of Student's t from the normal's: Abramowitz & Stegun 26.7.5, within 0.5 % from 4 on.
-    quantile = (
-        z
-        + (z**3 + z) / (4 * freedom)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
-    )
-    half = quantile * math.sqrt(math.fsum((value - mean) ** 2 for value in values) / freedom / count)
-    return mean - half, mean + half
-
-
-def share_interval(successes: int, count: int) -> tuple[float, float]:
-    """Return Wilson's 95 % confidence interval of a share; unlike the normal one it is sound near 0 and 1."""
-    share, z2 = successes / count, _Z95**2
-    centre = (share + z2 / (2 * count)) / (1 + z2 / count)
-    half = _Z95 / (1 + z2 / count) * math.sqrt(share * (1 - share) / count + z2 / (4 * count**2))
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def _resolved(environment: EnvironmentSource, kwargs: dict[str, Any]) -> tuple[EnvironmentRef, MakeEnv]:

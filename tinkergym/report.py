@@ -12,10 +12,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tinkergym.evaluation import Evaluation, share_interval
+from tinkergym.evaluation import Evaluation
 from tinkergym.progress import BLOCKS, condense
 from tinkergym.remote.job import Job
 from tinkergym.remote.local_environment import LOCAL
+from tinkergym.statistics import share_interval
 from tinkergym.wire import StepEvent
 
 CURVE_ROWS = 8

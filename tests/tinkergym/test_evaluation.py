@@ -1,10 +1,7 @@
-import math
-
 import pytest
 
 import tinkergym as tg
 from tinkergym.errors import InvalidRequestError, TinkerGymError
-from tinkergym.evaluation import mean_interval, share_interval
 from tinkergym.loop.renderer import Renderer
 from tinkergym.testing import ScriptedSampler, byte_bundle
 from tinkergym.wire import Limits
@@ -112,20 +109,3 @@ def test_progress_is_told():
 def test_impossible_requests_are_refused(environment, episodes):
     with pytest.raises(InvalidRequestError):
         tg.evaluate(Scripted(lambda prompt: ""), environment, episodes=episodes)
-
-
-def test_the_mean_interval_is_students():
-    # t(0.975, 4) = 2.776, t(0.975, 199) = 1.972
-    low, high = mean_interval([1.0, 2.0, 3.0, 4.0, 5.0])
-    assert high - 3 == pytest.approx(2.776 * math.sqrt(2.5 / 5), rel=5e-3)
-    assert 3 - low == pytest.approx(high - 3)
-    low, high = mean_interval([0.0, 1.0] * 100)
-    assert high - 0.5 == pytest.approx(1.972 * math.sqrt(0.25 * 200 / 199 / 200), rel=1e-3)
-    assert mean_interval([1.0]) == (-math.inf, math.inf)
-
-
-def test_the_share_interval_is_wilsons():
-    assert share_interval(0, 10) == (0.0, pytest.approx(0.2775, abs=1e-3))
-    assert share_interval(10, 10) == (pytest.approx(0.7225, abs=1e-3), pytest.approx(1.0))
-    low, high = share_interval(140, 200)
-    assert (low, high) == (pytest.approx(0.6332, abs=1e-3), pytest.approx(0.7593, abs=1e-3))
