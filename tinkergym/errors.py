@@ -60,6 +60,26 @@ class InvalidEnvironmentError(InvalidRequestError):
     """The environment cannot be trained in: its spaces, its start or its metadata are wrong."""
 
 
+class ImageObservationError(InvalidEnvironmentError, ValueError):
+    """The environment shows an image, and no model of this version can see one."""
+
+    def __init__(self, message: str, *, hint: str = "", field: str = "") -> None:
+        hint = hint or "describe it in words under 'text' and leave the image out of the observation"
+        super().__init__(message, hint=hint, field=field)
+
+
+class UnsupportedSpaceError(InvalidRequestError):
+    """A space has no such form: it cannot be flattened, or written as JSON."""
+
+
+class InvalidSpaceError(InvalidRequestError):
+    """A JSON document describes no space."""
+
+
+class InvalidValueError(InvalidRequestError):
+    """A value does not belong to its space."""
+
+
 class PromptTooLongError(InvalidRequestError):
     """The first prompt leaves no room for an answer in the model's context."""
 
@@ -68,6 +88,10 @@ class AuthenticationError(TinkerGymError):
     """The API key is missing, unknown or revoked."""
 
     http_status = 401
+
+
+class MissingExtraError(TinkerGymError):
+    """An optional package is not installed."""
 
 
 class NotFoundError(TinkerGymError):

@@ -1,13 +1,15 @@
-"""Messages: the form in which text goes into a chat template."""
+"""Messages: the form in which text goes into a chat template, and how observations become messages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NotRequired, TypedDict, get_args
 
+from tinkergym.errors import ImageObservationError
 from tinkergym.quoting import quoted
 
 Role = Literal["system", "user", "assistant", "tool"]
+ROLES: tuple[Role, ...] = get_args(Role)
 
 NOT_IN_WORDS = (
     "show text, or a mapping with text under 'text'; "
@@ -15,12 +17,20 @@ NOT_IN_WORDS = (
 )
 """What to do with an environment that shows no text, as most of Gymnasium's own."""
 
+MOST_NAME_CHARACTERS = 256
+"""Of a message's `name` and `tool_call_id`."""
+_OPTIONAL = ("name", "tool_call_id")
+
 
 class Message(TypedDict):
     """One message of a conversation."""
 
     role: Role
     content: str
+    name: NotRequired[str]
+    """Who speaks, or which tool answered; not every chat template shows it."""
+    tool_call_id: NotRequired[str]
+    """Which call a `tool` message answers."""
 
 
 def system(content: str) -> Message:
@@ -38,23 +48,88 @@ def assistant(content: str) -> Message:
     return {"role": "assistant", "content": content}
 
 
-def observation_text(observation: object) -> str:
-    """Return the text of an observation: a string, or a mapping with a string under `text`.
+def observation_messages(observation: object) -> list[Message]:
+    """Return what an observation adds to the conversation.
+
+    A string is one message from the user, and so is the string under `text` of a mapping. A list, or the list
+    under `messages` of a mapping, is taken as it is: messages that are new since the last action. A mapping
+    with both says the messages first. Other keys of a mapping are for programs, not for the model.
+
+    Args:
+        observation: What `reset` or `step` returned.
+
+    Returns:
+        New dicts; empty only where the observation is an empty list of messages.
 
     Raises:
-        TypeError: It is neither.
-        ValueError: The text holds a lone surrogate, which neither JSON nor a tokenizer can carry.
+        TypeError: It is none of these.
+        ValueError: A text holds a lone surrogate, which neither JSON nor a tokenizer can carry.
+        ImageObservationError: It holds an image, and no model here can see one yet.
     """
-    text: Any = observation.get("text") if isinstance(observation, Mapping) else observation
-    if not isinstance(text, str):
-        raise TypeError(
-            "an observation must be a str, or a mapping with a str under 'text', "
-            f"but it is {type(observation).__name__}: {quoted(observation)}"
-        )
-    if not is_unicode(text):
-        raise ValueError(f"the observation holds a lone surrogate, which is no Unicode text: {text[:200]!a}")
-    # Sub-classes of str (numpy has one) would surprise JSON encoders further on.
-    return text if type(text) is str else str(text)
+    if isinstance(observation, Mapping):
+        _refuse_images(observation)
+        if observation.get("messages") is None:
+            return [user(_text(observation))]
+        messages = _checked(observation["messages"], "the observation's 'messages'")
+        return [*messages, user(_text(observation))] if observation.get("text") else messages
+    if isinstance(observation, list | tuple):
+        return _checked(observation, "the observation")
+    if _is_image(observation):
+        raise ImageObservationError("the observation is an image")
+    return [user(_text(observation))]
+
+
+def observation_text(observation: object) -> str:
+    """Return an observation as one text, for transcripts: `messages_text` of `observation_messages`.
+
+    Raises:
+        TypeError: It is neither text nor messages.
+        ValueError: A text holds a lone surrogate, which neither JSON nor a tokenizer can carry.
+        ImageObservationError: It holds an image.
+    """
+    return messages_text(observation_messages(observation))
+
+
+def messages_text(messages: Sequence[Message]) -> str:
+    """Return messages as one text to read: a message from the user as it is, others under their roles."""
+    if len(messages) == 1 and messages[0]["role"] == "user":
+        return messages[0]["content"]
+    return "\n\n".join(f"[{message['role']}]\n{message['content']}" for message in messages)
+
+
+def opening_messages(
+    messages: Sequence[Message], *, job_prompt: str | None, environment_prompt: str | None
+) -> list[Message]:
+    """Return the first messages of an episode, headed by the one system prompt that holds.
+
+    The job's prompt, if there is one, replaces the environment's, also with nothing (`""`). The environment's
+    is the system message that its first observation begins with, else the one in its metadata.
+    """
+    own = next((index for index, message in enumerate(messages) if message["role"] != "system"), len(messages))
+    if job_prompt is not None:
+        messages, prompt = messages[own:], job_prompt
+    else:
+        prompt = "" if own else environment_prompt or ""
+    return [system(prompt), *messages] if prompt else list(messages)
+
+
+def message_fault(value: object) -> str:
+    """Return what keeps a value from being a `Message`, in words to put after a colon; "" if nothing does."""
+    if not isinstance(value, dict):
+        return f"a message must be a dict with 'role' and 'content', but it is {type(value).__name__}"
+    if unknown := sorted(map(quoted, value.keys() - {"role", "content", *_OPTIONAL})):
+        return f"a message has no {unknown[0]!r}; its keys are role, content, name and tool_call_id"
+    if value.get("role") not in ROLES:
+        return f"the role must be one of {', '.join(ROLES)}, but it is {quoted(value.get('role'))!a}"
+    if not isinstance(value.get("content"), str):
+        return f"the content must be a str, but it is {type(value.get('content')).__name__}"
+    if not is_unicode(value["content"]):
+        return f"the content holds a lone surrogate, which is no Unicode text: {value['content'][:200]!a}"
+    for key in _OPTIONAL:
+        name = value.get(key, "-")
+        if not (isinstance(name, str) and 0 < len(name) <= MOST_NAME_CHARACTERS and is_unicode(name)):
+            return f"{key} must be a str of 1 to {MOST_NAME_CHARACTERS} characters: {quoted(name)!a}"
+    return ""
 
 
 def is_unicode(text: str) -> bool:
@@ -66,3 +141,42 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _text(observation: object) -> str:
+    text: Any = observation.get("text") if isinstance(observation, Mapping) else observation
+    if not isinstance(text, str):
+        raise TypeError(
+            "an observation must be a str, a mapping with a str under 'text', or a list of messages, "
+            f"but it is {type(observation).__name__}: {quoted(observation)}"
+        )
+    if not is_unicode(text):
+        raise ValueError(f"the observation holds a lone surrogate, which is no Unicode text: {text[:200]!a}")
+    # Sub-classes of str (numpy has one) would surprise JSON encoders further on.
+    return text if type(text) is str else str(text)
+
+
+def _checked(values: Any, where: str) -> list[Message]:
+    if not isinstance(values, list | tuple):
+        raise TypeError(f"{where} must be a list of messages, but it is {type(values).__name__}")
+    for index, value in enumerate(values):
+        if isinstance(value, Mapping) and isinstance(value.get("content"), list | tuple):
+            raise ImageObservationError(f"{where}[{index}]['content'] is a list of parts, as images come in")
+        if fault := message_fault(value):
+            kind = ValueError if "surrogate" in fault else TypeError
+            raise kind(f"{where}[{index}]: {fault}")
+    # Copies of exactly these strings: what the environment does to its own afterwards is nobody's concern.
+    return [{key: str(text) for key, text in value.items()} for value in values]  # type: ignore[misc]
+
+
+def _refuse_images(observation: Mapping[Any, Any]) -> None:
+    for key, value in observation.items():
+        empty = value is None or (isinstance(value, str | Sequence) and len(value) == 0)
+        if (key in ("image", "images") and not empty) or _is_image(value):
+            raise ImageObservationError(f"the observation shows an image under {quoted(key)!r}")
+
+
+def _is_image(value: Any) -> bool:
+    """Whether a value is pixels: unsigned bytes in rows and columns of 1, 3 or 4 channels."""
+    shape = getattr(value, "shape", ())
+    return len(shape) == 3 and shape[2] in (1, 3, 4) and str(getattr(value, "dtype", "")) == "uint8"
