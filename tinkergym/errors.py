@@ -172,6 +172,41 @@ class EnvironmentInfrastructureError(TinkerGymError):
     """Something that the environment runs on failed, such as a tool's server; not the policy's action."""
 
 
+class RemoteEnvironmentError(TinkerGymError):
+    """An environment behind a server raised; the message ends with the traceback from there."""
+
+
+class EnvironmentTimeoutError(TinkerGymError):
+    """A call of an environment behind a server took longer than the server allows."""
+
+
+class EnvironmentGoneError(TinkerGymError):
+    """An environment behind a server is there no longer, and what was played in it is lost."""
+
+
+class EnvironmentBusyError(ServiceUnavailableError):
+    """An environment server has no place free.
+
+    Attributes:
+        retry_after_seconds: When asking again makes sense.
+    """
+
+    retry_after_seconds: float = 1.0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (*super().__reduce__(), {"retry_after_seconds": self.retry_after_seconds})
+
+
+class StepIndexError(ConflictError):
+    """A call of an environment behind a server came with a number that is not its turn."""
+
+
+class ProtocolVersionError(TinkerGymError):
+    """Client and environment server do not speak the same version of their protocol."""
+
+    http_status = 426
+
+
 class EpisodeProtocolError(TinkerGymError):
     """`reset`, `act` and `step` were called in an order that makes no episode."""
 
