@@ -168,6 +168,18 @@ class InvalidRewardError(TinkerGymError):
     """The environment cannot say what reward was earned: a term raised, or gave no finite number."""
 
 
+class InvalidToolError(InvalidRequestError):
+    """A function or a list of tools cannot be offered to a model: its annotations, its docstring or a name."""
+
+
+class ToolArgumentsError(TinkerGymError):
+    """The arguments of a call do not fit the tool; the text is for the model."""
+
+
+class ToolError(TinkerGymError):
+    """A tool could not do what was asked; the text is for the model. Tools of your own may raise it."""
+
+
 class EnvironmentInfrastructureError(TinkerGymError):
     """Something that the environment runs on failed, such as a tool's server; not the policy's action."""
 
