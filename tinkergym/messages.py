@@ -105,7 +105,9 @@ def opening_messages(
     The job's prompt, if there is one, replaces the environment's, also with nothing (`""`). The environment's
     is the system message that its first observation begins with, else the one in its metadata.
     """
-    own = next((index for index, message in enumerate(messages) if message["role"] != "system"), len(messages))
+    own = 0
+    while own < len(messages) and messages[own]["role"] == "system":
+        own += 1
     if job_prompt is not None:
         messages, prompt = messages[own:], job_prompt
     else:
@@ -119,12 +121,12 @@ def message_fault(value: object) -> str:
         return f"a message must be a dict with 'role' and 'content', but it is {type(value).__name__}"
     if unknown := sorted(map(quoted, value.keys() - {"role", "content", *_OPTIONAL})):
         return f"a message has no {unknown[0]!r}; its keys are role, content, name and tool_call_id"
-    if value.get("role") not in ROLES:
-        return f"the role must be one of {', '.join(ROLES)}, but it is {quoted(value.get('role'))!a}"
-    if not isinstance(value.get("content"), str):
-        return f"the content must be a str, but it is {type(value.get('content')).__name__}"
-    if not is_unicode(value["content"]):
-        return f"the content holds a lone surrogate, which is no Unicode text: {value['content'][:200]!a}"
+    role, content = value.get("role"), value.get("content")
+    if role not in ROLES:
+        return f"the role must be one of {', '.join(ROLES)}, but it is {quoted(role)!a}"
+    if not isinstance(content, str) or not is_unicode(content):
+        found = ascii(content[:200]) if isinstance(content, str) else type(content).__name__
+        return f"the content must be a str without lone surrogates, but it is {found}"
     for key in _OPTIONAL:
         name = value.get(key, "-")
         if not (isinstance(name, str) and 0 < len(name) <= MOST_NAME_CHARACTERS and is_unicode(name)):
@@ -163,8 +165,7 @@ def _checked(values: Any, where: str) -> list[Message]:
         if isinstance(value, Mapping) and isinstance(value.get("content"), list | tuple):
             raise ImageObservationError(f"{where}[{index}]['content'] is a list of parts, as images come in")
         if fault := message_fault(value):
-            kind = ValueError if "surrogate" in fault else TypeError
-            raise kind(f"{where}[{index}]: {fault}")
+            raise ValueError(f"{where}[{index}]: {fault}")
     # Copies of exactly these strings: what the environment does to its own afterwards is nobody's concern.
     return [{key: str(text) for key, text in value.items()} for value in values]  # type: ignore[misc]
 

@@ -1,5 +1,48 @@
-"""Gymnasium spaces for language."""
+"""Gymnasium spaces for language, and any space and its values as JSON."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from tinkergym.spaces.text import Text
 
-__all__ = ["Text"]
+if TYPE_CHECKING:
+    from tinkergym.spaces.chat import Chat
+    from tinkergym.spaces.documents import space_from_json, space_to_json
+    from tinkergym.spaces.image import Image
+    from tinkergym.spaces.schema import json_schema
+    from tinkergym.spaces.values import from_json, from_parts, to_json, to_parts
+
+__all__ = [
+    "Chat",
+    "Image",
+    "Text",
+    "from_json",
+    "from_parts",
+    "json_schema",
+    "space_from_json",
+    "space_to_json",
+    "to_json",
+    "to_parts",
+]
+
+_HOMES = {
+    "Chat": "chat",
+    "Image": "image",
+    "from_json": "values",
+    "from_parts": "values",
+    "json_schema": "schema",
+    "space_from_json": "documents",
+    "space_to_json": "documents",
+    "to_json": "values",
+    "to_parts": "values",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tinkergym.spaces' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"tinkergym.spaces.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NoReturn, overload
 
@@ -11,6 +11,8 @@ from gymnasium import spaces
 from gymnasium.vector.utils import shared_memory as _shared_memory
 
 from tinkergym.messages import is_unicode
+from tinkergym.quoting import quoted
+from tinkergym.spaces.choice import choose
 
 _SURROGATES = range(0xD800, 0xE000)
 _SAMPLED = "".join(map(chr, range(32, 127))) + "\näßéñ¿ΩЖ中文日本語한국어…€😀"
@@ -61,21 +63,46 @@ class Text(spaces.Text):
         """Return a short random text.
 
         Args:
-            mask: `(length, None)` fixes the length.
-            probability: The same.
+            mask: A list of legal texts, one of which is returned, each as likely as the others; or
+                Gymnasium's `(length, None)`, which fixes the length.
+            probability: A mapping of legal texts to weights; or `(length, None)`.
 
         Raises:
-            ValueError: Single characters were masked or weighted; there are too many of them.
+            ValueError: Both are given; a listed text or the length is not in the space; or single characters
+                are masked or weighted: there are too many of them.
         """
-        length, characters = mask or probability or (None, None)
+        if mask is not None and probability is not None:
+            raise ValueError("pass mask or probability, not both")
+        given = mask if probability is None else probability
+        if isinstance(probability, Mapping):
+            return str(choose(self, list(probability), list(probability.values())))
+        if isinstance(mask, list) or (isinstance(mask, tuple) and all(isinstance(x, str) for x in mask)):
+            return str(choose(self, mask))
+        if given is None:
+            return self.sampled_with(self.np_random)
+        return self.sampled_with(self.np_random, length=self._fixed_length(given))
+
+    def sampled_with(self, generator: np.random.Generator, *, length: int | None = None) -> str:
+        """Return a short random text drawn with another generator, of a given length if there is one."""
+        if length is None:
+            most = max(self.min_length, min(self.max_length, _SAMPLED_LENGTH))
+            length = int(generator.integers(self.min_length, most + 1))
+        return "".join(_SAMPLED[i] for i in generator.integers(len(_SAMPLED), size=length))
+
+    def _fixed_length(self, given: Any) -> int | None:
+        if not isinstance(given, tuple) or len(given) != 2:
+            raise ValueError(
+                "tinkergym.spaces.Text samples from mask=[text, ...], probability={text: weight, ...} "
+                f"or a tuple (length, None), but it was given {quoted(given)!a}"
+            )
+        length, characters = given
         if characters is not None:
             raise ValueError(
                 "tinkergym.spaces.Text cannot mask characters; use gymnasium.spaces.Text for that"
             )
-        if length is None:
-            most = max(self.min_length, min(self.max_length, _SAMPLED_LENGTH))
-            length = int(self.np_random.integers(self.min_length, most + 1))
-        return "".join(_SAMPLED[i] for i in self.np_random.integers(len(_SAMPLED), size=length))
+        if length is not None and not self.min_length <= int(length) <= self.max_length:
+            raise ValueError(f"the length {length} is not in {self}")
+        return None if length is None else int(length)
 
     def __repr__(self) -> str:
         return f"Text({self.min_length}, {self.max_length}, unicode)"

@@ -1,0 +1,145 @@
+"""Chat: the space of lists of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from tinkergym.messages import ROLES, Message, Role, message_fault
+from tinkergym.spaces.choice import choose
+from tinkergym.spaces.text import Text
+
+_SAMPLED_MESSAGES = 3
+
+
+class Chat(spaces.Space[list[Message]]):
+    """Lists of messages, each a dict with `role`, `content` and, if it likes, `name` and `tool_call_id`.
+
+    As an observation, a list holds the messages that are *new* since the last action. Samples are short.
+
+    Example:
+        >>> [{"role": "tool", "content": "42", "tool_call_id": "call-1"}] in Chat()
+        True
+        >>> [{"role": "moderator", "content": "hush"}] in Chat()
+        False
+    """
+
+    def __init__(
+        self,
+        max_messages: int = 1_000,
+        *,
+        min_messages: int = 0,
+        roles: Sequence[Role] = ROLES,
+        max_length: int = 1_000_000,
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        """Create the space.
+
+        Args:
+            max_messages: Most messages, inclusive.
+            min_messages: Fewest messages, inclusive.
+            roles: Who may speak.
+            max_length: Most characters of one message's content, inclusive.
+            seed: For `sample`.
+
+        Raises:
+            ValueError: `0 <= min_messages <= max_messages` or `0 <= max_length` does not hold, or `roles` is
+                empty or names one that there is not.
+        """
+        if not 0 <= min_messages <= max_messages:
+            raise ValueError(
+                f"0 <= min_messages <= max_messages must hold; got {min_messages=}, {max_messages=}"
+            )
+        if not roles or isinstance(roles, str) or not set(roles) <= set(ROLES):
+            raise ValueError(f"roles must be some of {', '.join(ROLES)}; got {roles!r}")
+        self.min_messages = int(min_messages)
+        self.max_messages = int(max_messages)
+        self.roles: tuple[Role, ...] = tuple(role for role in ROLES if role in roles)
+        self.content = Text(max_length)
+        super().__init__(seed=seed)
+
+    @property
+    def max_length(self) -> int:
+        """Most characters of one message's content."""
+        return self.content.max_length
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """Never: a conversation has no fixed size."""
+        return False
+
+    def contains(self, x: Any) -> bool:
+        """Return whether `x` is such a list of messages."""
+        return not self.fault(x)
+
+    def fault(self, x: Any) -> str:
+        """Return what keeps `x` out of the space, in words; "" if nothing does."""
+        if not isinstance(x, list):
+            return f"a chat must be a list of messages, but it is {type(x).__name__}"
+        if not self.min_messages <= len(x) <= self.max_messages:
+            return f"a chat has {self.min_messages} to {self.max_messages} messages, but this has {len(x)}"
+        for index, message in enumerate(x):
+            fault = message_fault(message)
+            if not fault and message["role"] not in self.roles:
+                fault = f"the role must be one of {', '.join(self.roles)}, but it is {message['role']}"
+            if not fault and len(message["content"]) > self.max_length:
+                fault = f"the content has {len(message['content'])} characters of {self.max_length} allowed"
+            if fault:
+                return f"[{index}]: {fault}"
+        return ""
+
+    def sample(self, mask: Any = None, probability: Any = None) -> list[Message]:
+        """Return a short random chat.
+
+        Args:
+            mask: A list of chats, one of which is returned, each as likely as the others.
+            probability: Not offered: chats cannot be the keys of a mapping.
+
+        Raises:
+            ValueError: A listed chat is not in the space, or none is listed, or `probability` is given.
+        """
+        if probability is not None:
+            raise ValueError("tinkergym.spaces.Chat samples from a list of chats: pass mask=[chat, ...]")
+        if mask is not None:
+            return _copied(choose(self, mask))
+        most = max(self.min_messages, min(self.max_messages, _SAMPLED_MESSAGES))
+        count = int(self.np_random.integers(self.min_messages, most + 1))
+        return [self._sample_message() for _ in range(count)]
+
+    def _sample_message(self) -> Message:
+        role = self.roles[int(self.np_random.integers(len(self.roles)))]
+        message: Message = {"role": role, "content": self.content.sampled_with(self.np_random)}
+        if role == "tool":
+            message["name"] = "search"
+            message["tool_call_id"] = f"call-{int(self.np_random.integers(1_000))}"
+        return message
+
+    def to_jsonable(self, sample_n: Iterable[list[Message]]) -> list[list[Message]]:
+        """Return copies; messages are JSON as they are."""
+        return [_copied(chat) for chat in sample_n]
+
+    def from_jsonable(self, sample_n: list[Any]) -> list[list[Message]]:
+        """Return copies of what `to_jsonable` returned."""
+        return [_copied(chat) for chat in sample_n]
+
+    def __repr__(self) -> str:
+        roles = "" if self.roles == ROLES else f", roles={list(self.roles)}"
+        return f"Chat({self.min_messages}, {self.max_messages}{roles}, max_length={self.max_length})"
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Chat)
+            and (self.min_messages, self.max_messages) == (other.min_messages, other.max_messages)
+            and self.roles == other.roles
+            and self.max_length == other.max_length
+        )
+
+    # Like all of Gymnasium's spaces, which are mutable.
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _copied(chat: Iterable[Message]) -> list[Message]:
+    return [message.copy() for message in chat]

@@ -1,0 +1,115 @@
+"""Image: the space of pictures of one size, and pictures as PNG files."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from tinkergym.errors import InvalidValueError, MissingExtraError
+
+Pixels = NDArray[np.uint8]
+
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+
+class Image(spaces.Box):
+    """Pictures as arrays: [height, width, channels] uint8, from 0 to 255.
+
+    A `Box` to Gymnasium, so all it does with arrays works: flattening, vectors, shared memory.
+
+    Example:
+        >>> np.zeros((32, 48, 3), np.uint8) in Image(32, 48)
+        True
+    """
+
+    def __init__(
+        self,
+        height: int,
+        width: int,
+        channels: int = 3,
+        *,
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        """Create the space.
+
+        Args:
+            height: In pixels.
+            width: In pixels.
+            channels: 1 for grey, 3 for red, green and blue, 4 with opacity.
+            seed: For `sample`.
+
+        Raises:
+            ValueError: A side is not positive, or there are no such channels.
+        """
+        if height < 1 or width < 1:
+            raise ValueError(f"an image must be at least 1 pixel high and wide; got {height=}, {width=}")
+        if channels not in _MODES:
+            raise ValueError(f"channels must be 1 (grey), 3 (RGB) or 4 (RGBA); got {channels}")
+        shape = (int(height), int(width), int(channels))
+        super().__init__(low=0, high=255, shape=shape, dtype=np.uint8, seed=seed)
+
+    def to_png(self, pixels: Pixels) -> bytes:
+        """Return a picture as a PNG file; nothing is lost.
+
+        Raises:
+            InvalidValueError: It is not in the space.
+            MissingExtraError: Pillow is not installed.
+        """
+        if pixels not in self:
+            raise InvalidValueError(f"the picture is not in {self}")
+        height, width, channels = pixels.shape
+        data = np.ascontiguousarray(pixels).tobytes()
+        picture = _pillow().frombytes(_MODES[channels], (width, height), data)
+        file = io.BytesIO()
+        picture.save(file, format="PNG")
+        return file.getvalue()
+
+    def from_png(self, data: bytes) -> Pixels:
+        """Return the picture in a PNG file.
+
+        Its size and colours are read from its head before any pixel is unpacked, so a small file cannot fill
+        the memory.
+
+        Raises:
+            InvalidValueError: It is no PNG file, is cut off, or has another size or other colours.
+            MissingExtraError: Pillow is not installed.
+        """
+        height, width, channels = self.shape
+        pillow = _pillow()
+        try:
+            picture = pillow.open(io.BytesIO(data), formats=["PNG"])
+            found = (picture.size, picture.mode)
+            if found == ((width, height), _MODES[channels]):
+                array = np.array(picture, dtype=np.uint8).reshape(self.shape)
+        # Pillow raises many types, SyntaxError among them, on broken files.
+        except Exception as error:
+            raise InvalidValueError(f"this is no readable PNG file: {error}") from error
+        if found != ((width, height), _MODES[channels]):
+            raise InvalidValueError(
+                f"the PNG file is {found[0][0]} x {found[0][1]} {found[1]}, "
+                f"but the space asks for {width} x {height} {_MODES[channels]}"
+            )
+        return array
+
+    def __repr__(self) -> str:
+        return f"Image({', '.join(map(str, self.shape))})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Image) and self.shape == other.shape
+
+    # Like all of Gymnasium's spaces, which are mutable.
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image as pillow  # noqa: N813 - a module
+    except ImportError as error:
+        raise MissingExtraError(
+            "PNG files need Pillow, which is not installed", hint="pip install 'tinkergym[images]'"
+        ) from error
+    return pillow

@@ -1,0 +1,250 @@
+"""Values of spaces as JSON and back, equal to the last bit.
+
+An image is the base64 text of a PNG file; where a transport carries bytes beside its JSON, `to_parts` keeps
+pictures out of it as raw pixels.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from gymnasium import spaces
+
+from tinkergym.errors import InvalidValueError, TinkerGymError
+from tinkergym.quoting import quoted
+from tinkergym.spaces.chat import Chat
+from tinkergym.spaces.documents import unsupported
+from tinkergym.spaces.image import Image, Pixels
+from tinkergym.spaces.numbers import DTYPES, from_lists, to_lists
+from tinkergym.spaces.text import Text
+
+
+def to_json(space: spaces.Space[Any], value: Any) -> Any:
+    """Return a value of a space as something that `json.dumps` writes without loss.
+
+    Raises:
+        InvalidValueError: The value is not in the space; the message says which part of it.
+        UnsupportedSpaceError: The space, or one inside it, has no JSON form.
+        MissingExtraError: There is an image, and Pillow is not installed.
+    """
+    return _write(space, value, "", _Png())
+
+
+def from_json(space: spaces.Space[Any], document: Any) -> Any:
+    """Return the value that `to_json` wrote, with the types that the space's own samples have.
+
+    Raises:
+        InvalidValueError: The document holds no value of the space; the message says where.
+        UnsupportedSpaceError: The space, or one inside it, has no JSON form.
+        MissingExtraError: There is an image, and Pillow is not installed.
+    """
+    return _read(space, document, "", _Png())
+
+
+def to_parts(space: spaces.Space[Any], value: Any) -> tuple[Any, list[bytes]]:
+    """Return a value as JSON and, beside it, the raw pixels of its images in the order in which they stand.
+
+    Raises:
+        InvalidValueError: The value is not in the space.
+        UnsupportedSpaceError: The space, or one inside it, has no JSON form.
+    """
+    parts = _Parts([])
+    return _write(space, value, "", parts), parts.parts
+
+
+def from_parts(space: spaces.Space[Any], document: Any, parts: Sequence[bytes]) -> Any:
+    """Return the value that `to_parts` wrote.
+
+    Raises:
+        InvalidValueError: Document and parts hold no value of the space.
+        UnsupportedSpaceError: The space, or one inside it, has no JSON form.
+    """
+    return _read(space, document, "", _Parts(list(parts)))
+
+
+class _Pictures(Protocol):
+    """How pictures are written."""
+
+    def write(self, space: Image, pixels: Pixels) -> Any: ...
+    def read(self, space: Image, document: Any) -> Pixels: ...
+
+
+class _Png:
+    """Into the JSON, as PNG files."""
+
+    def write(self, space: Image, pixels: Pixels) -> str:
+        return base64.b64encode(space.to_png(pixels)).decode()
+
+    def read(self, space: Image, document: Any) -> Pixels:
+        try:
+            data = base64.b64decode(document, validate=True)
+        except (binascii.Error, ValueError, TypeError) as error:
+            raise ValueError(f"this is no base64 text: {error}") from error
+        return space.from_png(data)
+
+
+class _Parts:
+    """Beside the JSON, as raw pixels; the JSON says which part."""
+
+    def __init__(self, parts: list[bytes]) -> None:
+        self.parts = parts
+
+    def write(self, space: Image, pixels: Pixels) -> int:
+        del space
+        self.parts.append(np.ascontiguousarray(pixels).tobytes())
+        return len(self.parts) - 1
+
+    def read(self, space: Image, document: Any) -> Pixels:
+        if type(document) is not int or not 0 <= document < len(self.parts):
+            raise ValueError(f"expected one of {len(self.parts)} parts, found {quoted(document)!a}")
+        part = self.parts[document]
+        size = int(np.prod(space.shape))
+        if len(part) != size:
+            raise ValueError(f"part {document} has {len(part)} bytes, {space} needs {size}")
+        # Copied: an array over somebody else's bytes would be read-only.
+        return np.frombuffer(part, np.uint8).reshape(space.shape).copy()
+
+
+# --- writing ---
+
+
+def _write(space: spaces.Space[Any], value: Any, where: str, pictures: _Pictures) -> Any:
+    if type(space) is spaces.Dict:
+        keys = list(space.spaces)
+        if not isinstance(value, dict) or value.keys() != space.spaces.keys():
+            raise _wrong(where, f"expected a dict with the keys {keys}, found {quoted(value)!a}")
+        if not all(isinstance(key, str) for key in space.spaces):
+            raise unsupported(space)
+        return {
+            key: _write(inner, value[key], f"{where}[{key!r}]", pictures)
+            for key, inner in space.spaces.items()
+        }
+    if type(space) is spaces.Tuple:
+        if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
+            raise _wrong(where, f"expected a tuple of {len(space.spaces)}, found {quoted(value)!a}")
+        return [
+            _write(inner, part, f"{where}[{index}]", pictures)
+            for index, (inner, part) in enumerate(zip(space.spaces, value, strict=True))
+        ]
+    if type(space) is Image:
+        return pictures.write(space, _inside(space, value, where))
+    write = _WRITERS.get(type(space))
+    if write is None:
+        raise unsupported(space)
+    return write(space, _inside(space, value, where))
+
+
+def _write_array(space: Any, value: Any) -> Any:
+    if space.dtype not in DTYPES:
+        raise unsupported(space)
+    return to_lists(np.asarray(value, dtype=space.dtype))
+
+
+def _write_text(space: Any, value: Any) -> str:
+    del space
+    return str(value)
+
+
+def _write_chat(space: Chat, value: Any) -> Any:
+    return space.to_jsonable([value])[0]
+
+
+def _write_discrete(space: Any, value: Any) -> int:
+    del space
+    return int(value)
+
+
+_WRITERS: dict[type, Callable[[Any, Any], Any]] = {
+    Text: _write_text,
+    spaces.Text: _write_text,
+    Chat: _write_chat,
+    spaces.Discrete: _write_discrete,
+    spaces.Box: _write_array,
+    spaces.MultiDiscrete: _write_array,
+    spaces.MultiBinary: _write_array,
+}
+
+
+# --- reading ---
+
+
+def _read(space: spaces.Space[Any], document: Any, where: str, pictures: _Pictures) -> Any:
+    if type(space) is spaces.Dict:
+        keys = list(space.spaces)
+        if not isinstance(document, dict) or document.keys() != space.spaces.keys():
+            raise _wrong(where, f"expected an object with the keys {keys}, found {quoted(document)!a}")
+        return {
+            key: _read(inner, document[key], f"{where}[{key!r}]", pictures)
+            for key, inner in space.spaces.items()
+        }
+    if type(space) is spaces.Tuple:
+        if not isinstance(document, list) or len(document) != len(space.spaces):
+            raise _wrong(where, f"expected an array of {len(space.spaces)}, found {quoted(document)!a}")
+        return tuple(
+            _read(inner, part, f"{where}[{index}]", pictures)
+            for index, (inner, part) in enumerate(zip(space.spaces, document, strict=True))
+        )
+    read = pictures.read if type(space) is Image else _READERS.get(type(space))
+    if read is None:
+        raise unsupported(space)
+    try:
+        value = read(space, document)
+    except (ValueError, InvalidValueError) as error:
+        raise _wrong(where, error.message if isinstance(error, TinkerGymError) else str(error)) from error
+    return _inside(space, value, where)
+
+
+def _read_array(space: Any, document: Any) -> Any:
+    if space.dtype not in DTYPES:
+        raise unsupported(space)
+    return from_lists(document, space.shape, space.dtype)
+
+
+def _read_text(space: Any, document: Any) -> str:
+    del space
+    if type(document) is not str:
+        raise ValueError(f"expected a string, found {quoted(document)!a}")
+    return document
+
+
+def _read_chat(space: Chat, document: Any) -> Any:
+    if fault := space.fault(document):
+        raise ValueError(fault)
+    return space.from_jsonable([document])[0]
+
+
+def _read_discrete(space: Any, document: Any) -> Any:
+    return from_lists(document, (), space.dtype)[()]
+
+
+_READERS: dict[type, Callable[[Any, Any], Any]] = {
+    Text: _read_text,
+    spaces.Text: _read_text,
+    Chat: _read_chat,
+    spaces.Discrete: _read_discrete,
+    spaces.Box: _read_array,
+    spaces.MultiDiscrete: _read_array,
+    spaces.MultiBinary: _read_array,
+}
+
+
+def _inside(space: spaces.Space[Any], value: Any, where: str) -> Any:
+    if isinstance(space, spaces.Box) and not isinstance(value, np.ndarray):
+        # Gymnasium takes lists and numbers for boxes too, with a warning.
+        try:
+            value = np.asarray(value, dtype=space.dtype)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise _wrong(where, f"{quoted(value)!a} is not in {space}") from error
+    if isinstance(space, Chat) and (fault := space.fault(value)):
+        raise _wrong(where, fault)
+    if value not in space:
+        raise _wrong(where, f"{quoted(value)!a} is not in {space}")
+    return value
+
+
+def _wrong(where: str, what: str) -> InvalidValueError:
+    return InvalidValueError(f"{where or 'the value'}: {what}")
