@@ -14,7 +14,14 @@ if TYPE_CHECKING:
     from tinkergym.remote.client import Client
     from tinkergym.remote.job import Job
     from tinkergym.remote.policy import Policy
-    from tinkergym.tasks import JsonlTasks
+    from tinkergym.tasks import (
+        GeneratorTasks,
+        HuggingFaceTasks,
+        JsonlTasks,
+        ParquetTasks,
+        SequenceTasks,
+        TaskSource,
+    )
     from tinkergym.wire import GRPO, FullParameters, Limits, LoRA, Sampling
 
 __version__ = "0.1.0"
@@ -24,13 +31,18 @@ __all__ = [
     "Client",
     "Evaluation",
     "FullParameters",
+    "GeneratorTasks",
+    "HuggingFaceTasks",
     "Job",
     "JsonlTasks",
     "Limits",
     "LoRA",
+    "ParquetTasks",
     "Policy",
     "Sampling",
+    "SequenceTasks",
     "SingleTurnEnv",
+    "TaskSource",
     "TextEnv",
     "TinkerGymError",
     "evaluate",
@@ -49,13 +61,18 @@ _HOMES = {
     "Client": "tinkergym.remote.client",
     "Evaluation": "tinkergym.evaluation",
     "FullParameters": "tinkergym.wire",
+    "GeneratorTasks": "tinkergym.tasks",
+    "HuggingFaceTasks": "tinkergym.tasks",
     "Job": "tinkergym.remote.job",
     "JsonlTasks": "tinkergym.tasks",
     "Limits": "tinkergym.wire",
     "LoRA": "tinkergym.wire",
+    "ParquetTasks": "tinkergym.tasks",
     "Policy": "tinkergym.remote.policy",
     "Sampling": "tinkergym.wire",
+    "SequenceTasks": "tinkergym.tasks",
     "SingleTurnEnv": "tinkergym.core",
+    "TaskSource": "tinkergym.tasks",
     "TextEnv": "tinkergym.core",
     "TinkerGymError": "tinkergym.errors",
     "evaluate": "tinkergym.evaluation",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium as gym
 
 from tinkergym.errors import EpisodeProtocolError
+from tinkergym.grid import with_tasks
 from tinkergym.spaces import Text
+from tinkergym.tasks.source import TaskSource
 
 Options = dict[str, Any]
 
@@ -17,6 +19,9 @@ class TextEnv(gym.Env[str, str]):
 
     All randomness comes from `self.np_random`, which `reset` has seeded when `start` is called, so that a
     seed gives the same episode anywhere. An observation holds only what is new since the last action.
+
+    Its place in the grid (`tinkergym.grid`) is filled in: multi-turn, and data-dependent once it keeps a
+    `TaskSource` under any attribute. A class that knows better says so in its `metadata`.
 
     Example:
         >>> class Countdown(TextEnv):
@@ -33,7 +38,7 @@ class TextEnv(gym.Env[str, str]):
         ...         return ("" if over else "Go on."), float(right and over), over
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium declares it so
+    metadata: dict[str, Any] = {"render_modes": [], "turns": "multi", "data": "free"}  # noqa: RUF012 - Gymnasium declares it so
     system_prompt: ClassVar[str] = ""
     """Stands before the first observation unless a job brings its own."""
 
@@ -43,8 +48,15 @@ class TextEnv(gym.Env[str, str]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        # A class that writes `metadata` for its renderer does not mean to leave its parent's cell.
+        parents: dict[str, Any] = getattr(super(cls, cls), "metadata", {})
+        cell: dict[str, Any] = {key: parents[key] for key in ("turns", "data", "splits") if key in parents}
+        cls.metadata = {**cell, **cls.metadata}
         if cls.system_prompt:
-            cls.metadata = {**cls.metadata, "system_prompt": cls.system_prompt}
+            cls.metadata["system_prompt"] = cls.system_prompt
+        for value in list(vars(cls).values()):
+            if isinstance(value, TaskSource):
+                cls.metadata = with_tasks(cls.metadata, value)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Give every instance its spaces, also where a subclass does not call `super().__init__()`."""
@@ -52,6 +64,14 @@ class TextEnv(gym.Env[str, str]):
         env = super().__new__(cls)
         env.observation_space, env.action_space = Text(), Text()
         return env
+
+    # Not for mypy, which would then let anybody set any attribute.
+    if not TYPE_CHECKING:
+
+        def __setattr__(self, name, value):
+            if isinstance(value, TaskSource):
+                self.metadata = with_tasks(self.metadata, value)
+            super().__setattr__(name, value)
 
     def __init__(self, render_mode: str | None = None) -> None:
         self.render_mode = render_mode
@@ -103,6 +123,8 @@ class SingleTurnEnv(TextEnv):
         ...     def score(self, answer):
         ...         return float(answer.strip() == self.capital)
     """
+
+    metadata: dict[str, Any] = {"render_modes": [], "turns": "single"}  # noqa: RUF012 - as above
 
     def ask(self, options: Options) -> str:
         """Choose a question and return it."""

@@ -1,0 +1,18 @@
+"""Tasks: what a data-dependent environment asks. One `TaskSource` for each form in which they are kept."""
+
+from tinkergym.tasks.generator import GeneratorTasks
+from tinkergym.tasks.hugging_face import HuggingFaceTasks
+from tinkergym.tasks.jsonl import JsonlTasks
+from tinkergym.tasks.parquet import ParquetTasks
+from tinkergym.tasks.sequence import SequenceTasks
+from tinkergym.tasks.source import Task, TaskSource
+
+__all__ = [
+    "GeneratorTasks",
+    "HuggingFaceTasks",
+    "JsonlTasks",
+    "ParquetTasks",
+    "SequenceTasks",
+    "Task",
+    "TaskSource",
+]

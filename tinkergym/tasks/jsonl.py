@@ -1,0 +1,134 @@
+"""Tasks from JSON lines."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from array import array
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.tasks.shared import file_key, shared
+from tinkergym.tasks.source import Task, TaskSource, named_split, refuse_empty, refuse_split
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    offsets: array[int]
+    """Where each task begins, in bytes."""
+    fingerprint: str
+    modified_ns: int
+    size: int
+
+
+class JsonlTasks(TaskSource):
+    """The tasks of a JSON lines file, one object per line; blank lines do not count.
+
+    Nothing is read before the first use, and then only where each line begins, so a large file costs little.
+
+    Example:
+        >>> tasks = JsonlTasks(Path(__file__).parent / "data", split="train")
+        >>> index, task = tasks.choose(self.np_random, options)
+    """
+
+    def __init__(self, path: str | PathLike[str], *, split: str | None = None) -> None:
+        """Name the tasks.
+
+        Args:
+            path: A `.jsonl` file, or a folder of them, one per split.
+            split: The split: `<split>.jsonl` in the folder.
+
+        Raises:
+            InvalidRequestError: There is no such file; the error lists the splits that are there.
+        """
+        self._arguments = (os.fspath(path), split)
+        root = Path(path)
+        if root.is_dir():
+            self.splits = tuple(sorted(file.stem for file in root.glob("*.jsonl")))
+            self.split = named_split(root.name, self.splits, split)
+            root /= f"{split}.jsonl"
+        elif root.is_file():
+            refuse_split(root.name, split)
+        else:
+            raise InvalidRequestError(f"there is no task file {root}", field="path")
+        self._path = root
+        self._read_index: _Index | None = None
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return self._path.name
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the file, in hex: equal data, equal fingerprint."""
+        return self._index().fingerprint
+
+    def __len__(self) -> int:
+        return len(self._index().offsets)
+
+    def read(self, index: int) -> Task:
+        """Return the object on a line.
+
+        Raises:
+            InvalidRequestError: The line is no JSON object, or the file was changed since it was first read.
+        """
+        known = self._index()
+        with self._path.open("rb") as file:
+            stat = os.fstat(file.fileno())
+            if (stat.st_mtime_ns, stat.st_size) != (known.modified_ns, known.size):
+                raise InvalidRequestError(
+                    f"{self._path} changed after its tasks were first read",
+                    hint="start the program again, and write new data to a new file",
+                    field="path",
+                )
+            file.seek(known.offsets[index])
+            line = file.readline()
+        try:
+            task = json.loads(line, parse_constant=_no_constant)
+        except ValueError as error:
+            raise InvalidRequestError(f"task {index} of {self.name} is no JSON: {error}") from error
+        if not isinstance(task, dict):
+            raise InvalidRequestError(f"task {index} of {self.name} is no JSON object")
+        return task
+
+    def _index(self) -> _Index:
+        if self._read_index is None:
+            try:
+                self._read_index = shared(("jsonl", *file_key(self._path)), lambda: _scan(self._path))
+            except FileNotFoundError as error:
+                raise InvalidRequestError(f"the task file {self._path} is gone", field="path") from error
+            refuse_empty(self, len(self._read_index.offsets))
+        return self._read_index
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, self._arguments
+
+
+def _again(path: str, split: str | None) -> JsonlTasks:
+    return JsonlTasks(path, split=split)
+
+
+def _scan(path: Path) -> _Index:
+    offsets, position, digest = array("q"), 0, hashlib.sha256()
+    with path.open("rb") as file:
+        stat = os.fstat(file.fileno())
+        for line in file:
+            if line.strip():
+                offsets.append(position)
+            position += len(line)
+            digest.update(line)
+    return _Index(offsets, digest.hexdigest(), stat.st_mtime_ns, stat.st_size)
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")

@@ -1,0 +1,134 @@
+"""Tasks from Parquet files. Needs the extra `parquet`, and imports it when tasks are first used."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import accumulate
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.tasks.fingerprint import files_fingerprint
+from tinkergym.tasks.shared import file_key, shared
+from tinkergym.tasks.source import Task, TaskSource, named_split, refuse_empty, refuse_split
+
+_SHARD = re.compile(r"-\d+-of-\d+$")
+_DECODED_GROUPS = 4
+"""Row groups that are kept decoded; episodes of a group of siblings ask for the same task."""
+
+
+class ParquetTasks(TaskSource):
+    """The rows of Parquet files.
+
+    Before the first use nothing is read, then the files' footers, and of the rows only the row groups that
+    are asked for.
+
+    Example:
+        >>> tasks = ParquetTasks(Path(__file__).parent / "data", split="train")
+    """
+
+    def __init__(self, path: str | PathLike[str], *, split: str | None = None) -> None:
+        """Name the tasks.
+
+        Args:
+            path: A `.parquet` file, or a folder with one per split, or several per split that are named
+                `<split>-00000-of-00002.parquet`.
+            split: The split, in a folder.
+
+        Raises:
+            InvalidRequestError: There is no such file; the error lists the splits that are there.
+        """
+        self._arguments = (os.fspath(path), split)
+        root = Path(path)
+        if root.is_dir():
+            by_split: dict[str, list[Path]] = {}
+            for file in sorted(root.glob("*.parquet")):
+                by_split.setdefault(_SHARD.sub("", file.stem), []).append(file)
+            self.splits = tuple(sorted(by_split))
+            self.split = named_split(root.name, self.splits, split)
+            self._files = tuple(by_split[self.split])
+        elif root.is_file():
+            refuse_split(root.name, split)
+            self._files = (root,)
+        else:
+            raise InvalidRequestError(f"there is no task file {root}", field="path")
+        self._name = root.name if self.split is None else f"{root.name}/{self.split}"
+        self._opened: _Rows | None = None
+
+    @property
+    def name(self) -> str:
+        """The file's name, or the folder's and the split."""
+        return self._name
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the files, in hex; reads them whole."""
+        key = ("parquet bytes", *map(file_key, self._files))
+        return shared(key, lambda: files_fingerprint(self._files))
+
+    def __len__(self) -> int:
+        return self._rows().count
+
+    def read(self, index: int) -> Task:
+        """Return a row as a dict of Python values."""
+        return self._rows().row(index)
+
+    def _rows(self) -> _Rows:
+        if self._opened is None:
+            key = ("parquet", *map(file_key, self._files))
+            self._opened = shared(key, lambda: _Rows(self._files))
+            refuse_empty(self, self._opened.count)
+        return self._opened
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, self._arguments
+
+
+class _Rows:
+    """The rows of some files, numbered across them."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        try:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+        except ImportError as error:
+            raise InvalidRequestError(
+                "Parquet files need the package pyarrow", hint="pip install 'tinkergym[parquet]'"
+            ) from error
+        try:
+            # Mapped, so that processes which play side by side share the pages.
+            self._files = [pq.ParquetFile(file, memory_map=True) for file in files]
+        except (pa.ArrowInvalid, OSError) as error:
+            raise InvalidRequestError(f"{files[0]} cannot be read: {error}", field="path") from error
+        self._groups = [(file, i) for file in self._files for i in range(file.num_row_groups)]
+        sizes = (file.metadata.row_group(i).num_rows for file, i in self._groups)
+        self._starts: list[int] = [0, *accumulate(sizes)]
+        self._decoded: OrderedDict[int, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def count(self) -> int:
+        return self._starts[-1]
+
+    def row(self, index: int) -> Task:
+        group = bisect_right(self._starts, index) - 1
+        with self._lock:
+            if group not in self._decoded:
+                file, number = self._groups[group]
+                self._decoded[group] = file.read_row_group(number)
+            self._decoded.move_to_end(group)
+            while len(self._decoded) > _DECODED_GROUPS:
+                self._decoded.popitem(last=False)
+            table = self._decoded[group]
+        task: Task = table.slice(index - self._starts[group], 1).to_pylist()[0]
+        return task
+
+
+def _again(path: str, split: str | None) -> ParquetTasks:
+    return ParquetTasks(path, split=split)

@@ -1,0 +1,56 @@
+"""What was read once serves every source of this process that names the same thing."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_MOST = 16
+"""Data sets that are kept when no source uses them any more, for environments that come and go."""
+
+
+class _Slot:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.value: Any = None
+        self.filled = False
+
+
+_lock = threading.Lock()
+_slots: OrderedDict[Hashable, _Slot] = OrderedDict()
+
+
+def shared(key: Hashable, load: Callable[[], T]) -> T:
+    """Return what `load` returned for this key, here or in another thread; a failure is not kept."""
+    with _lock:
+        slot = _slots.setdefault(key, _Slot())
+        _slots.move_to_end(key)
+        while len(_slots) > _MOST:
+            _slots.popitem(last=False)
+    with slot.lock:
+        if not slot.filled:
+            slot.value, slot.filled = load(), True
+        value: T = slot.value
+        return value
+
+
+def file_key(path: Path) -> tuple[str, int, int]:
+    """Return what identifies a file's content for as long as nobody changes it: path, time and size."""
+    stat = path.stat()
+    return str(path.resolve()), stat.st_mtime_ns, stat.st_size
+
+
+def _after_fork() -> None:
+    global _lock  # noqa: PLW0603 - another thread may have held it when the process was forked
+    _lock = threading.Lock()
+    _slots.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
