@@ -2,18 +2,44 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tinkergym.wrappers.extract_answer import ExtractAnswer
+    from tinkergym.wrappers.record_transcript import RecordTranscript, read_transcripts
+    from tinkergym.wrappers.strip_reasoning import StripReasoning
+    from tinkergym.wrappers.system_prompt import SystemPrompt
     from tinkergym.wrappers.train_remotely import TrainRemotely
+    from tinkergym.wrappers.verbalize import Verbalize
+    from tinkergym.wrappers.wording import Wording
 
-__all__ = ["TrainRemotely"]
+__all__ = [
+    "ExtractAnswer",
+    "RecordTranscript",
+    "StripReasoning",
+    "SystemPrompt",
+    "TrainRemotely",
+    "Verbalize",
+    "Wording",
+    "read_transcripts",
+]
+
+# Where each name lives. On first use: `import tinkergym` must load neither httpx nor Gymnasium.
+_HOMES = {
+    "ExtractAnswer": "extract_answer",
+    "RecordTranscript": "record_transcript",
+    "StripReasoning": "strip_reasoning",
+    "SystemPrompt": "system_prompt",
+    "TrainRemotely": "train_remotely",
+    "Verbalize": "verbalize",
+    "Wording": "wording",
+    "read_transcripts": "record_transcript",
+}
 
 
 def __getattr__(name: str) -> Any:
-    # On first use: `import tinkergym` must not load httpx.
-    if name == "TrainRemotely":
-        from tinkergym.wrappers.train_remotely import TrainRemotely
-
-        return TrainRemotely
-    raise AttributeError(f"module 'tinkergym.wrappers' has no attribute {name!r}")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'tinkergym.wrappers' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"tinkergym.wrappers.{home}"), name)

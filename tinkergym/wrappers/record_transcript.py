@@ -1,0 +1,183 @@
+"""RecordTranscript: what was said in each episode, as JSON lines."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import os
+import uuid
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.utils import RecordConstructorArgs
+
+from tinkergym.errors import (
+    EnvironmentInfrastructureError,
+    InvalidRequestError,
+    StorageFullError,
+    TinkerGymError,
+)
+from tinkergym.quoting import quoted
+
+# EFBIG: the file has reached the size that the process may write.
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class RecordTranscript(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+    """Append each episode to a file, one JSON object per line, when it ends.
+
+    Several processes may write to one file: an episode is written at once, under a lock, or not at all.
+
+    An object has `episode_id`, `environment`, `seed`, `options`, `observation` (the first), `steps` (each
+    with `action`, `observation`, `reward`, `terminated`, `truncated`, `metrics`), `return` and `ended`:
+    `terminated`, `truncated`, or `abandoned` for an episode that was reset or closed before its end.
+
+    Example:
+        >>> env = RecordTranscript(tg.make("board/TicTacToeVs-v0"), "games.jsonl")
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], path: str | os.PathLike[str], *, strict: bool = False) -> None:
+        """Check that the file can be written.
+
+        Args:
+            env: The environment.
+            path: The file; made if it is not there, appended to if it is.
+            strict: Raise from `step` if an episode cannot be written. Otherwise there is one warning, `lost`
+                counts the episodes that are missing, and play goes on.
+
+        Raises:
+            InvalidRequestError: The file cannot be opened for writing.
+        """
+        RecordConstructorArgs.__init__(self, path=os.fspath(path), strict=strict)
+        super().__init__(env)
+        self._path = Path(path)
+        self._strict = strict
+        self._episode: dict[str, Any] | None = None
+        self.lost = 0
+        """Episodes that could not be written."""
+        try:
+            self._path.open("ab").close()
+        except OSError as error:
+            raise InvalidRequestError(
+                f"{self._path} cannot be written: {error.strerror}",
+                hint="name a file in a folder that is there",
+                field="path",
+            ) from error
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        self._write("abandoned")
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._episode = {
+            "episode_id": str(uuid.uuid4()),
+            "environment": self.env.spec.id if self.env.spec else type(self.env.unwrapped).__name__,
+            "seed": seed,
+            "options": options,
+            "observation": observation,
+            "steps": [],
+        }
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Take a step; the last one of an episode writes it.
+
+        Raises:
+            StorageFullError: With `strict`, no space is left for the episode.
+            EnvironmentInfrastructureError: With `strict`, the file cannot be written for another reason.
+        """
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        if self._episode is not None:
+            self._episode["steps"].append(
+                {
+                    "action": action,
+                    "observation": observation,
+                    "reward": float(reward) if math.isfinite(reward) else None,  # JSON knows no NaN
+                    "terminated": bool(terminated),
+                    "truncated": bool(truncated),
+                    "metrics": dict(info.get("metrics", {})),
+                }
+            )
+        if terminated or truncated:
+            self._write("terminated" if terminated else "truncated")
+        return observation, reward, terminated, truncated, info
+
+    def close(self) -> None:
+        """Write an episode that is under way and close the environment."""
+        try:
+            self._write("abandoned")
+        finally:
+            super().close()
+
+    def _write(self, ended: str) -> None:
+        episode, self._episode = self._episode, None
+        if episode is None:
+            return
+        rewards = [step["reward"] for step in episode["steps"]]
+        episode["return"] = None if None in rewards else sum(rewards)
+        episode["ended"] = ended
+        line = json.dumps(episode, default=_as_json, ensure_ascii=True)
+        try:
+            append_line(self._path, line)
+        except TinkerGymError as error:
+            self.lost += 1
+            if self._strict:
+                raise
+            if self.lost == 1:
+                warnings.warn(f"{error}; the episode is missing there, play goes on", stacklevel=3)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append a line to a file that other processes may be appending to.
+
+    Raises:
+        StorageFullError: No space is left; the file is as it was.
+        EnvironmentInfrastructureError: The file cannot be written for another reason.
+    """
+    import fcntl
+
+    try:
+        # Unbuffered: a buffer's rest would be written later, outside the lock.
+        with path.open("a+b", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            size = file.seek(0, os.SEEK_END)
+            data = line.encode() + b"\n"
+            # A writer that was killed may have left half a line; ours must not become its end.
+            if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
+                data = b"\n" + data
+            try:
+                while data:
+                    data = data[file.write(data) or 0 :]
+            except OSError:
+                with contextlib.suppress(OSError):  # a device, such as /dev/full, has no size to go back to
+                    file.truncate(size)
+                raise
+    except OSError as error:
+        if error.errno in _FULL:
+            raise StorageFullError(
+                f"no space is left for {path}", hint="free some, or name a file elsewhere"
+            ) from error
+        raise EnvironmentInfrastructureError(f"{path} cannot be written: {error}") from error
+
+
+def read_transcripts(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """Yield the episodes of a file; half a line, which a killed process may have left, is passed over."""
+    with Path(path).open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            try:
+                episode = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(episode, dict):
+                yield episode
+
+
+def _as_json(value: Any) -> Any:
+    tolist = getattr(value, "tolist", None)
+    return tolist() if callable(tolist) else quoted(value)
