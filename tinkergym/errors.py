@@ -169,7 +169,7 @@ class InvalidRewardError(TinkerGymError):
 
 
 class InvalidToolError(InvalidRequestError):
-    """A function or a list of tools cannot be offered to a model: its annotations, its docstring or a name."""
+    """A tool cannot be offered to a model: its annotations, its docstring or its name are wrong."""
 
 
 class ToolArgumentsError(TinkerGymError):
