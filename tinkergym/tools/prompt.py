@@ -1,0 +1,40 @@
+"""What a model is told of its tools, in the syntax in which it shall call them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from tinkergym.tools.definition import Tool
+from tinkergym.tools.syntax import Syntax, ToolCall, render_calls
+
+_HOW = {
+    "hermes": "To call one, write a JSON object with its name and arguments between <tool_call> tags:",
+    "xml": "To call one, write its name and arguments between <tool_call> tags, each value on its own lines:",
+    "json": "To call one, write nothing but a JSON object with its name and arguments, on its own lines:",
+}
+_CONTRACT = (
+    "You may make several calls in one answer; they run in order, and then you see what each returned. "
+    "An answer without a call is final."
+)
+
+
+def describe_tools(tools: Sequence[Tool], syntax: Syntax, *, max_calls: int | None = None) -> str:
+    """Return the part of a system prompt that offers tools.
+
+    A job's own system prompt takes the place of the environment's; put this into it then.
+
+    Args:
+        tools: What is offered.
+        syntax: How calls are to be written.
+        max_calls: How many there may be in an episode; None for as many as the episode's limits allow.
+    """
+    schemas = [json.dumps(tool.schema(), ensure_ascii=False) for tool in tools]
+    lines = "\n".join(schemas)
+    offered = lines if syntax == "json" else f"<tools>\n{lines}\n</tools>"
+    example = render_calls([ToolCall("tool_name", {"argument_name": "value"})], syntax)
+    limit = "" if max_calls is None else f" You have {max_calls} call{'s' * (max_calls != 1)} in all."
+    return (
+        f"# Tools\n\nYou may call these functions, described by JSON schemas:\n{offered}\n\n"
+        f"{_HOW[syntax]}\n{example}\n\n{_CONTRACT}{limit}"
+    )

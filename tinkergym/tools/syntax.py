@@ -1,0 +1,279 @@
+"""How a model writes tool calls: text to calls and back. Pure, and it takes any text without raising.
+
+Three syntaxes: `hermes` (`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`), `xml` (`<tool_call>`
+with `<function=...>` and `<parameter=...>` inside) and `json` (an object on lines of its own). A parser reads
+each character a bounded number of times, so a hostile answer costs no more than its length.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NoReturn
+
+from tinkergym.messages import is_unicode
+
+Syntax = Literal["hermes", "xml", "json"]
+
+MOST_CALLS = 64
+"""Calls that are read from one answer; what follows them is reported as one malformed call."""
+
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_THINKING, _THOUGHT = "<think>", "</think>"
+_FUNCTION = re.compile(r"\s*<function=([^<>\s]{1,128})>")
+_PARAMETER = re.compile(r"\s*<parameter=([^<>\n]{1,128})>")
+_PARAMETER_END = "</parameter>"
+_FUNCTION_END = re.compile(r"\s*</function>")
+# Words that begin a call and no answer: an answer such as {1, 2} must pass as one.
+_BARE = re.compile(
+    r'^[ \t]*(?=(?:\[\s*)?\{\s*"(?:name|arguments|parameters|type|function)"\s*:)', re.MULTILINE
+)
+_PROBLEM_CHARACTERS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that could be read; whether there is such a tool is not known here."""
+
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """JSON values; in the `xml` syntax texts, which the tool reads by its schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class MalformedCall:
+    """Something that was meant as a call and cannot be read."""
+
+    problem: str
+    """What is wrong, in words for the model."""
+
+
+def parse_calls(text: str, syntax: Syntax) -> list[ToolCall | MalformedCall]:
+    """Return the calls of an answer in their order; an answer without any is a plain answer.
+
+    What a model thinks before `</think>` is not read: there it may weigh a call that it does not make.
+
+    Args:
+        text: Any text.
+        syntax: How the model was told to write calls.
+    """
+    before, thought, after = text.partition(_THOUGHT)
+    if thought:
+        text = after
+    elif before.lstrip().startswith(_THINKING):
+        return []
+    calls: list[ToolCall | MalformedCall] = []
+    for call in _PARSERS[syntax](text):
+        if len(calls) == MOST_CALLS:
+            calls.append(MalformedCall(f"more than {MOST_CALLS} calls in one answer; the rest was not read"))
+            break
+        calls.append(call)
+    return calls
+
+
+def render_calls(calls: Sequence[ToolCall], syntax: Syntax) -> str:
+    """Write calls as a model should: `parse_calls` reads the same calls from it.
+
+    Raises:
+        ValueError: A text holds what ends it in the `xml` syntax, which knows no escapes.
+    """
+    return "\n".join(_WRITERS[syntax](call) for call in calls)
+
+
+def render_result(name: str, text: str, syntax: Syntax) -> str:
+    """Write what a call returned, for an observation that is one text."""
+    if syntax == "json":
+        return json.dumps({"tool": name, "result": text}, ensure_ascii=False)
+    return f"<tool_response>\n{text}\n</tool_response>"
+
+
+def typed_arguments(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the texts of an `xml` call as JSON wherever a tool's schema asks for something else than text.
+
+    Args:
+        arguments: Texts by name.
+        parameters: The tool's JSON schema.
+    """
+    properties = parameters.get("properties", {})
+    return {name: _typed(value, properties.get(name, {})) for name, value in arguments.items()}
+
+
+# --- JSON, as models write it ---
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+# Not strict: models write line breaks into strings as they are, most of all in code.
+_DECODER = json.JSONDecoder(strict=False, parse_constant=_no_constant)
+
+
+class _UnreadableError(Exception):
+    """No JSON value stands here."""
+
+    def __init__(self, problem: str, read_to: int | None) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.read_to = read_to
+        """How far the text was read; None if nobody knows, and then nothing after it is read either."""
+
+
+def _decode(text: str, position: int) -> tuple[Any, int]:
+    """Return the JSON value at a position and where it ends."""
+    while position < len(text) and text[position] in " \t\r\n":
+        position += 1
+    try:
+        value, end = _DECODER.raw_decode(text, position)
+    except json.JSONDecodeError as error:
+        around = text[max(position, error.pos - 20) : error.pos + 20]
+        problem = f"the JSON is wrong at {around!r}: {error.msg}" if around else "there is no JSON"
+        raise _UnreadableError(problem, error.pos) from None
+    except RecursionError:
+        raise _UnreadableError("the JSON is nested too deeply", None) from None
+    except ValueError as error:  # an endless number, or NaN
+        raise _UnreadableError(f"the JSON is wrong: {error}"[:_PROBLEM_CHARACTERS], None) from None
+    return value, end
+
+
+def _call_of(value: Any) -> ToolCall | MalformedCall:
+    """Read a decoded object as a call."""
+    if isinstance(value, dict) and isinstance(value.get("function"), dict):
+        value = value["function"]
+    if not isinstance(value, dict):
+        return MalformedCall('a call is an object: {"name": ..., "arguments": {...}}')
+    name = value.get("name")
+    if not isinstance(name, str) or not name:
+        return MalformedCall('the call has no "name" that is a text')
+    arguments = value.get("arguments", value.get("parameters", {}))
+    if isinstance(arguments, str):
+        try:
+            arguments, _ = _decode(arguments, 0)
+        except _UnreadableError as error:
+            return MalformedCall(f'"arguments": {error.problem}')
+    if not isinstance(arguments, dict):
+        return MalformedCall('"arguments" is no object')
+    try:
+        json.dumps([name, arguments], ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError):
+        return MalformedCall("the call cannot be written as Unicode text")
+    return ToolCall(name, arguments)
+
+
+# --- the three syntaxes ---
+
+
+def _hermes(text: str) -> Iterator[ToolCall | MalformedCall]:
+    position = 0
+    while (start := text.find(_OPEN, position)) >= 0:
+        start += len(_OPEN)
+        try:
+            value, end = _decode(text, start)
+        except _UnreadableError as error:
+            yield MalformedCall(error.problem)
+            if error.read_to is None:
+                return
+            end = error.read_to
+        else:
+            closing = text.find(_CLOSE, end)
+            between = text[end : closing if closing >= 0 else end + _PROBLEM_CHARACTERS]
+            if between.strip():
+                yield MalformedCall(f"after the JSON object comes {between.strip()[:40]!r}, not {_CLOSE}")
+            else:
+                # An answer may end with the stop token in place of the closing tag.
+                yield _call_of(value)
+        closing = text.find(_CLOSE, end)
+        if closing < 0:
+            return
+        position = closing + len(_CLOSE)
+
+
+def _xml(text: str) -> Iterator[ToolCall | MalformedCall]:
+    position = 0
+    while (start := text.find(_OPEN, position)) >= 0:
+        call, end = _xml_call(text, start + len(_OPEN))
+        yield call
+        closing = text.find(_CLOSE, end)
+        if closing < 0:
+            return
+        position = closing + len(_CLOSE)
+
+
+def _xml_call(text: str, position: int) -> tuple[ToolCall | MalformedCall, int]:
+    """Read one call and return it with where reading stopped."""
+    function = _FUNCTION.match(text, position)
+    if function is None:
+        return MalformedCall(f"after {_OPEN} comes no <function=name>"), position
+    position = function.end()
+    arguments: dict[str, Any] = {}
+    while (parameter := _PARAMETER.match(text, position)) is not None:
+        end = text.find(_PARAMETER_END, parameter.end())
+        if end < 0:
+            return MalformedCall(f"<parameter={parameter[1]}> has no {_PARAMETER_END}"), len(text)
+        value = text[parameter.end() : end]
+        # The line breaks next to the tags belong to the syntax, all others to the value.
+        arguments[parameter[1]] = value.removeprefix("\n").removesuffix("\n")
+        position = end + len(_PARAMETER_END)
+    closing = _FUNCTION_END.match(text, position)
+    if closing is None:
+        return MalformedCall("after the parameters comes no </function>"), position
+    if not is_unicode("".join([*arguments, *arguments.values()])):
+        return MalformedCall("the call holds a lone surrogate, which is no Unicode text"), closing.end()
+    return ToolCall(function[1], arguments), closing.end()
+
+
+def _bare(text: str) -> Iterator[ToolCall | MalformedCall]:
+    position = 0
+    while (found := _BARE.search(text, position)) is not None:
+        try:
+            value, position = _decode(text, found.end())
+        except _UnreadableError as error:
+            yield MalformedCall(error.problem)
+            if error.read_to is None:
+                return
+            position = max(error.read_to, found.end() + 1)
+        else:
+            yield from map(_call_of, value if isinstance(value, list) else [value])
+
+
+def _write_json(call: ToolCall) -> str:
+    return json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False, allow_nan=False)
+
+
+def _write_hermes(call: ToolCall) -> str:
+    return f"{_OPEN}\n{_write_json(call)}\n{_CLOSE}"
+
+
+def _write_xml(call: ToolCall) -> str:
+    lines = [_OPEN, f"<function={call.name}>"]
+    for name, value in call.arguments.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, allow_nan=False)
+        if _PARAMETER_END in text:
+            raise ValueError(f"the argument {name} holds {_PARAMETER_END}, which the xml syntax cannot carry")
+        lines += [f"<parameter={name}>", text, _PARAMETER_END]
+    return "\n".join([*lines, "</function>", _CLOSE])
+
+
+def _typed(value: Any, schema: Mapping[str, Any]) -> Any:
+    if not isinstance(value, str) or _takes_text(schema):
+        return value
+    try:
+        decoded, end = _decode(value, 0)
+    except _UnreadableError:
+        return value
+    return decoded if not value[end:].strip() else value
+
+
+def _takes_text(schema: Mapping[str, Any]) -> bool:
+    options = schema.get("anyOf")
+    if options:
+        return any(_takes_text(option) for option in options)
+    if "enum" in schema or "const" in schema:
+        return any(isinstance(value, str) for value in schema.get("enum", [schema.get("const")]))
+    return schema.get("type", "string") == "string"
+
+
+_PARSERS = {"hermes": _hermes, "xml": _xml, "json": _bare}
+_WRITERS = {"hermes": _write_hermes, "xml": _write_xml, "json": _write_json}
