@@ -219,6 +219,10 @@ class ProtocolVersionError(TinkerGymError):
     http_status = 426
 
 
+class IllegalMoveError(TinkerGymError):
+    """The rules of a game do not allow this move; the message says why, to whoever made it."""
+
+
 class EpisodeProtocolError(TinkerGymError):
     """`reset`, `act` and `step` were called in an order that makes no episode."""
 
