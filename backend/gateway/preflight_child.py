@@ -12,10 +12,15 @@ import traceback
 from typing import Any
 
 from backend.processes import die_with_parent
-from tinkergym.errors import InvalidEnvironmentError, TinkerGymError, UnknownEnvironmentError
+from tinkergym.errors import (
+    ImageObservationError,
+    InvalidEnvironmentError,
+    TinkerGymError,
+    UnknownEnvironmentError,
+)
 from tinkergym.loop.environment_host import system_prompt_of
 from tinkergym.loop.renderer import Renderer
-from tinkergym.messages import NOT_IN_WORDS, observation_text, system, user
+from tinkergym.messages import NOT_IN_WORDS, observation_messages, opening_messages
 from tinkergym.registration import make_environment, pack_of
 from tinkergym.wire import EnvironmentRef, RendererBundle
 
@@ -42,7 +47,7 @@ def examine(reference: EnvironmentRef, bundle: RendererBundle, system_prompt: st
     for seed in _SEEDS:
         try:
             observation, _ = env.reset(seed=seed)
-            prompt = system_prompt if system_prompt is not None else system_prompt_of(env)
+            environment_prompt = system_prompt_of(env)
         except Exception as error:
             story = traceback.format_exc()[-_TRACEBACK:].strip()
             raise InvalidEnvironmentError(
@@ -51,14 +56,20 @@ def examine(reference: EnvironmentRef, bundle: RendererBundle, system_prompt: st
                 field="environment",
             ) from error
         try:
-            messages = [user(observation_text(observation))]
+            messages = opening_messages(
+                observation_messages(observation),
+                job_prompt=system_prompt,
+                environment_prompt=environment_prompt,
+            )
+        except ImageObservationError as error:
+            raise ImageObservationError(f"{reference.id}: {error.message}", field="environment") from error
         except (TypeError, ValueError) as error:
             raise InvalidEnvironmentError(
                 f"{reference.id} cannot be read by a language model: {error}",
                 hint=NOT_IN_WORDS,
                 field="environment",
             ) from error
-        longest = max(longest, len(renderer.start([system(prompt), *messages] if prompt else messages)))
+        longest = max(longest, len(renderer.start(messages)))
     env.close()
     pack = pack_of(reference.id)
     return {"prompt_tokens": longest, "packs": {pack.name: pack.version} if pack else {}}
