@@ -1,13 +1,13 @@
-"""Tic-tac-toe and gomoku of any size as text environments."""
+"""Tic-tac-toe and gomoku of any size as text games."""
 
-from tinkergym.registration import register as register_environment
+from tinkergym.games.registry import register_game
 
 __all__ = ["register"]
 
-_ENTRY_POINT = "tinkergym_board.versus:VersusEnv"
-
 
 def register() -> None:
-    """Register this pack's environments; tinkergym finds this by the entry-point group `tinkergym.envs`."""
-    register_environment("board/TicTacToeVs-v0", _ENTRY_POINT, kwargs={"size": 3, "win": 3})
-    register_environment("board/GomokuVs-v0", _ENTRY_POINT, kwargs={"size": 5, "win": 4})
+    """Register this pack's games; tinkergym finds this by the entry-point group `tinkergym.envs`."""
+    from tinkergym_board.games import KInARow
+
+    register_game("board/TicTacToe-v0", KInARow, kwargs={"size": 3, "win": 3})
+    register_game("board/Gomoku-v0", KInARow, kwargs={"size": 5, "win": 4})

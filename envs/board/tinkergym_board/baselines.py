@@ -8,9 +8,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from tinkergym.registration import make
+from tinkergym.wrappers.against_opponent import AgainstOpponent
 from tinkergym_board.players import Player, heuristic_player, perfect_player, random_player
 from tinkergym_board.text import cell_names, read_position
-from tinkergym_board.versus import VersusEnv
 
 PLAYERS: dict[str, Player] = {
     "random": random_player,
@@ -19,16 +19,17 @@ PLAYERS: dict[str, Player] = {
 }
 
 
-def returns(env: VersusEnv, player: Player, seeds: Iterable[int]) -> list[float]:
+def returns(env: AgainstOpponent, player: Player, seeds: Iterable[int]) -> list[float]:
     """Play one episode per seed and return what each earned. The player sees the text, as a policy does."""
-    names, earned = cell_names(env.rules.size), []
+    rules = env.game.rules
+    names, earned = cell_names(rules.size), []
     for seed in seeds:
         # Not the bare seed: that is the environment's own stream, and opponent and player would agree.
         rng = np.random.default_rng([seed, 1])
         observation, _ = env.reset(seed=seed)
         ended, total = False, 0.0
         while not ended:
-            move = names[player(read_position(observation, env.rules), rng)]
+            move = names[player(read_position(observation, rules), rng)]
             observation, reward, ended, _, _ = env.step(move)
             total += reward
         earned.append(total)
@@ -45,7 +46,7 @@ def main() -> None:
     for env_id in ("board/TicTacToeVs-v0", "board/GomokuVs-v0"):
         for opponent in ("random", "heuristic"):
             env = make(env_id, opponent=opponent).unwrapped
-            assert isinstance(env, VersusEnv)
+            assert isinstance(env, AgainstOpponent)
             for name, player in PLAYERS.items():
                 if name == "perfect" and "TicTacToe" not in env_id:
                     continue  # its search would not end on 25 cells

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tinkergym.messages import Message, assistant, user
-from tinkergym_board.players import OPPONENTS, random_player
+from tinkergym.registration import make
+from tinkergym_board.games import KInARow
+from tinkergym_board.players import random_player
 from tinkergym_board.text import cell_names, read_position
-from tinkergym_board.versus import VersusEnv
 
 BOARDS = ((3, 3), (3, 3), (4, 3), (4, 4), (5, 4), (5, 4))
 """(size, win) of the games, each entry equally likely; the registered ones stand twice."""
@@ -26,15 +27,20 @@ def dialogues(
     Both seats and all opponents occur. The last message is the assistant's: what the environment says after
     the end is never shown.
     """
-    envs = [VersusEnv(size, win, opponent) for size, win in boards for opponent in OPPONENTS]
+    envs = [
+        make("board/TicTacToeVs-v0", size=size, win=win, opponent=opponent).unwrapped
+        for size, win in boards
+        for opponent in KInARow.opponents
+    ]
     for _ in range(count):
         env = envs[int(rng.integers(len(envs)))]
-        names = cell_names(env.rules.size)
+        rules = env.game.rules
+        names = cell_names(rules.size)
         observation, _ = env.reset(seed=int(rng.integers(2**31)))
         messages: list[Message] = []
         ended = False
         while not ended:
-            move = names[random_player(read_position(observation, env.rules), rng)]
+            move = names[random_player(read_position(observation, rules), rng)]
             messages += [user(observation), assistant(move)]
             observation, _, ended, _, _ = env.step(move)
         yield messages

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -53,14 +53,15 @@ def perfect_player(position: Position, rng: np.random.Generator) -> int:
     Among those it takes the one that earns most if the opponent then moves at random. Only for boards of 9
     cells or so: the search visits every position.
     """
-    moves = [(-_value(after := position.played(cell)), _hope(after), cell) for cell in position.free]
-    top = max(move[:2] for move in moves)
-    best = [move[2] for move in moves if move[:2] == top]
+    best = perfect_moves(position)
     return best[int(rng.integers(len(best)))]
 
 
-OPPONENTS: Mapping[str, Player] = {"random": random_player, "heuristic": heuristic_player}
-"""Those an environment can be told to play with, by name."""
+def perfect_moves(position: Position) -> list[int]:
+    """Return the moves among which `perfect_player` chooses."""
+    moves = [(-_value(after := position.played(cell)), _hope(after), cell) for cell in position.free]
+    top = max(move[:2] for move in moves)
+    return [move[2] for move in moves if move[:2] == top]
 
 
 @lru_cache(maxsize=100_000)

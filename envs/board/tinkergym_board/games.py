@@ -1,0 +1,89 @@
+"""The board games as rules that players read and write as text."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from tinkergym.errors import IllegalMoveError
+from tinkergym.games.illegal import quoted_action
+from tinkergym.games.text_game import TextGame
+from tinkergym_board.players import heuristic_player, perfect_moves
+from tinkergym_board.rules import Position, Rules
+from tinkergym_board.text import MARKS, board_text, cell_names, read_cell
+
+_MOST_CELLS_TO_SEARCH = 9
+
+
+@lru_cache(maxsize=64)
+def _rules(size: int, win: int) -> Rules:
+    # Building the rows of a large board takes longer than many games; they never change.
+    return Rules(size, win)
+
+
+class KInARow(TextGame):
+    """X begins, and `win` stones in a row win: tic-tac-toe, gomoku. See the pack's README for the text."""
+
+    players = MARKS
+    opponents = ("random", "heuristic")
+
+    def __init__(self, size: int = 3, win: int = 3, instructions: bool = False) -> None:
+        """Set up the board.
+
+        Args:
+            size: Cells per side.
+            win: Length of the row that wins.
+            instructions: Put the rules into the system prompt, for models that never met this text before.
+
+        Raises:
+            InvalidRequestError: A setting is out of range; its `field` says which.
+        """
+        self.rules = _rules(size, win)
+        self.position = Position(self.rules)
+        if instructions:
+            self.system_prompt = f"{win} in a row wins. Answer with the name of a free cell, nothing else."
+
+    def begin(self, rng: np.random.Generator) -> None:
+        """Clear the board."""
+        del rng
+        self.position = Position(self.rules)
+
+    def observe(self, player: int) -> str:
+        """Return the board."""
+        del player
+        return board_text(self.position)
+
+    def legal(self, player: int) -> list[str]:
+        """Return the names of the free cells."""
+        del player
+        names = cell_names(self.rules.size)
+        return [names[cell] for cell in self.position.free] if not self.position.over else []
+
+    def read(self, player: int, action: str) -> int:
+        """Return the cell that the action names."""
+        del player
+        cell = read_cell(action, self.rules.size)
+        if cell is None:
+            raise IllegalMoveError(f"{quoted_action(action)} is no cell")
+        if self.position.owner(cell) is not None:
+            raise IllegalMoveError(f"{quoted_action(action)} is taken")
+        return cell
+
+    def play(self, player: int, move: int) -> float | None:
+        """Put a stone on the cell."""
+        self.position = position = self.position.played(move)
+        if position.winner is not None:
+            return 1.0 if position.winner == player else -1.0
+        return 0.0 if position.full else None
+
+    def heuristic(self, player: int, rng: np.random.Generator) -> str:
+        """Win if possible, else block, else build."""
+        del player
+        return cell_names(self.rules.size)[heuristic_player(self.position, rng)]
+
+    def gold(self, player: int) -> str | None:
+        """Return a perfect move on boards of 9 cells or fewer."""
+        if self.rules.cells > _MOST_CELLS_TO_SEARCH or self.position.to_move != player or self.position.over:
+            return None
+        return cell_names(self.rules.size)[perfect_moves(self.position)[0]]

@@ -1,0 +1,273 @@
+"""GameEnv: a `TextGame` as a PettingZoo AEC environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.utils import seeding
+from pettingzoo import AECEnv
+
+from tinkergym.errors import EpisodeProtocolError, IllegalMoveError, InvalidRequestError
+from tinkergym.games.illegal import IllegalPolicy
+from tinkergym.games.text_game import Rewards, TextGame
+from tinkergym.spaces import Text
+
+
+class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # pettingzoo has no types here
+    """One game. Agents are `player_0`, `player_1`, ...; an observation is `{"text": ...}`.
+
+    An agent's text holds what is new since its last action: what it was told, and the game's `observe`. It
+    stays the same however often it is asked for. With `on_illegal="retry:N"` an agent whose move was illegal
+    acts again.
+    """
+
+    def __init__(
+        self, game: TextGame, *, on_illegal: str | None = None, render_mode: str | None = None
+    ) -> None:
+        """Set up the table.
+
+        Args:
+            game: The rules. Belongs to this environment from now on.
+            on_illegal: `lose`, `random` or `retry:N`; the game's own rule by default.
+            render_mode: `ansi` lets `render` return the game as text.
+
+        Raises:
+            InvalidRequestError: `on_illegal` is none of these, or needs legal moves that the game cannot list.
+        """
+        super().__init__()
+        self.game = game
+        self.render_mode = render_mode
+        self.on_illegal = game.on_illegal if on_illegal is None else on_illegal
+        self._policy = IllegalPolicy.parse(self.on_illegal)
+        if self._policy.kind == "random":
+            self._needs_legal("on_illegal")
+        self.possible_agents = [f"player_{player}" for player in range(len(game.player_names))]
+        self.agents = []
+        self._players = {agent: player for player, agent in enumerate(self.possible_agents)}
+        self._observation_spaces = {name: spaces.Dict({"text": Text()}) for name in self.possible_agents}
+        self._action_spaces = {name: Text() for name in self.possible_agents}
+        self.metadata = {
+            "name": type(game).__name__,
+            "render_modes": ["ansi"],
+            "render_fps": 1,
+            "turns": "multi",
+            "data": "free",
+            "on_illegal": self.on_illegal,
+            # An agent that tries again does so before the others have moved.
+            "is_parallelizable": game.simultaneous and self._policy.kind != "retry",
+            **game.metadata,
+        }
+        if game.system_prompt:
+            self.metadata["system_prompt"] = game.system_prompt
+        self._np_random: np.random.Generator | None = None
+
+    def observation_space(self, agent: str) -> spaces.Dict:
+        """Return the space of the agent's observations."""
+        return self._observation_spaces[agent]
+
+    def action_space(self, agent: str) -> Text:
+        """Return the space of the agent's actions."""
+        return self._action_spaces[agent]
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        """Begin a game. Without a seed the chance goes on where it was."""
+        del options
+        if seed is not None or self._np_random is None:
+            self._np_random = seeding.np_random(seed)[0]
+        agents = self.possible_agents
+        self.agents = agents[:]
+        self.rewards = dict.fromkeys(agents, 0.0)
+        self._cumulative_rewards = dict.fromkeys(agents, 0.0)
+        self.terminations = dict.fromkeys(agents, False)
+        self.truncations = dict.fromkeys(agents, False)
+        self.infos = {agent: {} for agent in agents}
+        self._skip_agent_selection = None
+        self._paid = False
+        self._tries = 0
+        self._only_news = -1
+        self._forfeited: dict[int, str] = {}
+        self._closings: dict[int, str] = {}
+        self._moves: list[Any] = []
+        self.game.start(self._np_random)
+        self._player = 0
+        self.agent_selection = agents[0]
+
+    def observe(self, agent: str) -> dict[str, str]:
+        """Return what is new for the agent since its last action."""
+        player = self._players[agent]
+        news = self.game._news[player]
+        if player == self._only_news:
+            return {"text": "\n".join(news)}
+        shown = self.game.observe(player)
+        if not news and not self._closings:
+            return {"text": shown}
+        parts = [*news, shown, self._closings.get(player, "")]
+        return {"text": "\n".join(part for part in parts if part)}
+
+    def step(self, action: str | None) -> None:
+        """Let the selected agent act; one whose game is over takes None.
+
+        Raises:
+            EpisodeProtocolError: No game is running.
+            InvalidRequestError: The action is no text.
+        """
+        if not self.agents:
+            raise EpisodeProtocolError("no game is running", hint="call reset before step")
+        agent = self.agent_selection
+        if self.terminations[agent]:
+            self._was_dead_step(action)
+            return
+        if not isinstance(action, str):
+            raise InvalidRequestError(f"an action must be a str, not {type(action).__name__}", field="action")
+        game, player = self.game, self._player
+        self._cumulative_rewards[agent] = 0.0
+        if self._paid:
+            self._clear_rewards()
+            self._paid = False
+        if news := game._news[player]:
+            news.clear()
+        self._only_news = -1
+        if self._policy.kind != "lose":
+            self.infos[agent] = {"metrics": {"illegal_moves": 0.0}}
+        try:
+            move = game.read(player, action)
+            outcome = None if game.simultaneous else game.play(player, move)
+        except IllegalMoveError as error:
+            move, outcome = self._illegal(player, error.message)
+            if self._only_news == player:
+                return
+        self._tries = 0
+        if game.simultaneous:
+            outcome = self._collect(move)
+        if game._gifts is not None:
+            self._pay(game._gifts)
+            game._gifts = None
+        if self._forfeited and not (game.simultaneous and self._moves):
+            outcome = game.forfeit(self._forfeited)
+        if outcome is not None:
+            self._finish(game.payoff(outcome, player))
+        # Also at the end, so that every agent is asked once more.
+        self._player = (player + 1) % len(self.possible_agents) if outcome is not None else self._after(player)
+        self.agent_selection = self.possible_agents[self._player]
+
+    def legal_actions(self, agent: str) -> list[str] | None:
+        """Return the agent's legal actions now, None if the game cannot list them."""
+        return self.game.legal(self._players[agent])
+
+    def is_legal(self, agent: str, action: str) -> bool:
+        """Return whether the game can read the action as a move."""
+        try:
+            self.game.read(self._players[agent], action)
+        except IllegalMoveError:
+            return False
+        return True
+
+    def gold_action(self, agent: str) -> str | None:
+        """Return the agent's best action now, None if it is not known."""
+        return self.game.gold(self._players[agent])
+
+    def check_opponent(self, name: str) -> None:
+        """Refuse a name that the game's `opponents` does not list.
+
+        Raises:
+            InvalidRequestError: It does not, or the random one has no legal moves to choose from.
+        """
+        if name not in self.game.opponents:
+            known = ", ".join(self.game.opponents)
+            raise InvalidRequestError(
+                f"{name!r} is no opponent", hint=f"choose one of {known}", field="opponent"
+            )
+        if name == "random":
+            self._needs_legal("opponent")
+
+    def scripted_action(self, agent: str, name: str, rng: np.random.Generator) -> str:
+        """Return what the named opponent does in the agent's place; its chance comes from `rng`."""
+        player = self._players[agent]
+        if name != "random":
+            return str(getattr(self.game, name)(player, rng))
+        return self._random_move(player, rng)
+
+    def render(self) -> str | None:
+        """Return the game as people see it, if the render mode is `ansi`."""
+        return self.game.render() if self.render_mode == "ansi" else None
+
+    def close(self) -> None:
+        """Leave; there is nothing to release."""
+
+    def _after(self, player: int) -> int:
+        return (player + 1) % len(self.possible_agents) if self._moves else self.game.next_player(player)
+
+    def _collect(self, move: Any) -> Rewards | None:
+        self._moves.append(move)
+        if len(self._moves) < len(self.possible_agents):
+            return None
+        moves, self._moves = self._moves, []
+        return None if self._forfeited else self.game.play_round(moves)
+
+    def _illegal(self, player: int, reason: str) -> tuple[Any, Rewards | None]:
+        """Return the move that is played instead and what came of it, as the policy wants."""
+        policy, game = self._policy, self.game
+        if policy.kind != "lose":
+            self.infos[self.possible_agents[player]] = {"metrics": {"illegal_moves": 1.0}}
+        if policy.kind == "random":
+            assert self._np_random is not None
+            action = self._random_move(player, self._np_random)
+            game.tell(f"Illegal move: {reason}. {action} was played instead.", player)
+            move = game.read(player, action)
+            return move, None if game.simultaneous else game.play(player, move)
+        if policy.kind == "retry" and self._tries < policy.retries:
+            self._tries += 1
+            left = policy.retries - self._tries
+            game.tell(f"Illegal move: {reason}. Try again{'' if left else ', for the last time'}.", player)
+            # What the game shows has not changed since the player has seen it.
+            self._only_news = player
+            return None, None
+        self._forfeited[player] = reason
+        return None, None
+
+    def _random_move(self, player: int, rng: np.random.Generator) -> str:
+        legal = self.game.legal(player)
+        if not legal:
+            raise InvalidRequestError(
+                f"{type(self.game).__name__}.legal({player}) lists no move to play at random",
+                hint="let it return the legal moves as long as the game goes on",
+                field="opponent",
+            )
+        return legal[int(rng.integers(len(legal)))]
+
+    def _pay(self, rewards: list[float]) -> None:
+        for agent, reward in zip(self.possible_agents, rewards, strict=True):
+            self.rewards[agent] += reward
+            self._cumulative_rewards[agent] += reward
+        self._paid = True
+
+    def _finish(self, rewards: list[float]) -> None:
+        self._pay(rewards)
+        for player, agent in enumerate(self.possible_agents):
+            reward = rewards[player]
+            self.terminations[agent] = True
+            verdict = self.game.verdict(player, reward)
+            if player in self._forfeited:
+                verdict = f"Illegal move: {self._forfeited[player]}. {verdict}"
+            elif self._forfeited:
+                names = " and ".join(self.game.player_names[loser] for loser in self._forfeited)
+                verdict = f"Illegal move by {names}. {verdict}"
+            self._closings[player] = verdict
+            self.infos[agent] = {
+                **self.infos[agent],
+                "metrics": {
+                    **self.infos[agent].get("metrics", {}),
+                    **self.game.metrics(player, reward),
+                    "illegal_move": float(player in self._forfeited),
+                },
+            }
+
+    def _needs_legal(self, field: str) -> None:
+        if type(self.game).legal is TextGame.legal:
+            raise InvalidRequestError(
+                f"'random' needs to know the legal moves of {type(self.game).__name__}",
+                hint="define legal(player), or choose another",
+                field=field,
+            )

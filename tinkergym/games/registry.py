@@ -1,0 +1,141 @@
+"""Games by id: one call makes a game known to `make_game`, and to `gymnasium.make` against an opponent."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tinkergym import registration
+from tinkergym.errors import InvalidRequestError, UnknownEnvironmentError
+from tinkergym.games.text_game import TextGame
+
+if TYPE_CHECKING:
+    from tinkergym.games.game_env import GameEnv
+    from tinkergym.wrappers.against_opponent import AgainstOpponent
+
+_games: dict[str, _Registered] = {}
+_ENTRY_POINT = f"{__name__}:make_against_opponent"
+
+
+@dataclass(frozen=True, slots=True)
+class _Registered:
+    make: Callable[..., TextGame]
+    kwargs: dict[str, Any]
+    opponents: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.make.__module__}:{self.make.__qualname__}"
+
+
+def register_game(
+    id: str,  # noqa: A002 - Gymnasium's own name for it
+    game: type[TextGame],
+    *,
+    opponents: Sequence[str] | None = None,
+    kwargs: dict[str, Any] | None = None,
+) -> str:
+    """Make a game known by its id, and the environment against an opponent by the id with `Vs`.
+
+    `board/TicTacToe-v0` is then what `make_game` takes and `board/TicTacToeVs-v0` what `make` and
+    `gymnasium.make` take. A game for one player has no opponent: its id names both.
+
+    Args:
+        id: `namespace/Name-v0`.
+        game: The class of the rules.
+        opponents: Who can be played against by name, the default first: `random`, and names of methods
+            `(player, rng) -> action` of the game. By default the game's own list.
+        kwargs: Default arguments of the class; JSON values only, since they travel with a job.
+
+    Returns:
+        The id of the Gymnasium environment.
+
+    Raises:
+        InvalidRequestError: The id is no such id or belongs to another game, or an opponent has no method.
+    """
+    found = re.fullmatch(r"(.+?)(-v\d+)", id)
+    if found is None:
+        raise InvalidRequestError(f"{id!r} has no version", hint="call it namespace/Name-v0", field="id")
+    names = tuple(game.opponents if opponents is None else opponents)
+    for name in names:
+        if name != "random" and not callable(getattr(game, name, None)):
+            raise InvalidRequestError(
+                f"{game.__name__} has no method {name}(player, rng) to play that opponent", field="opponents"
+            )
+    registered = _Registered(game, dict(kwargs or {}), names)
+    known = _games.get(id)
+    if known is not None and known.name != registered.name:
+        raise InvalidRequestError(
+            f"{id} is already registered for {known.name}",
+            hint="choose another name or version",
+            field="id",
+        )
+    alone = isinstance(game.players, int) and game.players == 1
+    env_id = id if alone else f"{found[1]}Vs{found[2]}"
+    defaults: dict[str, Any] = {} if alone else {"opponent": names[0], "seat": "seed"}
+    registration.register(
+        env_id, _ENTRY_POINT, kwargs={"game": id, **defaults, "on_illegal": game.on_illegal, **(kwargs or {})}
+    )
+    _games[id] = registered
+    return env_id
+
+
+def make_game(
+    id: str,  # noqa: A002 - as above
+    *,
+    on_illegal: str | None = None,
+    render_mode: str | None = None,
+    **settings: Any,
+) -> GameEnv:
+    """Create a game as a PettingZoo AEC environment, from a pack or from `register_game`.
+
+    Args:
+        id: As it was registered.
+        on_illegal: What becomes of an illegal move: `lose`, `random` or `retry:N`.
+        render_mode: `ansi` lets `render` return the game as text.
+        settings: Arguments of the game.
+
+    Raises:
+        UnknownEnvironmentError: No game has this id.
+    """
+    from tinkergym.games.game_env import GameEnv
+
+    known = _find(id)
+    game = known.make(**{**known.kwargs, **settings})
+    game.opponents = known.opponents
+    return GameEnv(game, on_illegal=on_illegal, render_mode=render_mode)
+
+
+def registered_games() -> list[str]:
+    """Return the ids of all games, sorted."""
+    registration.load_packs()
+    return sorted(_games)
+
+
+def make_against_opponent(
+    game: str,
+    *,
+    opponent: Any = None,
+    seat: str = "seed",
+    on_illegal: str | None = None,
+    render_mode: str | None = None,
+    **settings: Any,
+) -> AgainstOpponent:
+    """Create the Gymnasium environment of a registered game; this is what `gymnasium.make` calls."""
+    from tinkergym.wrappers.against_opponent import AgainstOpponent
+
+    aec_env = make_game(game, on_illegal=on_illegal, render_mode=render_mode, **settings)
+    return AgainstOpponent(aec_env, opponent=opponent, seat=seat, render_mode=render_mode)
+
+
+def _find(id: str) -> _Registered:  # noqa: A002 - as above
+    if id not in _games:
+        registration.load_packs()
+    if id not in _games:
+        close = difflib.get_close_matches(id, _games, n=3, cutoff=0.5)
+        hint = f"did you mean {', '.join(close)}?" if close else "register it with tinkergym.register_game"
+        raise UnknownEnvironmentError(f"no game is called {id!r}", hint=hint)
+    return _games[id]

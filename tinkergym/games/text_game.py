@@ -1,0 +1,202 @@
+"""TextGame: the rules of a game in about ten lines.
+
+Knows nothing of PettingZoo, Gymnasium, opponents or policies: `GameEnv` makes an AEC environment of it, and
+`AgainstOpponent` makes that a Gymnasium environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tinkergym.errors import IllegalMoveError, InvalidEnvironmentError
+from tinkergym.games.illegal import quoted_action, read_legal
+
+Rewards = float | Sequence[float]
+"""What a finished game pays: a number per player; or one number for the player who moved, whose single
+opponent, if there is one, gets its negative."""
+
+_MOST_LISTED = 20
+
+
+class TextGame:
+    """The rules of a game whose players read and write text.
+
+    A player is a number from 0. All randomness comes from the generator that `begin` is given; keep it if the
+    game needs chance later.
+
+    Example:
+        >>> class Nim(TextGame):
+        ...     def begin(self, rng):
+        ...         self.left = int(rng.integers(8, 16))
+        ...
+        ...     def observe(self, player):
+        ...         return f"{self.left} stones. Take 1, 2 or 3; who takes the last one wins."
+        ...
+        ...     def legal(self, player):
+        ...         return ["1", "2", "3"][: self.left]
+        ...
+        ...     def play(self, player, move):
+        ...         self.left -= int(move)
+        ...         return 1.0 if self.left == 0 else None
+    """
+
+    players: int | Sequence[str] = 2
+    """How many, or what they are called in the text; player 0 moves first."""
+    simultaneous: bool = False
+    """All players move at once and unseen by each other: define `play_round` instead of `play`."""
+    opponents: Sequence[str] = ("random",)
+    """Who can be played against by name: `random`, and methods `(player, rng) -> action` of this class."""
+    on_illegal: str = "lose"
+    """What becomes of an illegal move unless a setting says otherwise: `lose`, `random` or `retry:N`."""
+    system_prompt: str = ""
+    """Stands before the first observation unless a job brings its own."""
+    metadata: ClassVar[dict[str, Any]] = {}
+    """JSON values for the environments' metadata."""
+
+    _news: list[list[str]]
+    _gifts: list[float] | None = None
+
+    # --- the rules: what a game defines ---------------------------------------------------------------------
+
+    def begin(self, rng: np.random.Generator) -> None:
+        """Set up a new game."""
+
+    def observe(self, player: int) -> str:
+        """Return what the player is shown when it is their turn and at the end; empty for nothing.
+
+        Must only look: it is called whenever somebody asks. What happened once belongs into `tell`.
+        """
+        del player
+        return ""
+
+    def legal(self, player: int) -> list[str] | None:
+        """Return all legal moves of the player now, None if they cannot be listed."""
+        del player
+        return None
+
+    def read(self, player: int, action: str) -> Any:
+        """Return the move that an action names, as `play` wants it; by default a text from `legal`.
+
+        Raises:
+            IllegalMoveError: It names none.
+        """
+        legal = self.legal(player)
+        if legal is None:
+            return action.strip()
+        move = read_legal(action, legal)
+        if move is None:
+            choices = ", ".join(legal) if len(legal) <= _MOST_LISTED else "the legal moves"
+            raise IllegalMoveError(f"{quoted_action(action)} is none of {choices}")
+        return move
+
+    def play(self, player: int, move: Any) -> Rewards | None:
+        """Make the move. Return the rewards if the game is over, None if it goes on.
+
+        Raises:
+            IllegalMoveError: The rules do not allow it; nothing may have changed yet.
+        """
+        raise NotImplementedError(f"{type(self).__name__} needs a method play(player, move)")
+
+    def play_round(self, moves: list[Any]) -> Rewards | None:
+        """Make the moves of all players at once, in a simultaneous game. Returns what `play` does."""
+        raise NotImplementedError(f"{type(self).__name__} is simultaneous and needs play_round(moves)")
+
+    # --- what a game may want to say differently ------------------------------------------------------------
+
+    def opening(self, player: int) -> str:
+        """Return what stands above the player's first observation: who they are, if there are several."""
+        names = self.player_names
+        return f"You are {names[player]}." if len(names) > 1 else ""
+
+    def verdict(self, player: int, reward: float) -> str:
+        """Return what stands below the player's last observation, for people: no policy sees it."""
+        if len(self.player_names) > 1 and reward == 0:
+            return "Draw."
+        return "You win." if reward > 0 else "You lose."
+
+    def metrics(self, player: int, reward: float) -> dict[str, float]:
+        """Return named numbers for the player's `info["metrics"]` at the end."""
+        del player
+        result = {"won": float(reward > 0), "drawn": float(reward == 0), "lost": float(reward < 0)}
+        return result if len(self.player_names) > 1 else {"won": float(reward > 0)}
+
+    def forfeit(self, losers: Collection[int]) -> Sequence[float]:
+        """Return the rewards when some players lose by illegal moves: they -1, the others share the sum."""
+        count = len(self.player_names)
+        if len(losers) == count > 1:
+            return [0.0] * count
+        share = len(losers) / max(1, count - len(losers))
+        return [-1.0 if player in losers else share for player in range(count)]
+
+    def next_player(self, player: int) -> int:
+        """Return who moves after `player`."""
+        return (player + 1) % len(self.player_names)
+
+    def gold(self, player: int) -> str | None:
+        """Return the best action of the player now, None if it is not known. Must only look."""
+        del player
+        return None
+
+    def render(self) -> str:
+        """Return the game as people see it."""
+        shown = (self.observe(player) for player in range(len(self.player_names)))
+        return "\n".join(dict.fromkeys(text for text in shown if text))
+
+    # --- what a game calls ----------------------------------------------------------------------------------
+
+    def tell(self, text: str, *players: int) -> None:
+        """Add a text to the next observation of these players, or of all if none is named."""
+        for player in players or range(len(self._news)):
+            self._news[player].append(text)
+
+    def give(self, player: int, reward: float) -> None:
+        """Pay a reward in the middle of the game."""
+        if self._gifts is None:
+            self._gifts = [0.0] * len(self._news)
+        self._gifts[player] += reward
+
+    @property
+    def player_names(self) -> Sequence[str]:
+        """What the players are called in the text."""
+        if isinstance(self.players, int):
+            return [f"player_{player}" for player in range(self.players)]
+        return self.players
+
+    # --- for GameEnv ----------------------------------------------------------------------------------------
+
+    def start(self, rng: np.random.Generator) -> None:
+        """Begin, with the openings as the first news."""
+        self._news = [[] for _ in self.player_names]
+        self._gifts = None
+        self.begin(rng)
+        for player, news in enumerate(self._news):
+            if opening := self.opening(player):
+                news.insert(0, opening)
+
+    def payoff(self, outcome: Rewards, player: int) -> list[float]:
+        """Return a finished game's reward of each player.
+
+        Raises:
+            InvalidEnvironmentError: There are not as many numbers as players.
+        """
+        count = len(self.player_names)
+        if isinstance(outcome, (int, float, np.number)):
+            if count > 2 or (self.simultaneous and count > 1):  # noqa: PLR2004 - a game of three or more
+                raise self._wrong(outcome, f"a number for each of {count} players")
+            paid = [-float(outcome)] * count
+            paid[player] = float(outcome)
+            return paid
+        paid = [float(reward) for reward in outcome]
+        if len(paid) != count or not np.isfinite(paid).all():
+            raise self._wrong(outcome, f"{count} finite numbers")
+        return paid
+
+    def _wrong(self, outcome: object, wanted: str) -> InvalidEnvironmentError:
+        return InvalidEnvironmentError(
+            f"{type(self).__name__} ended with the rewards {outcome!r}",
+            hint=f"return {wanted}, or None while the game goes on",
+            field="environment",
+        )

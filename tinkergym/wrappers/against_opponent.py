@@ -1,0 +1,222 @@
+"""AgainstOpponent: one seat of a PettingZoo game as a Gymnasium environment."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import gymnasium as gym
+from gymnasium import spaces
+
+from tinkergym.errors import EpisodeProtocolError, InvalidEnvironmentError, InvalidRequestError
+from tinkergym.messages import observation_text
+
+_SEATS = ("first", "second", "seed")
+_MOST_BEGINNINGS = 10
+
+
+class TextPlayer(Protocol):
+    """Anybody who reads an observation and answers with an action; may have `reset(seed)` too."""
+
+    def act(self, observation: str) -> str:
+        """Return the action."""
+        ...
+
+
+class AgainstOpponent(gym.Env[str, str]):
+    """One agent's side of a turn-based game; the other seats are played inside `reset` and `step`.
+
+    Takes PettingZoo AEC environments whose observations are text, or mappings with text under `text`. The
+    seat and the chance of named opponents come from this environment's own generator, and the game's chance
+    from another that the same seed starts: the same seed and the same moves give the same episode.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 - Gymnasium declares it so
+    observation_space: gym.Space[str]
+    action_space: gym.Space[str]
+
+    def __init__(
+        self,
+        aec_env: Any,
+        *,
+        opponent: str | TextPlayer | None = None,
+        seat: str = "seed",
+        render_mode: str | None = None,
+    ) -> None:
+        """Sit down.
+
+        Args:
+            aec_env: The game. Belongs to this environment from now on.
+            opponent: A name that the game offers - `random`, or one of its own -, or an object with
+                `act(observation) -> str`, which is shown what an agent in its seat is shown. By default the
+                first that the game offers. In a game of more than two it plays all other seats.
+            seat: `first`, `second`, or `seed`: drawn anew for each episode.
+            render_mode: `ansi` lets `render` return the game as text.
+
+        Raises:
+            InvalidRequestError: A setting is none of these; its `field` says which.
+        """
+        self.aec_env = aec_env
+        self.render_mode = render_mode
+        self._table: Any = aec_env.unwrapped
+        self._agents: list[str] = list(aec_env.possible_agents)
+        if seat not in _SEATS:
+            raise InvalidRequestError(
+                f"{seat!r} is no seat", hint=f"choose one of {', '.join(_SEATS)}", field="seat"
+            )
+        if seat == "second" and len(self._agents) < 2:
+            raise InvalidRequestError("a game for one has no second seat", field="seat")
+        self.seat = seat
+        self._opponent: TextPlayer | None = None
+        self._scripted = ""
+        if len(self._agents) > 1:
+            self._seat_player(opponent)
+        self.metadata = {**type(self).metadata, **aec_env.metadata}
+        self.metadata.pop("is_parallelizable", None)
+        self.observation_space = _text_space(aec_env.observation_space(self._agents[0]))
+        self.action_space = aec_env.action_space(self._agents[0])
+        self._agent = self._agents[0]
+        self._playing = False
+
+    @property
+    def game(self) -> Any:
+        """The rules of the game, if it is a `TextGame`."""
+        return getattr(self._table, "game", None)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Begin a game; opponents who move before the agent have already moved."""
+        super().reset(seed=seed)
+        # Not the bare seed: then the game's chance and the opponents' would be the same numbers.
+        game_seed = None if seed is None else zlib.crc32(b"game %d" % seed)
+        for _ in range(_MOST_BEGINNINGS):
+            self.aec_env.reset(seed=game_seed, options=options)
+            self._sit_down()
+            self._opponents_move()
+            self._playing = not self._over()
+            if self._playing:
+                return self._observation(), self._info()
+            # An opponent lost before the agent could move, by an illegal move: that is no episode.
+            game_seed = None
+        raise InvalidEnvironmentError(
+            f"{_MOST_BEGINNINGS} games in a row ended before the agent could move",
+            hint="give it an opponent that makes legal moves",
+            field="opponent",
+        )
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Act, and let the opponents answer.
+
+        Raises:
+            EpisodeProtocolError: No episode is running.
+        """
+        if not self._playing:
+            raise EpisodeProtocolError("no episode is running", hint="call reset before step")
+        agent, aec_env = self._agent, self.aec_env
+        aec_env.step(action)
+        reward = float(aec_env.rewards[agent])
+        if aec_env.agent_selection != agent:
+            reward += self._opponents_move()
+        terminated, truncated = bool(aec_env.terminations[agent]), bool(aec_env.truncations[agent])
+        self._playing = not (terminated or truncated)
+        return self._observation(), reward, terminated, truncated, self._info()
+
+    def legal_actions(self) -> list[str] | None:
+        """Return the agent's legal actions now, None if the game cannot list them."""
+        listed = getattr(self._table, "legal_actions", None)
+        if listed is None:
+            return None
+        return list(listed(self._agent) or []) if self._playing else []
+
+    def gold_action(self) -> str | None:
+        """Return the agent's best action now, None if it is not known. Takes nothing from the episode's chance."""
+        best = getattr(self._table, "gold_action", None)
+        return best(self._agent) if best is not None and self._playing else None
+
+    def seat_opponent(self, answer: Callable[[str], str]) -> None:
+        """Let somebody else play the other seats, from the next move on.
+
+        Args:
+            answer: Is shown what an agent in that seat is shown and answers with an action; asked again until
+                the move is legal.
+        """
+        self._opponent, self._scripted = _Patient(self, answer), ""
+
+    def render(self) -> Any:
+        """Return the game as people see it."""
+        game = self.game
+        return game.render() if game is not None else self.aec_env.render()
+
+    def close(self) -> None:
+        """Close the game."""
+        self.aec_env.close()
+
+    def _seat_player(self, opponent: str | TextPlayer | None) -> None:
+        offered = getattr(getattr(self._table, "game", None), "opponents", ())
+        chosen = offered[0] if opponent is None and offered else opponent
+        if callable(getattr(chosen, "act", None)):
+            self._opponent = chosen  # type: ignore[assignment] # just looked at
+            return
+        check = getattr(self._table, "check_opponent", None)
+        if check is None or not isinstance(chosen, str):
+            raise InvalidRequestError(
+                f"{chosen!r} is no opponent for {self._table}",
+                hint="pass an object with a method act(observation) that returns an action",
+                field="opponent",
+            )
+        check(chosen)
+        self._scripted = chosen
+
+    def _sit_down(self) -> None:
+        if self.seat == "seed" and len(self._agents) > 1:
+            self._agent = self._agents[int(self.np_random.integers(len(self._agents)))]
+        else:
+            self._agent = self._agents[1 if self.seat == "second" else 0]
+        begin = getattr(self._opponent, "reset", None)
+        if begin is not None:
+            begin(seed=int(self.np_random.integers(2**31)))
+
+    def _opponents_move(self) -> float:
+        """Let the others move until it is the agent's turn or its game is over; return what it earned meanwhile."""
+        aec_env, me, earned = self.aec_env, self._agent, 0.0
+        while (agent := aec_env.agent_selection) != me and not self._over():
+            if aec_env.terminations[agent] or aec_env.truncations[agent]:
+                action: str | None = None
+            elif self._opponent is not None:
+                action = self._opponent.act(observation_text(aec_env.observe(agent)))
+            else:
+                action = self._table.scripted_action(agent, self._scripted, self.np_random)
+            aec_env.step(action)
+            earned += float(aec_env.rewards.get(me, 0.0))
+        return earned
+
+    def _over(self) -> bool:
+        return bool(self.aec_env.terminations[self._agent] or self.aec_env.truncations[self._agent])
+
+    def _observation(self) -> str:
+        return observation_text(self.aec_env.observe(self._agent))
+
+    def _info(self) -> dict[str, Any]:
+        info = self.aec_env.infos[self._agent]
+        # A copy: what was returned once must not change when the game goes on.
+        return {key: dict(value) if isinstance(value, dict) else value for key, value in info.items()}
+
+
+class _Patient:
+    """Asks until the answer is a legal move."""
+
+    def __init__(self, env: AgainstOpponent, answer: Callable[[str], str]) -> None:
+        self._env, self._answer = env, answer
+
+    def act(self, observation: str) -> str:
+        table = self._env._table
+        while True:
+            action = self._answer(observation)
+            if not hasattr(table, "is_legal") or table.is_legal(table.agent_selection, action):
+                return action
+
+
+def _text_space(space: spaces.Space[Any]) -> spaces.Space[Any]:
+    return space["text"] if isinstance(space, spaces.Dict) and "text" in space.spaces else space
