@@ -53,6 +53,7 @@ def refuse_long_prompt(prompt_tokens: int, spec: JobSpec, context_length: int) -
     Raises:
         PromptTooLongError: it does not.
     """
+    context_length = min(context_length, spec.limits.max_context_tokens or context_length)
     if prompt_tokens + spec.sampling.max_turn_tokens > context_length:
         raise PromptTooLongError(
             f"a first prompt of {prompt_tokens} tokens and an answer of up to "

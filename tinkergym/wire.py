@@ -132,10 +132,16 @@ class Limits(Choice):
 
     max_turns: int = Field(64, ge=1)
     max_episode_tokens: int | None = Field(None, ge=1)
-    """Sampled tokens of all turns together; None leaves it to the model's context."""
+    """Sampled tokens of all turns together; None leaves it to the context."""
+    max_context_tokens: int | None = Field(None, ge=1)
+    """Tokens of a prompt and its answer together; None takes the model's context, which is never exceeded."""
     step_timeout_seconds: float = Field(60.0, gt=0)
     """For one `reset` or `step` of the environment."""
     episode_timeout_seconds: float = Field(3600.0, gt=0)
+
+
+Reasoning = Literal["keep", "drop"]
+"""What later turns see of the `<think>...</think>` of earlier answers: all of it, or nothing."""
 
 
 class EnvironmentRef(WireModel):
@@ -166,6 +172,10 @@ class JobSpec(WireModel):
     """Stands before the first observation; None takes the environment's own metadata["system_prompt"], if
     any.
     """
+    reasoning: Reasoning = "keep"
+    """Whether later turns see the `<think>...</think>` of earlier answers; where it is dropped, a new segment
+    begins.
+    """
     deterministic: bool = False
     """Sample a step's episodes in lockstep, so that the same seed gives the same bits; slower."""
     shuffle_rewards: bool = False
@@ -173,6 +183,10 @@ class JobSpec(WireModel):
     checkpoint_every: int = Field(10, ge=1)
     """Steps between two checkpoints; the last step always makes one."""
     keep_checkpoints: int = Field(3, ge=1)
+    on_failure: str = Field("drop", pattern=r"^(drop|keep|retry:[1-9][0-9]?)$")
+    """What becomes of an episode that failed: `drop` leaves it out of learning, `keep` learns from what it
+    earned until then, `retry:N` plays it again up to N times and then drops it.
+    """
     max_failed_fraction: float = Field(0.5, ge=0, le=1)
     """The job fails when more than this share of a step's episodes failed; below it they are left out and
     counted.
@@ -183,6 +197,20 @@ class JobSpec(WireModel):
     """Largest mean |learner - sampling| logprob difference, in nats, before the job stops."""
     name: str = Field("", max_length=200)
     """For people, to find the job again in a list."""
+
+    @model_validator(mode="after")
+    def _somebody_can_play_it_again(self) -> Self:
+        if self.retries and self.rollout == "script":
+            raise ValueError(
+                "on_failure cannot be 'retry' where a script plays; catch the error in the script, "
+                "or choose 'drop' or 'keep'"
+            )
+        return self
+
+    @property
+    def retries(self) -> int:
+        """How often a failed episode is played again."""
+        return int(self.on_failure.partition(":")[2] or 0)
 
     @property
     def episodes_per_step(self) -> int:
@@ -368,6 +396,9 @@ class EpisodeRequest(WireModel):
     sampling: Sampling
     limits: Limits
     system_prompt: str | None = None
+    reasoning: Reasoning = "keep"
+    retries: int = Field(0, ge=0)
+    """How often the worker plays it again after a failure."""
     lease_id: str
     lease_seconds: float
 

@@ -40,6 +40,8 @@ def step_requests(job_id: str, spec: JobSpec, step: int) -> list[EpisodeRequest]
                 sampling=spec.sampling,
                 limits=spec.limits,
                 system_prompt=spec.system_prompt,
+                reasoning=spec.reasoning,
+                retries=spec.retries,
                 lease_id="",
                 lease_seconds=0.0,
             )

@@ -16,6 +16,7 @@ from backend.training.job_context import JobContext
 from backend.training.schedule import learning_rate
 from backend.training.step_report import Played
 from tinkergym.errors import ParityError
+from tinkergym.loop.trajectory import Trajectory
 from tinkergym.wire import JobSpec
 
 _SHUFFLE = 2
@@ -77,7 +78,7 @@ def _sequences(spec: JobSpec, step: int, played: Played) -> tuple[list[TrainSequ
     advantages = group_advantages(
         [trajectory.episode_return for trajectory in trajectories],
         [request.group for request, _ in played],
-        [trajectory.completed for trajectory in trajectories],
+        [_counts(spec, trajectory) for trajectory in trajectories],
         baseline=algorithm.baseline,
         normalize=algorithm.normalize,
         shuffle=np.random.default_rng([spec.seed, step, _SHUFFLE]) if spec.shuffle_rewards else None,
@@ -95,6 +96,13 @@ def _sequences(spec: JobSpec, step: int, played: Played) -> tuple[list[TrainSequ
         "zero_variance_groups": float(advantages.zero_variance_groups),
         "broken_groups": float(advantages.broken_groups),
     }
+
+
+def _counts(spec: JobSpec, trajectory: Trajectory) -> bool:
+    """Whether an episode is learned from and enters a baseline."""
+    # A failure before the first answer has nothing to learn from, and its return would be a made-up 0.
+    kept = spec.on_failure == "keep" and trajectory.failed and trajectory.sampled_tokens > 0
+    return trajectory.completed or kept
 
 
 def _parity(
@@ -120,4 +128,5 @@ def _parity(
 
 def _most_tokens(spec: JobSpec, context_length: int) -> int:
     limits, most = spec.limits, spec.limits.max_turns * spec.sampling.max_turn_tokens
+    context_length = min(context_length, limits.max_context_tokens or context_length)
     return min(most, limits.max_episode_tokens or most, context_length)

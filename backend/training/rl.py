@@ -195,7 +195,12 @@ class RLJob:
             sampling_seconds=seconds.sampling,
             learning_seconds=seconds.learning,
             seconds_left=context.clock.expected(spec.steps - step),
-            metrics={**learned.metrics, **counted.environment_metrics, **seconds.parts},
+            metrics={
+                **learned.metrics,
+                **counted.environment_metrics,
+                **seconds.parts,
+                "retried_episodes": float(counted.retried_episodes),
+            },
         )
         context.store.record_step(context.lease, event, sha256)
         context.boards.step_recorded(context.job_id, step)

@@ -31,6 +31,8 @@ class EpisodeStatistics:
     stop_reasons: dict[str, int]
     sampled_tokens: int
     turns: int
+    retried_episodes: int
+    """How many had failed before and were played again, whatever came of it."""
     environment_metrics: dict[str, float]
     """`env/<name>`: the mean over episodes of each episode's sum of that metric."""
 
@@ -48,6 +50,7 @@ def statistics(played: Played) -> EpisodeStatistics:
         stop_reasons=dict(sorted(Counter(str(t.stop_reason.value) for t in trajectories).items())),
         sampled_tokens=sum(trajectory.sampled_tokens for trajectory in trajectories),
         turns=sum(len(trajectory.turns) for trajectory in trajectories),
+        retried_episodes=sum(trajectory.retries > 0 for trajectory in trajectories),
         environment_metrics=_environment_metrics(completed),
     )
 

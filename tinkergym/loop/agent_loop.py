@@ -19,9 +19,10 @@ import numpy as np
 from tinkergym.errors import EpisodeProtocolError, InternalServiceError
 from tinkergym.loop.ledger import Ledger, Span
 from tinkergym.loop.plan import EpisodePlan
+from tinkergym.loop.reasoning import without_reasoning
 from tinkergym.loop.renderer import Renderer
 from tinkergym.loop.trajectory import StopReason, Trajectory, Turn
-from tinkergym.messages import observation_text, system, user
+from tinkergym.messages import Message, assistant, messages_text, observation_messages, opening_messages
 from tinkergym.quoting import quoted
 from tinkergym.wire import Completion, SampleRequest
 
@@ -67,6 +68,9 @@ class AgentLoop:
         self._ledger = Ledger()
         self._turns: list[Turn] = []
         self._observation = ""
+        self._history: list[Message] = []
+        """The conversation as later turns see it."""
+        self._rewrites = False
         self._delta: list[int] = []
         self._request_id = ""
         self._answer: tuple[Span, Completion, str] | None = None
@@ -102,7 +106,7 @@ class AgentLoop:
         """Take what `env.reset` returned.
 
         Args:
-            observation: Text, or a mapping with text under `text`.
+            observation: Text, messages, or a mapping of them; see `observation_messages`.
             info: Not read; here so that `begin(*env.reset(...))` works.
             environment_prompt: The environment's own system prompt, for a plan that has none.
 
@@ -112,13 +116,16 @@ class AgentLoop:
         del info
         self._expect(AgentState.PENDING, "begin")
         try:
-            self._observation = observation_text(observation)
+            messages = observation_messages(observation)
         except (TypeError, ValueError) as error:
             self.fail(StopReason.ENVIRONMENT_ERROR, f"reset: {error}")
             return None
-        prompt = environment_prompt if self._plan.system_prompt is None else self._plan.system_prompt
-        messages = [user(self._observation)]
-        return self._ask(self._renderer.start([system(prompt), *messages] if prompt else messages))
+        self._observation = messages_text(messages)
+        self._history = opening_messages(
+            messages, job_prompt=self._plan.system_prompt, environment_prompt=environment_prompt
+        )
+        self._rewrites = self._renderer.rewrites_history(self._history)
+        return self._ask(self._renderer.start(self._history))
 
     def receive(self, completion: Completion) -> str:
         """Take the tokens sampled for the last request and return the action for `env.step`.
@@ -160,18 +167,18 @@ class AgentLoop:
             metrics = _metrics(info)
             ended = self._terminated or self._truncated
             # Many environments have nothing to show at the end; a last observation is not needed.
-            last = isinstance(observation, str | Mapping) or not ended
-            text = observation_text(observation) if last else ""
+            last = isinstance(observation, str | Mapping | list) or not ended
+            messages = observation_messages(observation) if last else []
         except (TypeError, ValueError) as error:
             self._terminated = self._truncated = False
             self.fail(StopReason.ENVIRONMENT_ERROR, f"step: {error}")
             return None
         self._record(float(reward), metrics)  # type: ignore[arg-type]
-        self._observation = text
+        self._observation = messages_text(messages)
         if ended:
             self._end(StopReason.TERMINATED if self._terminated else StopReason.TRUNCATED)
             return None
-        return self._next()
+        return self._next(messages)
 
     def fail(self, stop_reason: StopReason, error: str = "") -> None:
         """End the episode for a reason that lies outside the conversation; a second end is ignored."""
@@ -198,6 +205,7 @@ class AgentLoop:
             error=self._error,
             seed=self._plan.seed,
             task_index=self._plan.task_index,
+            retries=self._plan.attempt,
             final_observation=self._observation if self._turns else "",
         )
 
@@ -210,22 +218,43 @@ class AgentLoop:
                 hint="the order is begin, then receive and stepped in turn until a call returns None",
             )
 
-    def _next(self) -> SampleRequest | None:
+    def _next(self, messages: list[Message]) -> SampleRequest | None:
         if len(self._turns) >= self._plan.limits.max_turns:
             self._end(StopReason.TURN_LIMIT)
             return None
         assert self._answer is not None
-        closed = self._answer[1].finish_reason == "stop"
-        return self._ask(self._renderer.continuation([user(self._observation)], answer_closed=closed))
+        _, completion, action = self._answer
+        seen = action
+        if self._plan.reasoning == "drop":
+            seen = without_reasoning(action, opened=self._renderer.opens_reasoning)
+        self._history += [assistant(seen), *messages]
+        if seen != action or self._rewrites:
+            return self._ask(self._edited())
+        closed = completion.finish_reason == "stop"
+        return self._ask(self._renderer.continuation(messages, answer_closed=closed))
+
+    def _edited(self) -> list[int]:
+        """Render the conversation anew; return what follows in the open segment, or in a new one.
+
+        What was sampled stays as it is in the segment it was sampled in; in the new one it is history.
+        """
+        token_ids, open_ids = self._renderer.start(self._history), self._ledger.context()
+        if token_ids[: len(open_ids)] == open_ids:
+            return token_ids[len(open_ids) :]
+        self._ledger.open_segment()
+        return token_ids
 
     def _ask(self, delta: list[int]) -> SampleRequest | None:
         # The delta enters the ledger with the answer, so no record ends in text that nobody answered.
         self._delta = delta
         prompt_ids = self._ledger.context(delta)
-        room = self._renderer.context_length - len(prompt_ids)
+        context, whose = self._renderer.context_length, "the model's context"
+        most = self._plan.limits.max_context_tokens
+        if most is not None and most < context:
+            context, whose = most, "limits.max_context_tokens"
+        room = context - len(prompt_ids)
         if room < 1:
-            context = self._renderer.context_length
-            self._error = f"the next prompt has {len(prompt_ids)} tokens, the model's context {context}"
+            self._error = f"the next prompt has {len(prompt_ids)} tokens, {whose} {context}"
             self._end(StopReason.CONTEXT_LIMIT)
             return None
         budget = self._plan.limits.max_episode_tokens
@@ -235,7 +264,7 @@ class AgentLoop:
                 self._end(StopReason.TOKEN_LIMIT)
                 return None
         turn = len(self._turns)
-        self._request_id = f"{self._plan.session_id}/{turn}"
+        self._request_id = self._plan.request_id(turn)
         self._state = AgentState.GENERATING
         # Built from checked parts; whoever sends it over a wire validates it there.
         return SampleRequest.model_construct(

@@ -1,4 +1,4 @@
-"""EnvironmentHost: one environment in a thread of its own.
+"""Hosts: what runs the calls of one environment. EnvironmentHost does so in a thread of its own.
 
 The thread makes the environment, resets, steps and closes it, so what is bound to a thread (SQLite
 connections, browsers) works, calls never overlap, and an environment that hangs costs its own thread and
@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium as gym
 
@@ -31,13 +32,42 @@ _log = logging.getLogger(__name__)
 class Report:
     """How a call of the environment ended."""
 
-    host: EnvironmentHost
+    host: Host
     call_id: int
     value: Any
     error: str
     """The traceback; empty if the call returned."""
     stop_reason: StopReason = StopReason.ENVIRONMENT_ERROR
     """What that error means for the episode."""
+    seconds: float = 0.0
+    """How long the call took."""
+
+
+class Host(Protocol):
+    """Runs the calls of one environment, one after the other, and reports each."""
+
+    system_prompt: str | None
+    """What the environment puts before the first observation; known once a call has returned."""
+
+    def call(self, call_id: int, function: Callable[[AnyEnv], Any]) -> None:
+        """Run `function(env)` and report; the first call makes the environment."""
+        ...
+
+    def close(self) -> None:
+        """Close the environment after the calls that are queued."""
+        ...
+
+    def abandon(self) -> None:
+        """Give up on a call that is running: nothing is reported any more."""
+        ...
+
+    def join(self, timeout_seconds: float) -> bool:
+        """Wait for the end of what `close` began; return whether all has ended."""
+        ...
+
+    def where(self) -> str:
+        """Return the stack of the call that is running, to show where an environment hangs."""
+        ...
 
 
 class EnvironmentHost:
@@ -84,13 +114,14 @@ class EnvironmentHost:
         """Return the stack of the call that is running, to show where an environment hangs."""
         frame = sys._current_frames().get(self._thread.ident or 0)
         # The first four frames are the thread's start and `_serve`.
-        return _cut("".join(traceback.format_stack(frame)[4:])) if frame is not None else ""
+        return cut("".join(traceback.format_stack(frame)[4:])) if frame is not None else ""
 
     def _serve(self) -> None:
         env: AnyEnv | None = None
         while not self._abandoned and (item := self._calls.get()) is not None:
             call_id, function = item
             value, error, reason = None, "", StopReason.ENVIRONMENT_ERROR
+            began = time.monotonic()
             try:
                 if env is None:
                     env = self._make()
@@ -98,14 +129,14 @@ class EnvironmentHost:
                 value = function(env)
             # Foreign code: even a SystemExit of its own is its failure, not ours.
             except BaseException as caught:
-                error, reason = _traceback(caught), stop_reason_of(caught)
+                error, reason = traceback_of(caught), stop_reason_of(caught)
             if not self._abandoned:
-                self._report(Report(self, call_id, value, error, reason))
+                self._report(Report(self, call_id, value, error, reason, time.monotonic() - began))
         if env is not None:
             try:
                 env.close()
             except BaseException as caught:
-                _log.warning("the environment %s failed to close:\n%s", self._name, _traceback(caught))
+                _log.warning("the environment %s failed to close:\n%s", self._name, traceback_of(caught))
 
 
 def system_prompt_of(env: AnyEnv) -> str | None:
@@ -124,17 +155,31 @@ def system_prompt_of(env: AnyEnv) -> str | None:
 
 def stop_reason_of(error: BaseException) -> StopReason:
     """Return what an error that `reset` or `step` raised means for the episode."""
+    if isinstance(error, ForwardedError):
+        return error.stop_reason
     unknown = isinstance(error, InvalidRewardError)
     return StopReason.INVALID_REWARD if unknown else StopReason.ENVIRONMENT_ERROR
 
 
-def _traceback(error: BaseException) -> str:
-    # The first frame is `_serve`, which tells the author of an environment nothing.
+class ForwardedError(Exception):
+    """An error of an environment in another process: its traceback is told, ours would hide it."""
+
+    def __init__(self, text: str, stop_reason: StopReason = StopReason.ENVIRONMENT_ERROR) -> None:
+        super().__init__(text, stop_reason)
+        self.text, self.stop_reason = text, stop_reason
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return an environment's traceback, without the frame that called it."""
+    if isinstance(error, ForwardedError):
+        return error.text
+    # The first frame is ours, which tells the author of an environment nothing.
     frames = error.__traceback__.tb_next if error.__traceback__ is not None else None
-    return _cut("".join(traceback.format_exception(type(error), error, frames)))
+    return cut("".join(traceback.format_exception(type(error), error, frames)))
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
+    """Return the beginning and the end of a text that is too long for a record."""
     if len(text) <= _MOST_ERROR_CHARACTERS:
         return text
     half = _MOST_ERROR_CHARACTERS // 2

@@ -6,13 +6,13 @@ import itertools
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 
-from tinkergym.loop.environment_host import AnyEnv, EnvironmentHost, Report
+from tinkergym.loop.environment_host import AnyEnv, Host, Report
+from tinkergym.loop.executors import Executor, MakeEnv
 from tinkergym.wire import EnvironmentRef
 
-MakeEnv = Callable[[EnvironmentRef], AnyEnv]
-
-_MOST_IDLE = 1024
+__all__ = ["AnyEnv", "HostPool", "MakeEnv"]
 
 
 class HostPool:
@@ -22,16 +22,17 @@ class HostPool:
     `EnvContract` tests that an environment does so.
     """
 
-    def __init__(self, make_env: MakeEnv, report: Callable[[Report], None]) -> None:
-        """Make environments with `make_env` and send what they report to `report`."""
+    def __init__(self, executor: Executor, make_env: MakeEnv, report: Callable[[Report], None]) -> None:
+        """Make environments with `make_env` on `executor` and send what they report to `report`."""
+        self._executor = executor
         self._make_env = make_env
         self._report = report
         self._numbers = itertools.count(1)
-        self._busy: dict[EnvironmentHost, str] = {}
-        self._idle: dict[EnvironmentHost, str] = {}
-        self._closing: list[EnvironmentHost] = []
+        self._busy: dict[Host, str] = {}
+        self._idle: dict[Host, str] = {}
+        self._closing: list[Host] = []
 
-    def take(self, environment: EnvironmentRef) -> tuple[EnvironmentHost, bool]:
+    def take(self, environment: EnvironmentRef) -> tuple[Host, bool]:
         """Return a host of this environment, and whether its environment has yet to be made."""
         key = f"{environment.id} {json.dumps(environment.kwargs, sort_keys=True)}"
         host = next((host for host, idle_key in reversed(self._idle.items()) if idle_key == key), None)
@@ -40,19 +41,19 @@ class HostPool:
             self._busy[host] = key
             return host, False
         name = f"{environment.id} #{next(self._numbers)}"
-        host = EnvironmentHost(lambda: self._make_env(environment), self._report, name=name)
+        while self._idle and len(self._busy) + len(self._idle) >= self._executor.capacity:
+            self._close_oldest()
+        host = self._executor.open(partial(self._make_env, environment), self._report, name=name)
         self._busy[host] = key
         return host, True
 
-    def give_back(self, host: EnvironmentHost) -> None:
+    def give_back(self, host: Host) -> None:
         """Keep a host for another episode."""
         self._idle[host] = self._busy.pop(host)
-        if len(self._idle) > _MOST_IDLE:
-            oldest = next(iter(self._idle))
-            del self._idle[oldest]
-            self._close(oldest)
+        if len(self._idle) > self._executor.capacity:
+            self._close_oldest()
 
-    def discard(self, host: EnvironmentHost, *, hangs: bool) -> None:
+    def discard(self, host: Host, *, hangs: bool) -> None:
         """Close a host whose environment cannot be trusted, or leave it behind if a call of it still runs."""
         del self._busy[host]
         if hangs:
@@ -71,7 +72,12 @@ class HostPool:
             host.join(max(0.0, ends_at - time.monotonic()))
         self._closing.clear()
 
-    def _close(self, host: EnvironmentHost) -> None:
+    def _close_oldest(self) -> None:
+        oldest = next(iter(self._idle))
+        del self._idle[oldest]
+        self._close(oldest)
+
+    def _close(self, host: Host) -> None:
         host.close()
         self._closing = [other for other in self._closing if not other.join(0.0)]
         self._closing.append(host)

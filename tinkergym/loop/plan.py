@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
-from tinkergym.wire import EnvironmentRef, EpisodeRequest, Limits
+from tinkergym.wire import EnvironmentRef, EpisodeRequest, Limits, Reasoning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,14 @@ class EpisodePlan:
     limits: Limits = field(default_factory=Limits)
     system_prompt: str | None = None
     """None leaves it to the environment's own."""
+    reasoning: Reasoning = "keep"
+    """Whether later turns see the reasoning of earlier answers."""
+    retries: int = 0
+    """How often the episode is played again if it fails; with the same seeds, so with the same result as if
+    nothing had failed.
+    """
+    attempt: int = 0
+    """How often it has failed already."""
     agent: str = "agent_0"
     lease_id: str = ""
 
@@ -40,6 +48,15 @@ class EpisodePlan:
     def session_id(self) -> str:
         """What the episode's sampling requests have in common: its lease, so that two attempts never mix."""
         return self.lease_id or self.episode_id
+
+    def request_id(self, turn: int) -> str:
+        """Return the name of a turn's request for tokens; an answer to an earlier attempt fits no other."""
+        attempt = f"again{self.attempt}/" if self.attempt else ""
+        return f"{self.session_id}/{attempt}{turn}"
+
+    def again(self) -> Self:
+        """Return the plan of the next attempt at this episode."""
+        return replace(self, attempt=self.attempt + 1)
 
     @classmethod
     def from_request(cls, request: EpisodeRequest) -> Self:
@@ -57,5 +74,7 @@ class EpisodePlan:
             max_turn_tokens=request.sampling.max_turn_tokens,
             limits=request.limits,
             system_prompt=request.system_prompt,
+            reasoning=request.reasoning,
+            retries=request.retries,
             lease_id=request.lease_id,
         )

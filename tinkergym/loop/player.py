@@ -15,12 +15,13 @@ from typing import Any
 
 from tinkergym.errors import InternalServiceError, TinkerGymError
 from tinkergym.loop.agent_loop import AgentLoop, AgentState
-from tinkergym.loop.environment_host import AnyEnv, EnvironmentHost, Report
-from tinkergym.loop.host_pool import HostPool, MakeEnv
+from tinkergym.loop.environment_host import AnyEnv, Host, Report
+from tinkergym.loop.executors import Executor, MakeEnv, ThreadExecutor
+from tinkergym.loop.host_pool import HostPool
 from tinkergym.loop.plan import EpisodePlan
 from tinkergym.loop.renderer import Renderer
 from tinkergym.loop.sampler import Sampler
-from tinkergym.loop.trajectory import StopReason
+from tinkergym.loop.trajectory import FAILED_REASONS, StopReason
 from tinkergym.quoting import quoted
 from tinkergym.wire import Completion, EpisodeResult, ErrorView, SampleFailure, SampleRequest
 
@@ -28,6 +29,9 @@ _TICK_SECONDS = 0.05
 """How often deadlines are looked at."""
 _LINGER_SECONDS = 0.002
 """How long a batch of requests waits for environments that were called together with those that answered."""
+
+_SPOILED = {StopReason.ENVIRONMENT_ERROR, StopReason.ENVIRONMENT_TIMEOUT, StopReason.INVALID_REWARD}
+"""After these an environment is not played in again."""
 
 Answers = Sequence[Completion | SampleFailure]
 
@@ -37,7 +41,8 @@ class _Episode:
     """An episode being played. All times are on the player's clock."""
 
     loop: AgentLoop
-    host: EnvironmentHost
+    renderer: Renderer
+    host: Host
     ends_at: float
     call: str = ""
     """The environment's call that runs: `make`, `reset` or `step`; empty if none does."""
@@ -62,20 +67,23 @@ class EpisodePlayer:
         *,
         sampler: Sampler,
         make_env: MakeEnv,
+        executor: Executor | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Connect the parts.
 
         Args:
             sampler: Answers requests for tokens; stays the caller's to close.
-            make_env: Creates an environment; runs in the thread in which that environment then lives.
+            make_env: Creates an environment; runs where that environment then lives.
+            executor: Where environments live; by default each in a thread of its own.
             clock: Seconds, monotonic.
         """
         self._sampler = sampler
         self._clock = clock
         # Reports, batches of answers, and None for a wake-up.
         self._inbox: SimpleQueue[Report | Answers | None] = SimpleQueue()
-        self._hosts = HostPool(make_env, self._inbox.put)
+        self._executor = executor or ThreadExecutor()
+        self._hosts = HostPool(self._executor, make_env, self._inbox.put)
         self._call_ids = itertools.count(1)
         self._episodes: dict[str, _Episode] = {}
         self._by_request: dict[str, _Episode] = {}
@@ -90,6 +98,11 @@ class EpisodePlayer:
         """How many episodes are being played."""
         return len(self._episodes)
 
+    @property
+    def capacity(self) -> int:
+        """How many episodes there is room for at once."""
+        return self._executor.capacity
+
     def start(self, plan: EpisodePlan, renderer: Renderer) -> None:
         """Begin an episode; one that is being played already, by its `session_id`, goes on."""
         if plan.session_id in self._episodes:
@@ -97,7 +110,7 @@ class EpisodePlayer:
         assert plan.environment is not None, "the player makes environments by reference"
         host, is_new = self._hosts.take(plan.environment)
         ends_at = self._clock() + plan.limits.episode_timeout_seconds
-        episode = _Episode(AgentLoop(renderer, plan), host, ends_at)
+        episode = _Episode(AgentLoop(renderer, plan), renderer, host, ends_at)
         self._episodes[plan.session_id] = episode
         if is_new:
             # Making an environment may take as long as a reset, so it has the time of a call of its own.
@@ -194,7 +207,13 @@ class EpisodePlayer:
         if episode is None:
             return
         call, episode.call = episode.call, ""
-        if report.error:
+        limit = episode.plan.limits.step_timeout_seconds
+        if report.seconds > limit:
+            # Not every executor can interrupt a call, and a report may outrun the look at the deadlines.
+            text = f"{call} returned after {report.seconds:.3g} s, not within {limit:g} s"
+            episode.loop.fail(StopReason.ENVIRONMENT_TIMEOUT, text)
+            self._finish(episode)
+        elif report.error:
             episode.loop.fail(report.stop_reason, report.error)
             self._finish(episode)
         elif call == "make":
@@ -282,6 +301,10 @@ class EpisodePlayer:
 
     def _finish(self, episode: _Episode) -> None:
         plan = episode.plan
+        if episode.loop.stop_reason in FAILED_REASONS and plan.attempt < plan.retries:
+            self._release(episode)
+            self.start(plan.again(), episode.renderer)
+            return
         self._finished.append(
             # Built from checked parts; see Ledger.segments.
             EpisodeResult.model_construct(
@@ -298,7 +321,7 @@ class EpisodePlayer:
             self._by_call.pop(episode.call_id, None)
             self._fresh_calls.discard(episode.call_id)
             self._hosts.discard(episode.host, hangs=True)
-        elif reason in {StopReason.ENVIRONMENT_ERROR, StopReason.INVALID_REWARD}:
+        elif reason in _SPOILED:
             self._hosts.discard(episode.host, hangs=False)
         else:
             self._hosts.give_back(episode.host)

@@ -63,6 +63,9 @@ class Renderer:
         self._closing = self._encode_text(self._after_answer([], add_generation_prompt=False))
         self.prefix_preserving = self._preserves("a") and self._preserves("<think>\nq\n</think>\n\na")
         """Whether the template shows past turns exactly as they were when the policy answered."""
+        self.opens_reasoning = self._start([user("u")]).rstrip().endswith("<think>")
+        """Whether the prompt ends inside a `<think>` that the answer closes."""
+        self._rewrites = {known: self._rewrites_history(known) for known in (False, True)}
 
     @classmethod
     def from_bundle(cls, bundle: RendererBundle) -> Renderer:
@@ -97,6 +100,14 @@ class Renderer:
         """
         ids = self._ids(messages, self._after)
         return ids[self._closed_length(ids) :] if answer_closed else ids
+
+    def rewrites_history(self, messages: Sequence[Message]) -> bool:
+        """Whether the template changes what the policy has read, as this conversation goes on.
+
+        Some move the system prompt into the newest message. Changes within answers do not count: a loop that
+        goes on by `continuation` leaves answers as they were sampled.
+        """
+        return self._rewrites[bool(messages) and messages[0]["role"] == "system"]
 
     def encode_answer(self, text: str) -> list[int]:
         """Return the ids of an answer that somebody else wrote, closed as the template closes answers."""
@@ -150,6 +161,22 @@ class Renderer:
         before = self._template.render([user("u")], add_generation_prompt=True)
         conversation = [user("u"), assistant(answer), user("v")]
         return self._template.render(conversation, add_generation_prompt=True).startswith(before + answer)
+
+    def _rewrites_history(self, with_system: bool) -> bool:
+        if with_system and not self._knows_system:
+            return False  # it is folded into the first message, before the template sees it
+        conversation = [*([system("s")] if with_system else []), user("u")]
+        grown = self._template.render(conversation, add_generation_prompt=False)
+        for answer, reply in ((f"{_ANSWER}1", "v"), (f"{_ANSWER}2", "w")):
+            conversation += [assistant(answer), user(reply)]
+            text = self._template.render(conversation, add_generation_prompt=False)
+            before, _, after = text.partition(answer)
+            if not before.startswith(grown):
+                return True
+            if after != self._after_answer([user(reply)], add_generation_prompt=False):
+                return True
+            grown = text
+        return False
 
     # --- ids ---
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from tinkergym.loop.host_pool import MakeEnv
+from tinkergym.loop.executors import Executor, MakeEnv
 from tinkergym.loop.plan import EpisodePlan
 from tinkergym.loop.player import EpisodePlayer
 from tinkergym.loop.renderer import Renderer
@@ -22,6 +22,7 @@ def play(
     renderer: Renderer | Callable[[str], Renderer],
     make_env: MakeEnv,
     max_concurrent: int = 64,
+    executor: Executor | None = None,
 ) -> Iterator[EpisodeResult]:
     """Play episodes and yield each as it ends, in no particular order.
 
@@ -29,15 +30,17 @@ def play(
         requests: What to play; taken from the iterable as places become free.
         sampler: Answers requests for tokens; stays the caller's to close.
         renderer: Of the model that answers, or a function from a model's name to its renderer.
-        make_env: Creates an environment; each lives in a thread of its own and is used for several episodes.
-        max_concurrent: Episodes played at once.
+        make_env: Creates an environment; it is used for several episodes, one after the other.
+        max_concurrent: Episodes played at once, as far as the executor has room.
+        executor: Where environments live; by default each in a thread of its own.
     """
     waiting = iter(requests)
-    player = EpisodePlayer(sampler=sampler, make_env=make_env)
+    player = EpisodePlayer(sampler=sampler, make_env=make_env, executor=executor)
+    most = min(max_concurrent, player.capacity)
     try:
         exhausted = False
         while True:
-            while not exhausted and player.active < max_concurrent:
+            while not exhausted and player.active < most:
                 request = next(waiting, None)
                 if request is None:
                     exhausted = True

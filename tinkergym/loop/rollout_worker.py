@@ -15,7 +15,7 @@ from functools import partial
 from typing import Literal, Protocol, TypeVar
 
 from tinkergym.errors import PayloadTooLargeError, ServiceUnavailableError
-from tinkergym.loop.host_pool import MakeEnv
+from tinkergym.loop.executors import Executor, MakeEnv
 from tinkergym.loop.plan import EpisodePlan
 from tinkergym.loop.player import EpisodePlayer
 from tinkergym.loop.renderer import Renderer
@@ -74,6 +74,7 @@ class RolloutWorker:
         *,
         make_env: MakeEnv,
         max_episodes: int = 256,
+        executor: Executor | None = None,
         worker_id: str = "",
         on_result: OnResult | None = None,
     ) -> None:
@@ -82,13 +83,15 @@ class RolloutWorker:
         Args:
             transport: The line to the service.
             make_env: Creates the environment that a request names.
-            max_episodes: How many are played at once.
+            max_episodes: How many are played at once, as far as the executor has room.
+            executor: Where environments live; by default each in a thread of its own.
             worker_id: Who this is in the service's eyes; random by default.
             on_result: Told of each result and the service's verdict, from a background thread.
         """
         self._transport = transport
         self._make_env = make_env
-        self._max_episodes = max_episodes
+        self._executor = executor
+        self._max_episodes = min(max_episodes, executor.capacity) if executor else max_episodes
         self._worker_id = worker_id or f"worker-{uuid.uuid4().hex[:12]}"
         self._on_result = on_result
         self._renderers: dict[str, Renderer] = {}
@@ -110,7 +113,7 @@ class RolloutWorker:
             TinkerGymError: The service refuses this worker; an outage is no reason.
         """
         sampler = self._transport.sampler()
-        player = EpisodePlayer(sampler=sampler, make_env=self._make_env)
+        player = EpisodePlayer(sampler=sampler, make_env=self._make_env, executor=self._executor)
         self._start_thread("lease", partial(self._keep_leases, player.wake), player.wake)
         submitter = self._start_thread("submit", self._submit_results, player.wake)
         try:

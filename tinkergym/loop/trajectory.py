@@ -50,6 +50,17 @@ COMPLETED_REASONS = frozenset(
 """Episodes that ended for these reasons have a trustworthy return and enter baselines; others do not."""
 
 
+FAILED_REASONS = frozenset(
+    {
+        StopReason.ENVIRONMENT_ERROR,
+        StopReason.ENVIRONMENT_TIMEOUT,
+        StopReason.INVALID_REWARD,
+        StopReason.SAMPLING_FAILED,
+    }
+)
+"""Something broke. Such an episode may be played again; an abandoned one was not wanted any more."""
+
+
 class Record(BaseModel):
     """A frozen record that refuses unknown keys."""
 
@@ -105,6 +116,8 @@ class Trajectory(Record):
     """The traceback or message behind a stop reason that is a failure."""
     seed: int
     task_index: int | None = None
+    retries: int = Field(0, ge=0)
+    """How often the episode had failed and was played again before this record of it."""
     final_observation: str = ""
     """What the environment showed after the last action; nobody answered it."""
 
@@ -120,6 +133,11 @@ class Trajectory(Record):
         An episode that was cut off before the first answer earned nothing, which is not the same as 0.
         """
         return self.stop_reason in COMPLETED_REASONS and bool(self.turns)
+
+    @property
+    def failed(self) -> bool:
+        """Whether something broke; see `FAILED_REASONS`."""
+        return self.stop_reason in FAILED_REASONS
 
     @property
     def sampled_tokens(self) -> int:

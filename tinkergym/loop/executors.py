@@ -1,0 +1,154 @@
+"""Executors: where environments live while their episodes are played.
+
+One protocol for all, so that a seed gives the same episode in each. An executor has room for so many
+environments; whoever plays asks for episodes only while there is some, and so a slow environment slows the
+asking, not the memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.loop.environment_host import (
+    AnyEnv,
+    EnvironmentHost,
+    Host,
+    Report,
+    stop_reason_of,
+    system_prompt_of,
+    traceback_of,
+)
+from tinkergym.loop.environment_process import ProcessHost
+from tinkergym.loop.trajectory import StopReason
+from tinkergym.wire import EnvironmentRef
+
+MakeEnv = Callable[[EnvironmentRef], AnyEnv]
+
+_log = logging.getLogger(__name__)
+
+
+class Executor(Protocol):
+    """A place for environments."""
+
+    @property
+    def capacity(self) -> int:
+        """How many environments it has room for at once."""
+        ...
+
+    def open(self, make: Callable[[], AnyEnv], report: Callable[[Report], None], *, name: str) -> Host:
+        """Return a host for one environment, which its first call makes.
+
+        Args:
+            make: Creates the environment.
+            report: Takes what came of each call; may be called from any thread.
+            name: For people who look for what hangs.
+        """
+        ...
+
+
+class ThreadExecutor:
+    """Each environment in a thread of its own: what hangs is left behind, and the program goes on.
+
+    The default. Environments share one interpreter, so those that compute for long slow each other.
+    """
+
+    def __init__(self, capacity: int = 1024) -> None:
+        """Have room for `capacity` environments."""
+        self.capacity = _positive(capacity)
+
+    def open(self, make: Callable[[], AnyEnv], report: Callable[[Report], None], *, name: str) -> Host:
+        """Start a thread."""
+        return EnvironmentHost(make, report, name=name)
+
+
+class ProcessExecutor:
+    """Each environment in a process of its own: what hangs is killed, and what crashes harms no other.
+
+    For environments that compute much, hold the interpreter, may crash it, or cannot live in one process
+    with others. A process takes about half a second to start and then plays many episodes. What makes the
+    environment must be picklable (a registered id always is), and, as always with `multiprocessing`, a
+    script that uses this guards its start with `if __name__ == "__main__":`.
+    """
+
+    def __init__(self, capacity: int | None = None) -> None:
+        """Have room for `capacity` environments; by default four per core."""
+        self.capacity = _positive(4 * (os.cpu_count() or 1) if capacity is None else capacity)
+
+    def open(self, make: Callable[[], AnyEnv], report: Callable[[Report], None], *, name: str) -> Host:
+        """Prepare a process; the first call starts it."""
+        return ProcessHost(make, report, name=name)
+
+
+class InlineExecutor:
+    """Environments in the thread of whoever plays: quickest for quick ones, and simplest to debug.
+
+    A call cannot be interrupted: one that takes longer than `limits.step_timeout_seconds` fails its episode
+    when it returns, and one that hangs stops everything. Ctrl-C reaches the environment's code.
+    """
+
+    def __init__(self, capacity: int = 1024) -> None:
+        """Have room for `capacity` environments."""
+        self.capacity = _positive(capacity)
+
+    def open(self, make: Callable[[], AnyEnv], report: Callable[[Report], None], *, name: str) -> Host:
+        """Return a host without a thread."""
+        return InlineHost(make, report, name=name)
+
+
+class InlineHost:
+    """Runs each call at once, in the caller's thread."""
+
+    def __init__(self, make: Callable[[], AnyEnv], report: Callable[[Report], None], *, name: str) -> None:
+        """Remember how to make the environment; the first call does."""
+        self._make, self._report, self._name = make, report, name
+        self._env: AnyEnv | None = None
+        self.system_prompt: str | None = None
+        """What the environment puts before the first observation; known once a call has returned."""
+
+    def call(self, call_id: int, function: Callable[[AnyEnv], Any]) -> None:
+        """Run `function(env)` and report."""
+        value, error, reason = None, "", StopReason.ENVIRONMENT_ERROR
+        began = time.monotonic()
+        try:
+            if self._env is None:
+                self._env = self._make()
+                self.system_prompt = system_prompt_of(self._env)
+            value = function(self._env)
+        # Foreign code; but here an interrupt is meant for the program.
+        except (Exception, SystemExit) as caught:
+            error, reason = traceback_of(caught), stop_reason_of(caught)
+        self._report(Report(self, call_id, value, error, reason, time.monotonic() - began))
+
+    def close(self) -> None:
+        """Close the environment."""
+        env, self._env = self._env, None
+        if env is None:
+            return
+        try:
+            env.close()
+        except (Exception, SystemExit) as caught:
+            _log.warning("the environment %s failed to close:\n%s", self._name, traceback_of(caught))
+
+    def abandon(self) -> None:
+        """Close the environment: no call of it can be running."""
+        self.close()
+
+    def join(self, timeout_seconds: float) -> bool:
+        """Return True: all has ended."""
+        del timeout_seconds
+        return True
+
+    def where(self) -> str:
+        """Return nothing: no call is running."""
+        return ""
+
+
+def _positive(capacity: int) -> int:
+    if capacity < 1:
+        raise InvalidRequestError(f"there must be room for one environment, not {capacity}", field="capacity")
+    return capacity
