@@ -20,8 +20,8 @@ from torch.nn import functional as F  # noqa: N812
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
+from backend.fast_norms import speed_up_norms
 from backend.learner.batching import MicroBatch, micro_batches
-from backend.learner.fast_norms import speed_up_norms
 from backend.learner.sequences import TrainSequence
 from backend.learner.shared_attention import ATTENTION, AttentionLayout, attending
 from tinkergym.errors import UnknownModelError

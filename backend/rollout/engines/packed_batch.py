@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,16 +38,16 @@ class PackedBatch:
     def __init__(self, cache: SlotCache, spans: Sequence[Span], device: torch.device) -> None:
         self.cache = cache
         self.tokens = sum(span.tokens for span in spans)
-        slots = torch.tensor([span.slot for span in spans], device=device)
-        starts = torch.tensor([span.start for span in spans], device=device)
-        lengths = torch.tensor([span.tokens for span in spans], device=device)
-        ends = lengths.cumsum(0)
-        begins = ends - lengths
-        self.last_tokens = ends - 1
+        # Worked out by numpy: for a few hundred numbers its calls cost a tenth of torch's.
+        starts = np.array([span.start for span in spans])
+        lengths = np.array([span.tokens for span in spans])
+        ends = lengths.cumsum()
+        positions = np.repeat(starts - (ends - lengths), lengths) + np.arange(self.tokens)
+        self.last_tokens = torch.from_numpy(ends - 1).to(device)
         """[spans] where in the packed row each span's last token stands."""
-        self.slot_of_token = slots.repeat_interleave(lengths, output_size=self.tokens)
-        self.positions = (starts - begins).repeat_interleave(lengths, output_size=self.tokens)
-        self.positions += torch.arange(self.tokens, device=device)
+        slots = np.repeat(np.array([span.slot for span in spans]), lengths)
+        self.slot_of_token = torch.from_numpy(slots).to(device)
+        self.positions = torch.from_numpy(positions).to(device)
         """[tokens] position of each token in its own sequence."""
         self._device = device
         self.buckets = [self._bucket(spans, members) for members in _bucket_members(spans)]

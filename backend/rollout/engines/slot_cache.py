@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -89,6 +90,22 @@ class SlotCache:
         index = torch.tensor(targets, dtype=torch.long, device=self._device)
         for store in (*self.keys.values(), *self.values.values()):
             store[index, :, :tokens] = store[source, :, :tokens]
+
+    def copy_spans(
+        self,
+        sources: Sequence[int],
+        targets: Sequence[int],
+        starts: Sequence[int],
+        lengths: Sequence[int],
+    ) -> None:
+        """Give each target slot the positions [start, start + length) of its source slot."""
+        counts = np.array(lengths)
+        ends = counts.cumsum()
+        positions = np.repeat(np.array(starts) - (ends - counts), counts) + np.arange(ends[-1])
+        rows = [np.repeat(np.array(slots), counts) for slots in (sources, targets)]
+        at, source, target = (torch.from_numpy(x).to(self._device) for x in (positions, *rows))
+        for store in (*self.keys.values(), *self.values.values()):
+            store[target, :, at] = store[source, :, at]
 
     def clear(self, slot: int) -> None:
         """Fill a slot with zeros."""

@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -51,6 +51,13 @@ class _Work:
     row: Row
     slot: Slot
     tokens: int
+    twins: list[Row] = field(default_factory=list)
+    """Rows that stand at the same place of the same sequence; they take over what this one computes."""
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows that this work moves on."""
+        return [self.row, *self.twins]
 
 
 class SlotScheduler:
@@ -186,14 +193,18 @@ class SlotScheduler:
 
     def _select(self) -> list[_Work]:
         works, left = [], self._iteration_tokens
-        ready = [row for row in self._active if row.waits_for is None and row.answer is None]
+        places: dict[tuple[PromptKey, int], list[Row]] = {}
+        for row in self._active:
+            if row.waits_for is None and row.answer is None:
+                assert row.slot is not None
+                places.setdefault((self.table.prompt_key(row.slot), row.slot.cached), []).append(row)
         # Rows with one token to go come first: they are few tokens and somebody waits for each.
         for single in (True, False):
-            for row in ready:
+            for (_, cached), (row, *twins) in places.items():
                 assert row.slot is not None
-                pending = len(row.tokens) - row.slot.cached
+                pending = len(row.tokens) - cached
                 if (pending == 1) is single and left > 0:
-                    works.append(_Work(row, row.slot, min(pending, left)))
+                    works.append(_Work(row, row.slot, min(pending, left), twins))
                     left -= works[-1].tokens
         return works
 
@@ -213,13 +224,12 @@ class SlotScheduler:
         except Exception as error:
             _log.exception("a forward of %d requests failed", len(works))
             self._counters.failed_forwards += 1
-            for work in works:
-                work.row.fail(
-                    InternalServiceError(
-                        f"the engine's forward failed: {type(error).__name__}: {error}",
-                        hint="the service's log has the traceback; other requests are not affected",
-                    )
-                )
+            failed = InternalServiceError(
+                f"the engine's forward failed: {type(error).__name__}: {error}",
+                hint="the service's log has the traceback; other requests are not affected",
+            )
+            for row in (row for work in works for row in work.rows):
+                row.fail(failed)
 
     def _advance(self, works: list[_Work]) -> None:
         works = _in_order(works)
@@ -231,23 +241,39 @@ class SlotScheduler:
         segments = _segments(works, wanted)
         logits = self._model.logits(token_ids, spans, wanted, segments, self.table.cache)
         self._counters.iterations += 1
+        self._hand_to_twins(works)
         for work in works:
             sampled = len(work.row.logprobs)
             self._counters.prefilled_tokens += work.tokens if not sampled else 0
-            work.slot.cached += work.tokens
-        self._sample([works[index].row for index in wanted], logits)
+            self._counters.copied_tokens += work.tokens * len(work.twins) if not sampled else 0
+        self._sample([works[index] for index in wanted], logits)
 
-    def _sample(self, rows: Sequence[Row], logits: Tensor) -> None:
-        drawn = list(rows)
-        source = list(range(len(rows)))
-        for index, row in enumerate(rows):
-            if row.leads is not None:
-                drawn_followers = self._share_prompt(row)
-                drawn += drawn_followers
-                source += [index] * len(drawn_followers)
+    def _hand_to_twins(self, works: list[_Work]) -> None:
+        copies = [
+            (work.slot.index, twin.slot.index, work.slot.cached, work.tokens)
+            for work in works
+            for twin in work.twins
+            if twin.slot is not None
+        ]
+        if copies:
+            self.table.cache.copy_spans(*zip(*copies, strict=True))
+        for work in works:
+            for row in work.rows:
+                assert row.slot is not None
+                row.slot.cached += work.tokens
+
+    def _sample(self, works: Sequence[_Work], logits: Tensor) -> None:
+        drawn: list[Row] = []
+        source: list[int] = []
+        for index, work in enumerate(works):
+            members = work.rows
+            if work.row.leads is not None:
+                members += self._share_prompt(work.row)
+            drawn += members
+            source += [index] * len(members)
         if not drawn:
             return
-        if len(drawn) > len(rows):
+        if len(drawn) > len(works):
             logits = logits[torch.tensor(source, device=logits.device)]
         tokens, logprobs = choose_tokens(
             logits,

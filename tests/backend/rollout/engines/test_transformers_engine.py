@@ -222,6 +222,29 @@ def test_equal_prompts_of_two_owners_are_computed_for_each(start, directory):
     assert engine.stats().reused_tokens == 0
 
 
+def test_sessions_that_went_the_same_way_compute_the_next_turn_once(start, directory):
+    engine = start(directory)
+    sessions = [f"s{i}" for i in range(6)]
+    opening = complete(engine, [ask(f"a-{s}", prompt(20), seed=1, session_id=s) for s in sessions])
+    assert len({tuple(answer.token_ids) for answer in opening.values()}) == 1
+    before = engine.stats()
+    history = prompt(20) + opening["a-s0"].token_ids
+    # One session goes another way and must not take part.
+    deltas = [prompt(7, 3)] * 5 + [prompt(7, 4)]
+    turn = [
+        ask(f"b-{s}", history + delta, seed=i, session_id=s)
+        for i, (s, delta) in enumerate(zip(sessions, deltas, strict=True))
+    ]
+    found = complete(engine, turn)
+    # Each delta, and the sampled token in front of it that was never fed to the model.
+    assert engine.stats().prefilled_tokens - before.prefilled_tokens == 2 * (7 + 1)
+    assert engine.stats().copied_tokens - before.copied_tokens == 4 * (7 + 1)
+    model = plain_model(directory)
+    for request in turn:
+        assert_same_logprobs(model, request, found[request.request_id])
+    assert len({tuple(found[f"b-{s}"].token_ids) for s in sessions[:5]}) > 1
+
+
 def test_the_next_turn_of_a_session_computes_only_what_is_new(start, directory):
     engine = start(directory)
     first = [ask(f"a{i}", prompt(10 + i, i), session_id=f"s{i}") for i in range(5)]

@@ -1,4 +1,4 @@
-"""RMS normalisation in half the passes over memory.
+"""RMS normalisation in half the passes over memory, for learner and embedded engine.
 
 On a CPU the decoder's small steps cost as much as its smaller matrix products, and most of them are norms. A
 module is taken over only after it was seen to compute the same, so variants with a bias or a shifted weight
@@ -7,7 +7,7 @@ keep their own code.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -44,10 +44,18 @@ def _forward_of(module: nn.Module, eps: float) -> Any:
         if states.dtype != torch.float32:
             slow: torch.Tensor = original(states)
             return slow
+        if not torch.is_grad_enabled():
+            return _normed(states, eps)[0].mul_(cast(torch.Tensor, module.weight))
         out: torch.Tensor = _RMSNorm.apply(states, module.weight, eps)  # type: ignore[no-untyped-call]
         return out
 
     return forward
+
+
+def _normed(states: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+    # Rounded step by step as transformers does, and alike in learner and engine, whose logprobs are compared.
+    inverse = torch.rsqrt(states.square().mean(-1, keepdim=True).add_(eps))
+    return states * inverse, inverse
 
 
 class _RMSNorm(torch.autograd.Function):
@@ -55,9 +63,7 @@ class _RMSNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, states: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        # Rounded step by step as transformers does: logprobs then differ less from an engine's.
-        inverse = torch.rsqrt(states.square().mean(-1, keepdim=True).add_(eps))
-        normed = states * inverse
+        normed, inverse = _normed(states, eps)
         ctx.save_for_backward(normed, inverse, weight)
         return normed * weight
 

@@ -4,7 +4,7 @@ from torch import nn
 from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
-from backend.learner.fast_norms import speed_up_norms
+from backend.fast_norms import speed_up_norms
 
 
 def qwen3(seed=0):
