@@ -17,6 +17,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from tinkergym.arguments import refuse_other_than_json
 from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, UnknownEnvironmentError
 from tinkergym.wire import EnvironmentRef
 
@@ -27,6 +28,8 @@ _lock = threading.RLock()
 _packs: dict[tuple[str, str], Pack] = {}
 """By distribution and entry point."""
 _own_ids: set[str] = set()
+_named: set[str] = set()
+"""Ids that `register` was called with since the pack that is being loaded began, known already or not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +63,9 @@ def register(
         settings: Passed on to `gymnasium.register`.
 
     Raises:
-        InvalidRequestError: The id belongs to another environment.
+        InvalidRequestError: The id belongs to another environment, or an argument is no JSON value.
     """
+    refuse_other_than_json(id, kwargs or {})
     with _lock:
         known = gym.registry.get(id)
         if known is not None:
@@ -74,6 +78,7 @@ def register(
             del gym.registry[id]
         gym.register(id, entry_point, kwargs=dict(kwargs or {}), **settings)
         _own_ids.add(id)
+        _named.add(id)
 
 
 def make(id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: A002 - as above
@@ -81,6 +86,7 @@ def make(id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: A002 - as above
 
     Raises:
         UnknownEnvironmentError: Nothing is registered under this id.
+        InvalidRequestError: An argument is no JSON value.
         InvalidEnvironmentError: Its constructor failed; the cause has the traceback.
     """
     # An id that is known needs no packs, and a script's own environment must not wait for them.
@@ -88,6 +94,7 @@ def make(id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: A002 - as above
         load_packs()
     if id not in gym.registry:
         raise UnknownEnvironmentError(f"no environment is called {id!r}", hint=_suggestion(id))
+    refuse_other_than_json(id, kwargs)
     try:
         # The checker warns about things that EnvContract tests, and slows every step.
         return gym.make(id, disable_env_checker=True, **kwargs)
@@ -134,6 +141,7 @@ def pack_of(id: str) -> Pack | None:  # noqa: A002 - as above
 
 def _load(point: EntryPoint) -> Pack:
     before = set(gym.registry)
+    _named.clear()
     error = ""
     try:
         loaded = point.load()
@@ -143,12 +151,16 @@ def _load(point: EntryPoint) -> Pack:
     except (Exception, SystemExit):
         error = traceback.format_exc()
         _log.warning("the environment pack %r could not be loaded and is left out:\n%s", point.name, error)
+    # A script may have imported the pack before, and then all of its ids are known already.
+    package = _package(point.module)
+    known = {name for name, spec in gym.registry.items() if _package(_name(spec.entry_point)) == package}
+    claimed = {name for pack in _packs.values() if pack.name != point.name for name in pack.environment_ids}
     distribution = point.dist
     return Pack(
         name=point.name,
         distribution=distribution.name if distribution else "",
         version=distribution.version if distribution else "",
-        environment_ids=tuple(sorted(set(gym.registry) - before)),
+        environment_ids=tuple(sorted((set(gym.registry) - before) | _named | (known - claimed))),
         error=error,
     )
 
@@ -157,6 +169,10 @@ def _name(entry_point: object) -> str:
     if isinstance(entry_point, str):
         return entry_point
     return f"{getattr(entry_point, '__module__', '?')}:{getattr(entry_point, '__qualname__', entry_point)}"
+
+
+def _package(entry_point: str) -> str:
+    return entry_point.partition(":")[0].partition(".")[0]
 
 
 def _suggestion(id: str) -> str:  # noqa: A002 - as above

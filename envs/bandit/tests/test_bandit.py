@@ -93,3 +93,11 @@ def test_dialogues_pull_an_offered_arm():
     for asked, answered in dialogues(np.random.default_rng(0), 50):
         assert (asked["role"], answered["role"]) == ("user", "assistant")
         assert answered["content"] in offered(asked["content"])
+
+
+def test_the_gold_action_is_the_best_offered_arm_and_legal_are_the_offered_ones():
+    env = BanditEnv(offered=3, machine=2)
+    for seed in range(30):
+        arms = offered(env.reset(seed=seed)[0])
+        assert env.legal_actions() == arms
+        assert env.step(env.gold_action())[4]["metrics"]["best"] == 1.0

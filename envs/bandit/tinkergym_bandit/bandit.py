@@ -56,3 +56,11 @@ class BanditEnv(SingleTurnEnv):
         best = max(self._payouts[offered] for offered in self._offered)
         metrics = {"best": float(payout == best), "payout": payout, "illegal_move": float(not legal)}
         return float(self._luck < payout), metrics
+
+    def gold_action(self) -> str:
+        """Return the offered arm that pays most often."""
+        return max(self._offered, key=self._payouts.__getitem__)
+
+    def legal_actions(self) -> list[str]:
+        """Return the offered arms."""
+        return list(self._offered)

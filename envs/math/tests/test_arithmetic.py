@@ -58,3 +58,11 @@ def test_a_second_answer_is_refused():
     env.step("1")
     with pytest.raises(EpisodeProtocolError, match="reset"):
         env.step("1")
+
+
+def test_the_gold_action_is_right_and_among_the_legal_ones():
+    env = ArithmeticEnv("test")
+    for index in range(50):
+        env.reset(seed=0, options={"task_index": index})
+        assert env.gold_action() in env.legal_actions()
+        assert env.step(env.gold_action())[1] == 1.0

@@ -11,6 +11,9 @@ from tinkergym.tasks import JsonlTasks
 DATA_DIR = Path(__file__).parent / "data" / "arithmetic"
 """`train.jsonl` and `test.jsonl`; each line is a task: `{"question": "47+38=", "answer": "85"}`."""
 
+_LARGEST = 198
+"""99 + 99."""
+
 
 class ArithmeticEnv(SingleTurnEnv):
     """Answer one question of the data set. See the pack's README."""
@@ -50,3 +53,11 @@ class ArithmeticEnv(SingleTurnEnv):
         correct = float(said == self._answer)
         readable = said.isascii() and said.removeprefix("-").isdigit()
         return correct, {"correct": correct, "unreadable": float(not readable)}
+
+    def gold_action(self) -> str:
+        """Return the right number."""
+        return self._answer
+
+    def legal_actions(self) -> list[str]:
+        """Return every number that is an answer to some question."""
+        return [str(number) for number in range(_LARGEST + 1)]
