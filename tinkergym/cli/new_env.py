@@ -1,0 +1,107 @@
+"""`tinkergym new-env`: a pack that works, to be filled with an environment of one's own."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal, cast
+
+import typer
+
+from tinkergym.cli.console import out
+from tinkergym.cli.new_env_template import NewPack
+from tinkergym.errors import InvalidRequestError
+
+_NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
+_MOST_CHARACTERS = 40
+
+
+class Turns(StrEnum):
+    """How long an episode is."""
+
+    SINGLE = "single"
+    MULTI = "multi"
+
+
+class Data(StrEnum):
+    """Where tasks come from."""
+
+    FREE = "free"
+    DEPENDENT = "dependent"
+
+
+def new_env(
+    name: Annotated[str, typer.Argument(help="Lower case: my-game. Names the folder, the pack and the id.")],
+    *,
+    turns: Annotated[
+        Turns, typer.Option(help="One question and one answer, or act until the end.")
+    ] = Turns.SINGLE,
+    data: Annotated[
+        Data, typer.Option(help="The seed makes the task, or the tasks come from a file.")
+    ] = Data.FREE,
+) -> None:
+    """Write a new pack with a working environment and its test into the folder NAME.
+
+    Example: tinkergym new-env my-game --turns multi
+    """
+    pack = NewPack(
+        name=name,
+        turns=cast('Literal["single", "multi"]', turns.value),
+        data=cast('Literal["free", "dependent"]', data.value),
+    )
+    _refuse_bad_name(pack)
+    folder = Path(name)
+    _write(folder, pack.files())
+    commands = [
+        f"cd {name}",
+        "pip install -e .",
+        "pytest",
+        f"tinkergym play {pack.env_id}",
+        f"tinkergym check {pack.env_id}",
+        f"tinkergym train {pack.env_id} --steps 20",
+    ]
+    listed = "".join(f"  {name}/{path}\n" for path in pack.files())
+    out.print(f"wrote {pack.env_id}, {pack.turns}-turn, data-{pack.data}:\n{listed}", highlight=False)
+    out.print("next:\n" + "\n".join(f"  {command}" for command in commands), highlight=False)
+
+
+def _refuse_bad_name(pack: NewPack) -> None:
+    if not _NAME.fullmatch(pack.name) or len(pack.name) > _MOST_CHARACTERS:
+        raise InvalidRequestError(
+            f"{pack.name!r} is no name for a pack",
+            hint=f"lower-case letters, digits and single dashes, at most {_MOST_CHARACTERS}: my-game",
+            field="NAME",
+        )
+    if importlib.util.find_spec(pack.package) is not None:
+        raise InvalidRequestError(
+            f"a package {pack.package} is installed already", hint="choose another name", field="NAME"
+        )
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    """Write all files or none.
+
+    Raises:
+        InvalidRequestError: The folder is there already.
+    """
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        raise InvalidRequestError(
+            f"{folder}/ is there already, and nothing was written",
+            hint="choose another name, or remove it first",
+            field="NAME",
+        ) from None
+    try:
+        for path, text in files.items():
+            file = folder / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+    except BaseException:  # Ctrl-C, a full disk: no half of a pack stays behind
+        with suppress(OSError):
+            shutil.rmtree(folder)
+        raise
