@@ -179,5 +179,5 @@ def _refuse_images(observation: Mapping[Any, Any]) -> None:
 
 def _is_image(value: Any) -> bool:
     """Whether a value is pixels: unsigned bytes in rows and columns of 1, 3 or 4 channels."""
-    shape = getattr(value, "shape", ())
+    shape: Any = getattr(value, "shape", ())
     return len(shape) == 3 and shape[2] in (1, 3, 4) and str(getattr(value, "dtype", "")) == "uint8"

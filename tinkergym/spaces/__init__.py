@@ -9,8 +9,9 @@ from tinkergym.spaces.text import Text
 
 if TYPE_CHECKING:
     from tinkergym.spaces.chat import Chat
-    from tinkergym.spaces.documents import space_from_json, space_to_json
+    from tinkergym.spaces.documents import space_to_json
     from tinkergym.spaces.image import Image
+    from tinkergym.spaces.reading import space_from_json
     from tinkergym.spaces.schema import json_schema
     from tinkergym.spaces.values import from_json, from_parts, to_json, to_parts
 
@@ -33,7 +34,7 @@ _HOMES = {
     "from_json": "values",
     "from_parts": "values",
     "json_schema": "schema",
-    "space_from_json": "documents",
+    "space_from_json": "reading",
     "space_to_json": "documents",
     "to_json": "values",
     "to_parts": "values",

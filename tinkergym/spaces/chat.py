@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from copy import deepcopy
+from typing import Any, NoReturn
 
 import numpy as np
 from gymnasium import spaces
+from gymnasium.spaces import utils as _flattening
+from gymnasium.vector.utils import shared_memory as _shared_memory
+from gymnasium.vector.utils import space_utils as _batching
 
+from tinkergym.errors import UnsupportedSpaceError
 from tinkergym.messages import ROLES, Message, Role, message_fault
 from tinkergym.spaces.choice import choose
 from tinkergym.spaces.text import Text
@@ -143,3 +148,46 @@ class Chat(spaces.Space[list[Message]]):
 
 def _copied(chat: Iterable[Message]) -> list[Message]:
     return [message.copy() for message in chat]
+
+
+# --- what Gymnasium does with spaces ---
+
+
+@_batching.create_empty_array.register(Chat)
+def _create_empty_array(space: Chat, n: int = 1, fn: Any = np.zeros) -> tuple[list[Message], ...]:
+    del fn
+    return tuple(
+        [{"role": space.roles[0], "content": ""} for _ in range(space.min_messages)] for _ in range(n)
+    )
+
+
+@_batching.batch_differing_spaces.register(Chat)
+def _batch_differing(each: Sequence[Chat]) -> spaces.Tuple[Any]:  # type: ignore[misc]
+    return spaces.Tuple([deepcopy(space) for space in each], seed=deepcopy(each[0].np_random))
+
+
+@_flattening.is_space_dtype_shape_equiv.register(Chat)
+def _is_alike(space_1: Chat, space_2: object) -> bool:
+    del space_1
+    return isinstance(space_2, Chat)
+
+
+@_flattening.flatdim.register(Chat)
+@_flattening.flatten.register(Chat)
+@_flattening.unflatten.register(Chat)
+@_flattening.flatten_space.register(Chat)
+def _refuse_flattening(space: Chat, x: Any = None) -> NoReturn:  # type: ignore[misc]
+    del x
+    raise UnsupportedSpaceError(
+        f"{space} cannot be flattened: a conversation has no fixed size",
+        hint="show text, or leave the chat out of what is flattened",
+    )
+
+
+@_shared_memory.create_shared_memory.register(Chat)
+def _refuse_shared_memory(space: Chat, n: int = 1, ctx: Any = None) -> NoReturn:
+    del n, ctx
+    raise TypeError(
+        f"{space} cannot be kept in shared memory: pass shared_memory=False to "
+        "gymnasium.vector.AsyncVectorEnv, or in vector_kwargs of gymnasium.make_vec"
+    )

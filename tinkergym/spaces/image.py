@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector.utils import space_utils as _batching
 from numpy.typing import NDArray
 
 from tinkergym.errors import InvalidValueError, MissingExtraError
@@ -103,6 +105,12 @@ class Image(spaces.Box):
 
     # Like all of Gymnasium's spaces, which are mutable.
     __hash__ = None  # type: ignore[assignment]
+
+
+@_batching.batch_differing_spaces.register(Image)
+def _batch_differing(each: Sequence[Image]) -> spaces.Space[Any]:  # type: ignore[misc]
+    # Gymnasium looks up the exact type, so being a box is not enough here.
+    return _batching.batch_differing_spaces.dispatch(spaces.Box)(each)
 
 
 def _pillow() -> Any:

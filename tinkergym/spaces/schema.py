@@ -98,7 +98,7 @@ def _dict(space: spaces.Dict) -> Schema:
     }
 
 
-def _tuple(space: spaces.Tuple) -> Schema:
+def _tuple(space: spaces.Tuple[Any]) -> Schema:
     return _fixed([_schema(inner) for inner in space.spaces])
 
 

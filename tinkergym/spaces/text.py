@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
-from typing import Any, NoReturn, overload
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any, NoReturn
 
 import numpy as np
 from gymnasium import spaces
+from gymnasium.spaces import utils as _flattening
 from gymnasium.vector.utils import shared_memory as _shared_memory
+from gymnasium.vector.utils import space_utils as _batching
+from numpy.typing import NDArray
 
 from tinkergym.messages import is_unicode
 from tinkergym.quoting import quoted
 from tinkergym.spaces.choice import choose
+from tinkergym.spaces.unicode import UnicodeCharacters, all_characters, from_indices, to_indices
 
-_SURROGATES = range(0xD800, 0xE000)
 _SAMPLED = "".join(map(chr, range(32, 127))) + "\näßéñ¿ΩЖ中文日本語한국어…€😀"
 _SAMPLED_LENGTH = 32
 
@@ -134,49 +137,37 @@ class Text(spaces.Text):
     @property
     def characters(self) -> str:
         """A string with all characters: 1.1 million of them."""
-        return _all_characters()
+        return all_characters()
 
 
-class UnicodeCharacters(Sequence[str]):
-    """Every Unicode scalar value in order; a sequence and a set that takes no memory."""
-
-    def __len__(self) -> int:
-        return 0x110000 - len(_SURROGATES)
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        position = range(len(self))[index]
-        return chr(position if position < _SURROGATES.start else position + len(_SURROGATES))
-
-    def __contains__(self, char: object) -> bool:
-        return isinstance(char, str) and len(char) == 1 and ord(char) not in _SURROGATES
-
-    def __iter__(self) -> Iterator[str]:
-        return (self[i] for i in range(len(self)))
-
-    def index(self, value: str, start: int = 0, stop: int | None = None) -> int:
-        """Return the position of a character."""
-        del start, stop
-        if value not in self:
-            raise ValueError(f"{value!a} is no Unicode character")
-        code = ord(value)
-        return code if code < _SURROGATES.start else code - len(_SURROGATES)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, UnicodeCharacters)
-
-    def __hash__(self) -> int:
-        return hash(UnicodeCharacters)
+# --- what Gymnasium does with spaces, where what it does with its own texts would be slow or wrong ---
 
 
-@lru_cache(maxsize=1)
-def _all_characters() -> str:
-    return "".join(UnicodeCharacters())
+@_flattening.flatten.register(Text)
+def _flatten(space: Text, x: str) -> NDArray[np.int32]:  # type: ignore[misc]
+    if x not in space:
+        raise ValueError(f"{quoted(x)!a} is not in {space}")
+    flat = np.full(space.max_length, len(UnicodeCharacters()), dtype=np.int32)
+    flat[: len(x)] = to_indices(x)
+    return flat
+
+
+@_flattening.unflatten.register(Text)
+def _unflatten(space: Text, x: NDArray[Any]) -> str:  # type: ignore[misc]
+    del space
+    # Beside other spaces a text flattens to whole floats; and what is past the last character is padding.
+    return from_indices(x[x < len(UnicodeCharacters())])
+
+
+@_batching.create_empty_array.register(Text)
+def _create_empty_array(space: Text, n: int = 1, fn: Any = np.zeros) -> tuple[str, ...]:
+    del fn
+    return (" " * space.min_length,) * n
+
+
+@_batching.batch_differing_spaces.register(Text)
+def _batch_differing(each: Sequence[Text]) -> spaces.Tuple[Any]:  # type: ignore[misc]
+    return spaces.Tuple([deepcopy(space) for space in each], seed=deepcopy(each[0].np_random))
 
 
 @_shared_memory.create_shared_memory.register(Text)

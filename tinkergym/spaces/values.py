@@ -6,10 +6,8 @@ pictures out of it as raw pixels.
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -18,8 +16,9 @@ from tinkergym.errors import InvalidValueError, TinkerGymError
 from tinkergym.quoting import quoted
 from tinkergym.spaces.chat import Chat
 from tinkergym.spaces.documents import unsupported
-from tinkergym.spaces.image import Image, Pixels
+from tinkergym.spaces.image import Image
 from tinkergym.spaces.numbers import DTYPES, from_lists, to_lists
+from tinkergym.spaces.pictures import Parts, Pictures, Png
 from tinkergym.spaces.text import Text
 
 
@@ -31,7 +30,7 @@ def to_json(space: spaces.Space[Any], value: Any) -> Any:
         UnsupportedSpaceError: The space, or one inside it, has no JSON form.
         MissingExtraError: There is an image, and Pillow is not installed.
     """
-    return _write(space, value, "", _Png())
+    return _write(space, value, "", Png())
 
 
 def from_json(space: spaces.Space[Any], document: Any) -> Any:
@@ -42,7 +41,7 @@ def from_json(space: spaces.Space[Any], document: Any) -> Any:
         UnsupportedSpaceError: The space, or one inside it, has no JSON form.
         MissingExtraError: There is an image, and Pillow is not installed.
     """
-    return _read(space, document, "", _Png())
+    return _read(space, document, "", Png())
 
 
 def to_parts(space: spaces.Space[Any], value: Any) -> tuple[Any, list[bytes]]:
@@ -52,7 +51,7 @@ def to_parts(space: spaces.Space[Any], value: Any) -> tuple[Any, list[bytes]]:
         InvalidValueError: The value is not in the space.
         UnsupportedSpaceError: The space, or one inside it, has no JSON form.
     """
-    parts = _Parts([])
+    parts = Parts([])
     return _write(space, value, "", parts), parts.parts
 
 
@@ -63,56 +62,13 @@ def from_parts(space: spaces.Space[Any], document: Any, parts: Sequence[bytes]) 
         InvalidValueError: Document and parts hold no value of the space.
         UnsupportedSpaceError: The space, or one inside it, has no JSON form.
     """
-    return _read(space, document, "", _Parts(list(parts)))
-
-
-class _Pictures(Protocol):
-    """How pictures are written."""
-
-    def write(self, space: Image, pixels: Pixels) -> Any: ...
-    def read(self, space: Image, document: Any) -> Pixels: ...
-
-
-class _Png:
-    """Into the JSON, as PNG files."""
-
-    def write(self, space: Image, pixels: Pixels) -> str:
-        return base64.b64encode(space.to_png(pixels)).decode()
-
-    def read(self, space: Image, document: Any) -> Pixels:
-        try:
-            data = base64.b64decode(document, validate=True)
-        except (binascii.Error, ValueError, TypeError) as error:
-            raise ValueError(f"this is no base64 text: {error}") from error
-        return space.from_png(data)
-
-
-class _Parts:
-    """Beside the JSON, as raw pixels; the JSON says which part."""
-
-    def __init__(self, parts: list[bytes]) -> None:
-        self.parts = parts
-
-    def write(self, space: Image, pixels: Pixels) -> int:
-        del space
-        self.parts.append(np.ascontiguousarray(pixels).tobytes())
-        return len(self.parts) - 1
-
-    def read(self, space: Image, document: Any) -> Pixels:
-        if type(document) is not int or not 0 <= document < len(self.parts):
-            raise ValueError(f"expected one of {len(self.parts)} parts, found {quoted(document)!a}")
-        part = self.parts[document]
-        size = int(np.prod(space.shape))
-        if len(part) != size:
-            raise ValueError(f"part {document} has {len(part)} bytes, {space} needs {size}")
-        # Copied: an array over somebody else's bytes would be read-only.
-        return np.frombuffer(part, np.uint8).reshape(space.shape).copy()
+    return _read(space, document, "", Parts(list(parts)))
 
 
 # --- writing ---
 
 
-def _write(space: spaces.Space[Any], value: Any, where: str, pictures: _Pictures) -> Any:
+def _write(space: spaces.Space[Any], value: Any, where: str, pictures: Pictures) -> Any:
     if type(space) is spaces.Dict:
         keys = list(space.spaces)
         if not isinstance(value, dict) or value.keys() != space.spaces.keys():
@@ -172,7 +128,7 @@ _WRITERS: dict[type, Callable[[Any, Any], Any]] = {
 # --- reading ---
 
 
-def _read(space: spaces.Space[Any], document: Any, where: str, pictures: _Pictures) -> Any:
+def _read(space: spaces.Space[Any], document: Any, where: str, pictures: Pictures) -> Any:
     if type(space) is spaces.Dict:
         keys = list(space.spaces)
         if not isinstance(document, dict) or document.keys() != space.spaces.keys():
@@ -188,7 +144,9 @@ def _read(space: spaces.Space[Any], document: Any, where: str, pictures: _Pictur
             _read(inner, part, f"{where}[{index}]", pictures)
             for index, (inner, part) in enumerate(zip(space.spaces, document, strict=True))
         )
-    read = pictures.read if type(space) is Image else _READERS.get(type(space))
+    read: Callable[[Any, Any], Any] | None = (
+        pictures.read if type(space) is Image else _READERS.get(type(space))
+    )
     if read is None:
         raise unsupported(space)
     try:
