@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,23 @@ def find_environment(name: str) -> EnvSource:
             field="ENV",
         ) from error
     return found
+
+
+def environment_maker(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
+    """Return a function that makes the environment (or the game) that the command line names.
+
+    Raises:
+        UnknownEnvironmentError: nothing registers the id; the text has close matches.
+        InvalidRequestError: `module:Name` cannot be found.
+    """
+    found = find_environment(name)
+    if not isinstance(found, str):
+        build = found
+        return lambda: build(**kwargs)
+    from tinkergym.registration import make
+
+    env_id = found
+    return lambda: make(env_id, **kwargs)
 
 
 def _value(text: str) -> Any:

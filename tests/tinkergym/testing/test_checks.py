@@ -1,0 +1,354 @@
+"""Every installed environment passes every check, and each check catches an environment made to fail it."""
+
+import itertools
+import random
+import re
+import time
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import tinkergym as tg
+from tinkergym.registration import make, registered
+from tinkergym.testing.checks import CHECKS, Outcome, run_checks
+from tinkergym.testing.checks_subject import Subject, TooSlowError, time_limit
+
+_calls = itertools.count()
+
+
+def results(make_env, only=None):
+    """Return the results by name, of all checks or of one."""
+    checks = [check for check in CHECKS if check.name == only] if only else None
+    return {result.name: result for result in run_checks(Subject(make=make_env), checks)}
+
+
+@pytest.mark.parametrize("name", sorted(name for name in registered() if not name.startswith("tests/")))
+def test_every_installed_environment_passes_every_check(name):
+    failed = [
+        f"{result.name}: {result.message}"
+        for result in results(lambda: make(name)).values()
+        if result.outcome is Outcome.FAILED
+    ]
+    assert not failed
+
+
+class Sound(tg.TextEnv):
+    """Name the number shown, three times."""
+
+    def start(self, options):
+        self.left = 3
+        return self.shown()
+
+    def shown(self):
+        self.number = int(self.np_random.integers(10))
+        return f"say {self.number}"
+
+    def reply(self, action):
+        self.left -= 1
+        right = action == str(self.number)
+        return self.shown(), float(right), self.left == 0, {"metrics": {"right": float(right)}}
+
+    def legal_actions(self):
+        return [str(i) for i in range(10)]
+
+    def gold_action(self):
+        return str(self.number)
+
+
+def test_a_sound_environment_passes_all_and_none_is_skipped():
+    tg.register("tests/Sound-v0", Sound)
+    found = results(lambda: make("tests/Sound-v0"))
+    assert {result.outcome for result in found.values()} == {Outcome.OK}
+
+
+class NoObservationSpace(Sound):
+    def __init__(self):
+        self.observation_space = tg.spaces.Text(3)
+
+
+class Surrogate(Sound):
+    def reply(self, action):
+        return "\ud800", 0.0, True
+
+
+class NotText(gym.Env):
+    observation_space, action_space = gym.spaces.Discrete(3), tg.spaces.Text()
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action):
+        return 1, 0.0, True, False, {}
+
+
+class RaisesOnEmpty(Sound):
+    def reply(self, action):
+        return super().reply(action[0])
+
+
+class RaisesOnOtherDigits(Sound):
+    def reply(self, action):
+        if action.split(" ")[0].isdigit() or "²" in action:
+            int("²")
+        return super().reply(action)
+
+
+class AcceptsSurrogates(Sound):
+    def __init__(self):
+        self.action_space = Anything()
+
+
+class Anything(tg.spaces.Text):
+    def contains(self, x):
+        return isinstance(x, str)
+
+
+class Backtracks(Sound):
+    def reply(self, action):
+        re.fullmatch(r"(a|a)*b", action[:60])
+        return super().reply(action)
+
+
+class ReadsDigits(Sound):
+    def reply(self, action):
+        return super().reply(str(int(action)) if action.isdecimal() and action.isascii() else action)
+
+
+class Echoes(Sound):
+    def reply(self, action):
+        _, *rest = super().reply(action)
+        return f"You said {action}.", *rest
+
+
+class Unseeded(Sound):
+    def shown(self):
+        self.number = next(_calls)
+        return f"say {self.number}"
+
+
+class RemembersBetweenEpisodes(Sound):
+    games = 0
+
+    def start(self, options):
+        self.games += 1
+        return f"game {self.games}\n{super().start(options)}"
+
+
+class AlwaysTheSame(Sound):
+    def shown(self):
+        self.number = 7
+        return "say 7"
+
+
+class ReadsGlobalRandom(Sound):
+    def shown(self):
+        self.number = int(random.random() * 10)
+        return f"say {self.number}"
+
+
+class SeedsGlobalNumpy(Sound):
+    def start(self, options):
+        np.random.seed(int(self.np_random.integers(1000)))
+        return super().start(options)
+
+
+class SharedState(Sound):
+    state = {"left": 0}  # noqa: RUF012 - the mistake that is to be caught
+
+    def start(self, options):
+        SharedState.state["left"] = 3
+        return super().start(options)
+
+    def reply(self, action):
+        SharedState.state["left"] -= 1
+        observation, reward, *_ = super().reply(action)
+        return observation, reward, SharedState.state["left"] <= 0
+
+
+class ClosesOthers(Sound):
+    open = True
+
+    def start(self, options):
+        ClosesOthers.open = True
+        return super().start(options)
+
+    def reply(self, action):
+        observation, *rest = super().reply(action)
+        return observation + ("" if ClosesOthers.open else " (closed)"), *rest
+
+    def close(self):
+        ClosesOthers.open = False
+
+
+class NoJson(Sound):
+    def reply(self, action):
+        observation, reward, over, _ = super().reply(action)
+        return observation, reward, over, {"board": {1: "x"}}
+
+
+class NanMetric(Sound):
+    def reply(self, action):
+        observation, reward, over, _ = super().reply(action)
+        return observation, reward, over, {"metrics": {"right": None}}
+
+
+class TellsTheHistory(Sound):
+    def shown(self):
+        self.told = getattr(self, "told", "") if self.left < 3 else "This is what has happened until now:\n"
+        self.told += super().shown() + "\n"
+        return self.told
+
+
+class WrongGold(Sound):
+    def gold_action(self):
+        return str((self.number + 1) % 10)
+
+
+class NoRewards(Sound):
+    def reply(self, action):
+        observation, _, over, info = super().reply(action)
+        return observation, 0.0, over, info
+
+
+class BelowItsBest(Sound):
+    metadata = {**Sound.metadata, "best_return": 4.0}  # noqa: RUF012 - as Gymnasium declares it
+
+
+class SaysSingle(Sound):
+    metadata = {**Sound.metadata, "turns": "single", "data": "free"}  # noqa: RUF012 - as Gymnasium declares it
+
+
+class SaysMulti(Sound):
+    metadata = {**Sound.metadata, "turns": "multi", "data": "free"}  # noqa: RUF012 - as Gymnasium declares it
+
+    def reply(self, action):
+        observation, reward, _, info = super().reply(action)
+        return observation, reward, True, info
+
+
+class IgnoresTaskIndex(Sound):
+    metadata = {**Sound.metadata, "turns": "multi", "data": "dependent"}  # noqa: RUF012 - as Gymnasium declares it
+
+
+class NoSuchCell(Sound):
+    metadata = {**Sound.metadata, "turns": "twice", "data": "free"}  # noqa: RUF012 - as Gymnasium declares it
+
+
+class ClosesOnce(Sound):
+    def close(self):
+        del self.left
+
+
+class ForgetsArguments(gym.Wrapper):
+    """Is not recorded in the spec as it was made."""
+
+    def __init__(self, env):
+        super().__init__(env)
+
+    def reset(self, **kwargs):
+        observation, info = super().reset(**kwargs)
+        return f"new: {observation}", info
+
+    @property
+    def spec(self):
+        return self.env.spec
+
+
+@pytest.mark.parametrize(
+    ("environment", "check"),
+    [
+        (NoObservationSpace, "gymnasium"),
+        (NoObservationSpace, "text"),
+        (Surrogate, "text"),
+        (NotText, "text"),
+        (RaisesOnEmpty, "hostile text"),
+        (RaisesOnOtherDigits, "hostile text"),
+        (AcceptsSurrogates, "hostile text"),
+        (ReadsDigits, "large action"),
+        (Echoes, "large action"),
+        (Unseeded, "same seed"),
+        (RemembersBetweenEpisodes, "same seed"),
+        (AlwaysTheSame, "different seeds"),
+        (ReadsGlobalRandom, "global randomness"),
+        (SeedsGlobalNumpy, "global randomness"),
+        (ClosesOthers, "independent instances"),
+        (SharedState, "interleaving"),
+        (NoJson, "json"),
+        (NanMetric, "json"),
+        (TellsTheHistory, "deltas"),
+        (WrongGold, "gold answer"),
+        (NoRewards, "gold answer"),
+        (BelowItsBest, "gold answer"),
+        (SaysSingle, "grid cell"),
+        (SaysMulti, "grid cell"),
+        (IgnoresTaskIndex, "grid cell"),
+        (NoSuchCell, "grid cell"),
+        (ClosesOnce, "closes twice"),
+    ],
+)
+def test_each_check_catches_an_environment_that_breaks_its_promise(environment, check):
+    found = results(environment, check)[check]
+    assert found.outcome is Outcome.FAILED
+    assert found.message
+    assert found.hint
+
+
+def test_an_answer_that_takes_for_ever_to_parse_is_caught_and_interrupted(monkeypatch):
+    monkeypatch.setattr("tinkergym.testing.checks_interface.LARGE_SECONDS", 0.2)
+    found = results(Backtracks, "large action")["large action"]
+    assert found.outcome is Outcome.FAILED
+    assert "takes more than" in found.message
+
+
+def test_a_wrapper_that_the_spec_does_not_record_is_caught():
+    tg.register("tests/Sound-v0", Sound)
+    name = "rebuilds from its spec"
+    assert results(lambda: ForgetsArguments(make("tests/Sound-v0")), name)[name].outcome is Outcome.FAILED
+
+
+def test_every_check_has_an_environment_here_that_it_catches():
+    marks = test_each_check_catches_an_environment_that_breaks_its_promise.pytestmark
+    caught = {check for _, check in marks[0].args[1]} | {"rebuilds from its spec"}
+    assert caught == {check.name for check in CHECKS}
+
+
+def test_an_environment_whose_seed_decides_nothing_may_say_so():
+    class Fixed(AlwaysTheSame):
+        metadata = {**Sound.metadata, "deterministic": True}  # noqa: RUF012 - as Gymnasium declares it
+
+    assert results(Fixed, "different seeds")["different seeds"].outcome is Outcome.SKIPPED
+
+
+def test_gold_actions_that_are_unknown_prove_nothing():
+    class Unsolved(Sound):
+        def gold_action(self):
+            return None
+
+    assert results(Unsolved, "gold answer")["gold answer"].outcome is Outcome.SKIPPED
+
+
+def test_an_environment_that_cannot_be_made_is_one_failed_check():
+    def make_env():
+        raise RuntimeError("no such world")
+
+    (found,) = results(make_env).values()
+    assert (found.name, found.outcome) == ("make", Outcome.FAILED)
+    assert "no such world" in found.message
+
+
+def test_the_checks_leave_the_global_generators_as_they_were():
+    random.seed(3)
+    np.random.seed(3)
+    before = random.getstate(), str(np.random.get_state())
+    results(Sound)
+    assert (random.getstate(), str(np.random.get_state())) == before
+
+
+def test_a_time_limit_inside_another_gives_the_outer_one_back():
+    with pytest.raises(TooSlowError), time_limit(0.05):
+        with time_limit(10.0):
+            pass
+        while True:
+            time.sleep(0.01)

@@ -1,0 +1,104 @@
+"""`tinkergym check`: whether an environment keeps what every environment promises."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from tinkergym.cli.console import err, out
+
+
+def check(
+    env: Annotated[
+        str,
+        typer.Argument(
+            metavar="ENV", help="An environment's id, see `tinkergym envs`; or module:ClassName of your own."
+        ),
+    ],
+    *,
+    env_setting: Annotated[
+        list[str] | None,
+        typer.Option("--env-set", metavar="KEY=VALUE", help="An argument of the environment; repeatable."),
+    ] = None,
+    kwargs: Annotated[
+        str | None, typer.Option(metavar="JSON", help="The environment's arguments as one JSON object.")
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CHECK", help="Run only this check, as it is named in the list; repeatable."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
+) -> None:
+    """Check an environment before you train in it or publish it.
+
+    Runs Gymnasium's own checker with warnings as errors (PettingZoo's for a game) and ours: any text is an
+    answer, a seed is the whole of chance, no episode knows of another, observations hold only what is new,
+    the gold answer earns the most, and more. Prints a line per check; the exit code is 1 if one failed.
+
+    Example: tinkergym check board/TicTacToeVs-v0 --env-set opponent=heuristic
+    """
+    from tinkergym.cli.settings import environment_maker, parse_settings
+    from tinkergym.errors import InvalidRequestError
+    from tinkergym.testing.checks import CHECKS, GAME_CHECKS, Outcome, checks_for, run_checks
+    from tinkergym.testing.checks_subject import Subject
+
+    settings = {**_object(kwargs), **parse_settings(env_setting or [])}
+    subject = Subject(make=environment_maker(env, settings))
+    chosen = None
+    if only:
+        known = {check.name for check in (*CHECKS, *GAME_CHECKS)}
+        if unknown := sorted(set(only) - known):
+            raise InvalidRequestError(
+                f"no check is called {unknown[0]!r}",
+                hint=f"choose from: {', '.join(sorted(known))}",
+                field="--only",
+            )
+        made = subject.make()
+        chosen = [check for check in checks_for(made) if check.name in only]
+        made.close()
+    results = []
+    try:
+        for result in run_checks(subject, chosen):
+            results.append(result)
+            if not as_json:
+                _print(result.name, result.what, result.outcome.value, result.message, result.hint)
+    except KeyboardInterrupt:
+        err.print("\nstopped; the checks above are complete")
+        raise typer.Exit(130) from None
+    failed = sum(result.outcome is Outcome.FAILED for result in results)
+    if as_json:
+        checks = [result.to_json() for result in results]
+        typer.echo(json.dumps({"environment": env, "ok": not failed, "checks": checks}))
+    else:
+        counts = [f"{sum(r.outcome is kind for r in results)} {kind.value}" for kind in Outcome]
+        out.print(f"{escape(env)}: {', '.join(counts)}", highlight=False, soft_wrap=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+_STYLES = {"ok": "green", "failed": "red", "skipped": "yellow"}
+
+
+def _print(name: str, what: str, outcome: str, message: str, hint: str) -> None:
+    style = _STYLES[outcome]
+    told = f"{message} ({hint})" if hint and message else message or what
+    out.print(
+        f"[{style}]{outcome:7}[/] {name:22} {escape(' '.join(told.split()))}", highlight=False, soft_wrap=True
+    )
+
+
+def _object(text: str | None) -> dict[str, object]:
+    from tinkergym.errors import InvalidRequestError
+
+    if text is None:
+        return {}
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise InvalidRequestError(f"{text!r} is no JSON: {error}", field="--kwargs") from error
+    if not isinstance(value, dict):
+        raise InvalidRequestError(f"{text!r} is no JSON object", hint='write {"size": 4}', field="--kwargs")
+    return value

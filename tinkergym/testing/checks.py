@@ -1,0 +1,165 @@
+"""All checks of an environment by name: `tinkergym check` prints them, `EnvContract` shows them to pytest."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from tinkergym.errors import TinkerGymError
+from tinkergym.testing import checks_interface, checks_seeding, checks_task
+from tinkergym.testing.checks_game import api, seeds
+from tinkergym.testing.checks_subject import (
+    CheckFailedError,
+    CheckSkippedError,
+    Subject,
+    TooSlowError,
+    time_limit,
+)
+
+CHECK_SECONDS = 120.0
+"""A single check that takes longer has failed."""
+
+
+class Outcome(StrEnum):
+    """How a check ended."""
+
+    OK = "ok"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One promise of an environment."""
+
+    name: str
+    what: str
+    """The promise as a sentence."""
+    run: Callable[[Subject], None]
+    hint: str
+    """What to do where the failure itself does not say it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """What came of one check."""
+
+    name: str
+    what: str
+    outcome: Outcome
+    message: str = ""
+    """Why it failed or was skipped."""
+    hint: str = ""
+    """What to do."""
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return {
+            "check": self.name,
+            "outcome": self.outcome.value,
+            "message": self.message,
+            "hint": self.hint,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def _check(name: str, run: Callable[[Subject], None], hint: str = "mend what the message names") -> Check:
+    return Check(name=name, what=(run.__doc__ or name).split("\n")[0].rstrip("."), run=run, hint=hint)
+
+
+_NO_RAISE = "an environment must not raise while it is played; see the traceback with --json"
+
+CHECKS = (
+    _check("gymnasium", checks_interface.gymnasium_checker, "Gymnasium's text says what it expects"),
+    _check("text", checks_interface.text, _NO_RAISE),
+    _check("hostile text", checks_interface.hostile_text, _NO_RAISE),
+    _check("large action", checks_interface.large_action, _NO_RAISE),
+    _check("same seed", checks_seeding.same_seed, _NO_RAISE),
+    _check("different seeds", checks_seeding.different_seeds, _NO_RAISE),
+    _check("global randomness", checks_seeding.global_randomness, _NO_RAISE),
+    _check("independent instances", checks_seeding.independent_instances, _NO_RAISE),
+    _check("interleaving", checks_seeding.interleaving, _NO_RAISE),
+    _check("json", checks_interface.json_info, _NO_RAISE),
+    _check("deltas", checks_task.deltas, _NO_RAISE),
+    _check("gold answer", checks_task.gold, _NO_RAISE),
+    _check("grid cell", checks_task.grid_cell, _NO_RAISE),
+    _check("rebuilds from its spec", checks_interface.rebuilds, _NO_RAISE),
+    _check("closes twice", checks_interface.closes_twice, "let close() do nothing the second time"),
+)
+"""Of a Gymnasium environment."""
+
+GAME_CHECKS = (
+    _check("pettingzoo api", api, "PettingZoo's text says what it expects"),
+    _check("pettingzoo seeds", seeds, "take all chance from a generator that reset(seed) makes"),
+    _check("global randomness", checks_seeding.game_global_randomness, _NO_RAISE),
+)
+"""Of a PettingZoo game."""
+
+
+def checks_for(made: object) -> tuple[Check, ...]:
+    """Return the checks that apply: those of a game where agents take turns, else those of an environment."""
+    return GAME_CHECKS if hasattr(made, "agent_iter") else CHECKS
+
+
+def run_checks(subject: Subject, checks: Iterable[Check] | None = None) -> Iterator[CheckResult]:
+    """Run checks one after the other; each result is yielded as it is known.
+
+    Args:
+        subject: The environment under test.
+        checks: Which; None takes those that apply.
+    """
+    if checks is None:
+        try:
+            made = subject.make()
+            checks = checks_for(made)
+            made.close()
+        # Foreign code; without an environment there is nothing else to check.
+        except Exception as error:
+            yield CheckResult(
+                name="make",
+                what="It can be made",
+                outcome=Outcome.FAILED,
+                message=_said(error),
+                hint="mend the constructor, or give its arguments",
+            )
+            return
+    for check in checks:
+        yield _run(check, subject)
+
+
+def _run(check: Check, subject: Subject) -> CheckResult:
+    began = time.monotonic()
+    outcome, message, hint = Outcome.OK, "", ""
+    try:
+        with time_limit(CHECK_SECONDS):
+            check.run(subject)
+    except CheckSkippedError as error:
+        outcome, message, hint = Outcome.SKIPPED, error.message, error.hint
+    except CheckFailedError as error:
+        outcome, message, hint = Outcome.FAILED, error.message, error.hint
+    except TooSlowError:
+        outcome, message = Outcome.FAILED, f"it takes more than {CHECK_SECONDS:g} s"
+        hint = "an episode of the checks has at most 40 steps; look for what waits or loops"
+    # Foreign code, and a checker that reports by AssertionError.
+    except Exception as error:
+        outcome, message, hint = Outcome.FAILED, _said(error), check.hint
+    return CheckResult(
+        name=check.name,
+        what=check.what,
+        outcome=outcome,
+        message=message,
+        hint=hint,
+        seconds=time.monotonic() - began,
+    )
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, TinkerGymError):
+        return str(error)
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"

@@ -1,0 +1,36 @@
+"""Checks of a PettingZoo game: PettingZoo's own, with warnings as errors."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Iterator
+
+from tinkergym.testing.checks_subject import Subject
+
+_CYCLES = 200
+
+
+def api(subject: Subject) -> None:
+    """PettingZoo's `api_test` passes without a warning."""
+    from pettingzoo.test import api_test
+
+    with _strict():
+        api_test(subject.make(), num_cycles=_CYCLES)
+
+
+def seeds(subject: Subject) -> None:
+    """PettingZoo's `seed_test` passes without a warning."""
+    from pettingzoo.test import seed_test
+
+    with _strict():
+        seed_test(subject.make, num_cycles=_CYCLES)
+
+
+@contextlib.contextmanager
+def _strict() -> Iterator[None]:
+    # The tests print how far they are; nobody asked.
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("error")
+        yield

@@ -1,0 +1,175 @@
+"""Checks of chance: a seed is the whole of it, and no episode knows of another."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from tinkergym.testing.checks_subject import (
+    MOST_STEPS,
+    SEEDS,
+    AnyEnv,
+    CheckFailedError,
+    CheckSkippedError,
+    Subject,
+    comparable,
+    first_difference,
+)
+
+_MANY_SEEDS = range(32)
+_DRAW_FROM_NP_RANDOM = "take all chance from self.np_random, which reset has seeded"
+
+
+def same_seed(subject: Subject) -> None:
+    """A seed gives the same episode again: in a fresh environment, and in one that has played before."""
+    used = subject.make()
+    for seed in SEEDS:
+        fresh = subject.make()
+        one, other = subject.episode(fresh, seed), subject.episode(used, seed)
+        fresh.close()
+        if one != other:
+            raise CheckFailedError(
+                f"seed {seed} gives two episodes that differ {first_difference(one, other)}",
+                hint=f"{_DRAW_FROM_NP_RANDOM}, and start afresh in reset",
+            )
+        # After an episode that was left in the middle, too.
+        used.reset(seed=seed + 1)
+    used.close()
+
+
+def different_seeds(subject: Subject) -> None:
+    """Different seeds give different episodes somewhere."""
+    env = subject.make()
+    if (env.metadata or {}).get("deterministic"):
+        raise CheckSkippedError("metadata['deterministic'] says that the seed decides nothing")
+    first = subject.episode(env, 0, policy_seed=0)
+    if all(subject.episode(env, seed, policy_seed=0) == first for seed in _MANY_SEEDS):
+        raise CheckFailedError(
+            f"the seeds 0 to {_MANY_SEEDS[-1]} all give the same episode",
+            hint="call super().reset(seed=seed) and draw from self.np_random; or, if nothing is drawn, "
+            "declare metadata['deterministic'] = True",
+        )
+    env.close()
+
+
+def global_randomness(subject: Subject) -> None:
+    """The generators of `random` and `numpy.random` are neither used nor changed."""
+    with _global_generators_kept():
+        # What is made lazily at first use (a cache, an import) has its chance before.
+        expected = [_whole_life(subject, seed) for seed in SEEDS]
+        random.seed(1)
+        np.random.seed(1)
+        before = _global_state()
+        changed = [_whole_life(subject, seed) for seed in SEEDS]
+        if _global_state() != before:
+            raise CheckFailedError(
+                "an episode draws from, or seeds, the global generator of random or numpy.random",
+                hint=f"{_DRAW_FROM_NP_RANDOM}; hand a generator to libraries that take one",
+            )
+        if changed != expected:
+            seed = next(s for s in SEEDS if changed[s] != expected[s])
+            raise CheckFailedError(
+                "the state of the global generators changes an episode "
+                f"{first_difference(expected[seed], changed[seed])}",
+                hint=_DRAW_FROM_NP_RANDOM,
+            )
+
+
+def game_global_randomness(subject: Subject) -> None:
+    """The generators of `random` and `numpy.random` are neither used nor changed."""
+    with _global_generators_kept():
+        expected = _whole_game(subject)
+        random.seed(1)
+        np.random.seed(1)
+        before = _global_state()
+        changed = _whole_game(subject)
+        if _global_state() != before or changed != expected:
+            raise CheckFailedError(
+                "a game uses or changes the global generator of random or numpy.random",
+                hint="draw from a generator that reset(seed) makes",
+            )
+
+
+def independent_instances(subject: Subject) -> None:
+    """Making, resetting, playing and closing one environment changes nothing for another."""
+    expected = subject.episode(subject.make(), 0)
+    env = subject.make()
+    steps = subject.entries(env, 0)
+    seen = [comparable(next(steps))]
+    for number, entry in enumerate(steps):
+        seen.append(comparable(entry))
+        other = subject.make()
+        other.reset(seed=number + 1)
+        other.close()
+    if seen != expected:
+        raise CheckFailedError(
+            f"another instance changes an episode {first_difference(expected, seen)}",
+            hint="keep state in self, not in the class or the module",
+        )
+
+
+def interleaving(subject: Subject) -> None:
+    """Episodes that take turns, and one in another thread, are the same as alone."""
+    expected = {seed: subject.episode(subject.make(), seed) for seed in SEEDS}
+    seen: dict[int, list[Any]] = {seed: [] for seed in SEEDS}
+    playing = {seed: subject.entries(subject.make(), seed) for seed in SEEDS}
+    for _ in range(MOST_STEPS + 1):
+        for seed, steps in playing.items():
+            entry = next(steps, None)
+            if entry is not None:
+                seen[seed].append(comparable(entry))
+    in_thread: list[Any] = []
+    thread = threading.Thread(target=lambda: in_thread.extend(subject.episode(subject.make(), 0)))
+    thread.start()
+    thread.join()
+    for how, wanted, found in (
+        *((f"of seed {seed} in turns with others", expected[seed], seen[seed]) for seed in SEEDS),
+        ("in another thread", expected[0], in_thread),
+    ):
+        if wanted != found:
+            raise CheckFailedError(
+                f"the episode {how} differs {first_difference(wanted, found)}",
+                hint="keep state in self, not in the class, the module or a shared object",
+            )
+
+
+def _whole_life(subject: Subject, seed: int) -> list[Any]:
+    env: AnyEnv = subject.make()
+    try:
+        return subject.episode(env, seed)
+    finally:
+        env.close()
+
+
+def _whole_game(subject: Subject) -> list[Any]:
+    game: Any = subject.make()
+    game.reset(seed=0)
+    for number, agent in enumerate(game.possible_agents):
+        game.action_space(agent).seed(number)
+    seen: list[Any] = []
+    for agent in game.agent_iter(MOST_STEPS):
+        observation, reward, terminated, truncated, info = game.last()
+        seen.append(comparable((agent, observation, reward, terminated, truncated, info)))
+        mask = info.get("action_mask") if isinstance(info, dict) else None
+        game.step(None if terminated or truncated else game.action_space(agent).sample(mask))
+    game.close()
+    return seen
+
+
+def _global_state() -> tuple[Any, Any]:
+    return random.getstate(), comparable(np.random.get_state())
+
+
+@contextmanager
+def _global_generators_kept() -> Iterator[None]:
+    ours, numpys = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(ours)
+        np.random.set_state(numpys)

@@ -1,0 +1,157 @@
+"""What the checks of an environment share: the environment under test, and episodes that can be compared."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from tinkergym.errors import TinkerGymError
+from tinkergym.policies import LegalPolicy, RandomTextPolicy, TextPolicy
+from tinkergym.quoting import quoted
+
+SEEDS = range(5)
+MOST_STEPS = 40
+
+AnyEnv = gym.Env[Any, Any]
+
+
+class CheckFailedError(TinkerGymError):
+    """The environment breaks a promise; the text says which and what to do."""
+
+
+class CheckSkippedError(TinkerGymError):
+    """The check does not apply to this environment; the text says why."""
+
+
+class TooSlowError(BaseException):
+    """A time limit has passed. Not an `Exception`, so that an environment cannot swallow it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The environment under test."""
+
+    make: Callable[[], AnyEnv]
+    """Creates a fresh one."""
+    actions: Callable[[int], list[str]] | None = None
+    """From a seed to actions to play with; None answers as it comes, with words of the observations."""
+
+    def policy(self, env: AnyEnv, seed: int) -> TextPolicy:
+        """Return who plays: the given actions, else legal ones where the environment names them, else words.
+
+        Legal actions reach deeper into an episode than random words do.
+        """
+        if self.actions is not None:
+            return _Listed(self.actions(seed))
+        if seed % 2 == 0 and env.has_wrapper_attr("legal_actions"):
+            return _LegalOrRandom(env, seed)
+        return RandomTextPolicy(seed)
+
+    def episode(self, env: AnyEnv, seed: int, *, policy_seed: int | None = None) -> list[Any]:
+        """Play an episode and return what came back, in a form that `==` compares."""
+        return [comparable(entry) for entry in self.entries(env, seed, policy_seed=policy_seed)]
+
+    def entries(
+        self,
+        env: AnyEnv,
+        seed: int,
+        *,
+        policy_seed: int | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> Iterator[tuple[Any, ...]]:
+        """Play an episode and yield what `reset` and each `step` returned, as it returned it."""
+        policy = self.policy(env, seed if policy_seed is None else policy_seed)
+        entry: tuple[Any, ...] = env.reset(seed=seed, options=options)
+        yield entry
+        for _ in range(MOST_STEPS):
+            entry = env.step(policy.act(entry[0]))
+            yield entry
+            if entry[2] or entry[3]:
+                return
+
+
+class _Listed:
+    def __init__(self, actions: list[str]) -> None:
+        self._actions = actions
+        self._next = 0
+
+    def act(self, observation: Any) -> str:
+        action = self._actions[self._next % len(self._actions)]
+        self._next += 1
+        return action
+
+
+class _LegalOrRandom:
+    """Legal actions; words where the environment knows none at this point."""
+
+    def __init__(self, env: AnyEnv, seed: int) -> None:
+        self._env = env
+        self._legal, self._random = LegalPolicy(env, seed), RandomTextPolicy(seed)
+
+    def act(self, observation: Any) -> str:
+        known = self._env.get_wrapper_attr("legal_actions")()
+        return (self._legal if known else self._random).act(observation)
+
+
+def comparable(value: Any) -> Any:
+    """Return a value whose `==` is plain equality of content, arrays included."""
+    if isinstance(value, np.ndarray):
+        return ("array", value.shape, str(value.dtype), hashlib.sha256(value.tobytes()).hexdigest())
+    if isinstance(value, Mapping):
+        return {str(key): comparable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [comparable(item) for item in value]
+    if isinstance(value, float) and math.isnan(value):
+        return "NaN"
+    return value
+
+
+def first_difference(one: list[Any], other: list[Any]) -> str:
+    """Say where two episodes part."""
+    for index, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
+            where = "reset" if index == 0 else f"step {index}"
+            return f"at {where}: {quoted(left)} and {quoted(right)}"
+    return f"one has {len(one) - 1} steps, the other {len(other) - 1}"
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise `TooSlowError` where the body takes longer.
+
+    In the main thread the body is interrupted; elsewhere, and where there are no such signals, it is only
+    measured.
+    """
+    began = time.monotonic()
+    interrupts = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
+    if not interrupts:
+        yield
+        if time.monotonic() - began > seconds:
+            raise TooSlowError
+        return
+
+    def stop(*_: object) -> None:
+        raise TooSlowError
+
+    handler = signal.getsignal(signal.SIGALRM)
+    remaining, interval = signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        if remaining:  # a limit around this one, as pytest's, goes on where it was
+            left = max(remaining - (time.monotonic() - began), 0.001)
+            signal.setitimer(signal.ITIMER_REAL, left, interval)

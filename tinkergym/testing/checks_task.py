@@ -1,0 +1,170 @@
+"""Checks of the task: observations are deltas, gold answers are the best, the declared grid cell is true."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.grid import cell_of, declares_cell
+from tinkergym.loop.trajectory import Trajectory
+from tinkergym.messages import observation_text
+from tinkergym.policies import GoldPolicy, LegalPolicy, RandomTextPolicy, TextPolicy, play_episode
+from tinkergym.quoting import quoted
+from tinkergym.testing.checks_subject import (
+    SEEDS,
+    AnyEnv,
+    CheckFailedError,
+    CheckSkippedError,
+    Subject,
+    comparable,
+)
+
+_LONG = 40
+"""Characters from which on an observation that comes again is no coincidence."""
+_GOLD_SEEDS = range(20)
+_MOST_TURNS = 100
+
+
+def deltas(subject: Subject) -> None:
+    """An observation holds what is new: it does not repeat all that was shown before.
+
+    One repetition may be an answer to an illegal action, so it takes two in a row, each longer than the last.
+    """
+    env = subject.make()
+    for seed in SEEDS:
+        shown = [observation_text(entry[0]) for entry in subject.entries(env, seed)]
+        for first, second, third in zip(shown, shown[1:], shown[2:], strict=False):
+            grows = _LONG <= len(first) < len(second) < len(third)
+            if grows and first in second and second in third:
+                raise CheckFailedError(
+                    f"observations grow and repeat what came before (seed {seed}): {third[:120]!a}",
+                    hint="return only what is new since the last action: the policy has seen the rest",
+                )
+    env.close()
+
+
+def gold(subject: Subject) -> None:
+    """The gold action earns the most: no other policy that is tried earns more, on average over seeds.
+
+    In an environment of a single turn it holds for every seed, and where metadata names `best_return`, gold
+    earns just that.
+    """
+    env = subject.make()
+    if not env.has_wrapper_attr("gold_action"):
+        raise CheckSkippedError(
+            "it has no gold_action()", hint="a method that returns the best action lets this be checked"
+        )
+    try:
+        golden = [_return(env, GoldPolicy(env), seed) for seed in _GOLD_SEEDS]
+    except InvalidRequestError as error:
+        raise CheckSkippedError(error.message) from None
+    best = (env.metadata or {}).get("best_return")
+    if best is not None and any(abs(earned - best) > 1e-9 for earned in golden):
+        raise CheckFailedError(
+            f"gold earns {min(golden):g} to {max(golden):g}, but metadata['best_return'] is {best:g}",
+            hint="mend gold_action() or the scoring",
+        )
+    rivals: dict[str, TextPolicy] = {"random words": RandomTextPolicy()}
+    if env.has_wrapper_attr("legal_actions"):
+        rivals["legal actions"] = LegalPolicy(env)
+    single = (env.metadata or {}).get("turns") == "single"
+    for name, rival in rivals.items():
+        earned = [_return(env, rival, seed) for seed in _GOLD_SEEDS]
+        worse = [seed for seed in _GOLD_SEEDS if earned[seed] > golden[seed] + 1e-9]
+        if sum(earned) > sum(golden) + 1e-9 or (single and worse):
+            raise CheckFailedError(
+                f"{name} earn {_mean(earned):g}, the gold action {_mean(golden):g}"
+                + (f"; with seed {worse[0]} they earn more" if worse else ""),
+                hint="mend gold_action() or the scoring",
+            )
+    if len(set(golden)) == 1 and all(
+        _return(env, rival, seed) == golden[seed] for rival in rivals.values() for seed in _GOLD_SEEDS
+    ):
+        raise CheckFailedError(
+            f"the gold action earns {golden[0]:g} always, and so does everything else that was tried",
+            hint="a reward that is always the same teaches nothing; look at the scoring",
+        )
+    env.close()
+
+
+def grid_cell(subject: Subject) -> None:
+    """What metadata declares is so: single or multi-turn, data-free or data-dependent."""
+    env = subject.make()
+    if not declares_cell(env):
+        raise CheckSkippedError(
+            "metadata declares no grid cell",
+            hint='declare metadata["turns"] (single or multi) and metadata["data"] (free or dependent)',
+        )
+    cell = cell_of(env)
+    if cell.turns == "single":
+        _every_episode_has_one_turn(subject, env)
+    else:
+        _some_episode_has_two_turns(subject, env)
+    if cell.data == "dependent":
+        _tasks_are_chosen_by_index(env)
+    env.close()
+
+
+def _every_episode_has_one_turn(subject: Subject, env: AnyEnv) -> None:
+    for seed in SEEDS:
+        *_, last = entries = list(subject.entries(env, seed))
+        if len(entries) != 2 or not last[2]:
+            how = "truncates" if last[3] else "goes on"
+            raise CheckFailedError(
+                f'metadata declares turns="single", but the episode of seed {seed} {how} after one action',
+                hint="terminate with the first answer, or declare turns as multi",
+            )
+
+
+def _some_episode_has_two_turns(subject: Subject, env: AnyEnv) -> None:
+    # Who answers in words may lose at once, which proves nothing.
+    knows = subject.actions is not None or env.has_wrapper_attr("legal_actions")
+    if knows and all(len(list(subject.entries(env, seed))) == 2 for seed in _GOLD_SEEDS):
+        raise CheckFailedError(
+            'metadata declares turns="multi", but every episode ends with the first action',
+            hint="declare turns as single",
+        )
+
+
+def _tasks_are_chosen_by_index(env: AnyEnv) -> None:
+    first = [_first_observation(env, seed, 0) for seed in (0, 0)]
+    if first[0] != first[1]:
+        raise CheckFailedError(
+            f"task 0 with seed 0 begins in two ways: {quoted(first[0])} and {quoted(first[1])}",
+            hint='choose the task by options["task_index"], all else by self.np_random',
+        )
+    try:
+        others = [_first_observation(env, 0, index) for index in (1, 2, 3)]
+    except InvalidRequestError:
+        return  # very few tasks
+    if all(other == first[0] for other in others):
+        raise CheckFailedError(
+            'reset(options={"task_index": i}) begins alike for the first four tasks',
+            hint='take the task that options["task_index"] names: self.tasks.choose(self.np_random, options)',
+        )
+    try:
+        env.reset(seed=0, options={"task_index": -1})
+    except Exception:
+        return
+    raise CheckFailedError(
+        'reset(options={"task_index": -1}) is accepted',
+        hint="raise InvalidRequestError for a task that is not",
+    )
+
+
+def _first_observation(env: AnyEnv, seed: int, task_index: int) -> Any:
+    return comparable(env.reset(seed=seed, options={"task_index": task_index})[0])
+
+
+def _return(env: AnyEnv, policy: TextPolicy, seed: int) -> float:
+    trajectory: Trajectory = play_episode(env, policy, seed=seed, most_turns=_MOST_TURNS)
+    if not trajectory.completed:
+        raise CheckFailedError(
+            f"seed {seed} ends as {trajectory.stop_reason}: {trajectory.error.strip().splitlines()[-1]}",
+            hint="mend what the error names",
+        )
+    return trajectory.episode_return
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
