@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
 
-from tinkergym.errors import InvalidRequestError
+from tinkergym.errors import InvalidRequestError, InvalidRewardError
 from tinkergym.loop.trajectory import StopReason, Trajectory, Turn
 from tinkergym.messages import observation_text
 
@@ -157,9 +157,11 @@ def play_episode(
                 reason, error = StopReason.INVALID_REWARD, f"the reward is {reward!r}"
                 break
             turns.append(_turn(shown, action, float(reward), info))
-            final = observation_text(observation)
+            final = _last_shown(observation) if terminated or truncated else observation_text(observation)
     except InvalidRequestError:
         raise
+    except InvalidRewardError as caught:
+        reason, error = StopReason.INVALID_REWARD, str(caught)
     # Foreign code: its failure is an outcome with a name.
     except Exception:
         reason, error = StopReason.ENVIRONMENT_ERROR, traceback.format_exc()
@@ -176,6 +178,11 @@ def play_episode(
         task_index=task_index,
         final_observation=final,
     )
+
+
+def _last_shown(observation: Any) -> str:
+    # Many environments have nothing to show at the end; a last observation is not needed.
+    return observation_text(observation) if isinstance(observation, str | Mapping | list) else ""
 
 
 def _turn(observation: str, action: str, reward: float, info: dict[str, Any]) -> Turn:

@@ -82,9 +82,14 @@ def environment_maker(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]
     if not isinstance(found, str):
         build = found
         return lambda: build(**kwargs)
-    from tinkergym.registration import make
+    from tinkergym.registration import make, registered
 
     env_id = found
+    if env_id not in registered():
+        from tinkergym.games.registry import make_game, registered_games
+
+        if env_id in registered_games():
+            return lambda: make_game(env_id, **kwargs)
     return lambda: make(env_id, **kwargs)
 
 
