@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tinkergym.errors import EpisodeProtocolError, InternalServiceError
+from tinkergym.errors import EpisodeProtocolError, InternalServiceError, TemplateError
 from tinkergym.loop.ledger import Ledger, Span
 from tinkergym.loop.plan import EpisodePlan
 from tinkergym.loop.reasoning import without_reasoning
@@ -116,16 +116,17 @@ class AgentLoop:
         del info
         self._expect(AgentState.PENDING, "begin")
         try:
-            messages = observation_messages(observation)
-        except (TypeError, ValueError) as error:
+            messages = _new_messages(observation)
+            self._history = opening_messages(
+                messages, job_prompt=self._plan.system_prompt, environment_prompt=environment_prompt
+            )
+            self._rewrites = self._renderer.rewrites_history(self._history)
+            delta = self._renderer.start(self._history)
+        except (TypeError, ValueError, TemplateError) as error:
             self.fail(StopReason.ENVIRONMENT_ERROR, f"reset: {error}")
             return None
         self._observation = messages_text(messages)
-        self._history = opening_messages(
-            messages, job_prompt=self._plan.system_prompt, environment_prompt=environment_prompt
-        )
-        self._rewrites = self._renderer.rewrites_history(self._history)
-        return self._ask(self._renderer.start(self._history))
+        return self._ask(delta)
 
     def receive(self, completion: Completion) -> str:
         """Take the tokens sampled for the last request and return the action for `env.step`.
@@ -166,9 +167,12 @@ class AgentLoop:
             self._terminated, self._truncated = _flag(terminated, "terminated"), _flag(truncated, "truncated")
             metrics = _metrics(info)
             ended = self._terminated or self._truncated
-            # Many environments have nothing to show at the end; a last observation is not needed.
-            last = isinstance(observation, str | Mapping | list) or not ended
-            messages = observation_messages(observation) if last else []
+            if not ended:
+                messages = _new_messages(observation)
+            else:
+                # Many environments have nothing to show at the end; a last observation is not needed.
+                shown = isinstance(observation, str | Mapping | list)
+                messages = observation_messages(observation) if shown else []
         except (TypeError, ValueError) as error:
             self._terminated = self._truncated = False
             self.fail(StopReason.ENVIRONMENT_ERROR, f"step: {error}")
@@ -228,10 +232,17 @@ class AgentLoop:
         if self._plan.reasoning == "drop":
             seen = without_reasoning(action, opened=self._renderer.opens_reasoning)
         self._history += [assistant(seen), *messages]
-        if seen != action or self._rewrites:
-            return self._ask(self._edited())
-        closed = completion.finish_reason == "stop"
-        return self._ask(self._renderer.continuation(messages, answer_closed=closed))
+        try:
+            if seen != action or self._rewrites:
+                delta = self._edited()
+            else:
+                closed = completion.finish_reason == "stop"
+                delta = self._renderer.continuation(messages, answer_closed=closed)
+        except TemplateError as error:
+            # The environment speaks in a way that this model's template does not know.
+            self.fail(StopReason.ENVIRONMENT_ERROR, f"step: {error}")
+            return None
+        return self._ask(delta)
 
     def _edited(self) -> list[int]:
         """Render the conversation anew; return what follows in the open segment, or in a new one.
@@ -300,6 +311,13 @@ class AgentLoop:
         self._stop_reason = stop_reason
         self._truncated = self._truncated or stop_reason in _CUT_OFF
         self._state = AgentState.TERMINATED
+
+
+def _new_messages(observation: object) -> list[Message]:
+    messages = observation_messages(observation)
+    if not messages:
+        raise ValueError("the observation is an empty list of messages, and the policy has nothing to answer")
+    return messages
 
 
 def _is_finite(reward: object) -> bool:

@@ -59,6 +59,7 @@ class Renderer:
         self._literal_tokenizer = Tokenizer.from_str(tokenizer.to_str())
         self._literal_tokenizer.encode_special_tokens = True
         self._remembered = lru_cache(maxsize=_MOST_REMEMBERED_TEXTS)(self._encode_anew)
+        self._shown: dict[Role, bool] = {}
         self._knows_system = self._accepts([system("s"), user("u")])
         self._closing = self._encode_text(self._after_answer([], add_generation_prompt=False))
         self.prefix_preserving = self._preserves("a") and self._preserves("<think>\nq\n</think>\n\na")
@@ -181,7 +182,8 @@ class Renderer:
     # --- ids ---
 
     def _ids(self, messages: Sequence[Message], render: _Render) -> list[int]:
-        if sum(len(message["content"]) for message in messages) > _MOST_REMEMBERED_CHARACTERS:
+        plain = all(len(message) == 2 for message in messages)  # without `name` and `tool_call_id`
+        if not plain or sum(len(message["content"]) for message in messages) > _MOST_REMEMBERED_CHARACTERS:
             return self._encode(messages, render)
         return list(self._remembered(tuple((m["role"], m["content"]) for m in messages), render))
 
@@ -191,10 +193,25 @@ class Renderer:
     def _start(self, messages: Sequence[Message]) -> str:
         if not self._knows_system and messages and messages[0]["role"] == "system":
             messages = _fold_system(messages)
+        self._refuse_hidden(messages[1:])
         return self._template.render(messages, add_generation_prompt=True)
 
     def _after(self, messages: Sequence[Message]) -> str:
+        self._refuse_hidden(messages)
         return self._after_answer(messages, add_generation_prompt=True)
+
+    def _refuse_hidden(self, messages: Sequence[Message]) -> None:
+        """Refuse messages that the template would leave out, as some do with tools or late prompts."""
+        for role in {message["role"] for message in messages} - {"user", "assistant"}:
+            if role not in self._shown:
+                shown: Message = {"role": role, "content": "tinkergymShown7f3a"}
+                text = self._after_answer([shown], add_generation_prompt=False)
+                self._shown[role] = "tinkergymShown7f3a" in text
+            if not self._shown[role]:
+                raise TemplateError(
+                    f"the chat template leaves out a message with the role {role} in the conversation",
+                    hint="say it in the role user, or choose a model whose template shows it",
+                )
 
     def _encode_text(self, text: str) -> list[int]:
         # The template writes its own special tokens; the tokenizer must not add others.
@@ -207,7 +224,8 @@ class Renderer:
         else; so its text becomes ordinary tokens.
         """
         quoted: list[str] = []
-        if self._specials is not None and any(self._specials.search(m["content"]) for m in messages):
+        specials = self._specials
+        if specials is not None and any(specials.search(str(v)) for m in messages for v in m.values()):
             messages = [self._with_placeholders(message, quoted) for message in messages]
         text = render(messages)
         if not quoted:
@@ -227,12 +245,14 @@ class Renderer:
             return _LITERAL.format(len(quoted) - 1)
 
         assert self._specials is not None
-        return {"role": message["role"], "content": self._specials.sub(replace, message["content"])}
+        texts = {key: self._specials.sub(replace, str(text)) for key, text in message.items()}
+        return {**texts, "role": message["role"]}  # type: ignore[typeddict-item]
 
 
 def _fold_system(messages: Sequence[Message]) -> list[Message]:
     """Put the system message in front of the first user message, for templates without a system role."""
     first, *rest = messages
     if rest and rest[0]["role"] == "user":
-        return [user(f"{first['content']}\n\n{rest[0]['content']}"), *rest[1:]]
+        opened: Message = {**rest[0], "content": f"{first['content']}\n\n{rest[0]['content']}"}
+        return [opened, *rest[1:]]
     return [user(first["content"]), *rest]
