@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.common import Figure
+from benchmarks.figure_table import README, with_figures
 
 # Cheapest first, so that a mistake shows early.
 NAMES = (
@@ -29,7 +30,14 @@ def main() -> int:
     """Run the named benchmarks, or all; the exit status counts those that crashed or fell short."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of: {', '.join(NAMES)} (default: all)")
-    names = parser.parse_args().names or list(NAMES)
+    parser.add_argument(
+        "--readme", action="store_true", help="measure nothing; write the README's table from the results"
+    )
+    arguments = parser.parse_args()
+    if arguments.readme:
+        README.write_text(with_figures(README.read_text(), list(NAMES)))
+        return 0
+    names = arguments.names or list(NAMES)
     if unknown := [name for name in names if name not in NAMES]:
         parser.error(f"no benchmark is called {', '.join(unknown)}; there are: {', '.join(NAMES)}")
     figures: list[Figure] = []

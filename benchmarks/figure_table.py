@@ -1,0 +1,40 @@
+"""The README's table of figures, made from the result files so that it says what was measured and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from benchmarks.common import RESULTS
+
+BEGIN = "<!-- figures: written by `python -m benchmarks --readme` from benchmarks/results/ -->"
+END = "<!-- end of figures -->"
+README = Path(__file__).parent.parent / "README.md"
+
+
+def figure_table(names: list[str]) -> str:
+    """Return a Markdown table of every figure of the named result files; files that are missing are left out."""
+    lines = ["| figure | asked | measured | reached | command |", "|---|---|---|---|---|"]
+    for name in names:
+        path = RESULTS / f"{name}.json"
+        if not path.is_file():
+            continue
+        result = json.loads(path.read_text())
+        for figure in result["figures"]:
+            reached = "yes" if figure["reached"] else "**no**"
+            cells = [figure["what"], figure["asked"], figure["measured"], reached, f"`{result['command']}`"]
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def with_figures(readme: str, names: list[str]) -> str:
+    """Return the README's text with its table made anew.
+
+    Raises:
+        ValueError: The text lacks one of the two markers.
+    """
+    before, found, rest = readme.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (found and end):
+        raise ValueError(f"the README needs the lines {BEGIN!r} and {END!r} around its table of figures")
+    return f"{before}{BEGIN}\n\n{figure_table(names)}\n{END}{after}"
