@@ -1,4 +1,4 @@
-"""The README's table of figures, made from the result files so that it says what was measured and nothing else."""
+"""The README's table of figures, made from the result files: it says what was measured and nothing else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ README = Path(__file__).parent.parent / "README.md"
 
 
 def figure_table(names: list[str]) -> str:
-    """Return a Markdown table of every figure of the named result files; files that are missing are left out."""
+    """Return a Markdown table of the figures in the named result files; missing files are left out."""
     lines = ["| figure | asked | measured | reached | command |", "|---|---|---|---|---|"]
     for name in names:
         path = RESULTS / f"{name}.json"
