@@ -1,0 +1,168 @@
+"""The environments: one of Gymnasium's inside, text outside."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import gymnasium as gym
+from gymnasium.envs.toy_text.frozen_lake import MAPS, generate_random_map
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.spaces import Text
+from tinkergym.wrappers.verbalize import StepReturn, Verbalize
+
+Reset = tuple[str, dict[str, Any]]
+
+
+class ClassicEnv(gym.Env[str, str]):
+    """A classical environment in words; for a seed and actions it plays exactly as the one inside does."""
+
+    metadata: dict[str, Any] = {"render_modes": [], "turns": "multi", "data": "free"}  # noqa: RUF012 - Gymnasium declares it so
+    bare_id: ClassVar[str]
+    """The id of the environment inside."""
+    wording: ClassVar[str]
+    on_illegal: ClassVar[str] = "retry:2"
+    lose_reward: ClassVar[float] = 0.0
+    """No better than the worst end of the environment inside, so that nobody ends an episode on purpose."""
+
+    def __init__(
+        self,
+        *,
+        on_illegal: str | None = None,
+        decimals: int = 3,
+        instructions: bool = True,
+        render_mode: str | None = None,
+        **settings: Any,
+    ) -> None:
+        """Make the environment inside and put it into words.
+
+        Args:
+            on_illegal: `lose`, `random` or `retry:N`; see `tinkergym.wrappers.Verbalize`.
+            decimals: Digits after the point.
+            instructions: Put the rules and the actions into the system prompt.
+            render_mode: None.
+            settings: For the environment inside.
+        """
+        self.render_mode = render_mode
+        self.observation_space, self.action_space = Text(), Text()
+        self._words = {
+            "wording": f"tinkergym_classic.wordings:{self.wording}",
+            "on_illegal": self.on_illegal if on_illegal is None else on_illegal,
+            "lose_reward": self.lose_reward,
+            "decimals": decimals,
+            "instructions": instructions,
+        }
+        self._settings = settings
+        self._env = self._made(settings)
+        if instructions:
+            self.metadata = {**self.metadata, "system_prompt": self._env.metadata["system_prompt"]}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        """Start an episode."""
+        super().reset(seed=seed)
+        return self._env.reset(seed=seed, options=options)
+
+    def step(self, action: str) -> StepReturn:
+        """Take the action that the text names."""
+        return self._env.step(action)
+
+    def close(self) -> None:
+        """Close the environment inside."""
+        self._env.close()
+
+    def legal_actions(self) -> list[str] | None:
+        """Return the names of all actions."""
+        return self._env.legal_actions()
+
+    def gold_action(self) -> str | None:
+        """Return the best action now, None before `reset`."""
+        return self._env.gold_action()
+
+    def _made(self, settings: dict[str, Any]) -> Verbalize:
+        # The checker is left out: it warns about what belongs to the environment inside.
+        return Verbalize(gym.make(self.bare_id, disable_env_checker=True, **settings), **self._words)
+
+
+class FrozenLakeEnv(ClassicEnv):
+    """Walk to the goal without falling into a hole: 1 for arriving, else 0; at most 100 steps."""
+
+    bare_id = "FrozenLake-v1"
+    wording = "FrozenLakeWording"
+
+    def __init__(
+        self, *, map_name: str = "4x4", size: int = 4, is_slippery: bool = False, **settings: Any
+    ) -> None:
+        """Choose the lake.
+
+        Args:
+            map_name: `4x4` or `8x8`, or `random`: each seed draws a lake of its own, with a way to the goal.
+            size: Cells per side of a random lake, 2 to 20.
+            is_slippery: Whether a step may go to the side.
+            settings: See `ClassicEnv`, and `success_rate` and `reward_schedule` of Gymnasium's FrozenLake.
+
+        Raises:
+            InvalidRequestError: There is no such map, or the size is out of range.
+        """
+        known = [*MAPS, "random"]
+        if map_name not in known:
+            raise InvalidRequestError(f"{map_name!r} is no map; choose from {known}", field="map_name")
+        if not 2 <= size <= 20:
+            raise InvalidRequestError(f"must be from 2 to 20, not {size!r}", field="size")
+        self._size = size
+        self._random = map_name == "random"
+        chosen = {"desc": generate_random_map(size, seed=0)} if self._random else {"map_name": map_name}
+        super().__init__(**chosen, is_slippery=is_slippery, **settings)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        """Start an episode, on a new lake if it is drawn."""
+        if self._random:
+            gym.Env.reset(self, seed=seed)
+            lake = generate_random_map(self._size, seed=int(self.np_random.integers(2**31)))
+            self._env = self._made({**self._settings, "desc": lake})
+            # Without a seed the new lake's chance would come from the operating system.
+            observation, info = self._env.reset(
+                seed=int(self.np_random.integers(2**31)) if seed is None else seed, options=options
+            )
+            return observation, info
+        return super().reset(seed=seed, options=options)
+
+
+class TaxiEnv(ClassicEnv):
+    """Fetch and deliver a passenger: 20 for arriving, -1 per step, -10 for a wrong pickup or dropoff."""
+
+    bare_id = "Taxi-v4"
+    wording = "TaxiWording"
+    # Every step costs, so an end by illegal actions would be a way out; a random action is none.
+    on_illegal = "random"
+
+
+class CliffWalkingEnv(ClassicEnv):
+    """Walk along a cliff: -1 per step, -100 and back to the start for a fall; at most 100 steps."""
+
+    bare_id = "CliffWalking-v1"
+    wording = "CliffWalkingWording"
+    on_illegal = "random"  # as for the taxi
+
+    def __init__(self, *, max_episode_steps: int = 100, **settings: Any) -> None:
+        """Set the limit, which Gymnasium's own environment does not have.
+
+        Args:
+            max_episode_steps: Steps until the walk is truncated.
+            settings: See `ClassicEnv`, and `is_slippery` of Gymnasium's CliffWalking.
+        """
+        super().__init__(max_episode_steps=max_episode_steps, **settings)
+
+
+class BlackjackEnv(ClassicEnv):
+    """One hand against the dealer: 1 for a win, 0 for a draw, -1 for a loss."""
+
+    bare_id = "Blackjack-v1"
+    wording = "BlackjackWording"
+    lose_reward = -1.0
+
+
+class CartPoleEnv(ClassicEnv):
+    """Keep the pole up: 1 per step; at most 500 steps."""
+
+    bare_id = "CartPole-v1"
+    wording = "CartPoleWording"
