@@ -5,11 +5,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tinkergym.late_registration import register_remote
+
 if TYPE_CHECKING:
     from tinkergym import spaces, wrappers
     from tinkergym.core import SingleTurnEnv, TextEnv
-    from tinkergym.errors import TinkerGymError
+    from tinkergym.errors import IllegalMoveError, TinkerGymError
     from tinkergym.evaluation import Evaluation, evaluate
+    from tinkergym.games.registry import make_game, register_game
+    from tinkergym.games.text_game import TextGame
     from tinkergym.registration import load_packs, make, register, registered
     from tinkergym.remote.client import Client
     from tinkergym.remote.job import Job
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
         SequenceTasks,
         TaskSource,
     )
+    from tinkergym.tools.definition import tool
     from tinkergym.wire import GRPO, FullParameters, Limits, LoRA, Sampling
 
 __version__ = "0.1.0"
@@ -33,6 +38,7 @@ __all__ = [
     "FullParameters",
     "GeneratorTasks",
     "HuggingFaceTasks",
+    "IllegalMoveError",
     "Job",
     "JsonlTasks",
     "Limits",
@@ -44,25 +50,30 @@ __all__ = [
     "SingleTurnEnv",
     "TaskSource",
     "TextEnv",
+    "TextGame",
     "TinkerGymError",
     "evaluate",
     "load_packs",
     "make",
+    "make_game",
     "register",
+    "register_game",
     "registered",
     "spaces",
+    "tool",
     "wrappers",
 ]
 
 # Where each public name lives. They are imported on first use, so that a pack or an environment server that
 # needs `TextEnv` pays neither for HTTP nor for the tokenizer.
 _HOMES = {
-    "GRPO": "tinkergym.wire",
     "Client": "tinkergym.remote.client",
     "Evaluation": "tinkergym.evaluation",
     "FullParameters": "tinkergym.wire",
+    "GRPO": "tinkergym.wire",
     "GeneratorTasks": "tinkergym.tasks",
     "HuggingFaceTasks": "tinkergym.tasks",
+    "IllegalMoveError": "tinkergym.errors",
     "Job": "tinkergym.remote.job",
     "JsonlTasks": "tinkergym.tasks",
     "Limits": "tinkergym.wire",
@@ -74,13 +85,19 @@ _HOMES = {
     "SingleTurnEnv": "tinkergym.core",
     "TaskSource": "tinkergym.tasks",
     "TextEnv": "tinkergym.core",
+    "TextGame": "tinkergym.games.text_game",
     "TinkerGymError": "tinkergym.errors",
     "evaluate": "tinkergym.evaluation",
     "load_packs": "tinkergym.registration",
     "make": "tinkergym.registration",
+    "make_game": "tinkergym.games.registry",
     "register": "tinkergym.registration",
+    "register_game": "tinkergym.games.registry",
     "registered": "tinkergym.registration",
+    "tool": "tinkergym.tools.definition",
 }
+register_remote()
+
 _ROOMS = frozenset({"spaces", "wrappers"})
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -47,6 +49,10 @@ class Tool:
 
     def close(self) -> None:
         """Let go of what the tool holds; may be called twice."""
+
+    def recorded(self) -> Any:
+        """Return what stands for the tool in an environment's spec, best as JSON; see `named_tools`."""
+        return self
 
     def schema(self) -> dict[str, Any]:
         """Return what a model is told, in the form that chat templates and APIs share."""
@@ -109,6 +115,14 @@ class FunctionTool(Tool):
             return getattr, (self._instance, self.__name__)
         return self.__qualname__
 
+    def recorded(self) -> Any:
+        """Return `module:name` where that leads to this tool, else the tool itself."""
+        path = f"{self.__module__}:{self.__qualname__}"
+        try:
+            return path if named(path) is self else self
+        except InvalidToolError:
+            return self
+
     def call(self, arguments: Mapping[str, Any]) -> str:
         """Check the arguments, call the function, and return its result as text."""
         if self.unbound:
@@ -153,6 +167,21 @@ def tool(
     if function is not None:
         return FunctionTool(function)
     return lambda f: FunctionTool(f, name=name, timeout_seconds=timeout_seconds)
+
+
+def named(path: str) -> Any:
+    """Return what `module:name` stands for.
+
+    Raises:
+        InvalidToolError: There is no such thing.
+    """
+    module_name, _, name = path.partition(":")
+    try:
+        return functools.reduce(getattr, name.split("."), importlib.import_module(module_name))
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidToolError(
+            f"{path!r} cannot be found: {error}", hint="name it as module:name", field="tools"
+        ) from error
 
 
 def as_text(value: object) -> str:

@@ -6,20 +6,28 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tinkergym.wrappers.against_opponent import AgainstOpponent
     from tinkergym.wrappers.extract_answer import ExtractAnswer
+    from tinkergym.wrappers.illegal_action import IllegalAction
     from tinkergym.wrappers.record_transcript import RecordTranscript, read_transcripts
     from tinkergym.wrappers.strip_reasoning import StripReasoning
     from tinkergym.wrappers.system_prompt import SystemPrompt
+    from tinkergym.wrappers.tool_calling import ToolCalling
     from tinkergym.wrappers.train_remotely import TrainRemotely
+    from tinkergym.wrappers.turn_limit import TurnLimit
     from tinkergym.wrappers.verbalize import Verbalize
     from tinkergym.wrappers.wording import Wording
 
 __all__ = [
+    "AgainstOpponent",
     "ExtractAnswer",
+    "IllegalAction",
     "RecordTranscript",
     "StripReasoning",
     "SystemPrompt",
+    "ToolCalling",
     "TrainRemotely",
+    "TurnLimit",
     "Verbalize",
     "Wording",
     "read_transcripts",
@@ -27,11 +35,15 @@ __all__ = [
 
 # Where each name lives. On first use: `import tinkergym` must load neither httpx nor Gymnasium.
 _HOMES = {
+    "AgainstOpponent": "against_opponent",
     "ExtractAnswer": "extract_answer",
+    "IllegalAction": "illegal_action",
     "RecordTranscript": "record_transcript",
     "StripReasoning": "strip_reasoning",
     "SystemPrompt": "system_prompt",
+    "ToolCalling": "tool_calling",
     "TrainRemotely": "train_remotely",
+    "TurnLimit": "turn_limit",
     "Verbalize": "verbalize",
     "Wording": "wording",
     "read_transcripts": "record_transcript",

@@ -1,0 +1,180 @@
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tinkergym.tools.syntax import (
+    MOST_CALLS,
+    MalformedCall,
+    ToolCall,
+    parse_calls,
+    render_calls,
+    typed_arguments,
+)
+
+SYNTAXES = ["hermes", "xml", "json"]
+NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,20}", fullmatch=True)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=8,
+)
+CALLS = st.lists(
+    st.builds(ToolCall, NAMES, st.dictionaries(NAMES, VALUES, max_size=4)), min_size=1, max_size=4
+)
+PIECES = [
+    "<tool_call>",
+    "</tool_call>",
+    "<function=f>",
+    "<function=",
+    "</function>",
+    "<parameter=a>",
+    "</parameter>",
+    '{"name": "f", "arguments": {}}',
+    '{"name":',
+    '"arguments": "{',
+    "[{",
+    "}]",
+    "\\",
+    '"',
+    "\\ud800",
+    "\ud800",
+    "NaN",
+    "9" * 5000,
+    "<think>",
+    "</think>",
+    "\n",
+    " ",
+    "```json",
+    "[" * 3000,
+]
+
+
+def calls_in(text, syntax):
+    calls = parse_calls(text, syntax)
+    assert not [call for call in calls if isinstance(call, MalformedCall)]
+    return calls
+
+
+@pytest.mark.parametrize("syntax", ["hermes", "json"])
+@settings(max_examples=50)
+@given(calls=CALLS)
+def test_calls_that_were_written_are_read_again(syntax, calls):
+    # What a call quotes may look like the end of thinking; models do not write that unasked.
+    text = render_calls(calls, syntax)
+    if "</think>" not in text:
+        assert calls_in(text, syntax) == calls
+        assert calls_in(f"I call it.\n{text}", syntax) == calls
+
+
+@settings(max_examples=50)
+@given(calls=CALLS)
+def test_xml_carries_texts_and_reads_the_rest_by_the_schema(calls):
+    text = render_calls(calls, "xml")
+    if "</think>" in text:
+        return
+    found = calls_in(text, "xml")
+    assert [call.name for call in found] == [call.name for call in calls]
+    for read, written in zip(found, calls, strict=True):
+        kinds = {
+            name: {"type": "string" if isinstance(v, str) else "object"}
+            for name, v in written.arguments.items()
+        }
+        assert typed_arguments(read.arguments, {"properties": kinds}) == written.arguments
+
+
+def test_xml_refuses_to_write_what_it_cannot_carry():
+    with pytest.raises(ValueError, match="cannot carry"):
+        render_calls([ToolCall("f", {"a": "x</parameter>"})], "xml")
+
+
+@pytest.mark.parametrize("syntax", SYNTAXES)
+@settings(max_examples=200)
+@given(text=st.text() | st.lists(st.sampled_from(PIECES), max_size=30).map("".join))
+def test_no_text_makes_a_parser_raise(syntax, text):
+    for call in parse_calls(text, syntax):
+        if isinstance(call, ToolCall):
+            json.dumps([call.name, call.arguments], ensure_ascii=False).encode()
+        else:
+            assert 0 < len(call.problem) < 1000
+
+
+@pytest.mark.parametrize("syntax", SYNTAXES)
+@pytest.mark.parametrize("piece", [*PIECES, '<tool_call>{"a":"</tool_call>', '<tool_call>["</tool_call>",'])
+def test_a_megabyte_of_anything_is_read_and_gives_few_calls(syntax, piece):
+    text = (piece * (1_000_000 // len(piece) + 1))[:1_000_000]
+    assert len(parse_calls(f"<tool_call>{text}", syntax)) <= MOST_CALLS + 1
+
+
+@pytest.mark.parametrize("syntax", SYNTAXES)
+@pytest.mark.parametrize("answer", ["42", "", "{1, 2}", "[3]", '{"x": 1}', "The set {a}.", "a <tool> b"])
+def test_an_answer_is_no_call(syntax, answer):
+    assert parse_calls(answer, syntax) == []
+
+
+@pytest.mark.parametrize("syntax", SYNTAXES)
+def test_what_is_thought_is_not_called(syntax):
+    call = render_calls([ToolCall("f")], syntax)
+    assert parse_calls(f"<think>\n{call}\n</think>\n\n42", syntax) == []
+    assert parse_calls(f"{call}\n</think>\n42", syntax) == []
+    assert parse_calls(f"<think>\n{call}", syntax) == []
+    assert parse_calls(f"<think>hm</think>\n{call}", syntax) == [ToolCall("f")]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("<tool_call>", "no JSON"),
+        ("<tool_call>{'name': 'f'}</tool_call>", "JSON is wrong"),
+        ('<tool_call>{"name": "f"} and more</tool_call>', "after the JSON"),
+        ('<tool_call>{"arguments": {}}</tool_call>', '"name"'),
+        ("<tool_call>[1]</tool_call>", "object"),
+        ('<tool_call>{"name": "f", "arguments": [1]}</tool_call>', '"arguments" is no object'),
+        ('<tool_call>{"name": "f", "arguments": {"a": NaN}}</tool_call>', "NaN"),
+        ('<tool_call>{"name": "f", "arguments": {"a": "\\ud800"}}</tool_call>', "Unicode"),
+        ('<tool_call>{"name": "f", "arguments": {"a": ' + "[" * 100_000, "too deeply"),
+    ],
+)
+def test_a_malformed_call_says_what_is_wrong(text, problem):
+    (call,) = parse_calls(text, "hermes")
+    assert isinstance(call, MalformedCall)
+    assert problem in call.problem
+
+
+def test_calls_around_a_malformed_one_are_still_read():
+    good = render_calls([ToolCall("f", {"a": 1})], "hermes")
+    first, second, third = parse_calls(f"{good}<tool_call>oops</tool_call>{good}", "hermes")
+    assert first == third == ToolCall("f", {"a": 1})
+    assert isinstance(second, MalformedCall)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>',
+        '<tool_call>{"name": "f", "parameters": {"a": 1}}</tool_call>',
+        '<tool_call>{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}</tool_call>',
+        '<tool_call>\n{"name": "f",\n "arguments": {"a": 1}}',
+    ],
+)
+def test_other_ways_to_write_the_same_call_are_understood(text):
+    assert parse_calls(text, "hermes") == [ToolCall("f", {"a": 1})]
+
+
+def test_bare_json_may_be_a_list_or_stand_in_a_fence():
+    one = '{"name": "f", "arguments": {"a": 1}}'
+    assert parse_calls(f"[{one}, {one}]", "json") == [ToolCall("f", {"a": 1})] * 2
+    assert parse_calls(f"Let me see.\n```json\n{one}\n```", "json") == [ToolCall("f", {"a": 1})]
+    assert parse_calls('{"name": "f", "arguments": {"code": "a\nb"}}', "json") == [
+        ToolCall("f", {"code": "a\nb"})
+    ]
+    (call,) = parse_calls('{"name": "f", "arguments": {', "json")
+    assert isinstance(call, MalformedCall)
+
+
+def test_xml_keeps_the_lines_of_a_value():
+    value = "\n\nif a < b:\n    c()\n\n"
+    text = f"<tool_call>\n<function=run>\n<parameter=code>{value}</parameter>\n</function>\n</tool_call>"
+    assert parse_calls(text, "xml") == [ToolCall("run", {"code": "\nif a < b:\n    c()\n"})]

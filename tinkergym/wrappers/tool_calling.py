@@ -1,0 +1,247 @@
+"""ToolCalling: the policy may call tools before it answers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any, get_args
+
+import gymnasium as gym
+from gymnasium.utils import RecordConstructorArgs
+
+from tinkergym.errors import (
+    EnvironmentInfrastructureError,
+    EpisodeProtocolError,
+    InvalidEnvironmentError,
+    InvalidRequestError,
+    InvalidRewardError,
+    ToolArgumentsError,
+    ToolError,
+)
+from tinkergym.messages import Message
+from tinkergym.spaces import Chat
+from tinkergym.tools.collection import ToolSource, by_name, methods_of, named_tools, recorded
+from tinkergym.tools.definition import Tool
+from tinkergym.tools.prompt import describe_tools
+from tinkergym.tools.syntax import (
+    MalformedCall,
+    Syntax,
+    ToolCall,
+    parse_calls,
+    render_result,
+    typed_arguments,
+)
+
+_COUNTS = ("tool_calls", "tool_errors", "malformed_tool_calls", "refused_tool_calls")
+
+Step = tuple[Any, Any, bool, bool, dict[str, Any]]
+
+
+class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
+    """Runs the tool calls that an action holds, and shows what they returned as the next observation.
+
+    An action without a call is the answer and goes to the environment inside as it is. Calls of one action
+    run in order. What goes wrong with a call - it cannot be read, there is no such tool, its arguments do not
+    fit, the tool raises or takes too long - is told to the policy in that observation and counted. Only when
+    what a tool runs on fails (`EnvironmentInfrastructureError`) the episode ends with an error.
+
+    The tools are described in `metadata["system_prompt"]`, after the environment's own prompt. In an
+    environment whose observations are chats, results are messages with the role `tool`; in others, text.
+
+    Each step counts in `info["metrics"]`: `tool_calls` (that ran), `tool_errors` (of these, that failed),
+    `malformed_tool_calls` (that could not run) and `refused_tool_calls` (over `max_calls`).
+
+    Example:
+        >>> env = ToolCalling(tg.make("math/Arithmetic-v0"), tools=[calculator], max_calls=4)
+        >>> env.reset(seed=0)
+        >>> env.step('<tool_call>{"name": "calculator", "arguments": {"expression": "1+1"}}</tool_call>')
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, str],
+        tools: Sequence[ToolSource] = (),
+        syntax: Syntax = "hermes",
+        *,
+        max_calls: int | None = None,
+        timeout_seconds: float | None = None,
+        max_result_characters: int = 10_000,
+    ) -> None:
+        """Wrap an environment. Its methods that are marked with `@tool` are offered by themselves.
+
+        Args:
+            env: Takes text, shows text or chats.
+            tools: More tools; see `tinkergym.tools.collection.ToolSource` for how they can be named.
+            syntax: How the model writes calls: `hermes`, `xml` or `json`.
+            max_calls: Calls that are run in an episode; None leaves it to the limits of the episode.
+            timeout_seconds: After which a call of a function is given up, unless the tool has a limit of its
+                own. Methods of the environment have none: they run in the environment's thread.
+            max_result_characters: Of a longer result, only the beginning and the end are shown.
+
+        Raises:
+            InvalidToolError: There are no tools, two have one name, or one is none.
+            InvalidRequestError: A setting is out of its range.
+        """
+        RecordConstructorArgs.__init__(
+            self,
+            _disable_deepcopy=True,  # a tool may hold a process or a connection
+            tools=recorded(tools),
+            syntax=syntax,
+            max_calls=max_calls,
+            timeout_seconds=timeout_seconds,
+            max_result_characters=max_result_characters,
+        )
+        super().__init__(env)
+        if syntax not in get_args(Syntax):
+            raise InvalidRequestError(f"{syntax!r} is none of {', '.join(get_args(Syntax))}", field="syntax")
+        for field, value, least in (
+            ("max_calls", max_calls, 1),
+            ("timeout_seconds", timeout_seconds, 0),
+            ("max_result_characters", max_result_characters, 100),
+        ):
+            if value is not None and not value >= least:
+                raise InvalidRequestError(f"must be at least {least}, not {value}", field=field)
+        given, self._made = named_tools(tools)
+        self.tools: dict[str, Tool] = by_name([*methods_of(env), *given])
+        """By name."""
+        self._syntax, self._max_calls, self._timeout = syntax, max_calls, timeout_seconds
+        self._most_characters = max_result_characters
+        offer = describe_tools(list(self.tools.values()), syntax, max_calls=max_calls)
+        own = env.metadata.get("system_prompt")
+        prompt = f"{own}\n\n{offer}" if own else offer
+        self.metadata = {**env.metadata, "system_prompt": prompt, "turns": "multi"}
+        self._playing = False
+        self._calls_left = max_calls
+        self._last: Any = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode with all its calls left.
+
+        Raises:
+            InvalidEnvironmentError: The observation can hold no text, and so no result of a tool.
+        """
+        observation, info = self.env.reset(seed=seed, options=options)
+        if not isinstance(observation, str | list | Mapping):
+            raise InvalidEnvironmentError(
+                f"tools answer in text, but the observation is {type(observation).__name__}",
+                hint="put it into words first, with tinkergym.wrappers.Verbalize",
+                field="environment",
+            )
+        self._playing, self._calls_left, self._last = True, self._max_calls, observation
+        return observation, info
+
+    def step(self, action: str) -> Step:
+        """Run the calls of the action, or hand it on as the answer.
+
+        Raises:
+            EpisodeProtocolError: No episode is running.
+            EnvironmentInfrastructureError: What a tool runs on failed.
+        """
+        if not self._playing:
+            raise EpisodeProtocolError("no episode is running", hint="call reset before step")
+        calls = parse_calls(action, self._syntax) if isinstance(action, str) else []
+        counts = dict.fromkeys(_COUNTS, 0.0)
+        if calls:
+            results = [self._result(call, counts) for call in calls]
+            return self._shown(results), 0.0, False, False, {"metrics": counts}
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._playing = not (terminated or truncated)
+        self._last = observation
+        metrics = {**counts, **(info.get("metrics") or {})}
+        return observation, reward, terminated, truncated, {**info, "metrics": metrics}
+
+    def close(self) -> None:
+        """Close the environment, and the tools that were made for it by name."""
+        for tool in self._made:
+            tool.close()
+        super().close()
+
+    # --- one call ---
+
+    def _result(self, call: ToolCall | MalformedCall, counts: dict[str, float]) -> tuple[str, str]:
+        """Run a call; return the tool's name, if there is one, and what the policy is told."""
+        if isinstance(call, MalformedCall):
+            counts["malformed_tool_calls"] += 1
+            return "", f"error: the call cannot be read: {call.problem}"
+        tool = self.tools.get(call.name)
+        if tool is None:
+            counts["malformed_tool_calls"] += 1
+            return "", f"error: there is no tool {call.name[:80]!r}; the tools are: {', '.join(self.tools)}"
+        if self._calls_left == 0:
+            counts["refused_tool_calls"] += 1
+            return tool.name, f"error: all {self._max_calls} calls are used up; answer now, without a call"
+        arguments = call.arguments
+        if self._syntax == "xml":
+            arguments = typed_arguments(arguments, tool.parameters)
+        try:
+            text = self._run(tool, arguments)
+        except ToolArgumentsError as error:
+            counts["malformed_tool_calls"] += 1
+            return tool.name, f"error: {error}"
+        except (EnvironmentInfrastructureError, InvalidRewardError):
+            raise
+        # Foreign code, also such that leaves by sys.exit: its failure is the policy's to handle.
+        except (Exception, SystemExit) as error:
+            counts["tool_errors"] += 1
+            text = str(error) if isinstance(error, ToolError) else f"{type(error).__name__}: {error}"
+            text = f"error: {text}"
+        counts["tool_calls"] += 1
+        if self._calls_left is not None:
+            self._calls_left -= 1
+        return tool.name, text
+
+    def _run(self, tool: Tool, arguments: Mapping[str, Any]) -> str:
+        seconds = self._timeout if tool.timeout_seconds is None else tool.timeout_seconds
+        if seconds is None or not tool.runs_beside:
+            return tool.call(arguments)
+        answers: SimpleQueue[str | BaseException] = SimpleQueue()
+
+        def work() -> None:
+            try:
+                answers.put(tool.call(arguments))
+            except BaseException as error:  # raised again in the environment's thread
+                answers.put(error)
+
+        threading.Thread(target=work, name=f"tool {tool.name}", daemon=True).start()
+        try:
+            answer = answers.get(timeout=seconds)
+        except Empty:
+            raise ToolError(f"{tool.name} did not return within {seconds:g} s") from None
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    # --- what the policy sees ---
+
+    def _shown(self, results: list[tuple[str, str]]) -> Any:
+        results = [(name, self._cut(text)) for name, text in results]
+        if isinstance(self._last, list):
+            return [self._message(name, text) for name, text in results]
+        text = "\n".join(render_result(name, text, self._syntax) for name, text in results)
+        if isinstance(self._last, Mapping):
+            if "messages" in self._last:
+                return {**self._last, "messages": [self._message(name, text) for name, text in results]}
+            # The other keys belong to the space and still hold: no call changed them.
+            return {**self._last, "text": text}
+        return text
+
+    def _message(self, name: str, text: str) -> Message:
+        space = self.observation_space
+        space = space.spaces["messages"] if isinstance(space, gym.spaces.Dict) else space
+        if isinstance(space, Chat) and "tool" not in space.roles:
+            return {"role": "user", "content": render_result(name, text, self._syntax)}
+        message: Message = {"role": "tool", "content": text}
+        if name:
+            message["name"] = name
+        return message
+
+    def _cut(self, text: str) -> str:
+        text = text.encode("utf-8", "replace").decode()  # a tool may return lone surrogates
+        left_out = len(text) - self._most_characters
+        if left_out <= 0:
+            return text
+        half = self._most_characters // 2
+        return f"{text[:half]}\n... {left_out} characters left out ...\n{text[-half:]}"
