@@ -34,7 +34,7 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
             render_mode: `ansi` lets `render` return the game as text.
 
         Raises:
-            InvalidRequestError: `on_illegal` is none of these, or needs legal moves that the game cannot list.
+            InvalidRequestError: `on_illegal` is none of these, or needs legal moves and the game lists none.
         """
         super().__init__()
         self.game = game
@@ -148,8 +148,7 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
             outcome = game.forfeit(self._forfeited)
         if outcome is not None:
             self._finish(game.payoff(outcome, player))
-        # Also at the end, so that every agent is asked once more.
-        self._player = (player + 1) % len(self.possible_agents) if outcome is not None else self._after(player)
+        self._player = self._after(player, over=outcome is not None)
         self.agent_selection = self.possible_agents[self._player]
 
     def legal_actions(self, agent: str) -> list[str] | None:
@@ -196,8 +195,11 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
     def close(self) -> None:
         """Leave; there is nothing to release."""
 
-    def _after(self, player: int) -> int:
-        return (player + 1) % len(self.possible_agents) if self._moves else self.game.next_player(player)
+    def _after(self, player: int, *, over: bool) -> int:
+        # In a row also at the end, when every agent is asked once more.
+        if over or self.game.simultaneous:
+            return (player + 1) % len(self.possible_agents)
+        return self.game.next_player(player)
 
     def _collect(self, move: Any) -> Rewards | None:
         self._moves.append(move)

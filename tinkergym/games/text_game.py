@@ -7,11 +7,12 @@ Knows nothing of PettingZoo, Gymnasium, opponents or policies: `GameEnv` makes a
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from math import isfinite
 from typing import Any, ClassVar
 
 import numpy as np
 
-from tinkergym.errors import IllegalMoveError, InvalidEnvironmentError
+from tinkergym.errors import IllegalMoveError, InvalidEnvironmentError, InvalidRewardError
 from tinkergym.games.illegal import quoted_action, read_legal
 
 Rewards = float | Sequence[float]
@@ -181,17 +182,20 @@ class TextGame:
 
         Raises:
             InvalidEnvironmentError: There are not as many numbers as players.
+            InvalidRewardError: A number is not finite.
         """
         count = len(self.player_names)
-        if isinstance(outcome, (int, float, np.number)):
-            if count > 2 or (self.simultaneous and count > 1):  # noqa: PLR2004 - a game of three or more
-                raise self._wrong(outcome, f"a number for each of {count} players")
+        if isinstance(outcome, (int, float)):
+            if count > 2 or (self.simultaneous and count > 1):
+                raise self._wrong(outcome, f"a number for each of the {count} players")
             paid = [-float(outcome)] * count
             paid[player] = float(outcome)
-            return paid
-        paid = [float(reward) for reward in outcome]
-        if len(paid) != count or not np.isfinite(paid).all():
-            raise self._wrong(outcome, f"{count} finite numbers")
+        else:
+            paid = [float(reward) for reward in outcome]
+        if len(paid) != count:
+            raise self._wrong(outcome, f"{count} numbers")
+        if not all(map(isfinite, paid)):
+            raise InvalidRewardError(f"{type(self).__name__} ended with the rewards {outcome!r}")
         return paid
 
     def _wrong(self, outcome: object, wanted: str) -> InvalidEnvironmentError:

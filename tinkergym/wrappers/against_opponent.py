@@ -131,7 +131,7 @@ class AgainstOpponent(gym.Env[str, str]):
         return list(listed(self._agent) or []) if self._playing else []
 
     def gold_action(self) -> str | None:
-        """Return the agent's best action now, None if it is not known. Takes nothing from the episode's chance."""
+        """Return the agent's best action now, None if it is not known. Draws nothing at random."""
         best = getattr(self._table, "gold_action", None)
         return best(self._agent) if best is not None and self._playing else None
 
@@ -179,7 +179,7 @@ class AgainstOpponent(gym.Env[str, str]):
             begin(seed=int(self.np_random.integers(2**31)))
 
     def _opponents_move(self) -> float:
-        """Let the others move until it is the agent's turn or its game is over; return what it earned meanwhile."""
+        """Let the others move until the agent can or its game is over; return what it earned meanwhile."""
         aec_env, me, earned = self.aec_env, self._agent, 0.0
         while (agent := aec_env.agent_selection) != me and not self._over():
             if aec_env.terminations[agent] or aec_env.truncations[agent]:

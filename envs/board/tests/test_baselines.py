@@ -3,14 +3,17 @@ import pytest
 from tinkergym_board.baselines import PLAYERS, returns
 from tinkergym_board.players import perfect_player
 from tinkergym_board.rules import Position, Rules
-from tinkergym_board.versus import VersusEnv
+
+from tinkergym.registration import make
 
 
 @pytest.mark.parametrize(
     ("player", "low", "high"), [("random", -0.15, 0.15), ("heuristic", 0.85, 0.97), ("perfect", 0.9, 1.0)]
 )
 def test_players_score_against_random_tic_tac_toe_as_the_page_says(player, low, high):
-    assert low <= np.mean(returns(VersusEnv(), PLAYERS[player], range(200))) <= high
+    assert (
+        low <= np.mean(returns(make("board/TicTacToeVs-v0").unwrapped, PLAYERS[player], range(200))) <= high
+    )
 
 
 def test_perfect_play_scores_096_against_random_when_the_seat_is_drawn():

@@ -4,11 +4,17 @@ import pytest
 import tinkergym_board
 from tinkergym_board.players import random_player
 from tinkergym_board.text import cell_names, read_position
-from tinkergym_board.versus import VersusEnv
 
 from tinkergym.errors import EpisodeProtocolError, InvalidRequestError
+from tinkergym.testing.contract import EnvContract
 
 tinkergym_board.register()
+
+
+def versus(size=3, win=3, opponent="random", **settings):
+    """The environment without the wrappers that `gymnasium.make` adds."""
+    made = gym.make("board/TicTacToeVs-v0", size=size, win=win, opponent=opponent, **settings)
+    return made.unwrapped
 
 
 def play(env, seed):
@@ -17,8 +23,8 @@ def play(env, seed):
     observation, info = env.reset(seed=seed)
     seen, ended = [(observation, info)], False
     while not ended:
-        cell = random_player(read_position(observation, env.rules), rng)
-        observation, reward, ended, truncated, info = env.step(cell_names(env.rules.size)[cell])
+        cell = random_player(read_position(observation, env.game.rules), rng)
+        observation, reward, ended, truncated, info = env.step(cell_names(env.game.rules.size)[cell])
         assert not truncated
         seen.append((observation, reward, ended, info))
     return seen
@@ -27,14 +33,14 @@ def play(env, seed):
 @pytest.mark.parametrize("opponent", ["random", "heuristic"])
 @pytest.mark.parametrize(("size", "win"), [(3, 3), (5, 4), (9, 5)])
 def test_the_same_seed_and_moves_give_the_same_episode(size, win, opponent):
-    one, other = VersusEnv(size, win, opponent), VersusEnv(size, win, opponent)
+    one, other = versus(size, win, opponent), versus(size, win, opponent)
     for seed in range(20):
         play(other, seed + 1000)  # what was played before must not matter
         assert play(one, seed) == play(other, seed)
 
 
 def test_an_episode_ends_with_the_result_as_reward_and_as_metrics():
-    env, rewards = VersusEnv(), set()
+    env, rewards = versus(), set()
     for seed in range(60):
         observation, reward, _, info = play(env, seed)[-1]
         name, verdict = {1.0: ("won", "You win."), 0.0: ("drawn", "Draw."), -1.0: ("lost", "You lose.")}[
@@ -47,9 +53,9 @@ def test_an_episode_ends_with_the_result_as_reward_and_as_metrics():
 
 
 def test_the_seed_draws_the_seat_and_x_begins():
-    seats = []
+    seats, env = [], versus()
     for seed in range(200):
-        observation, _ = VersusEnv().reset(seed=seed)
+        observation, _ = env.reset(seed=seed)
         seat, board = observation.split("\n", 1)
         seats.append(seat)
         assert board.count("X") == (0 if seat == "You are X." else 1)
@@ -59,7 +65,7 @@ def test_the_seed_draws_the_seat_and_x_begins():
 
 
 def test_the_seat_is_named_in_the_first_observation_only():
-    env = VersusEnv()
+    env = versus()
     (first, _), *rest = play(env, 3)
     assert first.startswith("You are ")
     assert not any("You are" in observation for observation, *_ in rest)
@@ -77,7 +83,7 @@ def test_the_seat_is_named_in_the_first_observation_only():
     ],
 )
 def test_what_is_no_cell_loses_at_once_and_is_counted(action):
-    env = VersusEnv()
+    env = versus()
     env.reset(seed=0)
     observation, reward, terminated, truncated, info = env.step(action)
     assert (reward, terminated, truncated) == (-1.0, True, False)
@@ -87,7 +93,7 @@ def test_what_is_no_cell_loses_at_once_and_is_counted(action):
 
 
 def test_a_taken_cell_loses_at_once_and_is_counted():
-    env = VersusEnv()
+    env = versus()
     env.reset(seed=0)
     assert env.step("b2")[2] is False
     observation, reward, terminated, _, info = env.step("b2")
@@ -96,7 +102,7 @@ def test_a_taken_cell_loses_at_once_and_is_counted():
 
 
 def test_a_step_without_a_running_game_is_refused():
-    env = VersusEnv()
+    env = versus()
     with pytest.raises(EpisodeProtocolError, match="reset"):
         env.step("a1")
     env.reset(seed=0)
@@ -111,14 +117,14 @@ def test_a_step_without_a_running_game_is_refused():
 )
 def test_a_setting_that_makes_no_game_is_refused_by_name(settings, field):
     with pytest.raises(InvalidRequestError) as refused:
-        VersusEnv(**settings)
+        versus(**settings)
     assert refused.value.field == field
 
 
 def test_the_rules_are_told_only_when_asked_for():
-    assert "system_prompt" not in VersusEnv().metadata
-    assert VersusEnv(5, 4, instructions=True).metadata["system_prompt"].startswith("4 in a row")
-    assert "system_prompt" not in VersusEnv().metadata
+    assert "system_prompt" not in versus().metadata
+    assert versus(5, 4, instructions=True).metadata["system_prompt"].startswith("4 in a row")
+    assert "system_prompt" not in versus().metadata
 
 
 @pytest.mark.parametrize(
@@ -126,19 +132,19 @@ def test_the_rules_are_told_only_when_asked_for():
 )
 def test_a_registered_game_has_its_board_and_takes_another(env_id, size, win):
     made = gym.make(env_id).unwrapped
-    assert (made.rules.size, made.rules.win) == (size, win)
+    assert (made.game.rules.size, made.game.rules.win) == (size, win)
     other = gym.make(env_id, size=7, win=5, opponent="heuristic").unwrapped
-    assert (other.rules.size, other.rules.win) == (7, 5)
+    assert (other.game.rules.size, other.game.rules.win) == (7, 5)
 
 
 def test_render_shows_the_board():
-    env = VersusEnv(render_mode="ansi")
+    env = versus(render_mode="ansi")
     observation, _ = env.reset(seed=1)
     assert observation.endswith(env.render())
 
 
 def test_somebody_else_can_take_the_opponents_seat_and_is_asked_until_the_move_is_legal():
-    env = VersusEnv()
+    env = versus()
     shown, answers = [], iter(["zz", "b2", "b2", "c3", "a1", "a2", "a3", "b1", "b3", "c1", "c2"])
 
     def answer(board):
@@ -155,5 +161,49 @@ def test_somebody_else_can_take_the_opponents_seat_and_is_asked_until_the_move_i
 
 
 def _seed_where_the_agent_is(mark, env):
-    probe = VersusEnv()
+    probe = versus()
     return next(seed for seed in range(50) if probe.reset(seed=seed)[0].startswith(f"You are {mark}"))
+
+
+class TestTicTacToe(EnvContract):
+    environment_id = "board/TicTacToeVs-v0"
+
+    def actions(self, seed):
+        return np.random.default_rng(seed).permutation(cell_names(3)).tolist()
+
+
+def test_the_legal_actions_are_those_that_do_not_lose_at_once():
+    env = versus()
+    for seed in range(30):
+        env.reset(seed=seed)
+        for name in cell_names(3):
+            env.reset(seed=seed)
+            legal = name in env.legal_actions()
+            assert legal == (env.step(name)[4].get("metrics", {}).get("illegal_move", 0.0) == 0.0)
+
+
+def test_the_gold_action_never_loses_and_takes_nothing_from_the_episodes_chance():
+    for opponent in ("random", "heuristic"):
+        env, asked = versus(opponent=opponent), versus(opponent=opponent)
+        returns = []
+        for seed in range(100):
+            assert env.reset(seed=seed) == asked.reset(seed=seed)
+            over = False
+            while not over:
+                move = asked.gold_action()
+                assert move == asked.gold_action()
+                step = env.step(move)
+                assert step == asked.step(move)
+                _, reward, over, _, _ = step
+            returns.append(reward)
+            assert asked.gold_action() is None
+            assert asked.legal_actions() == []
+        assert min(returns) == 0.0
+        assert max(returns) == (1.0 if opponent == "random" else 0.0)
+
+
+def test_nobody_knows_the_best_move_on_a_large_board():
+    env = versus(5, 4)
+    env.reset(seed=0)
+    assert env.gold_action() is None
+    assert len(env.legal_actions()) in (24, 25)
