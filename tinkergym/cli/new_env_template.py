@@ -131,7 +131,7 @@ class <CLASS>Env(tg.TextEnv):
 <INIT>    def start(self, options):
 <DRAW>
     def reply(self, action):
-        guess = int(action) if action.strip().isdecimal() else -1
+        guess = int(action) if action.strip().isdecimal() and len(action) < 9 else 0
         self.left -= 1
         if guess == self.secret or self.left == 0:
             return "Right." if guess == self.secret else "Too late.", float(guess == self.secret), True
