@@ -18,7 +18,12 @@ from typing import Any
 import gymnasium as gym
 
 from tinkergym.arguments import refuse_other_than_json
-from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, UnknownEnvironmentError
+from tinkergym.errors import (
+    InvalidEnvironmentError,
+    InvalidRequestError,
+    TinkerGymError,
+    UnknownEnvironmentError,
+)
 from tinkergym.wire import EnvironmentRef
 
 ENTRY_POINT_GROUP = "tinkergym.envs"
@@ -98,7 +103,7 @@ def make(id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: A002 - as above
     try:
         # The checker warns about things that EnvContract tests, and slows every step.
         return gym.make(id, disable_env_checker=True, **kwargs)
-    except InvalidRequestError:
+    except TinkerGymError:
         raise
     except Exception as error:
         raise InvalidEnvironmentError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tinkergym.cli import check, environments, jobs, keys, new_env, play, serve, train
+from tinkergym.cli import check, environments, jobs, keys, new_env, play, serve, serve_env, train
 from tinkergym.cli.console import Commands
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command()(play.play)
 app.command(name="envs")(environments.envs)
 app.command(name="new-env")(new_env.new_env)
 app.command()(check.check)
+app.command(name="serve-env")(serve_env.serve_env)
 app.add_typer(keys.app, name="keys")
 
 if __name__ == "__main__":

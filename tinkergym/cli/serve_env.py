@@ -1,0 +1,105 @@
+"""`tinkergym serve-env`: an environment of this machine for everybody who has its token."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tinkergym.cli.console import out
+from tinkergym.errors import InvalidRequestError, ServiceUnavailableError
+from tinkergym.spec_errors import parse
+
+
+def serve_env(
+    environment_id: Annotated[str, typer.Argument(metavar="ID", help="As `tinkergym envs` lists it.")],
+    *,
+    capacity: Annotated[
+        int, typer.Option(help="Environments at the same time; more get the answer `busy`.")
+    ] = 64,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes any free one.")] = 8300,
+    token: Annotated[
+        str | None,
+        typer.Option(help="What clients must show. (default: $TINKERGYM_ENV_TOKEN, else one is drawn)"),
+    ] = None,
+    token_file: Annotated[Path | None, typer.Option(help="A file with the token in it.")] = None,
+    idle_timeout: Annotated[
+        float, typer.Option(help="Seconds without a call after which a session is closed.")
+    ] = 300.0,
+    step_timeout: Annotated[
+        float, typer.Option(help="Seconds that one call of the environment may take.")
+    ] = 60.0,
+    max_message_bytes: Annotated[int, typer.Option(help="Longest message, in bytes.")] = 16 * 2**20,
+    kwargs: Annotated[str, typer.Option(help="Arguments of the environment, as a JSON object.")] = "{}",
+    processes: Annotated[
+        bool,
+        typer.Option("--processes", help="One process per environment, which can be killed when it hangs."),
+    ] = False,
+) -> None:
+    """Serve an environment to other machines until Ctrl-C.
+
+    There, gymnasium.make("tinkergym/Remote-v0", url=...) plays it as if it were installed.
+    """
+    missing = [
+        name for name in ("fastapi", "uvicorn", "websockets") if importlib.util.find_spec(name) is None
+    ]
+    if missing:
+        raise ServiceUnavailableError(
+            f"serving environments needs {', '.join(missing)}", hint="pip install 'tinkergym[serving]'"
+        )
+    from tinkergym.serving.server import serve
+    from tinkergym.serving.settings import ServerSettings
+    from tinkergym.serving.tokens import choose_token
+
+    chosen = choose_token(token, token_file)
+    settings = parse(
+        ServerSettings,
+        {
+            "environment_id": environment_id,
+            "kwargs": _json_object(kwargs),
+            "host": host,
+            "port": port,
+            "token": chosen.text,
+            "capacity": capacity,
+            "idle_timeout_seconds": idle_timeout,
+            "step_timeout_seconds": step_timeout,
+            "max_message_bytes": max_message_bytes,
+            "processes": processes,
+        },
+    )
+
+    def ready(url: str, description: dict[str, Any]) -> None:
+        _say(f"serving {description['id']}, {capacity} at a time, on {url}")
+        if chosen.drawn:
+            _say(f"token (shown only now): {chosen.text}")
+        if not settings.only_this_machine:
+            _say(
+                "others can connect, and without TLS the token travels in the clear: put a TLS proxy in front"
+            )
+        _say(f'play it with: gymnasium.make("tinkergym/Remote-v0", url="{url}", token="...")')
+
+    serve(settings, ready)
+    _say("stopped")
+
+
+def _say(line: str) -> None:
+    out.print(line, markup=False, highlight=False, soft_wrap=True)
+    out.file.flush()
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise InvalidRequestError(
+            f"{text[:200]!r} is no JSON: {error}", hint="""write --kwargs '{"size": 3}'""", field="kwargs"
+        ) from None
+    if not isinstance(value, dict):
+        raise InvalidRequestError(
+            "it must be a JSON object", hint="""write --kwargs '{"size": 3}'""", field="kwargs"
+        )
+    return value

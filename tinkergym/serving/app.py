@@ -1,0 +1,223 @@
+"""The environment server's application: who may come in, and what is said on a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from fastapi import FastAPI, WebSocket
+from fastapi.responses import JSONResponse
+from starlette.websockets import WebSocketDisconnect
+
+from tinkergym.errors import (
+    AuthenticationError,
+    EnvironmentBusyError,
+    InvalidRequestError,
+    ProtocolVersionError,
+    TinkerGymError,
+)
+from tinkergym.serving.making import check_render_mode
+from tinkergym.serving.protocol import (
+    CALLS,
+    PATH,
+    VERSION,
+    Frame,
+    Message,
+    decode,
+    encode,
+    error_message,
+)
+from tinkergym.serving.session import Session
+from tinkergym.serving.sessions import Sessions
+from tinkergym.serving.settings import ServerSettings
+
+_SWEEP_SECONDS = 0.2
+_CLOSE_SECONDS = 5.0
+_GOING_AWAY = 1001
+_BAD_MESSAGE = 1008
+
+
+def create_app(settings: ServerSettings, description: Message) -> FastAPI:
+    """Build the application.
+
+    Args:
+        settings: The server's.
+        description: What `about` answers; see `making.description_of`.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.sessions = sessions = Sessions(settings, time.monotonic)
+        app.state.connections = 0
+        sweeper = asyncio.create_task(_sweep(sessions))
+        yield
+        sweeper.cancel()
+        await sessions.close_all(_CLOSE_SECONDS)
+
+    app = FastAPI(
+        title="tinkergym environment", openapi_url=None, docs_url=None, redoc_url=None, lifespan=lifespan
+    )
+    about = {
+        "version": VERSION,
+        "environment": description,
+        "capacity": settings.capacity,
+        "idle_timeout_seconds": settings.idle_timeout_seconds,
+        "step_timeout_seconds": settings.step_timeout_seconds,
+        "max_message_bytes": settings.max_message_bytes,
+    }
+
+    @app.get("/v1/health")
+    async def health() -> dict[str, object]:
+        """Whether the server lives, for whoever watches over it; says nothing of the environment."""
+        return {"status": "ok"}
+
+    @app.websocket(PATH)
+    async def session(websocket: WebSocket) -> None:
+        refusal = _refusal(websocket, settings)
+        if refusal is not None:
+            body = error_message(refusal)
+            await websocket.send_denial_response(JSONResponse(body, status_code=refusal.http_status))
+            return
+        websocket.app.state.connections += 1
+        try:
+            await websocket.accept()
+            await _Conversation(websocket, websocket.app.state.sessions, settings, about).run()
+        finally:
+            websocket.app.state.connections -= 1
+
+    return app
+
+
+async def _sweep(sessions: Sessions) -> None:
+    while True:
+        await asyncio.sleep(_SWEEP_SECONDS)
+        sessions.sweep()
+
+
+def _refusal(websocket: WebSocket, settings: ServerSettings) -> TinkerGymError | None:
+    shown = websocket.headers.get("authorization", "")
+    # Constant time, and over bytes: a header may hold what is no ASCII.
+    if not hmac.compare_digest(shown.encode(), f"Bearer {settings.token}".encode()):
+        return AuthenticationError(
+            "the environment server's token is missing or wrong"
+            if shown
+            else "this environment server wants a token",
+            hint="pass token=..., or set TINKERGYM_ENV_TOKEN, to the one that the server was started with",
+            field="token",
+        )
+    if websocket.app.state.connections >= settings.most_connections:
+        return EnvironmentBusyError(
+            "too many connections to this environment server", hint="try again in a moment"
+        )
+    return None
+
+
+class _Conversation:
+    """What is said on one connection."""
+
+    def __init__(
+        self, websocket: WebSocket, sessions: Sessions, settings: ServerSettings, about: Message
+    ) -> None:
+        self._websocket = websocket
+        self._sessions = sessions
+        self._settings = settings
+        self._about = about
+        self._session: Session | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        try:
+            while True:
+                frame = await self._receive()
+                answer = await self._answer(frame)
+                await self._send(answer)
+        except (WebSocketDisconnect, TimeoutError):
+            pass
+        except InvalidRequestError as error:
+            # Whoever sends what is no message will not understand the next answer either.
+            await self._hang_up(error, _BAD_MESSAGE)
+        finally:
+            if self._session is not None and self._session.on_end == self._session_ended:
+                self._session.on_end = None
+
+    async def _receive(self) -> Frame:
+        if self._session is None:
+            async with asyncio.timeout(self._settings.open_timeout_seconds):
+                event = await self._websocket.receive()
+        else:
+            event = await self._websocket.receive()
+        if event["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(event.get("code", 1005))
+        text: str | None = event.get("text")
+        return text if text is not None else event["bytes"]
+
+    async def _send(self, frame: Frame) -> None:
+        # A client that hung up may have said something before, such as `close`; that is still read.
+        with suppress(WebSocketDisconnect, RuntimeError):
+            if isinstance(frame, str):
+                await self._websocket.send_text(frame)
+            else:
+                await self._websocket.send_bytes(frame)
+
+    async def _answer(self, frame: Frame) -> Frame:
+        message = decode(frame)
+        op = message.get("op")
+        try:
+            if op in CALLS:
+                if self._session is None:
+                    raise InvalidRequestError(f"{op} needs a session", hint="send open first")
+                return await self._session.call(message, frame, time.monotonic())
+            if op == "open":
+                return encode(self._open(message))
+            if op == "about":
+                _check_version(message)
+                return encode(self._about)
+            if op == "close":
+                return encode(await self._close())
+            raise InvalidRequestError(f"there is no op {op!r}", hint="see tinkergym/serving/protocol.py")
+        except TinkerGymError as error:
+            return encode(error_message(error))
+
+    def _open(self, message: Message) -> Message:
+        _check_version(message)
+        mode = check_render_mode(message.get("render_mode"), self._about["environment"])
+        resume = message.get("resume") is True
+        session = self._sessions.open(message.get("session"), resume=resume, render_mode=mode)
+        if session.on_end is not None and session.on_end != self._session_ended:
+            # An earlier connection of the same client, which has noticed nothing yet.
+            session.on_end(InvalidRequestError("another connection took this session up"))
+        session.on_end = self._session_ended
+        self._session = session
+        limits = ("step_timeout_seconds", "max_message_bytes", "idle_timeout_seconds")
+        return {"session": session.session_id, **{name: self._about[name] for name in limits}}
+
+    async def _close(self) -> Message:
+        session, self._session = self._session, None
+        if session is not None:
+            session.on_end = None
+            await self._sessions.close(session)
+        return {"closed": True}
+
+    def _session_ended(self, reason: TinkerGymError) -> None:
+        """The server ended the session, or another connection took it up: say so and hang up."""
+        self._session = None
+        task = asyncio.get_running_loop().create_task(self._hang_up(reason, _GOING_AWAY))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _hang_up(self, reason: TinkerGymError, code: int) -> None:
+        await self._send(encode(error_message(reason)))
+        with suppress(WebSocketDisconnect, RuntimeError):
+            await self._websocket.close(code)
+
+
+def _check_version(message: Message) -> None:
+    theirs = message.get("version")
+    if theirs != VERSION:
+        raise ProtocolVersionError(
+            f"the client speaks version {theirs!r} of the environment protocol, the server version {VERSION}",
+            hint="install the same release of tinkergym on both sides",
+        )

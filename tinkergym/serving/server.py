@@ -1,0 +1,102 @@
+"""`tinkergym serve-env`: the application on a socket, until a signal comes."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+
+import uvicorn
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.serving.app import create_app
+from tinkergym.serving.making import description_of
+from tinkergym.serving.protocol import Message
+from tinkergym.serving.punctual import PunctualHead
+from tinkergym.serving.settings import ServerSettings
+
+_SHUTDOWN_SECONDS = 2
+
+
+def serve(settings: ServerSettings, ready: Callable[[str, Message], None]) -> None:
+    """Serve until SIGTERM or SIGINT, then close all environments.
+
+    Args:
+        settings: The server's.
+        ready: Told the URL and the environment's description when clients can connect.
+
+    Raises:
+        InvalidRequestError: The environment cannot be made or served, or the address cannot be had.
+    """
+    listener = listen(settings.host, settings.port)
+    with listener:
+        description = description_of(settings)
+        server = uvicorn.Server(_config(settings, description))
+        logging.getLogger("uvicorn.error").addFilter(_is_news)
+        # After its clean shutdown uvicorn raises the signal again, for whoever handled it before.
+        previous = signal.signal(signal.SIGTERM, lambda *_: None)
+        ready(url_of(settings.host, listener), description)
+        try:
+            with suppress(KeyboardInterrupt):
+                server.run(sockets=[listener])
+        finally:
+            signal.signal(signal.SIGTERM, previous)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Open the server's socket.
+
+    Raises:
+        InvalidRequestError: The port is in use, or the address is not one of this machine's.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise InvalidRequestError(
+                f"port {port} on {host} is in use by another program",
+                hint="stop that one, or choose another with --port (0 takes any free one)",
+                field="port",
+            ) from None
+        raise InvalidRequestError(
+            f"cannot listen on {host}, port {port}: {error.strerror or error}",
+            hint="choose an address of this machine and a port above 1023",
+            field="port" if error.errno == errno.EACCES else "host",
+        ) from None
+    # Connections inherit it; without it, answers wait for the client's delayed acknowledgement.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
+
+
+def url_of(host: str, listener: socket.socket) -> str:
+    """Return where a client on this machine reaches the listener."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    port = listener.getsockname()[1]
+    return f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}"
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    # uvicorn writes this whenever somebody without the token was turned away.
+    return "without completing handshake" not in record.getMessage()
+
+
+def _config(settings: ServerSettings, description: Message) -> uvicorn.Config:
+    return uvicorn.Config(
+        create_app(settings, description),
+        http=PunctualHead.within(settings.open_timeout_seconds),
+        # The one that buffers nothing: a frame that is too long is refused by its header.
+        ws="websockets-sansio",
+        ws_max_size=settings.max_message_bytes,
+        # Text this short gains nothing, and compressing it takes longer than sending it.
+        ws_per_message_deflate=False,
+        # A client that waits for its policy answers no pings; sessions have their own idle timeout.
+        ws_ping_interval=None,
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+    )

@@ -1,0 +1,158 @@
+"""A session: one environment on the server, the number of its last call, and that call's answer.
+
+Lives on the server's event loop. Knows nothing of connections: one may be lost and another take its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+
+from tinkergym.errors import EnvironmentTimeoutError, StepIndexError, TinkerGymError
+from tinkergym.loop.environment_host import AnyEnv, EnvironmentHost, Report
+from tinkergym.serving.playing import failed, play
+from tinkergym.serving.process_env import ProcessEnv
+from tinkergym.serving.protocol import Frame, Message, encode, error_message
+
+_MOST_KEPT = 256
+"""Characters of a request up to which it is kept as it is; of a longer one, its hash."""
+
+
+class Session:
+    """One environment and its calls, each of which happens once."""
+
+    def __init__(
+        self,
+        session_id: str,
+        *,
+        make: Callable[[], AnyEnv],
+        report: Callable[[Report], None],
+        step_timeout_seconds: float,
+        max_message_bytes: int,
+        now: float,
+    ) -> None:
+        """Start the environment's thread.
+
+        Args:
+            session_id: Drawn by the client.
+            make: Creates the environment, in its thread.
+            report: Takes the host's reports, in its thread, and hands them to `reported` on the event loop.
+            step_timeout_seconds: For one call.
+            max_message_bytes: Longest answer.
+            now: Seconds, monotonic, as everywhere here.
+        """
+        self.session_id = session_id
+        self.last_seen = now
+        """When its client last asked, or was answered."""
+        self.ended: TinkerGymError | None = None
+        """Why there will be no further call; None while there may be."""
+        self.on_end: Callable[[TinkerGymError], None] | None = None
+        """Told when the server ends the session; belongs to the connection that serves it at the moment."""
+        self._step_timeout = step_timeout_seconds
+        self._most_bytes = max_message_bytes
+        self._env: AnyEnv | None = None
+        self._make = make
+        self._index = -1
+        self._op = ""
+        self._request: Frame = ""
+        self._answer: asyncio.Future[Frame] | None = None
+        self._call_ends_at = 0.0
+        self.host = EnvironmentHost(self._make_env, report, name=f"session {session_id[:8]}")
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call runs."""
+        return self._answer is not None and not self._answer.done()
+
+    async def call(self, message: Message, frame: Frame, now: float) -> Frame:
+        """Make a call, or return the answer of the last one if this is that one again.
+
+        Args:
+            message: One of the protocol's calls.
+            frame: The same as it came: a repetition comes in the same words.
+            now: Seconds.
+
+        Raises:
+            StepIndexError: It is neither the next call nor the last one.
+        """
+        self.last_seen = now
+        index, request = message.get("i"), _brief(frame)
+        if index == self._index and self._answer is not None:
+            if request != self._request:
+                raise StepIndexError(
+                    f"call {index} of this session was another one", hint="number each new call one higher"
+                )
+            return await self._answer
+        if type(index) is not int or index != self._index + 1 or self.busy:
+            running = ", which is still running" if self.busy else ""
+            raise StepIndexError(
+                f"call {index!r} is not the next of this session; the last was {self._index}{running}",
+                hint="calls are numbered 0, 1, 2, ...; only the last one may be repeated",
+            )
+        if self.ended is not None:
+            raise self.ended
+        seconds = self._step_timeout if index else 2 * self._step_timeout
+        self._call_ends_at = now + seconds
+        self._index, self._op, self._request = index, message["op"], request
+        self._answer = asyncio.get_running_loop().create_future()
+        self.host.call(index, lambda env: play(env, message, self._most_bytes))
+        return await self._answer
+
+    def reported(self, report: Report, now: float) -> None:
+        """Take what the host reported of a call."""
+        self.last_seen = now
+        if self._answer is None or self._answer.done() or report.call_id != self._index:
+            return
+        frame = report.value
+        if report.error:
+            # `play` catches what a call raises, so it was the constructor.
+            what = report.error.strip().splitlines()[-1]
+            frame = encode(
+                error_message(failed("the environment's constructor", what, report.error), index=0)
+            )
+        self._answer.set_result(frame)
+
+    def overdue(self, now: float) -> bool:
+        """Whether a call has run for longer than it may."""
+        return self.busy and now >= self._call_ends_at
+
+    def give_up(self) -> None:
+        """Answer the call that hangs with an error, and leave its environment behind."""
+        assert self._answer is not None
+        where = self.host.where() if not isinstance(self._env, ProcessEnv) else ""
+        at = f"; it is here:\n{where.rstrip()}" if where else ""
+        error = EnvironmentTimeoutError(
+            f"{self._op} did not return within the server's {self._step_timeout:g} s{at}",
+            hint="the environment is left behind; reset begins another",
+        )
+        self.ended = error
+        self._answer.set_result(encode(error_message(error, index=self._index)))
+        self.host.abandon()
+        self.kill()
+
+    def kill(self) -> None:
+        """End the environment's process, if it has one: a thread cannot be ended."""
+        if isinstance(self._env, ProcessEnv):
+            self._env.kill()
+
+    def end(self, reason: TinkerGymError) -> None:
+        """Make no further call, and close the environment after the one that runs."""
+        if self.ended is None:
+            self.ended = reason
+            self.host.close()
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(encode(error_message(reason)))
+        on_end, self.on_end = self.on_end, None
+        if on_end is not None:
+            on_end(reason)
+
+    def _make_env(self) -> AnyEnv:
+        self._env = self._make()
+        return self._env
+
+
+def _brief(frame: Frame) -> Frame:
+    if len(frame) <= _MOST_KEPT:
+        return frame
+    return hashlib.sha256(frame.encode() if isinstance(frame, str) else frame).digest()

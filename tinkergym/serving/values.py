@@ -1,0 +1,126 @@
+"""Observations, actions and infos as JSON plus raw bytes, so that they arrive as exactly what they were.
+
+Unlike `tinkergym.spaces.to_json` it knows no spaces: an info has none, and an action outside of its space is
+for the environment to judge. Plain JSON values stay as they are. What JSON has no word for is written as an
+object with one key that starts with `$`; the bytes of arrays travel beside the JSON, named by their number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+_KINDS = frozenset("biuf")
+"""Kinds of numbers that mean the same on every machine: bool, signed, unsigned, float."""
+_MOST_ITEM_BYTES = 8
+"""A longer float is not the same everywhere."""
+
+Blob = bytes | memoryview
+
+
+def pack(value: Any, blobs: list[Blob]) -> Any:
+    """Return the JSON form of a value; bytes are appended to `blobs`.
+
+    Raises:
+        TypeError: Something in it cannot travel; says what.
+    """
+    kind = type(value)
+    if kind is str or kind is int or kind is bool or value is None:
+        return value
+    if isinstance(value, np.ndarray | np.generic):
+        return _pack_numbers(value, blobs)
+    if isinstance(value, str | int | float):
+        # Of a sub-class, such as an enumeration, only the plain value travels.
+        plain = next(plain for plain in (str, int, float) if isinstance(value, plain))(value)
+        finite = not isinstance(plain, float) or math.isfinite(plain)
+        return plain if finite else {"$float": repr(plain)}
+    return _pack_container(value, blobs)
+
+
+def _pack_container(value: Any, blobs: list[Blob]) -> Any:
+    if isinstance(value, Mapping):
+        if all(type(key) is str and not key.startswith("$") for key in value):
+            return {key: pack(item, blobs) for key, item in value.items()}
+        return {"$dict": [[pack(key, blobs), pack(item, blobs)] for key, item in value.items()]}
+    if isinstance(value, tuple):
+        return {"$tuple": [pack(item, blobs) for item in value]}
+    if isinstance(value, list):
+        return [pack(item, blobs) for item in value]
+    if isinstance(value, bytes | bytearray):
+        blobs.append(bytes(value))
+        return {"$bytes": len(blobs) - 1}
+    kind = type(value)
+    raise TypeError(
+        f"a {kind.__module__}.{kind.__qualname__} cannot travel; "
+        "what does: numbers, texts, bytes, lists, tuples, dicts and numpy arrays of them"
+    )
+
+
+def unpack(value: Any, blobs: Sequence[Blob]) -> Any:
+    """Return what `pack` was given.
+
+    Raises:
+        ValueError: It is nothing that `pack` writes.
+    """
+    if isinstance(value, list):
+        return [unpack(item, blobs) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        name, inner = next(iter(value.items()))
+        if name.startswith("$"):
+            try:
+                return _UNPACK[name](inner, blobs)
+            except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
+                raise ValueError(f"{name} with {str(inner)[:100]} means nothing here") from error
+    return {key: unpack(item, blobs) for key, item in value.items()}
+
+
+def _pack_numbers(value: np.ndarray[Any, Any] | np.generic, blobs: list[Blob]) -> Any:
+    dtype = value.dtype
+    if dtype.kind not in _KINDS or dtype.itemsize > _MOST_ITEM_BYTES:
+        if isinstance(value, np.str_):
+            return pack(str(value), blobs)
+        raise TypeError(
+            f"a numpy {dtype.name} cannot travel; what does: bool, integers and floats to 64 bits"
+        )
+    if isinstance(value, np.generic):
+        return {"$number": [dtype.name, pack(value.item(), blobs)]}
+    # Little-endian on the wire, whatever this machine is.
+    portable = np.ascontiguousarray(value, dtype=dtype.newbyteorder("<"))
+    blobs.append(portable.tobytes())
+    return {"$array": [dtype.name, list(value.shape), len(blobs) - 1]}
+
+
+def _dtype(name: Any) -> np.dtype[Any]:
+    dtype = np.dtype(str(name))
+    if dtype.kind not in _KINDS or dtype.itemsize > _MOST_ITEM_BYTES:
+        raise ValueError(f"{name} is no type of numbers")
+    return dtype
+
+
+def _unpack_array(inner: Any, blobs: Sequence[Blob]) -> Any:
+    name, shape, number = inner
+    dtype = _dtype(name)
+    flat = np.frombuffer(blobs[_index(number)], dtype=dtype.newbyteorder("<"))
+    # A copy: an environment or a user may write into its array.
+    return flat.reshape([_index(length) for length in shape]).astype(dtype)
+
+
+def _index(number: Any) -> int:
+    if type(number) is not int or number < 0:
+        raise ValueError(f"{number!r} is no number of something")
+    return number
+
+
+_UNPACK: dict[str, Any] = {
+    "$float": lambda inner, _blobs: {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}[inner],
+    "$dict": lambda inner, blobs: {unpack(key, blobs): unpack(item, blobs) for key, item in inner},
+    "$tuple": lambda inner, blobs: tuple(unpack(item, blobs) for item in inner),
+    "$bytes": lambda inner, blobs: bytes(blobs[_index(inner)]),
+    "$number": lambda inner, blobs: _dtype(inner[0]).type(unpack(inner[1], blobs)),
+    "$array": _unpack_array,
+}
