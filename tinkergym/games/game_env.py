@@ -44,7 +44,7 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         if self._policy.kind == "random":
             self._needs_legal("on_illegal")
         self.possible_agents = [f"player_{player}" for player in range(len(game.player_names))]
-        self.agents = []
+        self.agents: list[str] = []
         self._players = {agent: player for player, agent in enumerate(self.possible_agents)}
         self._observation_spaces = {name: spaces.Dict({"text": Text()}) for name in self.possible_agents}
         self._action_spaces = {name: Text() for name in self.possible_agents}
@@ -82,7 +82,7 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         self._cumulative_rewards = dict.fromkeys(agents, 0.0)
         self.terminations = dict.fromkeys(agents, False)
         self.truncations = dict.fromkeys(agents, False)
-        self.infos = {agent: {} for agent in agents}
+        self.infos: dict[str, dict[str, Any]] = {agent: {} for agent in agents}
         self._skip_agent_selection = None
         self._paid = False
         self._tries = 0

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from tinkergym.games.registry import make_game
 from tinkergym.messages import Message, assistant, user
-from tinkergym.registration import make
+from tinkergym.wrappers.against_opponent import AgainstOpponent
 from tinkergym_board.games import KInARow
 from tinkergym_board.players import random_player
 from tinkergym_board.text import cell_names, read_position
@@ -28,7 +29,7 @@ def dialogues(
     the end is never shown.
     """
     envs = [
-        make("board/TicTacToeVs-v0", size=size, win=win, opponent=opponent).unwrapped
+        AgainstOpponent(make_game("board/TicTacToe-v0", size=size, win=win), opponent=opponent)
         for size, win in boards
         for opponent in KInARow.opponents
     ]
