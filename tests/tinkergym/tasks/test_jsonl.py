@@ -52,7 +52,7 @@ def test_an_option_names_the_task_and_else_the_seed_draws_it(folder):
     assert set(drawn) == {0, 1, 2}
 
 
-@pytest.mark.parametrize("index", [-1, 3, "1", 1.0])
+@pytest.mark.parametrize("index", [-1, 3, "1", 1.0, True])
 def test_a_task_that_is_not_there_is_refused(folder, index):
     with pytest.raises(InvalidRequestError, match="has no task") as caught:
         JsonlTasks(folder, split="train").choose(np.random.default_rng(0), {"task_index": index})
@@ -84,3 +84,17 @@ def test_a_bad_line_is_named_by_file_and_number(tmp_path, line, reason):
 def test_tasks_survive_pickling(folder):
     tasks = JsonlTasks(folder, split="train")
     assert list(pickle.loads(pickle.dumps(tasks))) == list(tasks)
+
+
+def test_a_split_of_a_single_file_is_refused(folder):
+    with pytest.raises(InvalidRequestError, match="not divided into splits"):
+        JsonlTasks(folder / "test.jsonl", split="test")
+
+
+def test_a_file_that_changes_while_it_is_used_is_refused(folder):
+    tasks = JsonlTasks(folder, split="train")
+    assert len(tasks) == 3
+    (folder / "train.jsonl").write_text('{"q": "another, and longer than before"}\n' * 9)
+    with pytest.raises(InvalidRequestError, match="changed after its tasks were first read"):
+        tasks[0]
+    assert len(JsonlTasks(folder, split="train")) == 9
