@@ -22,10 +22,12 @@ class Countdown(tg.TextEnv):
 
 
 class Capitals(tg.SingleTurnEnv):
+    tasks = tg.SequenceTasks([{"country": country, "capital": capital} for country, capital in CAPITALS])
+
     def ask(self, options):
-        index = options.get("task_index", int(self.np_random.integers(len(CAPITALS))))
-        country, self.capital = CAPITALS[index]
-        return f"Capital of {country}?"
+        _, task = self.tasks.choose(self.np_random, options)
+        self.capital = task["capital"]
+        return f"Capital of {task['country']}?"
 
     def score(self, answer):
         return float(answer.strip() == self.capital), {"empty": float(not answer)}
@@ -39,7 +41,8 @@ class TestCountdown(EnvContract):
     environment_id = "tests/Countdown-v0"
 
     def actions(self, seed):
-        return [str(number) for number in range(8 - seed, -1, -1)]
+        first = int(Countdown().reset(seed=seed)[0].removeprefix("Start at ").rstrip("."))
+        return [str(number) for number in range(first, -1, -1)]
 
 
 class TestCapitals(EnvContract):

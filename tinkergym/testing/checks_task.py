@@ -102,6 +102,8 @@ def grid_cell(subject: Subject) -> None:
         _some_episode_has_two_turns(subject, env)
     if cell.data == "dependent":
         _tasks_are_chosen_by_index(env)
+    else:
+        _an_index_changes_nothing(env)
     env.close()
 
 
@@ -150,6 +152,21 @@ def _tasks_are_chosen_by_index(env: AnyEnv) -> None:
         'reset(options={"task_index": -1}) is accepted',
         hint="raise InvalidRequestError for a task that is not",
     )
+
+
+def _an_index_changes_nothing(env: AnyEnv) -> None:
+    for seed in SEEDS:
+        drawn = comparable(env.reset(seed=seed)[0])
+        try:
+            chosen = _first_observation(env, seed, 0)
+        except InvalidRequestError:
+            continue  # an option that it does not know is refused
+        if chosen != drawn:
+            raise CheckFailedError(
+                f'metadata declares data="free", but options={{"task_index": 0}} changes seed {seed} from '
+                f"{quoted(drawn)} to {quoted(chosen)}",
+                hint='declare metadata["data"] = "dependent", or keep the tasks in a tinkergym.TaskSource',
+            )
 
 
 def _first_observation(env: AnyEnv, seed: int, task_index: int) -> Any:
