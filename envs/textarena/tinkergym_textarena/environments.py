@@ -1,0 +1,198 @@
+"""TextArena's games as environments: alone, or against an opponent that the environment plays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+
+from tinkergym.errors import EpisodeProtocolError, InvalidRequestError
+from tinkergym.spaces import Text
+from tinkergym_textarena.games import Moves, moves_of
+from tinkergym_textarena.native import NativeGame, game_spec
+
+StepReturn = tuple[str, float, bool, bool, dict[str, Any]]
+_MOST_SEED = 2**31
+
+
+class SingleEnv(gym.Env[str, str]):
+    """A game for one player. The reward comes with the last step, as TextArena gives it."""
+
+    metadata: dict[str, Any] = {"render_modes": [], "turns": "multi", "data": "free"}  # noqa: RUF012 - Gymnasium declares it so
+    players = 1
+
+    def __init__(
+        self,
+        game: str,
+        *,
+        variant: str = "",
+        echo: bool = False,
+        render_mode: str | None = None,
+        **settings: Any,
+    ) -> None:
+        """Choose the game.
+
+        Args:
+            game: Its id in TextArena, as `Mastermind-v0`.
+            variant: The end of the id of another version, as `hard` for `Mastermind-v0-hard`.
+            echo: Show the player's own actions again, as TextArena does.
+            render_mode: None.
+            settings: For TextArena's game, as `max_turns`.
+
+        Raises:
+            InvalidEnvironmentError: TextArena has no such game, or it cannot be played here; the error says
+                why.
+        """
+        self.render_mode = render_mode
+        self.observation_space, self.action_space = Text(), Text()
+        self.game_id = f"{game}-{variant}" if variant else game
+        self._echo = echo
+        self._settings = settings
+        game_spec(self.game_id)
+        self._game: NativeGame | None = None
+        self._seat = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Start a game with TextArena's chance for this seed."""
+        super().reset(seed=seed)
+        game_seed = int(self.np_random.integers(_MOST_SEED)) if seed is None else seed
+        self._game = NativeGame(self.game_id, self.players, game_seed, self._settings)
+        self._begin()
+        return self._game.news(self._seat, echo=self._echo), {}
+
+    def step(self, action: str) -> StepReturn:
+        """Act, and let the others act until it is this player's turn again.
+
+        `info["metrics"]["illegal_moves"]` is 1 if the game refused the action. When the game is over
+        `info["reason"]` is TextArena's, and `info["game"]` all it says of this player.
+
+        Raises:
+            EpisodeProtocolError: No episode is running.
+            InvalidRewardError: The game ended without a reward.
+            EnvironmentInfrastructureError: The game failed.
+        """
+        if self._game is None or self._game.over:
+            raise EpisodeProtocolError("no episode is running", hint="call reset before step")
+        legal = self._game.act(action)
+        self._others_act()
+        metrics = {"illegal_moves": float(not legal)}
+        if not self._game.over:
+            return self._game.news(self._seat, echo=self._echo), 0.0, False, False, {"metrics": metrics}
+        reward, facts = self._game.rewards[self._seat], self._game.facts(self._seat)
+        info = {"metrics": {**metrics, **self._verdict(reward)}, "reason": facts.get("reason"), "game": facts}
+        return self._game.news(self._seat, echo=self._echo), reward, True, False, info
+
+    def legal_actions(self) -> list[str] | None:
+        """Return the actions that the game takes now, None where they are too many to list.
+
+        Each is tried on a copy of the game.
+        """
+        moves = moves_of(self.game_id)
+        if moves is None or self._game is None or self._game.over:
+            return None
+        game = self._game
+        return [move for move in moves(game.plain) if game.takes(move)]
+
+    def _begin(self) -> None:
+        """Do what comes between the game's reset and the first observation."""
+
+    def _others_act(self) -> None:
+        """Do what comes between an action and the next observation."""
+
+    def _verdict(self, reward: float) -> dict[str, float]:
+        del reward
+        return {}
+
+
+class VersusEnv(SingleEnv):
+    """A game for two, against an opponent: 1 for a win, 0 for a draw, -1 for a loss."""
+
+    players = 2
+
+    def __init__(
+        self,
+        game: str,
+        *,
+        opponent: str | Sequence[str] = "random",
+        seat: int | None = None,
+        **settings: Any,
+    ) -> None:
+        """Choose the game and the opponent.
+
+        Args:
+            game: Its id in TextArena, as `TicTacToe-v0`.
+            opponent: `random` plays any legal move of games whose moves are known; a list of texts says them
+                in turn, and begins again after the last.
+            seat: Which player the policy is, 0 or 1; drawn by the seed if None.
+            settings: See `SingleEnv`.
+
+        Raises:
+            InvalidEnvironmentError: TextArena has no such game, or it cannot be played here; the error says
+                why.
+            InvalidRequestError: The opponent or the seat is wrong.
+        """
+        super().__init__(game, **settings)
+        if seat not in (None, 0, 1):
+            raise InvalidRequestError(f"must be 0, 1 or None, not {seat!r}", field="seat")
+        self._chosen_seat = seat
+        self._said = 0
+        self._lines: list[str] = []
+        self._answer: Callable[[str], str] | None = None
+        if opponent == "random":
+            if moves_of(self.game_id) is None:
+                raise InvalidRequestError(
+                    f"the moves of {self.game_id} are not known, so nobody can draw one",
+                    hint="give a list of texts that the opponent says in turn",
+                    field="opponent",
+                )
+        elif isinstance(opponent, str) or not opponent or not all(isinstance(x, str) for x in opponent):
+            raise InvalidRequestError(
+                f"{opponent!r} is no opponent", hint="give 'random', or a list of texts", field="opponent"
+            )
+        else:
+            self._lines = list(opponent)
+
+    def seat_opponent(self, answer: Callable[[str], str]) -> None:
+        """Let somebody else play the other side, from the next move on.
+
+        Args:
+            answer: Is shown what is new to the other player, and answers with an action.
+        """
+        self._answer = answer
+
+    def _begin(self) -> None:
+        drawn = int(self.np_random.integers(2))
+        self._seat = drawn if self._chosen_seat is None else self._chosen_seat
+        self._said = 0
+        self._others_act()
+
+    def _others_act(self) -> None:
+        game = self._game
+        assert game is not None
+        while not game.over and game.player != self._seat:
+            game.act(self._opponents_action(game))
+
+    def _opponents_action(self, game: NativeGame) -> str:
+        if self._answer is not None:
+            return self._answer(game.news(game.player, echo=self._echo))
+        if self._lines:
+            self._said += 1
+            return self._lines[(self._said - 1) % len(self._lines)]
+        moves = moves_of(self.game_id)
+        assert moves is not None
+        return self._random_move(game, moves)
+
+    def _random_move(self, game: NativeGame, moves: Moves) -> str:
+        tried = moves(game.plain)
+        move = ""
+        for index in self.np_random.permutation(len(tried)):
+            move = tried[int(index)]
+            if game.takes(move):
+                break
+        return move
+
+    def _verdict(self, reward: float) -> dict[str, float]:
+        return {"won": float(reward > 0), "drawn": float(reward == 0), "lost": float(reward < 0)}

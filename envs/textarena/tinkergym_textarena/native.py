@@ -1,0 +1,194 @@
+"""One game of TextArena: made, reset, played, copied, without a trace in the rest of the process."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import random
+import threading
+from collections.abc import Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from tinkergym.errors import EnvironmentInfrastructureError, InvalidEnvironmentError, InvalidRewardError
+from tinkergym_textarena.isolation import drawing_from, redirect_loaded_modules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MOST_ACTION_CHARACTERS = 4000
+"""Of a longer action the game sees the end. Some games' patterns take quadratic time, a megabyte a day."""
+
+_lock = threading.RLock()
+
+
+class NativeGame:
+    """A game under way, between `reset` and its end.
+
+    Attributes:
+        rewards: By player, once the game is over.
+    """
+
+    def __init__(self, game_id: str, players: int, seed: int, settings: Mapping[str, Any]) -> None:
+        """Make the game anew and reset it: some keep something of the last episode.
+
+        Raises:
+            InvalidEnvironmentError: TextArena has no such game, or it cannot be made here; the error says
+                why.
+        """
+        self._game_id = game_id
+        self._random = random.Random(seed)
+        spec = game_spec(game_id)
+        with drawing_from(self._random), _explaining(game_id, "make"):
+            import textarena
+
+            # The plain game: the usual wrappers repeat the whole past with every observation.
+            self._game = textarena.make(f"{game_id}-raw", **settings)
+            self._game.reset(num_players=players, seed=seed)
+        self._action_wrappers = _action_wrappers(spec)
+        self.over = False
+
+    @property
+    def player(self) -> int:
+        """Whose turn it is."""
+        return int(self._game.state.current_player_id)
+
+    @property
+    def rewards(self) -> dict[int, float]:
+        """What each player has earned.
+
+        Raises:
+            InvalidRewardError: The game is over but does not say.
+        """
+        rewards = self._game.state.rewards or {}
+        # Some games mix up the arguments and give their reason as the reward.
+        if not rewards or not all(isinstance(reward, int | float) for reward in rewards.values()):
+            raise InvalidRewardError(
+                f"{self._game_id} ended with {str(rewards)[:200]} as rewards",
+                hint="report it to TextArena; the episode does not count",
+            )
+        return {int(player): float(reward) for player, reward in rewards.items()}
+
+    def facts(self, player: int) -> dict[str, Any]:
+        """Return what the game says of a player, at its end `reason`, `turn_count`, `invalid_move`, `role`."""
+        return dict(self._game.state.game_info.get(player, {}))
+
+    def news(self, player: int, *, echo: bool) -> str:
+        """Return what a player has not been shown yet, one message per line, as TextArena writes it.
+
+        Args:
+            player: The player.
+            echo: With the player's own words. A policy has them in its context already.
+        """
+        state = self._game.state
+        messages, state.observations[player] = state.observations[player], []
+        return "\n".join(
+            f"[{self._name(sender)}] {message}"
+            for sender, message, kind in messages
+            if echo or sender != player or kind.name != "PLAYER_ACTION"
+        )
+
+    def act(self, action: str) -> bool:
+        """Let the player whose turn it is act; return whether the game took the action as a legal one.
+
+        Raises:
+            EnvironmentInfrastructureError: The game itself failed.
+        """
+        state, player = self._game.state, self.player
+        mistakes = getattr(state, "error_count", 0)
+        action = action[-MOST_ACTION_CHARACTERS:]
+        for wrapper in reversed(self._action_wrappers):
+            action = wrapper(self._game).action(action)
+        with drawing_from(self._random), _explaining(self._game_id, "play"):
+            done, _ = self._game.step(action)
+        self.over = bool(done)
+        if self.over:
+            return not self.facts(player).get("invalid_move", False)
+        return bool(getattr(state, "error_count", 0) <= mistakes or state.current_player_id != player)
+
+    def takes(self, action: str) -> bool:
+        """Return whether the game would take this action now; nothing is changed."""
+        return copy.deepcopy(self).act(action)
+
+    @property
+    def plain(self) -> Any:
+        """TextArena's own object, for those who know this game."""
+        return self._game
+
+    def _name(self, sender: int) -> str:
+        # As TextArena's observation wrapper names senders.
+        names = self._game.state.role_mapping
+        return "GAME" if sender == -1 else str(names.get(sender, f"Player {sender}"))
+
+
+def game_spec(game_id: str) -> Any:
+    """Return TextArena's registration of a game, with its module imported and isolated.
+
+    Raises:
+        InvalidEnvironmentError: TextArena is not installed, has no such game, or the game's module cannot be
+            imported.
+    """
+    with _lock, _explaining(game_id, "import"):
+        from textarena.envs.registration import ENV_REGISTRY
+
+        spec = ENV_REGISTRY.get(game_id)
+        if spec is None or f"{game_id}-raw" not in ENV_REGISTRY:
+            raise InvalidEnvironmentError(
+                f"TextArena has no game {game_id!r}", hint="write its id, as Nim-v0-large", field="game"
+            )
+        if isinstance(spec.entry_point, str):
+            with _no_downloads():
+                importlib.import_module(spec.entry_point.partition(":")[0])
+        redirect_loaded_modules()
+        return spec
+
+
+def _action_wrappers(spec: Any) -> list[Any]:
+    from textarena import ActionWrapper
+
+    return [kind for kind in spec.default_wrappers or () if issubclass(kind, ActionWrapper)]
+
+
+@contextmanager
+def _no_downloads() -> Iterator[None]:
+    """Keep games from downloading word lists when they are imported: an import must not need a network."""
+    import nltk
+
+    download, nltk.download = nltk.download, lambda *_, **__: False
+    try:
+        yield
+    finally:
+        nltk.download = download
+
+
+@contextmanager
+def _explaining(game_id: str, what: str) -> Iterator[None]:
+    """Turn whatever TextArena raises into an error that says what to do."""
+    try:
+        yield
+    except InvalidEnvironmentError:
+        raise
+    except ModuleNotFoundError as error:
+        raise InvalidEnvironmentError(
+            f"{game_id} cannot be imported: {error}", hint="pip install 'textarena>=0.7.4,<0.8'", field="game"
+        ) from error
+    except LookupError as error:
+        if "nltk" not in str(error).lower():
+            raise _failed(game_id, what, error) from error
+        raise InvalidEnvironmentError(
+            f"{game_id} needs word lists that are not on this machine",
+            hint="fetch them with `python -m nltk.downloader words averaged_perceptron_tagger_eng`",
+            field="game",
+        ) from error
+    # Games are foreign code, and each fails in its own way.
+    except Exception as error:
+        raise _failed(game_id, what, error) from error
+
+
+def _failed(game_id: str, what: str, error: Exception) -> Exception:
+    reason = f"{type(error).__name__}: {str(error).strip()[:200]}"
+    if what == "play":
+        return EnvironmentInfrastructureError(f"{game_id} failed while it was played: {reason}")
+    return InvalidEnvironmentError(
+        f"{game_id} cannot be set up: {reason}", hint="choose another game or other settings", field="game"
+    )
