@@ -208,6 +208,8 @@ def evaluate(
             max_turn_tokens=policy.max_turn_tokens,
             limits=policy.limits,
             system_prompt=policy.system_prompt,
+            # A policy that says nothing of it keeps it.
+            reasoning=getattr(policy, "reasoning", "keep"),
         )
         for index in range(episodes)
     ]

@@ -21,7 +21,7 @@ from tinkergym.remote.api import Api
 from tinkergym.remote.ask import SAMPLE_PATH, ask
 from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.remote.local_environment import known_system_prompt
-from tinkergym.wire import JobView, Limits, SampleRequest
+from tinkergym.wire import JobView, Limits, Reasoning, SampleRequest
 
 
 class Policy:
@@ -54,6 +54,7 @@ class Policy:
         max_turn_tokens: int = 64,
         limits: Limits | None = None,
         system_prompt: str | None = None,
+        reasoning: Reasoning = "keep",
         environment_prompt: str | None = None,
         seed: int = 0,
         renderer: Renderer | None = None,
@@ -69,6 +70,7 @@ class Policy:
             max_turn_tokens: Of one answer.
             limits: Where an episode is cut off.
             system_prompt: Stands before the first observation; None leaves it to the environment's own.
+            reasoning: Whether later turns see the `<think>...</think>` of earlier answers.
             environment_prompt: The environment's own, which `act` cannot see.
             seed: Makes the answers repeatable.
             renderer: The model's renderer, if it is at hand.
@@ -78,6 +80,7 @@ class Policy:
         self.temperature, self.max_turn_tokens, self.seed = temperature, max_turn_tokens, seed
         self.limits = limits or Limits()
         self.system_prompt, self.environment_prompt = system_prompt, environment_prompt
+        self.reasoning = reasoning
         self._renderer = renderer
         self._loop: AgentLoop | None = None
         self._pending: SampleRequest | None = None
@@ -101,6 +104,7 @@ class Policy:
             max_turn_tokens=spec.sampling.max_turn_tokens,
             limits=spec.limits,
             system_prompt=spec.system_prompt,
+            reasoning=spec.reasoning,
             environment_prompt=known_system_prompt(spec.environment),
             seed=seed,
         )
@@ -125,6 +129,7 @@ class Policy:
             max_turn_tokens=self.max_turn_tokens,
             limits=self.limits,
             system_prompt=self.system_prompt,
+            reasoning=self.reasoning,
             environment_prompt=self.environment_prompt,
             seed=self.seed,
             renderer=self._renderer,
@@ -224,4 +229,5 @@ class Policy:
             max_turn_tokens=self.max_turn_tokens,
             limits=self.limits,
             system_prompt=self.system_prompt,
+            reasoning=self.reasoning,
         )

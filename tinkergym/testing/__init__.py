@@ -2,6 +2,17 @@
 
 from tinkergym.testing.bundles import byte_bundle
 from tinkergym.testing.contract import EnvContract
+from tinkergym.testing.ledger_checks import RecordingSampler, ledger_violations
 from tinkergym.testing.samplers import RandomTokenSampler, ScriptedSampler
+from tinkergym.testing.templates import FAMILIES, family_bundle
 
-__all__ = ["EnvContract", "RandomTokenSampler", "ScriptedSampler", "byte_bundle"]
+__all__ = [
+    "FAMILIES",
+    "EnvContract",
+    "RandomTokenSampler",
+    "RecordingSampler",
+    "ScriptedSampler",
+    "byte_bundle",
+    "family_bundle",
+    "ledger_violations",
+]

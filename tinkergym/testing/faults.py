@@ -1,0 +1,168 @@
+"""Environments that go wrong, each in one way: for tests of whatever plays episodes.
+
+Each goes wrong in those episodes whose seed is odd, so that the others show whether they were harmed. Classes
+at the top of a module, so that they can live in a process of their own.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from typing import Any
+
+import gymnasium as gym
+
+from tinkergym.core import TextEnv
+from tinkergym.errors import EnvironmentInfrastructureError, InvalidRewardError
+from tinkergym.wire import EnvironmentRef
+
+HANG_SECONDS = 3600.0
+
+
+class Sound(TextEnv):
+    """Three turns, each of which pays 1; the base of those that go wrong."""
+
+    wrong = False
+
+    def start(self, options: dict[str, Any]) -> str:
+        """Show how many turns are left."""
+        self.left = 3
+        self.wrong = bool(self.np_random_seed % 2)
+        return "3 left"
+
+    def reply(self, action: str) -> tuple[str, float, bool]:
+        """Pay 1."""
+        if self.wrong:
+            self.go_wrong()
+        self.left -= 1
+        return f"{self.left} left", 1.0, self.left == 0
+
+    def go_wrong(self) -> None:
+        """What happens in the second half of a wrong episode's first turn."""
+
+
+class RaisesInReset(Sound):
+    """Raises in `reset`."""
+
+    def start(self, options: dict[str, Any]) -> str:
+        """Raise, or show how many turns are left."""
+        text = super().start(options)
+        if self.wrong:
+            raise RuntimeError("the board is missing")
+        return text
+
+
+class RaisesInStep(Sound):
+    """Raises in `step`."""
+
+    def go_wrong(self) -> None:
+        """Raise."""
+        raise RuntimeError("the piece fell off the board")
+
+
+class LosesItsServer(Sound):
+    """What it runs on is gone."""
+
+    def go_wrong(self) -> None:
+        """Raise."""
+        raise EnvironmentInfrastructureError("the tool's server does not answer")
+
+
+class HangsInReset(Sound):
+    """Never returns from `reset`."""
+
+    def start(self, options: dict[str, Any]) -> str:
+        """Hang, or show how many turns are left."""
+        text = super().start(options)
+        if self.wrong:
+            time.sleep(HANG_SECONDS)
+        return text
+
+
+class HangsInStep(Sound):
+    """Never returns from `step`."""
+
+    def go_wrong(self) -> None:
+        """Hang."""
+        time.sleep(HANG_SECONDS)
+
+
+class PaysNaN(Sound):
+    """Its reward is not a number."""
+
+    def reply(self, action: str) -> tuple[str, float, bool]:
+        """Pay NaN, or 1."""
+        text, reward, over = super().reply(action)
+        return text, math.nan if self.wrong else reward, over
+
+
+class CannotScore(Sound):
+    """Cannot say its reward."""
+
+    def go_wrong(self) -> None:
+        """Raise."""
+        raise InvalidRewardError("the judge gave no score")
+
+
+class Dies(Sound):
+    """Takes its process down: for environments in a process of their own only."""
+
+    def go_wrong(self) -> None:
+        """End the process."""
+        os._exit(3)
+
+
+class NeverEnds(Sound):
+    """Goes on for ever."""
+
+    def reply(self, action: str) -> tuple[str, float, bool]:
+        """Pay 1; in a wrong episode nothing else ever happens."""
+        return ("on and on", 1.0, False) if self.wrong else super().reply(action)
+
+
+class ReturnsGarbage(gym.Wrapper[Any, Any, Any, Any]):
+    """Returns what the Gymnasium interface does not allow."""
+
+    def __init__(self) -> None:
+        """Stand around a sound environment."""
+        super().__init__(Sound())
+
+    def step(self, action: Any) -> Any:
+        """Return four values, or what the environment returns."""
+        stepped = self.env.step(action)
+        return stepped[:4] if self.get_wrapper_attr("wrong") else stepped
+
+
+class ReturnsTheUnsendable(ReturnsGarbage):
+    """Returns something that no process could send to another."""
+
+    def step(self, action: Any) -> Any:
+        """Return a function as the observation, or what the environment returns."""
+        stepped = self.env.step(action)
+        return (lambda: "3 left", *stepped[1:]) if self.get_wrapper_attr("wrong") else stepped
+
+
+FAULTS: dict[str, type[gym.Env[Any, Any]]] = {
+    kind.__name__: kind
+    for kind in (
+        Sound,
+        RaisesInReset,
+        RaisesInStep,
+        LosesItsServer,
+        HangsInReset,
+        HangsInStep,
+        PaysNaN,
+        CannotScore,
+        Dies,
+        NeverEnds,
+        ReturnsGarbage,
+        ReturnsTheUnsendable,
+    )
+}
+"""By name."""
+
+
+def make_fault(reference: EnvironmentRef) -> gym.Env[Any, Any]:
+    """Create the environment whose class the reference names."""
+    return FAULTS[reference.id]()

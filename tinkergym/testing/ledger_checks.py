@@ -1,0 +1,160 @@
+"""What must hold of every trajectory's tokens, whatever the environment, the template and the policy do."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tinkergym.loop.sampler import Deliver, Sampler
+from tinkergym.loop.trajectory import Trajectory
+from tinkergym.wire import Completion, SampleFailure, SampleRequest
+
+
+@dataclass(slots=True)
+class Session:
+    """What a sampler was asked and what it answered in one episode, in order."""
+
+    requests: list[SampleRequest] = field(default_factory=list)
+    completions: list[Completion] = field(default_factory=list)
+
+
+class RecordingSampler:
+    """Hands requests on to another sampler and remembers them with their answers.
+
+    Example:
+        >>> sampler = RecordingSampler(RandomTokenSampler(renderer.vocab_size))
+        >>> for result in play(plans, sampler=sampler, renderer=renderer, make_env=make_environment):
+        ...     session = sampler.session(result.lease_id or result.episode_id)
+        ...     assert ledger_violations(result.trajectory, session.completions, session.requests) == []
+    """
+
+    def __init__(self, sampler: Sampler) -> None:
+        """Record what `sampler` does."""
+        self._sampler = sampler
+        self._lock = threading.Lock()
+        self._sessions: dict[str, Session] = {}
+
+    def session(self, session_id: str) -> Session:
+        """Return what was recorded under a `session_id`: the lease's or, without one, the episode's id."""
+        with self._lock:
+            return self._sessions.setdefault(session_id, Session())
+
+    def submit(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
+        """Queue requests; each is answered once through `deliver`."""
+        by_request: dict[str, Session] = {}
+        with self._lock:
+            for request in requests:
+                session = self._sessions.setdefault(request.session_id, Session())
+                session.requests.append(request)
+                by_request[request.request_id] = session
+
+        def record(answers: Sequence[Completion | SampleFailure]) -> None:
+            for answer in answers:
+                if isinstance(answer, Completion):
+                    by_request[answer.request_id].completions.append(answer)
+            deliver(answers)
+
+        self._sampler.submit(requests, record)
+
+    def close(self) -> None:
+        """Close the sampler behind."""
+        self._sampler.close()
+
+
+def ledger_violations(
+    trajectory: Trajectory,
+    completions: Sequence[Completion],
+    requests: Sequence[SampleRequest] = (),
+) -> list[str]:
+    """Return what is wrong with a trajectory's tokens, in words; nothing if nothing is.
+
+    Checked are: a token is learned from (`loss_mask`) if and only if the policy sampled it, and then it has a
+    finite logprob; the tokens of each turn are those that the sampler returned, with their logprobs; turns
+    cover exactly the sampled tokens; and each answer stands behind exactly the prompt it was sampled after.
+
+    Args:
+        trajectory: Of a finished episode. One that ended while the environment had an answer, by a failure,
+            may hold that answer without a turn.
+        completions: All that were sampled for it, in order; an answer that came too late may be left over.
+        requests: What those were sampled for, in order; without them the prompts are not checked.
+    """
+    return [
+        *_of_segments(trajectory),
+        *_of_turns(trajectory, completions),
+        *_of_cover(trajectory, completions),
+        *_of_prompts(trajectory, requests),
+    ]
+
+
+def _of_segments(trajectory: Trajectory) -> list[str]:
+    found = []
+    for number, segment in enumerate(trajectory.segments):
+        lengths = {len(segment.token_ids), len(segment.loss_mask), len(segment.sampling_logprobs)}
+        if len(lengths) > 1:
+            found.append(f"segment {number}: token_ids, loss_mask and sampling_logprobs differ in length")
+        for place, (mask, logprob) in enumerate(
+            zip(segment.loss_mask, segment.sampling_logprobs, strict=False)
+        ):
+            if mask != (logprob is not None and math.isfinite(logprob)):
+                found.append(f"segment {number}, token {place}: loss_mask is {mask}, the logprob {logprob}")
+        if not any(segment.loss_mask):
+            found.append(f"segment {number}: nothing in it was sampled")
+    return found
+
+
+def _of_turns(trajectory: Trajectory, completions: Sequence[Completion]) -> list[str]:
+    if len(trajectory.turns) > len(completions):
+        return [f"there are {len(trajectory.turns)} turns, but {len(completions)} answers were sampled"]
+    found = []
+    end = (-1, 0)
+    for number, (turn, completion) in enumerate(zip(trajectory.turns, completions, strict=False)):
+        if turn.segment >= len(trajectory.segments):
+            found.append(f"turn {number}: there is no segment {turn.segment}")
+            continue
+        segment, place = trajectory.segments[turn.segment], slice(turn.start, turn.end)
+        if (turn.segment, turn.start) < end:
+            found.append(f"turn {number}: it begins before the turn before it ends")
+        end = turn.segment, turn.end
+        if segment.token_ids[place] != completion.token_ids:
+            found.append(f"turn {number}: the tokens are not those that were sampled")
+        if segment.sampling_logprobs[place] != completion.sampling_logprobs:
+            found.append(f"turn {number}: the logprobs are not those that came with the tokens")
+        if turn.policy_version != completion.policy_version:
+            found.append(f"turn {number}: another policy version than the one that answered")
+    return found
+
+
+def _of_cover(trajectory: Trajectory, completions: Sequence[Completion]) -> list[str]:
+    uncovered = [
+        {place for place, mask in enumerate(segment.loss_mask) if mask} for segment in trajectory.segments
+    ]
+    found = []
+    for number, turn in enumerate(trajectory.turns):
+        places = set(range(turn.start, turn.end))
+        if turn.segment < len(uncovered):
+            if not places <= uncovered[turn.segment]:
+                found.append(f"turn {number}: it covers tokens that were not sampled, or another turn's")
+            uncovered[turn.segment] -= places
+    left = [(number, sorted(places)) for number, places in enumerate(uncovered) if places]
+    if left and not trajectory.completed and len(completions) > len(trajectory.turns):
+        # The environment failed while it had the last answer, so that one earned nothing and is no turn.
+        number, places = left[-1]
+        segment, last = trajectory.segments[number], completions[len(trajectory.turns)]
+        begin = len(segment.token_ids) - len(last.token_ids)
+        if number == len(trajectory.segments) - 1 and places == list(range(begin, len(segment.token_ids))):
+            if segment.token_ids[begin:] != last.token_ids:
+                found.append("the last answer: the tokens are not those that were sampled")
+            left.pop()
+    found += [f"segment {number}: the sampled tokens {places} are in no turn" for number, places in left]
+    return found
+
+
+def _of_prompts(trajectory: Trajectory, requests: Sequence[SampleRequest]) -> list[str]:
+    return [
+        f"turn {number}: what stands before it in its segment is not the prompt it was sampled after"
+        for number, (turn, request) in enumerate(zip(trajectory.turns, requests, strict=False))
+        if turn.segment < len(trajectory.segments)
+        and trajectory.segments[turn.segment].token_ids[: turn.start] != request.prompt_ids
+    ]
