@@ -71,7 +71,8 @@ def observation_messages(observation: object) -> list[Message]:
         if observation.get("messages") is None:
             return [user(_text(observation))]
         messages = _checked(observation["messages"], "the observation's 'messages'")
-        return [*messages, user(_text(observation))] if observation.get("text") else messages
+        silent = observation.get("text") is None or observation["text"] == ""
+        return messages if silent is True else [*messages, user(_text(observation))]
     if isinstance(observation, list | tuple):
         return _checked(observation, "the observation")
     if _is_image(observation):

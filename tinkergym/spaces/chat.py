@@ -58,7 +58,7 @@ class Chat(spaces.Space[list[Message]]):
             raise ValueError(
                 f"0 <= min_messages <= max_messages must hold; got {min_messages=}, {max_messages=}"
             )
-        if not roles or isinstance(roles, str) or not set(roles) <= set(ROLES):
+        if not roles or isinstance(roles, str) or any(role not in ROLES for role in roles):
             raise ValueError(f"roles must be some of {', '.join(ROLES)}; got {roles!r}")
         self.min_messages = int(min_messages)
         self.max_messages = int(max_messages)

@@ -54,6 +54,10 @@ class Image(spaces.Box):
         shape = (int(height), int(width), int(channels))
         super().__init__(low=0, high=255, shape=shape, dtype=np.uint8, seed=seed)
 
+    def contains(self, x: Any) -> bool:
+        """Return whether `x` is such a picture: an array, and of bytes."""
+        return isinstance(x, np.ndarray) and x.dtype == np.uint8 and x.shape == self.shape
+
     def to_png(self, pixels: Pixels) -> bytes:
         """Return a picture as a PNG file; nothing is lost.
 

@@ -20,7 +20,7 @@ from tinkergym.spaces.numbers import DTYPES, from_lists
 from tinkergym.spaces.text import Text
 
 _MOST_DEPTH = 32
-_MOST_BYTES = 2**28
+_MOST_BYTES = 2**26
 """Of all arrays that the spaces of one document keep or sample."""
 
 

@@ -191,7 +191,7 @@ _READERS: dict[type, Callable[[Any, Any], Any]] = {
 
 
 def _inside(space: spaces.Space[Any], value: Any, where: str) -> Any:
-    if isinstance(space, spaces.Box) and not isinstance(value, np.ndarray):
+    if type(space) is spaces.Box and not isinstance(value, np.ndarray):
         # Gymnasium takes lists and numbers for boxes too, with a warning.
         try:
             value = np.asarray(value, dtype=space.dtype)

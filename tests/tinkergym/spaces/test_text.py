@@ -3,8 +3,10 @@ import json
 import pickle
 
 import gymnasium as gym
+import numpy as np
 import pytest
 from gymnasium.spaces.utils import flatten, flatten_space, unflatten
+from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,9 +58,50 @@ def test_samples_respect_lengths_beyond_the_usual_ones():
     assert len(Text(seed=0).sample(mask=(7, None))) == 7
 
 
-def test_masking_single_characters_is_refused():
-    with pytest.raises(ValueError, match=r"gymnasium\.spaces\.Text"):
-        Text().sample(mask=(3, [1, 0]))
+@pytest.mark.parametrize(
+    "legal", [["a1", "b2", "c3"], ("a1", "b2", "c3"), ["only one, with spaces and 世界"]]
+)
+def test_a_sample_can_be_one_of_the_legal_texts_each_as_likely(legal):
+    space = Text(seed=0)
+    samples = [space.sample(mask=legal) for _ in range(300)]
+    assert set(samples) == set(legal)
+    assert min(samples.count(text) for text in legal) > 300 / len(legal) / 2
+
+
+def test_a_sample_can_be_drawn_from_texts_with_weights():
+    space = Text(seed=0)
+    samples = [space.sample(probability={"often": 9, "seldom": 1.0, "never": 0}) for _ in range(300)]
+    assert set(samples) == {"often", "seldom"}
+    assert samples.count("often") > 200
+
+
+def test_a_space_inside_others_samples_from_its_own_texts():
+    space = gym.spaces.Dict(move=Text(seed=0), board=gym.spaces.Tuple([Text()]))
+    sample = space.sample(mask={"move": ["a1"], "board": (["b2"],)})
+    assert sample == {"move": "a1", "board": ("b2",)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"mask": (3, [1, 0])}, r"gymnasium\.spaces\.Text"),
+        ({"probability": (3, [0.5, 0.5])}, r"gymnasium\.spaces\.Text"),
+        ({"mask": (9, None)}, "length 9"),
+        ({"mask": (-1, None)}, "length -1"),
+        ({"mask": []}, "at least one"),
+        ({"mask": ["ok", "too long for it"]}, "too long for it"),
+        ({"mask": ["ok", 3]}, "not in"),
+        ({"mask": "abc"}, "mask="),
+        ({"mask": ["a"], "probability": {"a": 1}}, "not both"),
+        ({"probability": {"a": 0}}, "weights"),
+        ({"probability": {"a": -1, "b": 2}}, "weights"),
+        ({"probability": {"a": float("nan")}}, "weights"),
+        ({"probability": ["a"]}, "mask="),
+    ],
+)
+def test_masks_that_mean_nothing_here_are_refused(arguments, reason):
+    with pytest.raises(ValueError, match=reason):
+        Text(5).sample(**arguments)
 
 
 def test_spaces_are_equal_by_their_lengths_and_differ_from_gymnasiums():
@@ -82,6 +125,29 @@ def test_flattening_is_undone_by_unflattening(text):
     flat = flatten(space, text)
     assert flat in flatten_space(space)
     assert unflatten(space, flat) == text
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.uint8, np.int64])
+@given(text=st.text(max_size=9))
+def test_a_text_beside_numbers_survives_flattening_too(dtype, text):
+    space = gym.spaces.Dict(text=Text(9), number=gym.spaces.Box(0, 9, (2,), dtype))
+    value = {"text": text, "number": np.array([3, 4], dtype)}
+    flat = flatten(space, value)
+    assert flat in flatten_space(space)
+    assert data_equivalence(unflatten(space, flat), value, exact=True)
+
+
+def test_what_is_no_text_of_the_space_is_neither_flattened_nor_unflattened():
+    with pytest.raises(ValueError, match="not in"):
+        flatten(Text(3), "four")
+    with pytest.raises(ValueError, match="no Unicode character"):
+        unflatten(Text(3), np.array([-1, 0, 0]))
+
+
+def test_the_longest_text_that_fits_flattens_in_a_moment():
+    space = Text()
+    text = "ß😀" * 500_000
+    assert unflatten(space, flatten(space, text)) == text
 
 
 def test_sync_vector_environments_carry_text():

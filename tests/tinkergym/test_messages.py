@@ -1,0 +1,167 @@
+import copy
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tinkergym.errors import ImageObservationError, InvalidEnvironmentError, TinkerGymError
+from tinkergym.messages import (
+    ROLES,
+    assistant,
+    message_fault,
+    messages_text,
+    observation_messages,
+    observation_text,
+    opening_messages,
+    system,
+    user,
+)
+from tinkergym.spaces import Chat
+
+TOOL = {"role": "tool", "content": "42", "name": "calculator", "tool_call_id": "call-1"}
+PIXELS = np.zeros((2, 3, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("observation", "messages"),
+    [
+        ("go", [user("go")]),
+        ("", [user("")]),
+        (np.str_("go"), [user("go")]),
+        ({"text": "go", "board": [1, 2]}, [user("go")]),
+        ([TOOL, user("go")], [TOOL, user("go")]),
+        ((system("s"),), [system("s")]),
+        ([], []),
+        ({"messages": [TOOL]}, [TOOL]),
+        ({"messages": [TOOL], "text": "go"}, [TOOL, user("go")]),
+        ({"messages": [TOOL], "text": ""}, [TOOL]),
+        ({"messages": None, "text": "go"}, [user("go")]),
+        ({"text": "go", "images": [], "image": None}, [user("go")]),
+        ({"text": "go", "planes": np.zeros((8, 8, 111), np.uint8)}, [user("go")]),
+        ({"text": "go", "mask": np.zeros(9, np.uint8)}, [user("go")]),
+    ],
+)
+def test_an_observation_becomes_messages(observation, messages):
+    found = observation_messages(observation)
+    assert found == messages
+    assert all(type(text) is str for message in found for text in message.values())
+
+
+def test_the_messages_are_the_callers_own():
+    observation = [user("a")]
+    observation_messages(observation)[0]["content"] = "b"
+    assert observation == [user("a")]
+
+
+@given(st.integers(0, 2**31))
+def test_every_chat_of_the_space_becomes_its_messages(seed):
+    chat = Chat(seed=seed).sample()
+    before = copy.deepcopy(chat)
+    assert observation_messages(chat) == before
+
+
+@pytest.mark.parametrize(
+    ("observation", "error", "reason"),
+    [
+        (7, TypeError, "int"),
+        (None, TypeError, "NoneType"),
+        ({}, TypeError, "'text'"),
+        ({"text": 3}, TypeError, "'text'"),
+        ({"messages": "go"}, TypeError, "list of messages"),
+        ({"messages": [TOOL], "text": 3}, TypeError, "'text'"),
+        (["go"], ValueError, r"\[0\]"),
+        (
+            {"messages": [user("a"), {"role": "boss", "content": "b"}]},
+            ValueError,
+            r"'messages'\[1\]: the role",
+        ),
+        ([{"role": "user", "content": None}], ValueError, "content"),
+        ("\ud800", ValueError, "surrogate"),
+        ([user("\ud800")], ValueError, "surrogate"),
+        ({"text": "go", "messages": [user("\ud800")]}, ValueError, "surrogate"),
+        (np.zeros(3), TypeError, "ndarray"),
+    ],
+)
+def test_what_is_no_text_and_no_messages_is_refused(observation, error, reason):
+    with pytest.raises(error, match=reason):
+        observation_messages(observation)
+
+
+@pytest.mark.parametrize(
+    ("observation", "key"),
+    [
+        ({"text": "look", "image": PIXELS}, "'image'"),
+        ({"text": "look", "images": [PIXELS]}, "'images'"),
+        ({"text": "look", "images": ["iVBORw0KGgo="]}, "'images'"),
+        ({"text": "look", "screen": PIXELS}, "'screen'"),
+        ({"text": "look", "screen": np.zeros((5, 5, 1), np.uint8)}, "'screen'"),
+        (PIXELS, "the observation is an image"),
+        ([{"role": "user", "content": [{"type": "image"}]}], r"\[0\]\['content'\]"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, r"'messages'\[0\]\['content'\]"),
+    ],
+)
+def test_an_image_is_refused_and_the_error_names_its_place_and_says_what_to_do(observation, key):
+    with pytest.raises(ImageObservationError, match=key) as caught:
+        observation_messages(observation)
+    assert "'text'" in caught.value.hint
+    # For those who catch what any unusable observation raises, and for those who want the type.
+    assert isinstance(caught.value, ValueError)
+    assert isinstance(caught.value, InvalidEnvironmentError)
+
+
+def test_an_image_error_keeps_its_type_on_the_wire():
+    from tinkergym.errors import from_wire
+
+    error = ImageObservationError("there is one", field="environment")
+    back = from_wire(json.loads(json.dumps(error.to_wire())))
+    assert (type(back), str(back)) == (ImageObservationError, str(error))
+    assert isinstance(back, TinkerGymError)
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        ([user("go")], "go"),
+        ([], ""),
+        ([TOOL], "[tool]\n42"),
+        ([system("s"), user("go")], "[system]\ns\n\n[user]\ngo"),
+    ],
+)
+def test_messages_are_shown_as_text_for_people(messages, text):
+    assert messages_text(messages) == text
+    assert observation_text(messages) == text
+
+
+SAID = [user("go"), assistant("yes"), user("on")]
+
+
+@pytest.mark.parametrize(
+    ("messages", "job", "environment", "expected"),
+    [
+        (SAID, None, None, SAID),
+        (SAID, None, "", SAID),
+        (SAID, None, "env", [system("env"), *SAID]),
+        (SAID, "job", "env", [system("job"), *SAID]),
+        (SAID, "", "env", SAID),
+        ([system("own"), *SAID], None, "env", [system("own"), *SAID]),
+        ([system("own"), *SAID], "job", "env", [system("job"), *SAID]),
+        ([system("own"), *SAID], "", "env", SAID),
+        ([system("a"), system("b"), *SAID], "job", None, [system("job"), *SAID]),
+        ([user("go"), system("late")], "job", None, [system("job"), user("go"), system("late")]),
+    ],
+)
+def test_one_system_prompt_holds_the_jobs_before_the_environments(messages, job, environment, expected):
+    before = copy.deepcopy(messages)
+    assert opening_messages(messages, job_prompt=job, environment_prompt=environment) == expected
+    assert messages == before
+
+
+anything = st.none() | st.integers() | st.text() | st.lists(st.text(max_size=3))
+
+
+@given(anything | st.dictionaries(st.sampled_from(["role", "content", "name", "x"]), anything))
+def test_any_value_can_be_asked_whether_it_is_a_message(value):
+    assert isinstance(message_fault(value), str)
+    assert [message_fault({"role": role, "content": "x"}) for role in ROLES] == [""] * 4
