@@ -84,6 +84,7 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         self.truncations = dict.fromkeys(agents, False)
         self.infos: dict[str, dict[str, Any]] = {agent: {} for agent in agents}
         self._skip_agent_selection = None
+        self._totals = [0.0] * len(agents)
         self._paid = False
         self._tries = 0
         self._only_news = -1
@@ -91,8 +92,8 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         self._closings: dict[int, str] = {}
         self._moves: list[Any] = []
         self.game.start(self._np_random)
-        self._player = 0
-        self.agent_selection = agents[0]
+        self._player = 0 if self.game.simultaneous else self.game.first_player()
+        self.agent_selection = agents[self._player]
 
     def observe(self, agent: str) -> dict[str, str]:
         """Return what is new for the agent since its last action."""
@@ -240,17 +241,18 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         return legal[int(rng.integers(len(legal)))]
 
     def _pay(self, rewards: list[float]) -> None:
-        for agent, reward in zip(self.possible_agents, rewards, strict=True):
-            self.rewards[agent] += reward
-            self._cumulative_rewards[agent] += reward
+        for player, agent in enumerate(self.possible_agents):
+            self.rewards[agent] += rewards[player]
+            self._cumulative_rewards[agent] += rewards[player]
+            self._totals[player] += rewards[player]
         self._paid = True
 
     def _finish(self, rewards: list[float]) -> None:
         self._pay(rewards)
         for player, agent in enumerate(self.possible_agents):
-            reward = rewards[player]
+            total = self._totals[player]
             self.terminations[agent] = True
-            verdict = self.game.verdict(player, reward)
+            verdict = self.game.verdict(player, total)
             if player in self._forfeited:
                 verdict = f"Illegal move: {self._forfeited[player]}. {verdict}"
             elif self._forfeited:
@@ -261,7 +263,7 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
                 **self.infos[agent],
                 "metrics": {
                     **self.infos[agent].get("metrics", {}),
-                    **self.game.metrics(player, reward),
+                    **self.game.metrics(player, total),
                     "illegal_move": float(player in self._forfeited),
                 },
             }

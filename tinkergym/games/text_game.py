@@ -45,7 +45,7 @@ class TextGame:
     """
 
     players: int | Sequence[str] = 2
-    """How many, or what they are called in the text; player 0 moves first."""
+    """How many, or what they are called in the text."""
     simultaneous: bool = False
     """All players move at once and unseen by each other: define `play_round` instead of `play`."""
     opponents: Sequence[str] = ("random",)
@@ -108,21 +108,25 @@ class TextGame:
     # --- what a game may want to say differently ------------------------------------------------------------
 
     def opening(self, player: int) -> str:
-        """Return what stands above the player's first observation: who they are, if there are several."""
-        names = self.player_names
-        return f"You are {names[player]}." if len(names) > 1 else ""
+        """Return what stands above the player's first observation: who they are, if the players have names."""
+        return "" if isinstance(self.players, int) else f"You are {self.players[player]}."
 
-    def verdict(self, player: int, reward: float) -> str:
-        """Return what stands below the player's last observation, for people: no policy sees it."""
-        if len(self.player_names) > 1 and reward == 0:
+    def verdict(self, player: int, total: float) -> str:
+        """Return what stands below the player's last observation, for people: no policy sees it.
+
+        Args:
+            player: Who reads it.
+            total: All that the player earned in the game.
+        """
+        if len(self.player_names) > 1 and total == 0:
             return "Draw."
-        return "You win." if reward > 0 else "You lose."
+        return "You win." if total > 0 else "You lose."
 
-    def metrics(self, player: int, reward: float) -> dict[str, float]:
-        """Return named numbers for the player's `info["metrics"]` at the end."""
+    def metrics(self, player: int, total: float) -> dict[str, float]:
+        """Return named numbers for the player's `info["metrics"]` at the end; the arguments are `verdict`'s."""
         del player
-        result = {"won": float(reward > 0), "drawn": float(reward == 0), "lost": float(reward < 0)}
-        return result if len(self.player_names) > 1 else {"won": float(reward > 0)}
+        result = {"won": float(total > 0), "drawn": float(total == 0), "lost": float(total < 0)}
+        return result if len(self.player_names) > 1 else {"won": float(total > 0)}
 
     def forfeit(self, losers: Collection[int]) -> Sequence[float]:
         """Return the rewards when some players lose by illegal moves: they -1, the others share the sum."""
@@ -131,6 +135,10 @@ class TextGame:
             return [0.0] * count
         share = len(losers) / max(1, count - len(losers))
         return [-1.0 if player in losers else share for player in range(count)]
+
+    def first_player(self) -> int:
+        """Return who moves first, once the game has begun."""
+        return 0
 
     def next_player(self, player: int) -> int:
         """Return who moves after `player`."""

@@ -65,15 +65,15 @@ class GuessNumber(TextGame):
         del player
         return str((self.low + self.high) // 2)
 
-    def verdict(self, player: int, reward: float) -> str:
+    def verdict(self, player: int, total: float) -> str:
         """Name the number."""
         del player
-        return "Right." if reward > 0 else f"It was {self.number}."
+        return "Right." if total > 0 else f"It was {self.number}."
 
-    def metrics(self, player: int, reward: float) -> dict[str, float]:
+    def metrics(self, player: int, total: float) -> dict[str, float]:
         """Whether it was found, and how many guesses were made."""
         del player
-        return {"won": float(reward > 0), "guesses": float(self.guesses - self.left)}
+        return {"won": float(total > 0), "guesses": float(self.guesses - self.left)}
 
     def forfeit(self, losers: Collection[int]) -> Sequence[float]:
         """Pay nothing for what is no number: not finding it pays nothing either."""

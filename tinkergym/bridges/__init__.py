@@ -1,0 +1,1 @@
+"""To and from other libraries: their games as our environments, our environments as theirs."""

@@ -1,0 +1,203 @@
+"""PettingZoo's classic games in text: the same rules, moves, chance and rewards, with words for the arrays.
+
+Needs `pip install 'tinkergym[classic]'`. Installed, they are there by id: `pettingzoo/TicTacToe-v0`,
+`pettingzoo/ConnectFour-v0`, `pettingzoo/RockPaperScissors-v0` and `pettingzoo/LeducHoldem-v0` for `make_game`,
+and with `Vs` for `make`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from importlib.util import find_spec
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.games.registry import register_game
+from tinkergym.games.text_game import TextGame
+
+_MARKS = ("X", "O")
+
+
+class ClassicGame(TextGame):
+    """A turn-based game of PettingZoo whose actions are numbers and whose observations are arrays.
+
+    A subclass names the module and the actions, and puts an observation into words.
+    """
+
+    module: ClassVar[str] = ""
+    """Where PettingZoo keeps the game's `raw_env`."""
+    moves: ClassVar[tuple[str, ...]] = ()
+    """What the actions 0, 1, ... are called."""
+
+    def __init__(self, **settings: Any) -> None:
+        """Create the game.
+
+        Args:
+            settings: Passed on to PettingZoo's game.
+
+        Raises:
+            InvalidRequestError: PettingZoo's classic games are not installed.
+        """
+        # Its greeting is printed at import and belongs into nobody's output.
+        os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+        try:
+            module = importlib.import_module(self.module)
+        except ImportError as error:
+            raise InvalidRequestError(
+                f"PettingZoo's classic games need {error.name}, which is not installed",
+                hint="pip install 'tinkergym[classic]'",
+                field="environment",
+            ) from error
+        self.table = module.raw_env(**settings)
+
+    def words(self, observation: Any, player: int) -> str:
+        """Return PettingZoo's observation of a player in words."""
+        raise NotImplementedError(f"{type(self).__name__} needs a method words(observation, player)")
+
+    def begin(self, rng: np.random.Generator) -> None:
+        """Reset PettingZoo's game with a seed that is drawn here."""
+        self.table.reset(seed=int(rng.integers(2**31)))
+
+    def first_player(self) -> int:
+        """Return who begins."""
+        return self._selected()
+
+    def next_player(self, player: int) -> int:
+        """Return who is next."""
+        del player
+        return self._selected()
+
+    def observe(self, player: int) -> str:
+        """Return PettingZoo's observation in words."""
+        return self.words(self._observation(player)["observation"], player)
+
+    def legal(self, player: int) -> list[str]:
+        """Return what PettingZoo's action mask allows."""
+        return [self.moves[action] for action in np.flatnonzero(self._observation(player)["action_mask"])]
+
+    def play(self, player: int, move: str) -> list[float] | None:
+        """Step PettingZoo's game."""
+        del player
+        self.table.step(self.moves.index(move))
+        return self._rewards() if self._over() else None
+
+    def _observation(self, player: int) -> Any:
+        return self.table.observe(self.table.possible_agents[player])
+
+    def _selected(self) -> int:
+        return int(self.table.possible_agents.index(self.table.agent_selection))
+
+    def _rewards(self) -> list[float]:
+        return [float(self.table.rewards[agent]) for agent in self.table.possible_agents]
+
+    def _over(self) -> bool:
+        table = self.table
+        return all(table.terminations[agent] or table.truncations[agent] for agent in table.agents)
+
+
+class ClassicTicTacToe(ClassicGame):
+    """PettingZoo's `tictactoe_v3`; a free cell shows the number of its action."""
+
+    players = _MARKS
+    module = "pettingzoo.classic.tictactoe.tictactoe"
+    moves = tuple(map(str, range(9)))
+
+    def words(self, observation: Any, player: int) -> str:
+        """Return three lines, as PettingZoo draws them: cell 1 is below cell 0."""
+        return _board(observation.transpose(1, 0, 2), player, np.arange(9).reshape(3, 3).T)
+
+
+class ClassicConnectFour(ClassicGame):
+    """PettingZoo's `connect_four_v3`; an action is a column."""
+
+    players = _MARKS
+    module = "pettingzoo.classic.connect_four.connect_four"
+    moves = tuple(map(str, range(7)))
+
+    def words(self, observation: Any, player: int) -> str:
+        """Return the columns' numbers and the six lines below them."""
+        return " ".join(self.moves) + "\n" + _board(observation, player, np.full((6, 7), "."))
+
+
+class ClassicLeducHoldem(ClassicGame):
+    """PettingZoo's `leduc_holdem_v4`: poker with six cards. Who begins is drawn."""
+
+    module = "pettingzoo.classic.rlcard_envs.leduc_holdem"
+    moves = ("call", "raise", "fold", "check")
+
+    def words(self, observation: Any, player: int) -> str:
+        """Return the cards that the player sees, both stakes and what can be done."""
+        # 3 flags for the own card, 3 for the public one, then two blocks of 15 for 0 to 14 chips.
+        hand, public, mine, theirs = np.split(observation, [3, 6, 21])
+        cards = f"You hold {_card(hand)}. On the table: {_card(public)}."
+        chips = f"Chips in the pot: {int(mine.argmax())} yours, {int(theirs.argmax())} your opponent's."
+        legal = ", ".join(self.legal(player))
+        return f"{cards}\n{chips}" + (f"\nYou can {legal}." if legal and self._selected() == player else "")
+
+
+class ClassicRockPaperScissors(ClassicGame):
+    """PettingZoo's `rps_v2`; pays 1, 0 or -1 for each round, `max_cycles` of them."""
+
+    simultaneous = True
+    module = "pettingzoo.classic.rps.rps"
+    moves = ("rock", "paper", "scissors")
+
+    def __init__(self, max_cycles: int = 15) -> None:
+        """Create the game with so many rounds."""
+        super().__init__(max_cycles=max_cycles)
+        self.rounds = max_cycles
+
+    def begin(self, rng: np.random.Generator) -> None:
+        """Say what is played."""
+        super().begin(rng)
+        self.tell(f"Rock, paper or scissors? {self.rounds} rounds.")
+
+    def observe(self, player: int) -> str:
+        """Return what the opponent showed in the round before."""
+        shown = int(self._observation(player))
+        return f"Your opponent showed {self.moves[shown]}." if shown < len(self.moves) else ""
+
+    def legal(self, player: int) -> list[str]:
+        """Return the three shapes."""
+        del player
+        return list(self.moves)
+
+    def play_round(self, moves: list[str]) -> list[float] | None:
+        """Step PettingZoo's game for both."""
+        for move in moves:
+            self.table.step(self.moves.index(move))
+        rewards = self._rewards()
+        if self._over():
+            return rewards
+        for player, reward in enumerate(rewards):
+            self.give(player, reward)
+        return None
+
+
+_GAMES: dict[str, tuple[type[ClassicGame], tuple[str, ...]]] = {
+    "pettingzoo/TicTacToe-v0": (ClassicTicTacToe, ("pygame",)),
+    "pettingzoo/ConnectFour-v0": (ClassicConnectFour, ("pygame",)),
+    "pettingzoo/RockPaperScissors-v0": (ClassicRockPaperScissors, ("pygame",)),
+    "pettingzoo/LeducHoldem-v0": (ClassicLeducHoldem, ("pygame", "rlcard")),
+}
+
+
+def register() -> None:
+    """Register the games whose packages are installed; tinkergym calls this when it loads packs."""
+    for id_, (game, needs) in _GAMES.items():
+        if all(find_spec(package) is not None for package in needs):
+            register_game(id_, game)
+
+
+def _board(planes: Any, player: int, empty: Any) -> str:
+    """Write a board whose two planes hold the player's own stones and the other's."""
+    mine, theirs = _MARKS[player], _MARKS[1 - player]
+    shown = np.where(planes[:, :, 0], mine, np.where(planes[:, :, 1], theirs, empty.astype(str)))
+    return "\n".join(" ".join(row) for row in shown)
+
+
+def _card(flags: Any) -> str:
+    return "JQK"[int(flags.argmax())] if flags.any() else "nothing yet"
