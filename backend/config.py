@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from backend.environment_urls import normal_origins
 from backend.errors import ConfigError
 from tinkergym.errors import InvalidRequestError
 from tinkergym.spec_errors import parse
@@ -94,6 +95,10 @@ class ServiceConfig(Settings):
     env_workers: int = Field(1, ge=0)
     """Processes that play the episodes of installed packs."""
 
+    environment_urls: list[str] = []
+    """Origins of environment servers that jobs may name: `wss://envs.example.org`, `ws://10.0.0.5:8300`.
+    A name must lead to public addresses, unless the address is listed too."""
+
     episodes_per_worker: int = Field(256, ge=1)
     """Episodes that one of them plays at the same time."""
 
@@ -123,6 +128,11 @@ class ServiceConfig(Settings):
     def _absolute(cls, value: Path) -> Path:
         # Every process of the service must mean the same folder, whatever it was started in.
         return value.expanduser().absolute()
+
+    @field_validator("environment_urls")
+    @classmethod
+    def _origins(cls, value: list[str]) -> list[str]:
+        return normal_origins(value)
 
     @field_validator("models")
     @classmethod
@@ -164,6 +174,11 @@ class ServiceConfig(Settings):
     def local_file(self) -> Path:
         """Where a client on this machine finds the URL and a key; readable by its owner only."""
         return self.data_dir / "local.json"
+
+    @property
+    def tokens_dir(self) -> Path:
+        """Tokens of environment servers that jobs brought along; readable by its owner only."""
+        return self.data_dir / "env-tokens"
 
     @property
     def run_dir(self) -> Path:

@@ -17,6 +17,7 @@ from benchmarks.figure_table import README, with_figures
 NAMES = (
     "import_time",
     "cold_start",
+    "remote_env",
     "bench_engine",
     "determinism",
     "tictactoe",

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from backend.config import CONFIG_VARIABLE, GatewayLimits
 from backend.gateway.parts import ModelCatalog
 from tinkergym.errors import InvalidEnvironmentError, ServiceUnavailableError, from_wire
+from tinkergym.serving.names import REMOTE_ID
 from tinkergym.spec_errors import refuse_long_prompt
 from tinkergym.wire import JobSpec, RendererBundle
 
@@ -68,6 +69,8 @@ class Preflight:
             probe = self._run(spec, bundle)
         finally:
             self._turns.release()
+        if spec.environment.id == REMOTE_ID:
+            return probe  # a server that was there a while ago need not be there now
         with self._lock:
             self._known[key] = probe
             while len(self._known) > _REMEMBERED:

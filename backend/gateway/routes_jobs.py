@@ -11,8 +11,10 @@ from fastapi.responses import FileResponse
 from starlette.concurrency import run_in_threadpool
 
 from backend.config import GatewayLimits
+from backend.gateway import remote_environments
 from backend.gateway.bodies import JsonObject, Tenant, describes
-from backend.gateway.parts import parts_of
+from backend.gateway.parts import GatewayParts, parts_of
+from backend.store.tenant import TenantStore
 from tinkergym.errors import InvalidRequestError, NotFoundError, PayloadTooLargeError
 from tinkergym.spec_errors import parse_spec
 from tinkergym.wire import CheckpointView, JobSpec, JobView, WireModel
@@ -41,7 +43,7 @@ async def create_job(
 ) -> JobView:
     """Check a job in every way that needs no training, and queue it."""
     parts = parts_of(request)
-    spec = parse_spec(settings)
+    spec = remote_environments.by_id(parse_spec(settings))
     _check_size(spec, parts.config.limits)
     if spec.rollout == "server" and parts.config.env_workers == 0:
         raise InvalidRequestError(
@@ -51,9 +53,9 @@ async def create_job(
         )
     # Threads of its own: a check takes seconds, and many of them must not keep all other routes waiting.
     packs = await to_thread.run_sync(
-        parts.job_check.check, spec, limiter=request.app.state.job_check_threads, abandon_on_cancel=True
+        _check, parts, spec, limiter=request.app.state.job_check_threads, abandon_on_cancel=True
     )
-    return await run_in_threadpool(tenant.create_job, spec, packs, idempotency_key)
+    return await run_in_threadpool(_create, parts, tenant, spec, packs, idempotency_key)
 
 
 @router.get("")
@@ -93,6 +95,17 @@ def download_file(tenant: Tenant, job_id: str, step: int, name: str) -> FileResp
         f"job {job_id!r} has no file {name!r} at step {step}",
         hint="older checkpoints are removed; list those that are there",
     )
+
+
+def _check(parts: GatewayParts, spec: JobSpec) -> dict[str, str]:
+    return parts.job_check.check(remote_environments.allowed(spec, parts.config))
+
+
+def _create(
+    parts: GatewayParts, tenant: TenantStore, spec: JobSpec, packs: dict[str, str], idempotency_key: str
+) -> JobView:
+    spec = remote_environments.to_store(spec, parts.config, tenant.tenant_id)
+    return tenant.create_job(spec, packs, idempotency_key)
 
 
 def _check_size(spec: JobSpec, limits: GatewayLimits) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+from tinkergym.loop.host_pool import MakeEnv
 from tinkergym.loop.rollout import RolloutWorker
 from tinkergym.registration import load_packs, make_environment
 from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
@@ -22,6 +23,7 @@ def run_env_worker(
     token: str,
     worker_id: str,
     max_episodes: int,
+    make_env: MakeEnv = make_environment,
     stop: threading.Event | None = None,
 ) -> None:
     """Lease, play and submit episodes until `stop` is set; a pool that does not answer yet is waited for."""
@@ -35,7 +37,7 @@ def run_env_worker(
     connection = Connection(f"unix://{socket_path}", token=token)
     worker = RolloutWorker(
         HttpRolloutTransport(connection, Routes.of_pool()),
-        make_env=make_environment,
+        make_env=make_env,
         max_episodes=max_episodes,
         worker_id=worker_id,
     )

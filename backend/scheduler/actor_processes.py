@@ -83,7 +83,9 @@ class EnvWorkerProcess:
 
     def run(self) -> None:
         """Play until the process ends."""
+        from backend.env_tokens import EnvTokens
         from backend.rollout.env_worker import run_env_worker
+        from backend.rollout.environments import environment_maker
 
         _log_to_stderr()
         config = ServiceConfig.model_validate_json(self._config_json)
@@ -93,6 +95,7 @@ class EnvWorkerProcess:
                 token=self._address.token,
                 worker_id=self._worker_id,
                 max_episodes=config.episodes_per_worker,
+                make_env=environment_maker(config.environment_urls, EnvTokens(config.tokens_dir)),
             )
         finally:
             self._ended.set()

@@ -13,12 +13,19 @@ from tinkergym.remote import discovery
 from tinkergym.remote.api import Api
 from tinkergym.remote.ask import ask
 from tinkergym.remote.job import Job
-from tinkergym.remote.local_environment import Environment, EnvSource, describe, for_job
+from tinkergym.remote.local_environment import (
+    Environment,
+    EnvSource,
+    describe,
+    for_job,
+    without_token,
+)
 from tinkergym.remote.policy import Policy
 from tinkergym.remote.preflight import check_environment
 from tinkergym.remote.rollout_thread import RolloutThread
 from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
 from tinkergym.remote.transport import Connection
+from tinkergym.serving.names import REMOTE_ID
 from tinkergym.spec_errors import parse_spec
 from tinkergym.wire import (
     GRPO,
@@ -201,6 +208,8 @@ class Client:
                 hint="register it, hand its class to train(...), or leave rollout to the service",
                 field="environment.id",
             )
+        if spec.environment.id == REMOTE_ID:
+            spec = spec.model_copy(update={"environment": without_token(spec.environment)})
         check_environment(environment.make, spec, self._api.renderer(spec.model))
         return self._play_here(self.submit(spec).view(), environment.make)
 

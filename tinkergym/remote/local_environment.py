@@ -16,6 +16,8 @@ from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, Unkno
 from tinkergym.loop.environment_host import AnyEnv, system_prompt_of
 from tinkergym.loop.host_pool import MakeEnv
 from tinkergym.registration import load_packs, make_environment
+from tinkergym.remote.environment_url import is_environment_url
+from tinkergym.serving.names import REMOTE_ID
 from tinkergym.spec_errors import environment_ref
 from tinkergym.wire import EnvironmentRef
 
@@ -46,6 +48,10 @@ def describe(env: EnvSource, kwargs: Mapping[str, Any] | None = None) -> Environ
         InvalidRequestError: it is none of these.
     """
     settings = dict(kwargs or {})
+    if isinstance(env, str) and is_environment_url(env):
+        env, settings = REMOTE_ID, {**settings, "url": env}
+    if isinstance(env, str) and env == REMOTE_ID:
+        return Environment(ref=environment_ref(env, settings), make=_remote(settings.get("token")))
     if isinstance(env, str):
         ref = environment_ref(env, settings)
         return Environment(ref=ref, make=make_environment if _is_known(env) else None)
@@ -92,6 +98,18 @@ def for_job(env: EnvSource | None, ref: EnvironmentRef) -> MakeEnv:
             field="env",
         )
     return found.make
+
+
+def without_token(ref: EnvironmentRef) -> EnvironmentRef:
+    """Return the reference without the token of an environment server, which no service needs to know."""
+    return EnvironmentRef(id=ref.id, kwargs={k: v for k, v in ref.kwargs.items() if k != "token"})
+
+
+def _remote(token: str | None) -> MakeEnv:
+    """Return what makes an environment behind a server; the token stays here, a job's reference has none."""
+    if token is None:
+        return make_environment
+    return lambda ref: make_environment(ref.model_copy(update={"kwargs": {**ref.kwargs, "token": token}}))
 
 
 def _is_known(env_id: str) -> bool:

@@ -1,0 +1,36 @@
+"""Jobs whose environment is behind a server: who may, what is checked, and what of them is stored."""
+
+from __future__ import annotations
+
+from backend.config import ServiceConfig
+from backend.env_tokens import EnvTokens, without_token
+from backend.environment_urls import as_remote, is_remote, pinned
+from tinkergym.wire import JobSpec
+
+
+def by_id(spec: JobSpec) -> JobSpec:
+    """Return the job with an address that was given as the environment's id written out."""
+    return spec.model_copy(update={"environment": as_remote(spec.environment)})
+
+
+def allowed(spec: JobSpec, config: ServiceConfig) -> JobSpec:
+    """Return the job as the service would play it, with the server's address looked up.
+
+    Raises:
+        InvalidRequestError: The operator does not allow this server.
+    """
+    # What a client plays, it reaches from where it is.
+    if not is_remote(spec.environment) or spec.rollout != "server":
+        return spec
+    return spec.model_copy(update={"environment": pinned(spec.environment, config.environment_urls)})
+
+
+def to_store(spec: JobSpec, config: ServiceConfig, tenant_id: str) -> JobSpec:
+    """Return the job as it may be seen by everybody who may see it: without the server's token."""
+    if not is_remote(spec.environment):
+        return spec
+    if spec.rollout == "server":
+        environment = EnvTokens(config.tokens_dir).put_away(spec.environment, tenant_id)
+    else:
+        environment = without_token(spec.environment)
+    return spec.model_copy(update={"environment": environment})

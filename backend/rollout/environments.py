@@ -1,0 +1,29 @@
+"""How an environment worker makes environments: from a pack, or behind a server that is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from backend.env_tokens import EnvTokens
+from backend.environment_urls import is_remote, pinned
+from tinkergym.loop.environment_host import AnyEnv
+from tinkergym.loop.host_pool import MakeEnv
+from tinkergym.registration import make_environment
+from tinkergym.wire import EnvironmentRef
+
+
+def environment_maker(listed: Sequence[str], tokens: EnvTokens) -> MakeEnv:
+    """Return what makes the environment of a reference out of a stored job.
+
+    Args:
+        listed: `ServiceConfig.environment_urls`. Checked again here: the operator may have changed it since
+            the job was accepted, and a name may lead elsewhere by now.
+        tokens: Where the tokens of jobs are.
+    """
+
+    def make_env(ref: EnvironmentRef) -> AnyEnv:
+        if is_remote(ref):
+            ref = pinned(tokens.fetch(ref), listed)
+        return make_environment(ref)
+
+    return make_env
