@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import tinkergym as tg
 from backend.errors import LeaseLostError
+from tinkergym.loop import agent_loop
 from tinkergym.loop.trajectory import StopReason
+from tinkergym.registration import register
 from tinkergym.wire import (
     GRPO,
     EnvironmentRef,
@@ -189,6 +192,59 @@ def test_failed_episodes_are_left_out_named_and_counted(lab):
     assert warning.name == "environment_error"
     assert "the machine is broken" in warning.message
     assert "Traceback" in warning.message
+
+
+def test_a_failed_episode_is_dropped_kept_or_played_again_as_the_job_says(lab):
+    # Episodes of a group that fail leave the others to be compared.
+    environment = EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 0.3})
+    weights, retried = {}, {}
+    for on_failure in ("drop", "keep", "retry:1"):
+        job_id = lab.start(
+            environment=environment,
+            steps=1,
+            on_failure=on_failure,
+            max_failed_fraction=1.0,
+            algorithm=GRPO(group_size=4, groups_per_step=6),
+            deterministic=True,
+        )
+        lab.play_on(job_id)
+        (step,) = lab.events(job_id, "step")
+        assert lab.state(job_id) is JobState.COMPLETED
+        assert 0 < step.failed_episodes < 24
+        weights[on_failure], retried[on_failure] = lab.weights(job_id, 1), step.metrics["retried_episodes"]
+        failed = step.failed_episodes
+    # Its seed makes the environment fail again, so a retry ends as a drop does; it is counted.
+    assert weights["drop"] == weights["retry:1"] != weights["keep"]
+    assert retried == {"drop": 0.0, "keep": 0.0, "retry:1": failed}
+
+
+class Twice(tg.TextEnv):
+    """Asks twice and pays for short answers."""
+
+    def start(self, options):
+        self.left = 2
+        return "say something"
+
+    def reply(self, action):
+        self.left -= 1
+        return "again", -float(len(action)), self.left == 0
+
+
+register("test/Twice-v0", Twice)
+
+
+def test_a_job_that_drops_reasoning_learns_from_the_segments_that_it_leaves(lab, monkeypatch):
+    # The tiny model does not think aloud, so here an answer counts as reasoning but for its first letter.
+    monkeypatch.setattr(agent_loop, "without_reasoning", lambda answer, *, opened: answer[:1])
+    job_id = lab.start(environment=EnvironmentRef(id="test/Twice-v0"), steps=1, reasoning="drop")
+    requests = lab.lease(job_id)
+    results = lab.play(requests)
+    assert any(len(result.trajectory.segments) == 2 for result in results)
+    lab.submit(job_id, results)
+    lab.until_state(job_id, JobState.COMPLETED)
+    assert lab.events(job_id, "step")[0].metrics["parity_max"] <= 1e-5
+    kept = lab.start(environment=EnvironmentRef(id="test/Twice-v0"), steps=1)
+    assert all(len(result.trajectory.segments) == 1 for result in lab.play(lab.lease(kept)))
 
 
 def test_too_many_failed_episodes_fail_the_job_and_it_says_which(lab):
