@@ -108,7 +108,7 @@ class TextGame:
     # --- what a game may want to say differently ------------------------------------------------------------
 
     def opening(self, player: int) -> str:
-        """Return what stands above the player's first observation: who they are, if the players have names."""
+        """Return what stands above the player's first observation: who they are, if players have names."""
         return "" if isinstance(self.players, int) else f"You are {self.players[player]}."
 
     def verdict(self, player: int, total: float) -> str:
@@ -123,7 +123,7 @@ class TextGame:
         return "You win." if total > 0 else "You lose."
 
     def metrics(self, player: int, total: float) -> dict[str, float]:
-        """Return named numbers for the player's `info["metrics"]` at the end; the arguments are `verdict`'s."""
+        """Return named numbers for the player's last `info["metrics"]`; the arguments are `verdict`'s."""
         del player
         result = {"won": float(total > 0), "drawn": float(total == 0), "lost": float(total < 0)}
         return result if len(self.player_names) > 1 else {"won": float(total > 0)}

@@ -1,0 +1,96 @@
+"""What holds for every game of every installed pack."""
+
+import re
+import warnings
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from pettingzoo.test import api_test, parallel_api_test, seed_test
+from pettingzoo.utils.conversions import aec_to_parallel
+
+from tinkergym import make, make_game
+from tinkergym.games.registry import registered_games
+
+GAMES = [name for name in registered_games() if not name.startswith("test/")]
+ZERO_SUM = [name for name in GAMES if len(make_game(name).possible_agents) == 2]
+ARRAYS_ONLY = re.compile("Observation is not a NumPy array|space for each agent probably should be")
+HOSTILE = ["", " ", "\x00", "\ud800", "\u202e{}%s", "x" * 1_000_000, "1" * 1_000_000, "💥" * 300_000]
+
+
+def environment_of(name):
+    alone = len(make_game(name).possible_agents) == 1
+    return name if alone else re.sub(r"(-v\d+)$", r"Vs\1", name)
+
+
+def test_the_games_of_our_packs_are_there():
+    assert {"board/TicTacToe-v0", "board/Gomoku-v0", "games/Nim-v0", "games/GuessNumber-v0"} <= set(GAMES)
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_pettingzoo_and_gymnasium_find_nothing_wrong(name):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        api_test(make_game(name), num_cycles=30)
+        api_test(make_game(name, on_illegal="random"), num_cycles=30)
+        seed_test(lambda: make_game(name, on_illegal="random"), num_cycles=30)
+        if make_game(name).metadata["is_parallelizable"]:
+            parallel_api_test(aec_to_parallel(make_game(name)), num_cycles=30)
+        check_env(make(environment_of(name)).unwrapped)
+    # What PettingZoo advises whenever a space is neither `Box` nor `Discrete`.
+    assert not [str(w.message) for w in caught if not ARRAYS_ONLY.search(str(w.message))]
+
+
+@pytest.mark.parametrize("name", ZERO_SUM)
+def test_random_play_keeps_the_rules_and_the_results_of_both_players_fit_together(name):
+    env = make_game(name)
+    for seed in range(25):
+        rng = np.random.default_rng([seed, 3])
+        env.reset(seed=seed)
+        earned, movers = dict.fromkeys(env.possible_agents, 0.0), []
+        while not any(env.terminations.values()):
+            assert len(movers) < 1000
+            movers.append(env.agent_selection)
+            legal = env.legal_actions(env.agent_selection)
+            assert len(set(legal)) == len(legal) > 0
+            env.step(str(rng.choice(legal)))
+            assert sum(env.rewards.values()) == 0.0
+            for agent, reward in env.rewards.items():
+                earned[agent] += reward
+        assert all(env.terminations.values())
+        # In poker a round of bets begins with whoever began the game, so nobody need alternate.
+        assert "Leduc" in name or all(one != other for one, other in pairwise(movers))
+        for agent, total in earned.items():
+            result = {"won": total > 0, "drawn": total == 0, "lost": total < 0, "illegal_move": False}
+            assert env.infos[agent]["metrics"] == {key: float(value) for key, value in result.items()}
+
+
+@pytest.mark.parametrize("name", GAMES)
+@pytest.mark.parametrize("on_illegal", ["lose", "random", "retry:2"])
+def test_hostile_text_never_breaks_a_game(name, on_illegal):
+    env = make(environment_of(name), on_illegal=on_illegal)
+    for seed, text in enumerate(HOSTILE):
+        env.reset(seed=seed)
+        for _ in range(3):
+            observation, reward, over, _, info = env.step(text)
+            assert observation in env.observation_space
+            assert len(observation) < 2_000
+            assert np.isfinite(reward)
+            if over:
+                break
+        assert over or on_illegal == "random"
+        counted = info["metrics"]["illegal_move" if on_illegal == "lose" else "illegal_moves"]
+        assert counted == 1.0
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_the_games_leave_the_global_generator_alone(name):
+    np.random.seed(1)
+    before = np.random.get_state()[1].tolist()
+    env = make(environment_of(name))
+    env.reset(seed=3)
+    over = False
+    while not over:
+        over = env.step(env.unwrapped.legal_actions()[0])[2]
+    assert np.random.get_state()[1].tolist() == before
