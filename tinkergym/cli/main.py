@@ -4,7 +4,21 @@ from __future__ import annotations
 
 import typer
 
-from tinkergym.cli import check, environments, jobs, keys, new_env, play, serve, serve_env, train
+from tinkergym.cli import (
+    check,
+    compare,
+    environments,
+    jobs,
+    keys,
+    new_env,
+    play,
+    replay,
+    serve,
+    serve_env,
+    tokens,
+    train,
+)
+from tinkergym.cli import eval as eval_command
 from tinkergym.cli.console import Commands
 
 app = typer.Typer(
@@ -26,6 +40,10 @@ app.command()(play.play)
 app.command(name="envs")(environments.envs)
 app.command(name="new-env")(new_env.new_env)
 app.command()(check.check)
+app.command(name="eval")(eval_command.evaluate)
+app.command()(compare.compare)
+app.command()(replay.replay)
+app.command()(tokens.tokens)
 app.command(name="serve-env")(serve_env.serve_env)
 app.add_typer(keys.app, name="keys")
 

@@ -1,0 +1,113 @@
+"""`tinkergym compare`: whether one policy does better than another on the same tasks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tinkergym.cli.console import out
+from tinkergym.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from tinkergym.records import Records
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="A", help="A file that `tinkergym eval --out` wrote.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Another, of the same environment and seeds.")],
+    *,
+    common: Annotated[
+        bool, typer.Option("--common", help="Leave out tasks that only one of the files has.")
+    ] = False,
+    resamples: Annotated[int, typer.Option(help="How often tasks are drawn anew.", min=100)] = 10_000,
+    seed: Annotated[int, typer.Option(help="Of the drawing.", min=0)] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
+) -> None:
+    """Compare two evaluations task by task: B minus A, with a 95 % interval and a p value.
+
+    Both must have played the same environment with the same seeds, so that luck in the tasks cancels out.
+    Each task counts with the mean return of its episodes; tasks are drawn anew 10,000 times (paired
+    bootstrap).
+
+    Example: tinkergym compare before.jsonl after.jsonl
+    """
+    from tinkergym.records import read_records
+    from tinkergym.statistics import paired_bootstrap
+
+    one, other = read_records(first), read_records(second)
+    _refuse_other_environments(one, other)
+    pairs, left_out = _paired(one, other, common=common)
+    found = paired_bootstrap(pairs, resamples=resamples, seed=seed)
+    means = [sum(pair[side] for pair in pairs) / len(pairs) for side in (0, 1)]
+    if as_json:
+        typer.echo(
+            json.dumps(
+                {
+                    "a": {"file": str(first), "mean_return": means[0]},
+                    "b": {"file": str(second), "mean_return": means[1]},
+                    "difference": found.mean,
+                    "interval_95": [found.low, found.high],
+                    "p": found.p,
+                    "tasks": found.tasks,
+                    "left_out": left_out,
+                }
+            )
+        )
+        return
+    clear = "" if found.low > 0 or found.high < 0 else "  (the interval contains 0: no clear difference)"
+    lines = [
+        f"A  {first}  mean return {means[0]:.3f}",
+        f"B  {second}  mean return {means[1]:.3f}",
+        f"B - A  {found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}], p = {found.p:.4f}{clear}",
+        f"{found.tasks} tasks, paired" + (f"; {left_out} left out, which only one has" if left_out else ""),
+    ]
+    for line in lines:
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _refuse_other_environments(one: Records, other: Records) -> None:
+    first, second = (_environment(records) for records in (one, other))
+    if first != second:
+        raise InvalidRequestError(
+            f"{one.path} is of {first}, {other.path} of {second}",
+            hint="compare evaluations of one environment with the same arguments",
+        )
+
+
+def _environment(records: Records) -> Any:
+    # A file without settings, as other programs may write it, still names the environment in each line.
+    settings = records.settings.get("environment")
+    if isinstance(settings, dict):
+        kwargs = settings.get("kwargs") or {}
+        return f"{settings.get('id')} {json.dumps(kwargs, sort_keys=True)}" if kwargs else settings.get("id")
+    return ", ".join(sorted({record.environment for record in records.episodes}))
+
+
+def _paired(one: Records, other: Records, *, common: bool) -> tuple[list[tuple[float, float]], int]:
+    from tinkergym.scores import Scores
+
+    first, second = (Scores(records.episodes).task_means for records in (one, other))
+    shared = sorted(first.keys() & second.keys())
+    left_out = len(first.keys() ^ second.keys())
+    if len(shared) < 2:
+        raise InvalidRequestError(
+            f"{one.path} and {other.path} have {len(shared)} completed tasks in common",
+            hint="evaluate both with the same --seed and --tasks",
+        )
+    if left_out and not common:
+        raise InvalidRequestError(
+            f"{left_out} tasks are completed in one of the files only",
+            hint="evaluate both with the same --seed and --tasks, or compare the others with --common",
+        )
+    chosen = [
+        {record.seed: record.trajectory.task_index for record in records.episodes} for records in (one, other)
+    ]
+    if any(chosen[0][seed] != chosen[1][seed] for seed in shared):
+        raise InvalidRequestError(
+            "the files chose tasks differently, so equal seeds are not equal tasks",
+            hint="evaluate both with --by-index, or both without",
+        )
+    return [(first[seed], second[seed]) for seed in shared], left_out

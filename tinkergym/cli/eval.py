@@ -1,0 +1,190 @@
+"""`tinkergym eval`: how well a policy does, from several episodes per task."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from tinkergym.cli.console import err, out
+
+if TYPE_CHECKING:
+    from tinkergym.records import EpisodeRecord
+    from tinkergym.remote.local_environment import Environment
+    from tinkergym.scores import Scores
+
+INTERRUPTED = 130
+BAR_COLUMNS = 30
+
+
+def evaluate(
+    env: Annotated[
+        str,
+        typer.Argument(metavar="ENV", help="An environment's id, see `tinkergym envs`; or module:ClassName."),
+    ],
+    *,
+    policy: Annotated[
+        str,
+        typer.Option(
+            metavar="POLICY",
+            help="random (words of the observation), legal, gold, JOB_ID or MODEL; "
+            "`@version` after the last two takes that version, @0 the model before training.",
+        ),
+    ] = "random",
+    samples: Annotated[int, typer.Option("-n", "--samples", help="Episodes per task.", min=1)] = 1,
+    tasks: Annotated[int, typer.Option(help="How many tasks: seeds that count up.", min=1)] = 32,
+    k: Annotated[
+        str, typer.Option("--k", metavar="K,K,...", help="Estimate pass@k for these; none above -n.")
+    ] = "1",
+    success: Annotated[float, typer.Option(help="The least return that is a success, for pass@k.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of the first task.", min=0)] = 0,
+    by_index: Annotated[
+        bool, typer.Option("--by-index", help="Take tasks 0, 1, 2, ... of the data instead of drawn ones.")
+    ] = False,
+    temperature: Annotated[
+        float | None, typer.Option(help="Of a model's answers. (default: as in training)", min=0)
+    ] = None,
+    most_turns: Annotated[
+        int, typer.Option(help="Where an episode of random, legal or gold is cut off.", min=1)
+    ] = 200,
+    out_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="FILE", help="Keep the episodes; a run that was stopped goes on there."
+        ),
+    ] = None,
+    env_setting: Annotated[
+        list[str] | None,
+        typer.Option("--env-set", metavar="KEY=VALUE", help="An argument of the environment; repeatable."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
+) -> None:
+    """Play episodes and print the mean return with its 95 % interval, pass@k, and why episodes ended.
+
+    With --out every episode is written to FILE as it ends. The same command continues a run that was stopped;
+    a FILE that was written with other settings is refused. `tinkergym compare` compares two such files,
+    `tinkergym replay` shows the episodes in one.
+
+    Example: tinkergym eval board/TicTacToeVs-v0 --policy JOB_ID -n 16 --k 1,4,16 --out run.jsonl
+    """
+    from tinkergym.cli.eval_policy import open_policy
+    from tinkergym.cli.settings import find_environment, parse_settings
+    from tinkergym.records import RecordWriter
+    from tinkergym.remote.local_environment import describe
+    from tinkergym.sampled_runs import wanted_episodes
+    from tinkergym.scores import Scores
+
+    ks = _numbers(k, at_most=samples)
+    described = describe(find_environment(env), parse_settings(env_setting or []))
+    with ExitStack() as stack:
+        source = open_policy(policy, _known(described, env), temperature, most_turns, stack)
+        settings = {
+            "environment": described.ref.model_dump(mode="json"),
+            "seed": seed,
+            "by_index": by_index,
+            **source.settings,
+        }
+        writer = None
+        there: list[EpisodeRecord] = []
+        if out_file is not None:
+            writer = stack.enter_context(RecordWriter(out_file, settings))
+            there = list(writer.episodes)
+        wanted = wanted_episodes(
+            seed=seed, tasks=tasks, samples=samples, by_index=by_index, done={r.key for r in there}
+        )
+        asked = {(seed + index, sample) for index in range(tasks) for sample in range(samples)}
+        records = [record for record in there if record.key in asked]
+        try:
+            for record in _shown(source.play(wanted), done=len(records), total=len(asked)):
+                records.append(record)
+                if writer is not None:
+                    writer.write(record)
+        except KeyboardInterrupt:
+            kept = f"the same command goes on in {out_file}" if out_file else "nothing is kept without --out"
+            err.print(f"\nstopped after {len(records)} of {len(asked)} episodes; {kept}", highlight=False)
+            raise typer.Exit(INTERRUPTED) from None
+    scores = Scores(records, success=success)
+    if as_json:
+        typer.echo(json.dumps({"settings": settings, **scores.to_json(ks)}))
+    else:
+        _print(scores, ks, f"{env}, policy {source.name}", out_file)
+    if not scores.completed:
+        raise typer.Exit(1)
+
+
+def _known(described: Environment, env: str) -> Environment:
+    if described.make is None:
+        from tinkergym.registration import make
+
+        make(env)  # raises with the close matches
+    return described
+
+
+def _numbers(text: str, *, at_most: int) -> list[int]:
+    from tinkergym.errors import InvalidRequestError
+
+    try:
+        found = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        found = [0]
+    if found[0] < 1:
+        raise InvalidRequestError(f"{text!r} are no numbers", hint="write it as --k 1,4,16", field="--k")
+    if found[-1] > at_most:
+        raise InvalidRequestError(
+            f"pass@{found[-1]} needs at least {found[-1]} episodes per task, not {at_most}",
+            hint=f"ask for -n {found[-1]}",
+            field="--k",
+        )
+    return found
+
+
+def _shown(records: Iterator[EpisodeRecord], *, done: int, total: int) -> Iterator[EpisodeRecord]:
+    """Hand the records on and show on a terminal how far it is."""
+    from rich.progress import Progress
+
+    # To the error stream, so that a pipe gets figures only.
+    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
+        bar = progress.add_task("episodes", total=total, completed=done)
+        for record in records:
+            yield record
+            progress.advance(bar)
+
+
+def _print(scores: Scores, ks: Sequence[int], what: str, out_file: Path | None) -> None:
+    tasks = len({record.seed for record in scores.records})
+    out.print(
+        f"{escape(what)}: {len(scores.records)} episodes of {tasks} tasks", highlight=False, soft_wrap=True
+    )
+    if scores.completed:
+        low, high = scores.interval
+        out.print(f"  mean return  {scores.mean:.3f} [{low:.3f}, {high:.3f}]", markup=False, highlight=False)
+        for k in ks:
+            found = scores.pass_at(k)
+            if found is None:
+                out.print(f"  pass@{k:<7} - (no task has {k} completed episodes)", highlight=False)
+                continue
+            left_out = f" over {found.tasks} of {tasks} tasks" if found.tasks < tasks else ""
+            interval = f"[{found.low:.3f}, {found.high:.3f}]"
+            out.print(f"  pass@{k:<7} {found.mean:.3f} {interval}{left_out}", markup=False, highlight=False)
+        out.print(f"  a success is a return of at least {scores.success:g}", highlight=False)
+    out.print("  ended by", highlight=False)
+    most = max(scores.stop_reasons.values())
+    for reason, count in scores.stop_reasons.items():
+        bar = "█" * max(1, round(BAR_COLUMNS * count / most))
+        out.print(f"    {reason:20} {count:6} {bar}", highlight=False)
+    if scores.failed:
+        first = next(r.trajectory for r in scores.records if not r.trajectory.completed)
+        last_line = (first.error.strip().splitlines() or [""])[-1]
+        out.print(
+            f"  {scores.failed} failed and are in no figure; first: {first.stop_reason.value}: {last_line}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+    if out_file is not None:
+        out.print(f"  read them: tinkergym replay {out_file}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,114 @@
+"""Which policy the command line means by a name, and how it plays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tinkergym.errors import InvalidRequestError, NotFoundError
+from tinkergym.policies import POLICIES
+from tinkergym.remote.local_environment import Environment
+from tinkergym.sampled_runs import Wanted, play_with_model, play_with_text
+
+if TYPE_CHECKING:
+    from tinkergym.records import EpisodeRecord
+    from tinkergym.remote.policy import Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySource:
+    """A policy that is ready to play."""
+
+    name: str
+    settings: dict[str, Any]
+    """What decides its answers; a run can only be continued with the same."""
+    play: Callable[[Sequence[Wanted]], Iterator[EpisodeRecord]]
+
+
+def open_policy(
+    name: str, environment: Environment, temperature: float | None, most_turns: int, stack: ExitStack
+) -> PolicySource:
+    """Find a policy: `random`, `legal`, `gold`, a job or a model, the last two perhaps with `@version`.
+
+    Args:
+        name: As above.
+        environment: Where it plays.
+        temperature: Of a model's answers; None is the job's own, and 1 for a model.
+        most_turns: Where an episode of a policy without a model is cut off.
+        stack: Closes what is opened.
+
+    Raises:
+        InvalidRequestError: There is no such policy, or a temperature for one that has none.
+    """
+    assert environment.make is not None
+    if name not in POLICIES:
+        return _of_service(name, environment, temperature, stack)
+    if temperature is not None:
+        raise InvalidRequestError(
+            f"the policy {name!r} has no temperature", hint="leave it out", field="--temperature"
+        )
+    env = environment.make(environment.ref)
+    stack.callback(env.close)
+    policy = POLICIES[name](env)
+    return PolicySource(
+        name=name,
+        settings={"policy": name, "most_turns": most_turns},
+        play=lambda wanted: play_with_text(policy, env, environment.ref.id, wanted, most_turns=most_turns),
+    )
+
+
+def _of_service(
+    name: str, environment: Environment, temperature: float | None, stack: ExitStack
+) -> PolicySource:
+    from tinkergym.remote.client import Client
+
+    base, _, version_text = name.partition("@")
+    if version_text and not version_text.isdecimal():
+        raise InvalidRequestError(
+            f"{version_text!r} is no version",
+            hint="write JOB_ID@3, or @0 for before training",
+            field="--policy",
+        )
+    version = int(version_text) if version_text else None
+    policy = _find(stack.enter_context(Client()), base, version, temperature)
+    make_env = environment.make
+    assert make_env is not None
+    return PolicySource(
+        name=base if policy.version is None else f"{base}@{policy.version}",
+        settings={
+            "policy": base,
+            "policy_version": policy.version,
+            "model": policy.model,
+            "temperature": policy.temperature,
+            "max_turn_tokens": policy.max_turn_tokens,
+            "limits": policy.limits.model_dump(mode="json"),
+            "system_prompt": policy.system_prompt,
+        },
+        play=lambda wanted: play_with_model(
+            policy, environment.ref, make_env, wanted, temperature=policy.temperature
+        ),
+    )
+
+
+def _find(client: Any, name: str, version: int | None, temperature: float | None) -> Policy:
+    try:
+        job = client.job(name)
+    except NotFoundError:
+        models = [view.name for view in client.models()]
+        if name not in models and "/" not in name:
+            raise InvalidRequestError(
+                f"{name!r} is no policy: neither {', '.join(POLICIES)}, nor one of your jobs, "
+                f"nor a model of the service ({', '.join(models)})",
+                hint="`tinkergym jobs` lists your jobs",
+                field="--policy",
+            ) from None
+        policy: Policy = client.policy(name, temperature=1.0 if temperature is None else temperature)
+        policy.version = version
+        return policy
+    # The newest of now, not of whenever an episode begins: the job may still be training.
+    found: Policy = job.policy(
+        version=job.view().policy_version if version is None else version, temperature=temperature
+    )
+    return found

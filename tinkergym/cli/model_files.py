@@ -1,0 +1,126 @@
+"""A model's tokenizer and chat template by name: a local directory, or a model of the service.
+
+Reads JSON and text only; needs neither weights nor torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tinkergym.errors import InvalidRequestError, ServiceUnreachableError
+from tinkergym.wire import RendererBundle
+
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
+# Where a model names only the end of a document, its template ends a turn with one of these.
+_TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>")
+_UNKNOWN_CONTEXT = 1_000_000
+
+
+def find_bundle(name: str) -> RendererBundle:
+    """Return what turns messages into a model's token ids.
+
+    Args:
+        name: A directory with `tokenizer.json` and a chat template, or a model that the service knows.
+
+    Raises:
+        InvalidRequestError: The directory lacks a file.
+        TinkerGymError: The service does not answer or does not know the model.
+    """
+    directory = Path(name).expanduser()
+    if directory.is_dir():
+        return read_bundle(directory)
+    from tinkergym.remote import discovery
+    from tinkergym.remote.api import Api
+    from tinkergym.remote.transport import Connection
+
+    address = discovery.find()
+    # No patience: who waits at a terminal would rather read at once that nothing answers.
+    connection = Connection(address.url, token=address.api_key, patience_seconds=0.0)
+    with contextlib.closing(connection):
+        try:
+            return Api(connection).renderer(name)
+        except ServiceUnreachableError as error:
+            raise InvalidRequestError(
+                f"{name!r} is no directory, and no service answers that might know a model of this name",
+                hint="give a directory with tokenizer.json, or start the service: tinkergym serve",
+            ) from error
+
+
+def read_bundle(directory: Path) -> RendererBundle:
+    """Read a directory as Hugging Face saves tokenizers.
+
+    Raises:
+        InvalidRequestError: `tokenizer.json`, the chat template or the token that ends an answer is missing.
+    """
+    file = directory / "tokenizer.json"
+    if not file.is_file():
+        raise InvalidRequestError(
+            f"{directory} has no tokenizer.json",
+            hint="save the model's fast tokenizer there with save_pretrained",
+        )
+    tokenizer_json = file.read_text(encoding="utf-8")
+    settings = _json(directory / "tokenizer_config.json")
+    template = _template(directory, settings)
+    special = {key: text for key in _SPECIAL_TOKENS if (text := _text(settings.get(key)))}
+    stop_ids = _stop_ids(directory, json.loads(tokenizer_json), template, special)
+    return RendererBundle(
+        model=directory.name or str(directory),
+        tokenizer_json=tokenizer_json,
+        chat_template=template,
+        special_tokens=special,
+        stop_ids=stop_ids,
+        context_length=int(
+            _json(directory / "config.json").get("max_position_embeddings") or _UNKNOWN_CONTEXT
+        ),
+        sha256=hashlib.sha256((tokenizer_json + template).encode()).hexdigest(),
+    )
+
+
+def _template(directory: Path, settings: Mapping[str, Any]) -> str:
+    file = directory / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    found = settings.get("chat_template")
+    if isinstance(found, list):  # several by name, as some models have them
+        found = next((entry["template"] for entry in found if entry.get("name") == "default"), None)
+    if not isinstance(found, str):
+        raise InvalidRequestError(
+            f"{directory} has no chat template",
+            hint="put chat_template.jinja there, or chat_template into tokenizer_config.json",
+        )
+    return found
+
+
+def _stop_ids(
+    directory: Path, tokenizer: Mapping[str, Any], template: str, special: Mapping[str, str]
+) -> list[int]:
+    ids = {entry["content"]: int(entry["id"]) for entry in tokenizer.get("added_tokens", [])}
+    named = _json(directory / "generation_config.json").get("eos_token_id")
+    stops = {named} if isinstance(named, int) else set(named or [])
+    ends = [special.get("eos_token", ""), *(end for end in _TURN_ENDS if end in template)]
+    stops |= {ids[end] for end in ends if end in ids}
+    if not stops:
+        raise InvalidRequestError(
+            f"{directory} names no token that ends an answer",
+            hint="set eos_token in tokenizer_config.json, or eos_token_id in generation_config.json",
+        )
+    return sorted(stops)
+
+
+def _json(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InvalidRequestError(f"{file} is no JSON: {error}") from error
+    return content if isinstance(content, dict) else {}
+
+
+def _text(token: Any) -> str:
+    return str(token.get("content", "")) if isinstance(token, dict) else str(token or "")

@@ -1,0 +1,168 @@
+"""`tinkergym replay`: episodes from a file, token by token or as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from tinkergym.cli.console import out
+from tinkergym.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from tinkergym.loop.renderer import Renderer
+    from tinkergym.loop.trajectory import Segment, Trajectory
+    from tinkergym.records import EpisodeRecord
+
+STYLES = {"environment": "cyan", "sampled": "bold green", "masked": "yellow"}
+"""By kind: what the policy read, what it sampled and learns from, what it sampled and does not learn from."""
+_MOST_IDS = 400
+_UNFINISHED = "\ufffd"
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `tinkergym eval --out` wrote.")],
+    *,
+    episode: Annotated[
+        int | None, typer.Option(metavar="N", help="Only this one, counted from 0. (default: all)", min=0)
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Whose tokenizer reads the ids: a model of the service, or a directory with one."),
+    ] = None,
+    logprobs: Annotated[
+        bool, typer.Option("--logprobs", help="List the sampled tokens with their logprobs, in nats.")
+    ] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Only episodes that failed.")] = False,
+) -> None:
+    """Show saved episodes: what the policy read, what it sampled, what it earned, and how each ended.
+
+    With --model the tokens are shown exactly as they were: on a terminal in colours (sampled green,
+    environment cyan, sampled but not learned from yellow), elsewhere under these words. Without it the text
+    of the turns is shown, and the tokens as ids where --logprobs asks for them.
+
+    Example: tinkergym replay run.jsonl --episode 0 --model nano --logprobs
+    """
+    from tinkergym.records import read_records
+
+    records = read_records(file).episodes
+    numbered = [
+        (number, record)
+        for number, record in enumerate(records)
+        if (episode is None or number == episode) and not (failed and record.trajectory.completed)
+    ]
+    if episode is not None and episode >= len(records):
+        raise InvalidRequestError(
+            f"{file} has no episode {episode}", hint=f"0 to {len(records) - 1}", field="--episode"
+        )
+    renderer = None
+    if model is not None:
+        from tinkergym.cli.model_files import find_bundle
+        from tinkergym.loop.renderer import Renderer
+
+        renderer = Renderer.from_bundle(find_bundle(model))
+    for number, record in numbered:
+        _show(number, record, renderer, logprobs=logprobs)
+    if not numbered:
+        out.print("no such episodes")
+
+
+def _show(number: int, record: EpisodeRecord, renderer: Renderer | None, *, logprobs: bool) -> None:
+    trajectory = record.trajectory
+    out.rule(
+        f"episode {number}: {record.environment}, seed {record.seed}, sample {record.sample}", style="dim"
+    )
+    if renderer is not None and trajectory.segments:
+        for index, segment in enumerate(trajectory.segments):
+            if len(trajectory.segments) > 1:
+                _line(f"segment {index}", "dim")
+            _show_segment(segment, _kinds(trajectory, index), renderer)
+    else:
+        _show_text(trajectory)
+    if logprobs:
+        _show_logprobs(trajectory, renderer)
+    for turn_number, turn in enumerate(trajectory.turns):
+        metrics = "".join(f", {name} {value:g}" for name, value in turn.metrics.items())
+        tokens = f", {turn.end - turn.start} tokens" if turn.end else ""
+        cut = ", cut off" if turn.finish_reason == "length" else ""
+        _line(f"turn {turn_number}: reward {turn.reward:+g}{tokens}{cut}{metrics}", "dim")
+    _line(f"return {trajectory.episode_return:+g}, {trajectory.stop_reason.value}", "bold")
+    if trajectory.error:
+        _line(trajectory.error.rstrip(), "red")
+    out.print()
+
+
+def _show_segment(segment: Segment, kinds: Sequence[str], renderer: Renderer) -> None:
+    pieces = list(_pieces(segment.token_ids, kinds, renderer))
+    if out.is_terminal:
+        text = Text()
+        for kind, piece in pieces:
+            text.append(_safe(piece), style=STYLES[kind])
+        out.print(text, soft_wrap=True)
+        return
+    for kind, group in groupby(pieces, key=lambda pair: pair[0]):
+        _line(f"{kind}:", "")
+        for line in "".join(piece for _, piece in group).split("\n"):
+            _line(f"  {line}", "")
+
+
+def _show_text(trajectory: Trajectory) -> None:
+    for role, text in trajectory.transcript:
+        kind = "sampled" if role == "assistant" else "environment"
+        _line(f"{kind}:", STYLES[kind])
+        for line in text.split("\n"):
+            _line(f"  {line}", "")
+
+
+def _show_logprobs(trajectory: Trajectory, renderer: Renderer | None) -> None:
+    for index, segment in enumerate(trajectory.segments):
+        if renderer is None:
+            shown = segment.token_ids[:_MOST_IDS]
+            more = (
+                f" and {len(segment.token_ids) - _MOST_IDS} more"
+                if len(segment.token_ids) > _MOST_IDS
+                else ""
+            )
+            _line(f"ids of segment {index}: {' '.join(map(str, shown))}{more}", "dim")
+        for place, (token, logprob) in enumerate(
+            zip(segment.token_ids, segment.sampling_logprobs, strict=True)
+        ):
+            if logprob is not None:
+                text = repr(renderer.decode([token])) if renderer is not None else ""
+                _line(f"  {index}:{place:<5} {token:>7} {logprob:8.3f} {text}".rstrip(), "")
+
+
+def _kinds(trajectory: Trajectory, index: int) -> list[str]:
+    segment = trajectory.segments[index]
+    kinds = ["sampled" if mask else "environment" for mask in segment.loss_mask]
+    for turn in trajectory.turns:
+        if turn.segment == index:
+            for place in range(turn.start, min(turn.end, len(kinds))):
+                if not segment.loss_mask[place]:
+                    kinds[place] = "masked"
+    return kinds
+
+
+def _pieces(token_ids: Sequence[int], kinds: Sequence[str], renderer: Renderer) -> Iterator[tuple[str, str]]:
+    """Yield (kind, text); tokens that are only together a character come together."""
+    waiting: list[int] = []
+    for place, (token, kind) in enumerate(zip(token_ids, kinds, strict=True)):
+        waiting.append(token)
+        text = renderer.decode(waiting)
+        ends = place + 1 == len(kinds) or kinds[place + 1] != kind
+        if ends or len(waiting) >= 4 or not text.endswith(_UNFINISHED):
+            yield kind, text
+            waiting = []
+
+
+def _line(text: str, style: str) -> None:
+    out.print(_safe(text), style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def _safe(text: str) -> str:
+    # Whatever a policy says is text, not a command to the terminal.
+    return "".join(char if char == "\n" or char.isprintable() else f"\\x{ord(char):02x}" for char in text)

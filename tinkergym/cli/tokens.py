@@ -1,0 +1,100 @@
+"""`tinkergym tokens`: whether a model's chat template and tokenizer are right for training turn by turn."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from tinkergym.cli.console import out
+
+_STYLES = {"same": "green", "different": "red", "refused": "yellow"}
+
+
+def tokens(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A model of the service, or a directory with tokenizer.json and a chat template.",
+        ),
+    ],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
+) -> None:
+    """Check that a model's conversations, grown turn by turn, have the tokens its chat template would write.
+
+    Writes synthetic conversations in two ways: as training does, only ever adding tokens, and as one whole
+    through the template (what apply_chat_template does). They may differ within the policy's answers, which
+    stay as they were sampled; a difference anywhere else ends the command with exit code 1.
+
+    Example: tinkergym tokens nano
+    """
+    from tokenizers import Tokenizer
+
+    from tinkergym.cli.model_files import find_bundle
+    from tinkergym.loop.round_trip import round_trip
+
+    bundle = find_bundle(model)
+    found = round_trip(bundle)
+    tokenizer: Any = Tokenizer.from_str(bundle.tokenizer_json)
+    stops = {token: tokenizer.id_to_token(token) for token in bundle.stop_ids}
+    specials = {
+        token: added.content for token, added in tokenizer.get_added_tokens_decoder().items() if added.special
+    }
+    if as_json:
+        typer.echo(
+            json.dumps(
+                {
+                    "model": bundle.model,
+                    "exact": found.exact,
+                    "prefix_preserving": found.prefix_preserving,
+                    "rewrites_history": found.rewrites_history,
+                    "context_length": bundle.context_length,
+                    "vocabulary": tokenizer.get_vocab_size(with_added_tokens=True),
+                    "stop_ids": {str(token): text for token, text in stops.items()},
+                    "special_tokens": {str(token): text for token, text in specials.items()},
+                    "conversations": {
+                        result.name: {"outcome": result.outcome, "detail": result.detail}
+                        for result in found.conversations
+                    },
+                }
+            )
+        )
+    else:
+        _say(f"{bundle.model}: {tokenizer.get_vocab_size(with_added_tokens=True)} tokens")
+        _say(f"an answer ends with  {_listed(stops)}")
+        _say(f"special tokens       {_listed(specials)}")
+        _say(f"prefix-preserving    {_preserving(found.prefix_preserving)}")
+        if found.rewrites_history:
+            _say("the past             is rewritten: training opens a new segment with each turn")
+        for result in found.conversations:
+            style = _STYLES[result.outcome]
+            line = (
+                f"[{style}]{result.outcome:9}[/] {result.name:14} {escape(' '.join(result.detail.split()))}"
+            )
+            out.print(line.rstrip(), highlight=False, soft_wrap=True)
+        _say(
+            "no difference outside the policy's answers"
+            if found.exact
+            else "the tokens differ outside the policy's answers: training would not see the template's text"
+        )
+    if not found.exact:
+        raise typer.Exit(1)
+
+
+def _preserving(preserves: bool) -> str:
+    if preserves:
+        return "yes: past answers stand in the template's text as they were sampled"
+    return "no: the template shortens or changes past answers; training keeps them as they were sampled"
+
+
+def _listed(tokens: dict[int, str]) -> str:
+    shown = [f"{text} ({token})" for token, text in list(tokens.items())[:12]]
+    return ", ".join([*shown, f"and {len(tokens) - 12} more"] if len(tokens) > 12 else shown) or "-"
+
+
+def _say(text: str) -> None:
+    out.print(text, markup=False, highlight=False, soft_wrap=True)
