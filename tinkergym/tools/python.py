@@ -1,0 +1,122 @@
+"""PythonTool: the policy runs Python in a sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from tinkergym.errors import InvalidToolError, ToolArgumentsError, ToolError
+from tinkergym.tools.definition import Tool
+from tinkergym.tools.sandbox import Isolation, Limits, best_isolation, run_python
+
+_DESCRIPTION = (
+    "Run Python code in a fresh process and return what it prints, and the value of a last expression. "
+    "Nothing is kept between calls. There is no network. It may take {seconds:g} seconds."
+)
+_MOST_CODE_CHARACTERS = 200_000
+
+
+class PythonTool(Tool):
+    """Runs code in a process of its own, with limits; see `tinkergym.tools.sandbox` for what keeps it in.
+
+    Code that raises, or uses up its time or memory, is an error that the policy is told; a sandbox that
+    cannot be started ends the episode. Equal code gives equal output, as long as it asks neither clock nor
+    chance.
+
+    Example:
+        >>> PythonTool(wall_seconds=2).call({"code": "2**100"})
+        '1267650600228229401496703205376'
+    """
+
+    # It ends its calls itself, and blocks no longer than it may.
+    runs_beside = False
+
+    def __init__(
+        self,
+        *,
+        name: str = "python",
+        isolation: Isolation | None = None,
+        site_packages: bool = False,
+        **limits: Any,
+    ) -> None:
+        """Set the limits.
+
+        Args:
+            name: For the model.
+            isolation: What must keep the code in: `namespaces`, or `limits` if that is enough; None takes the
+                best that the machine has.
+            site_packages: Whether the code may import the packages of this environment, not just the standard
+                library.
+            limits: `wall_seconds`, `cpu_seconds`, `memory_megabytes`, `file_megabytes`, `processes` and
+                `output_characters`; see `tinkergym.tools.sandbox.Limits`.
+
+        Raises:
+            InvalidToolError: A setting is unknown or out of its range.
+        """
+        self._settings = {"isolation": isolation, "site_packages": site_packages, **limits}
+        if name != "python":
+            self._settings["name"] = name
+        if isolation not in {None, "namespaces", "limits"}:
+            raise InvalidToolError(f"{isolation!r} is neither namespaces nor limits", field="isolation")
+        try:
+            self.limits = Limits(**limits)
+        except TypeError:
+            known = ", ".join(asdict(Limits()))
+            raise InvalidToolError(
+                f"a limit is unknown: {', '.join(limits)}", hint=f"there are {known}"
+            ) from None
+        for limit, value in asdict(self.limits).items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+                raise InvalidToolError(f"must be more than 0, not {value!r}", field=limit)
+        self.name = name
+        self.description = _DESCRIPTION.format(seconds=self.limits.wall_seconds)
+        code = {"type": "string", "description": "A whole program; print what you want to see."}
+        self.parameters = {
+            "type": "object",
+            "properties": {"code": code},
+            "required": ["code"],
+            "additionalProperties": False,
+        }
+        self._wanted, self._site_packages = isolation, site_packages
+
+    @property
+    def isolation(self) -> Isolation:
+        """What keeps the code in on this machine."""
+        return self._wanted or best_isolation()
+
+    def recorded(self) -> Any:
+        """Return the settings, from which the tool is made again."""
+        return {
+            "tool": "tinkergym.tools:PythonTool",
+            **{k: v for k, v in self._settings.items() if v is not None},
+        }
+
+    def call(self, arguments: Mapping[str, Any]) -> str:
+        """Run `arguments["code"]`."""
+        code = arguments.get("code")
+        if not isinstance(code, str) or len(arguments) != 1:
+            raise ToolArgumentsError(f'{self.name} takes one argument, "code", which is a text')
+        if len(code) > _MOST_CODE_CHARACTERS:
+            raise ToolArgumentsError(
+                f"the code has {len(code)} characters of {_MOST_CODE_CHARACTERS} allowed"
+            )
+        run = run_python(code, self.limits, isolation=self._wanted, site_packages=self._site_packages)
+        output = run.output.rstrip("\n")
+        match run.ending:
+            case "finished":
+                return output or "(the code printed nothing)"
+            case "raised":
+                raise ToolError(output or "the code ended with an error status and printed nothing")
+            case "timeout":
+                problem = f"the code was stopped after {self.limits.wall_seconds:g} s"
+            case "cpu":
+                problem = f"the code was stopped after {self.limits.cpu_seconds} s of computing"
+            case "killed":
+                problem = "the code crashed the interpreter or was killed"
+        raise ToolError(f"{problem}; it printed:\n{output}" if output else problem)
+
+
+def python_tool(**settings: Any) -> PythonTool:
+    """Return a `PythonTool`; it takes the same settings."""
+    return PythonTool(**settings)
