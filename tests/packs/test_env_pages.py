@@ -1,0 +1,50 @@
+"""The pages of the environments are what their metadata says, except for the measured numbers."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+_spec = importlib.util.spec_from_file_location("make_env_pages", ROOT / "scripts" / "make_env_pages.py")
+pages = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(pages)
+
+OURS = pages.ours()
+UPDATE = "run `python scripts/make_env_pages.py` and commit what it writes"
+
+
+@pytest.mark.parametrize("listed", OURS, ids=lambda listed: listed.id)
+def test_the_page_is_up_to_date_and_has_measured_baselines(listed):
+    path = pages.page_path(listed)
+    assert path.exists(), UPDATE
+    committed = path.read_text(encoding="utf-8")
+    measured = pages.measured_block(committed)
+    assert committed == pages.page(listed, measured), UPDATE
+    rows = re.findall(
+        r"^\| (\w+) \| (-?[\d.]+) \| (all equal|.+ to .+) \| (\d+) \| 0 to \d+ \|$", measured, re.M
+    )
+    means = {name: float(mean) for name, mean, *_ in rows}
+    assert "random" in means
+    assert all(int(row[3]) >= 20 for row in rows)
+    assert means.get("gold", max(means.values())) == max(means.values())
+
+
+def test_the_overviews_table_is_made_from_the_pages():
+    committed = pages.OVERVIEW.read_text(encoding="utf-8")
+    texts = {one.id: pages.page_path(one).read_text(encoding="utf-8") for one in OURS}
+    assert committed == pages.overview(committed, texts, OURS), UPDATE
+
+
+def test_measuring_again_gives_the_same_numbers():
+    (bandit,) = [one for one in OURS if one.id == "bandit/Bandit-v0"]
+    assert pages.measure(bandit, 100) == pages.measure(bandit, 100)
+    assert "| 100 | 0 to 99 |" in pages.measure(bandit, 100)
+
+
+def test_no_page_is_left_of_an_environment_that_is_gone():
+    known = {pages.page_path(one).name for one in OURS}
+    packs = {name.split("-")[0] for name in known}
+    left = {path.name for path in pages.PAGES.glob("*.md") if path.name.split("-")[0] in packs} - known
+    assert not left
