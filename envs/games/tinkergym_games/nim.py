@@ -15,11 +15,12 @@ class Nim(TextGame):
     def begin(self, rng: np.random.Generator) -> None:
         """Make a heap of 8 to 15 stones."""
         self.left = int(rng.integers(8, 16))
+        self.tell("Take 1, 2 or 3 stones in turn; who takes the last one wins.")
 
     def observe(self, player: int) -> str:
         """Return what is left."""
         del player
-        return f"{self.left} stones are left. Take 1, 2 or 3."
+        return f"Stones: {self.left}"
 
     def legal(self, player: int) -> list[str]:
         """Return how many can be taken."""
