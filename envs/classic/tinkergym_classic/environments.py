@@ -45,7 +45,7 @@ class ClassicEnv(gym.Env[str, str]):
         """
         self.render_mode = render_mode
         self.observation_space, self.action_space = Text(), Text()
-        self._words = {
+        self._words: dict[str, Any] = {
             "wording": f"tinkergym_classic.wordings:{self.wording}",
             "on_illegal": self.on_illegal if on_illegal is None else on_illegal,
             "lose_reward": self.lose_reward,
@@ -56,6 +56,8 @@ class ClassicEnv(gym.Env[str, str]):
         self._env = self._made(settings)
         if instructions:
             self.metadata = {**self.metadata, "system_prompt": self._env.metadata["system_prompt"]}
+        if not self._has_chance():
+            self.metadata = {**self.metadata, "deterministic": True}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         """Start an episode."""
@@ -77,6 +79,10 @@ class ClassicEnv(gym.Env[str, str]):
     def gold_action(self) -> str | None:
         """Return the best action now, None before `reset`."""
         return self._env.gold_action()
+
+    def _has_chance(self) -> bool:
+        """Whether two seeds may give unlike episodes."""
+        return True
 
     def _made(self, settings: dict[str, Any]) -> Verbalize:
         # The checker is left out: it warns about what belongs to the environment inside.
@@ -126,6 +132,9 @@ class FrozenLakeEnv(ClassicEnv):
             return observation, info
         return super().reset(seed=seed, options=options)
 
+    def _has_chance(self) -> bool:
+        return self._random or bool(self._settings["is_slippery"])
+
 
 class TaxiEnv(ClassicEnv):
     """Fetch and deliver a passenger: 20 for arriving, -1 per step, -10 for a wrong pickup or dropoff."""
@@ -151,6 +160,9 @@ class CliffWalkingEnv(ClassicEnv):
             settings: See `ClassicEnv`, and `is_slippery` of Gymnasium's CliffWalking.
         """
         super().__init__(max_episode_steps=max_episode_steps, **settings)
+
+    def _has_chance(self) -> bool:
+        return bool(self._settings.get("is_slippery"))
 
 
 class BlackjackEnv(ClassicEnv):

@@ -9,7 +9,7 @@ import gymnasium as gym
 
 from tinkergym.errors import EpisodeProtocolError, InvalidRequestError
 from tinkergym.spaces import Text
-from tinkergym_textarena.games import Moves, moves_of
+from tinkergym_textarena.games import Moves, always_legal, moves_of
 from tinkergym_textarena.native import NativeGame, game_spec
 
 StepReturn = tuple[str, float, bool, bool, dict[str, Any]]
@@ -88,13 +88,13 @@ class SingleEnv(gym.Env[str, str]):
     def legal_actions(self) -> list[str] | None:
         """Return the actions that the game takes now, None where they are too many to list.
 
-        Each is tried on a copy of the game.
+        Where a game does not take each of its moves at any time, each is tried on a copy.
         """
         moves = moves_of(self.game_id)
         if moves is None or self._game is None or self._game.over:
             return None
-        game = self._game
-        return [move for move in moves(game.plain) if game.takes(move)]
+        listed = moves(self._game.plain)
+        return listed if always_legal(self.game_id) else list(self._game.legal(listed))
 
     def _begin(self) -> None:
         """Do what comes between the game's reset and the first observation."""
@@ -186,13 +186,11 @@ class VersusEnv(SingleEnv):
         return self._random_move(game, moves)
 
     def _random_move(self, game: NativeGame, moves: Moves) -> str:
-        tried = moves(game.plain)
-        move = ""
-        for index in self.np_random.permutation(len(tried)):
-            move = tried[int(index)]
-            if game.takes(move):
-                break
-        return move
+        listed = moves(game.plain)
+        shuffled = [listed[int(index)] for index in self.np_random.permutation(len(listed))]
+        if always_legal(self.game_id):
+            return shuffled[0]
+        return next(game.legal(shuffled), shuffled[0])
 
     def _verdict(self, reward: float) -> dict[str, float]:
         return {"won": float(reward > 0), "drawn": float(reward == 0), "lost": float(reward < 0)}

@@ -10,7 +10,7 @@ that a random opponent is to play must be in it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from itertools import product
+from itertools import permutations, product
 from typing import Any
 
 Moves = Callable[[Any], list[str]]
@@ -62,6 +62,11 @@ def _bids(game: Any) -> list[str]:
     return ["[Call]", *(f"[Bid: {count}, {face}]" for count, face in product(range(1, 11), range(1, 7)))]
 
 
+def _codes(game: Any) -> list[str]:
+    codes = permutations(range(1, game.num_numbers + 1), game.code_length)
+    return [f"[{' '.join(map(str, code))}]" for code in codes]
+
+
 VERSUS: Mapping[str, Moves] = {
     "Chopsticks": _splits,
     "ConnectFour": _columns,
@@ -95,7 +100,7 @@ SINGLE: Mapping[str, Moves | None] = {
     "GuessTheNumber": _numbers(20, first=1),
     "LightsOut": _always(*(f"[{row} {column}]" for row, column in product(range(5), range(5)))),
     "LogicPuzzle": None,
-    "Mastermind": None,
+    "Mastermind": _codes,
     "Minesweeper": _always(*(f"[{row} {column}]" for row, column in product(range(8), range(8)))),
     "PegJump": _always(*(f"[{origin} {to}]" for origin, to in product(range(1, 16), range(1, 16)))),
     "Secretary": _always("[accept]", "[continue]"),
@@ -105,6 +110,25 @@ SINGLE: Mapping[str, Moves | None] = {
     "TowerOfHanoi": _always(*(f"[{origin} {to}]" for origin, to in product("ABC", "ABC") if origin != to)),
 }
 """Games for one with their moves; None where they are too many to list, or unknown."""
+
+
+ALWAYS_LEGAL = frozenset(
+    {
+        "Bandit",
+        "Blackjack",
+        "IteratedMatchingPennies",
+        "IteratedPrisonersDilemma",
+        "IteratedRockPaperScissors",
+        "IteratedTwoThirdsAverage",
+        "Mastermind",
+    }
+)
+"""Games that take each of their moves at any time, so that none need be tried."""
+
+
+def always_legal(game_id: str) -> bool:
+    """Whether a game takes each of its moves at any time."""
+    return game_id.partition("-v")[0] in ALWAYS_LEGAL
 
 
 def moves_of(game_id: str) -> Moves | None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
+import pickle
 import random
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tinkergym.errors import EnvironmentInfrastructureError, InvalidEnvironmentError, InvalidRewardError
 from tinkergym_textarena.isolation import drawing_from, redirect_loaded_modules
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MOST_ACTION_CHARACTERS = 4000
 """Of a longer action the game sees the end. Some games' patterns take quadratic time, a megabyte a day."""
@@ -70,7 +67,7 @@ class NativeGame:
         return {int(player): float(reward) for player, reward in rewards.items()}
 
     def facts(self, player: int) -> dict[str, Any]:
-        """Return what the game says of a player, at its end `reason`, `turn_count`, `invalid_move`, `role`."""
+        """Return what the game says of a player, at its end with `reason` and `invalid_move`."""
         return dict(self._game.state.game_info.get(player, {}))
 
     def news(self, player: int, *, echo: bool) -> str:
@@ -106,9 +103,22 @@ class NativeGame:
             return not self.facts(player).get("invalid_move", False)
         return bool(getattr(state, "error_count", 0) <= mistakes or state.current_player_id != player)
 
-    def takes(self, action: str) -> bool:
-        """Return whether the game would take this action now; nothing is changed."""
-        return copy.deepcopy(self).act(action)
+    def legal(self, moves: Iterable[str]) -> Iterator[str]:
+        """Yield those of the moves that the game would take now, found by trying each on a copy."""
+        fresh_copy = self._copier()
+        return (move for move in moves if fresh_copy().act(move))
+
+    def _copier(self) -> Callable[[], NativeGame]:
+        """Return a function that makes copies of the game as it stands, without what has been said in it."""
+        state = self._game.state
+        said = state.logs, state.observations
+        state.logs, state.observations = [], {player: [] for player in state.observations}
+        try:
+            packed = pickle.dumps(self)
+        finally:
+            state.logs, state.observations = said
+        # Several times faster than copy.deepcopy.
+        return lambda: pickle.loads(packed)
 
     @property
     def plain(self) -> Any:
