@@ -157,8 +157,13 @@ def _load(point: EntryPoint) -> Pack:
         error = traceback.format_exc()
         _log.warning("the environment pack %r could not be loaded and is left out:\n%s", point.name, error)
     # A script may have imported the pack before, and then all of its ids are known already.
+    # Not those that the SDK itself makes: every game has its entry point there, whoever registered it.
     package = _package(point.module)
-    known = {name for name, spec in gym.registry.items() if _package(_name(spec.entry_point)) == package}
+    known = {
+        name
+        for name, spec in gym.registry.items()
+        if package != "tinkergym" and _package(_name(spec.entry_point)) == package
+    }
     claimed = {name for pack in _packs.values() if pack.name != point.name for name in pack.environment_ids}
     distribution = point.dist
     return Pack(
