@@ -13,31 +13,27 @@ if TYPE_CHECKING:
     from tinkergym.spaces.image import Image
     from tinkergym.spaces.reading import space_from_json
     from tinkergym.spaces.schema import json_schema
-    from tinkergym.spaces.values import from_json, from_parts, to_json, to_parts
+    from tinkergym.spaces.values import from_json, to_json
 
 __all__ = [
     "Chat",
     "Image",
     "Text",
     "from_json",
-    "from_parts",
     "json_schema",
     "space_from_json",
     "space_to_json",
     "to_json",
-    "to_parts",
 ]
 
 _HOMES = {
     "Chat": "chat",
     "Image": "image",
     "from_json": "values",
-    "from_parts": "values",
     "json_schema": "schema",
     "space_from_json": "reading",
     "space_to_json": "documents",
     "to_json": "values",
-    "to_parts": "values",
 }
 
 

@@ -1,12 +1,13 @@
 """Values of spaces as JSON and back, equal to the last bit.
 
-An image is the base64 text of a PNG file; where a transport carries bytes beside its JSON, `to_parts` keeps
-pictures out of it as raw pixels.
+An image is the base64 text of a PNG file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import base64
+import binascii
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,8 @@ from tinkergym.errors import InvalidValueError, TinkerGymError
 from tinkergym.quoting import quoted
 from tinkergym.spaces.chat import Chat
 from tinkergym.spaces.documents import unsupported
-from tinkergym.spaces.image import Image
+from tinkergym.spaces.image import Image, Pixels
 from tinkergym.spaces.numbers import DTYPES, from_lists, to_lists
-from tinkergym.spaces.pictures import Parts, Pictures, Png
 from tinkergym.spaces.text import Text
 
 
@@ -30,7 +30,7 @@ def to_json(space: spaces.Space[Any], value: Any) -> Any:
         UnsupportedSpaceError: The space, or one inside it, has no JSON form.
         MissingExtraError: There is an image, and Pillow is not installed.
     """
-    return _write(space, value, "", Png())
+    return _write(space, value, "")
 
 
 def from_json(space: spaces.Space[Any], document: Any) -> Any:
@@ -41,53 +41,27 @@ def from_json(space: spaces.Space[Any], document: Any) -> Any:
         UnsupportedSpaceError: The space, or one inside it, has no JSON form.
         MissingExtraError: There is an image, and Pillow is not installed.
     """
-    return _read(space, document, "", Png())
-
-
-def to_parts(space: spaces.Space[Any], value: Any) -> tuple[Any, list[bytes]]:
-    """Return a value as JSON and, beside it, the raw pixels of its images in the order in which they stand.
-
-    Raises:
-        InvalidValueError: The value is not in the space.
-        UnsupportedSpaceError: The space, or one inside it, has no JSON form.
-    """
-    parts = Parts([])
-    return _write(space, value, "", parts), parts.parts
-
-
-def from_parts(space: spaces.Space[Any], document: Any, parts: Sequence[bytes]) -> Any:
-    """Return the value that `to_parts` wrote.
-
-    Raises:
-        InvalidValueError: Document and parts hold no value of the space.
-        UnsupportedSpaceError: The space, or one inside it, has no JSON form.
-    """
-    return _read(space, document, "", Parts(list(parts)))
+    return _read(space, document, "")
 
 
 # --- writing ---
 
 
-def _write(space: spaces.Space[Any], value: Any, where: str, pictures: Pictures) -> Any:
+def _write(space: spaces.Space[Any], value: Any, where: str) -> Any:
     if type(space) is spaces.Dict:
         keys = list(space.spaces)
         if not isinstance(value, dict) or value.keys() != space.spaces.keys():
             raise _wrong(where, f"expected a dict with the keys {keys}, found {quoted(value)!a}")
         if not all(isinstance(key, str) for key in space.spaces):
             raise unsupported(space)
-        return {
-            key: _write(inner, value[key], f"{where}[{key!r}]", pictures)
-            for key, inner in space.spaces.items()
-        }
+        return {key: _write(inner, value[key], f"{where}[{key!r}]") for key, inner in space.spaces.items()}
     if type(space) is spaces.Tuple:
         if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
             raise _wrong(where, f"expected a tuple of {len(space.spaces)}, found {quoted(value)!a}")
         return [
-            _write(inner, part, f"{where}[{index}]", pictures)
+            _write(inner, part, f"{where}[{index}]")
             for index, (inner, part) in enumerate(zip(space.spaces, value, strict=True))
         ]
-    if type(space) is Image:
-        return pictures.write(space, _inside(space, value, where))
     write = _WRITERS.get(type(space))
     if write is None:
         raise unsupported(space)
@@ -114,10 +88,15 @@ def _write_discrete(space: Any, value: Any) -> int:
     return int(value)
 
 
+def _write_image(space: Image, value: Pixels) -> str:
+    return base64.b64encode(space.to_png(value)).decode()
+
+
 _WRITERS: dict[type, Callable[[Any, Any], Any]] = {
     Text: _write_text,
     spaces.Text: _write_text,
     Chat: _write_chat,
+    Image: _write_image,
     spaces.Discrete: _write_discrete,
     spaces.Box: _write_array,
     spaces.MultiDiscrete: _write_array,
@@ -128,25 +107,20 @@ _WRITERS: dict[type, Callable[[Any, Any], Any]] = {
 # --- reading ---
 
 
-def _read(space: spaces.Space[Any], document: Any, where: str, pictures: Pictures) -> Any:
+def _read(space: spaces.Space[Any], document: Any, where: str) -> Any:
     if type(space) is spaces.Dict:
         keys = list(space.spaces)
         if not isinstance(document, dict) or document.keys() != space.spaces.keys():
             raise _wrong(where, f"expected an object with the keys {keys}, found {quoted(document)!a}")
-        return {
-            key: _read(inner, document[key], f"{where}[{key!r}]", pictures)
-            for key, inner in space.spaces.items()
-        }
+        return {key: _read(inner, document[key], f"{where}[{key!r}]") for key, inner in space.spaces.items()}
     if type(space) is spaces.Tuple:
         if not isinstance(document, list) or len(document) != len(space.spaces):
             raise _wrong(where, f"expected an array of {len(space.spaces)}, found {quoted(document)!a}")
         return tuple(
-            _read(inner, part, f"{where}[{index}]", pictures)
+            _read(inner, part, f"{where}[{index}]")
             for index, (inner, part) in enumerate(zip(space.spaces, document, strict=True))
         )
-    read: Callable[[Any, Any], Any] | None = (
-        pictures.read if type(space) is Image else _READERS.get(type(space))
-    )
+    read = _READERS.get(type(space))
     if read is None:
         raise unsupported(space)
     try:
@@ -179,10 +153,19 @@ def _read_discrete(space: Any, document: Any) -> Any:
     return from_lists(document, (), space.dtype)[()]
 
 
+def _read_image(space: Image, document: Any) -> Pixels:
+    try:
+        data = base64.b64decode(document, validate=True)
+    except (binascii.Error, ValueError, TypeError) as error:
+        raise ValueError(f"this is no base64 text: {error}") from error
+    return space.from_png(data)
+
+
 _READERS: dict[type, Callable[[Any, Any], Any]] = {
     Text: _read_text,
     spaces.Text: _read_text,
     Chat: _read_chat,
+    Image: _read_image,
     spaces.Discrete: _read_discrete,
     spaces.Box: _read_array,
     spaces.MultiDiscrete: _read_array,
