@@ -33,8 +33,9 @@ def test_the_page_is_up_to_date_and_has_measured_baselines(listed):
 
 def test_the_overviews_table_is_made_from_the_pages():
     committed = pages.OVERVIEW.read_text(encoding="utf-8")
-    texts = {one.id: pages.page_path(one).read_text(encoding="utf-8") for one in OURS}
-    assert committed == pages.overview(committed, texts, OURS), UPDATE
+    listed = [one for one in OURS if pages.page_path(one).exists()]
+    texts = {one.id: pages.page_path(one).read_text(encoding="utf-8") for one in listed}
+    assert committed == pages.overview(committed, texts, listed), UPDATE
 
 
 def test_measuring_again_gives_the_same_numbers():
