@@ -1,0 +1,59 @@
+import json
+import warnings
+
+import gymnasium as gym
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.registration import make
+from tinkergym.tools import render_calls
+from tinkergym.tools.syntax import ToolCall
+
+NAME = "math/ArithmeticWithPython-v0"
+
+
+def code(text, syntax="hermes"):
+    return render_calls([ToolCall("python", {"code": text})], syntax)
+
+
+@pytest.mark.parametrize("syntax", ["hermes", "xml", "json"])
+def test_the_tool_finds_the_answer(syntax):
+    env = make(NAME, syntax=syntax)
+    question, _ = env.reset(seed=3)
+    observation, reward, terminated, _, info = env.step(code(question.removesuffix("="), syntax))
+    assert (reward, terminated, info["metrics"]["tool_calls"]) == (0.0, False, 1.0)
+    result = json.loads(observation)["result"] if syntax == "json" else observation.splitlines()[1]
+    _, reward, terminated, _, info = env.step(result)
+    assert (reward, terminated, info["metrics"]["correct"]) == (1.0, True, 1.0)
+
+
+def test_the_gold_answer_is_right_and_another_is_not():
+    env = make(NAME, digits=40)
+    for change, reward in ((0, 1.0), (1, 0.0)):
+        env.reset(seed=1)
+        assert env.step(str(int(env.unwrapped.gold_action()) + change))[1] == reward
+
+
+def test_a_seed_gives_the_same_episode():
+    def played(env):
+        return [env.reset(seed=5), env.step(code("print({'a', 'b', 'c'}); 1/0")), env.step("7")]
+
+    assert played(make(NAME)) == played(make(NAME))
+
+
+def test_gymnasium_checks_it_and_makes_it_again_from_its_spec():
+    env = make(NAME, max_calls=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(env.unwrapped)
+    again = gym.make(gym.envs.registration.EnvSpec.from_json(env.spec.to_json()))
+    assert again.metadata["system_prompt"] == env.metadata["system_prompt"]
+    assert "2 calls" in again.metadata["system_prompt"]
+    assert again.metadata["turns"] == "multi"
+
+
+@pytest.mark.parametrize("digits", [0, 101])
+def test_digits_out_of_range_are_refused(digits):
+    with pytest.raises(InvalidRequestError, match="from 1 to 100"):
+        make(NAME, digits=digits)
