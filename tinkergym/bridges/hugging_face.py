@@ -1,0 +1,36 @@
+"""A Hugging Face tokenizer's renderer. `transformers` itself is not imported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.loop.renderer import Renderer
+from tinkergym.loop.templates import ChatTemplate
+
+
+def renderer_of(tokenizer: Any, *, context_length: int) -> Renderer:
+    """Return the renderer of a fast tokenizer with a chat template, as `AutoTokenizer` loads them.
+
+    Args:
+        tokenizer: A `PreTrainedTokenizerFast`.
+        context_length: Most tokens of prompt and answer together.
+
+    Raises:
+        InvalidRequestError: It is a slow tokenizer, or has no chat template or no token that ends an answer.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    template, stop = getattr(tokenizer, "chat_template", None), getattr(tokenizer, "eos_token_id", None)
+    if backend is None or not isinstance(template, str) or stop is None:
+        raise InvalidRequestError(
+            f"{type(tokenizer).__name__} is no fast tokenizer with one chat template and an eos_token",
+            hint="load it with transformers.AutoTokenizer, and set chat_template and eos_token if they miss",
+            field="tokenizer",
+        )
+    special = {name: token for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
+    return Renderer(
+        tokenizer=backend,
+        template=ChatTemplate(template, special),
+        stop_ids=[stop],
+        context_length=context_length,
+    )

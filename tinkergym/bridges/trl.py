@@ -1,0 +1,100 @@
+"""Our environments in TRL: a class for `GRPOTrainer(environment_factory=...)`. TRL itself is not imported.
+
+TRL makes instances, calls `reset(**row)` with a row of the data set, offers public methods as tools, and asks
+`get_reward()` at the end. So the policy acts by calling the tool `step` with its action as text.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tinkergym.errors import EpisodeProtocolError, InvalidRequestError
+from tinkergym.loop.environment_host import AnyEnv, system_prompt_of
+from tinkergym.messages import observation_text
+from tinkergym.registration import make
+
+
+def environment_factory(
+    id: str,  # noqa: A002 - Gymnasium's own name for it
+    *,
+    unplayed_reward: float = 0.0,
+    **kwargs: Any,
+) -> type[Any]:
+    """Return a class that TRL takes as `environment_factory`, one episode at a time in each instance.
+
+    The data set needs a column `seed`, and may have `task_index`: the members of a group have one row in
+    common, so they start equal. `training_rows` makes such rows.
+
+    Args:
+        id: A registered environment.
+        unplayed_reward: Of an episode in which the policy never called the tool. An episode whose environment
+            failed has no reward: TRL leaves it out.
+        kwargs: For the environment.
+
+    Example:
+        >>> factory = environment_factory("board/TicTacToeVs-v0")
+        >>> rows = Dataset.from_list(training_rows(64))
+        >>> GRPOTrainer(model, train_dataset=rows, environment_factory=factory)
+    """
+
+    class Environment:
+        def __init__(self) -> None:
+            self._env: AnyEnv = make(id, **kwargs)
+            self._rewards: list[float] = []
+            self._over = True
+            self._failed = False
+
+        def reset(self, seed: int | None = None, task_index: int | None = None, **row: Any) -> str:
+            """Begin an episode and return what stands at the end of the prompt."""
+            del row
+            if seed is None:
+                raise InvalidRequestError(
+                    "the row has no seed, so the members of a group would start differently",
+                    hint="make the data set with tinkergym.bridges.trl.training_rows",
+                    field="seed",
+                )
+            options = None if task_index is None else {"task_index": int(task_index)}
+            observation, _ = self._env.reset(seed=int(seed), options=options)
+            self._rewards, self._over, self._failed = [], False, False
+            prompt = system_prompt_of(self._env)
+            shown = observation_text(observation)
+            return f"{prompt}\n\n{shown}" if prompt else shown
+
+        def step(self, action: str) -> str:
+            """Act in the environment and read what it answers.
+
+            Args:
+                action: The action, as the text that the environment expects.
+            """
+            if self._over:
+                raise EpisodeProtocolError("the episode is over", hint="answer without calling a tool")
+            try:
+                observation, reward, terminated, truncated, _ = self._env.step(action)
+                shown = observation_text(observation)
+            except Exception:
+                self._failed = self._over = True
+                raise
+            self._rewards.append(float(reward))
+            self._over = terminated or truncated
+            return f"{shown}\nThe episode is over.".strip() if self._over else shown
+
+        def get_reward(self) -> float | None:
+            """Return the episode's return; None if the environment failed."""
+            if self._failed:
+                return None
+            return sum(self._rewards) if self._rewards else unplayed_reward
+
+        def __del__(self) -> None:
+            if hasattr(self, "_env"):
+                self._env.close()
+
+    # TRL logs the reward under this name.
+    Environment.__name__ = Environment.__qualname__ = re.sub(r".*/|-v\d+$|\W", "", id)
+    return Environment
+
+
+def training_rows(count: int, *, seed: int = 0, prompt: str = "") -> list[dict[str, Any]]:
+    """Return rows for `datasets.Dataset.from_list`: prompts that each episode ends with what it shows."""
+    message = {"role": "user", "content": prompt and f"{prompt}\n\n"}
+    return [{"prompt": [message], "seed": seed + index} for index in range(count)]
