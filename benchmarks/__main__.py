@@ -16,6 +16,7 @@ from benchmarks.figure_table import README, with_figures
 # Cheapest first, so that a mistake shows early.
 NAMES = (
     "import_time",
+    "loop",
     "cold_start",
     "remote_env",
     "bench_engine",

@@ -76,25 +76,6 @@ def no_process_is_left_behind():
     assert children() <= before
 
 
-@pytest.fixture(scope="module")
-def group_in_a_thread():
-    return group(ThreadExecutor())
-
-
-def group(executor):
-    """Eight episodes that start equal; the policy's answers depend on what it has read."""
-    moves = ["a1", "b2", "c3", "a2", "b1", "c2", "a3", "b3", "c1"]
-    sampler = ScriptedSampler(RENDERER, lambda prompt: moves[len(prompt) % len(moves)])
-    return played(plans("board/TicTacToeVs-v0", [7] * 8), executor, make_environment, sampler)
-
-
-@everywhere
-def test_a_group_gives_the_same_episodes_everywhere_and_starts_equal(executor, group_in_a_thread):
-    episodes = group(EXECUTORS[executor]())
-    assert episodes == group_in_a_thread
-    assert len({trajectory.turns[0].observation for trajectory in episodes.values()}) == 1
-
-
 @everywhere
 def test_a_seed_gives_the_same_episode_everywhere_whatever_else_is_played(executor):
     sampler = RandomTokenSampler(RENDERER.vocab_size)
