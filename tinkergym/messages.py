@@ -33,6 +33,10 @@ class Message(TypedDict):
     """Which call a `tool` message answers."""
 
 
+Observation = str | Mapping[str, Any] | Sequence[Message]
+"""What a policy can answer; see `observation_messages`."""
+
+
 def system(content: str) -> Message:
     """Return a message that sets the frame of the conversation."""
     return {"role": "system", "content": content}

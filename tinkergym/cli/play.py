@@ -8,6 +8,7 @@ import typer
 from rich.markup import escape
 
 from tinkergym.cli.console import out
+from tinkergym.messages import observation_text
 
 MOST_STEPS = 1000
 """An environment that never ends is left after so many."""
@@ -130,4 +131,7 @@ def _ask_for_move(board: str) -> str:
 
 
 def _text(observation: Any) -> str:
-    return str(observation.get("text", "")) if isinstance(observation, dict) else str(observation)
+    try:
+        return observation_text(observation)
+    except (TypeError, ValueError):  # nothing that a policy could read, and still worth a look
+        return str(observation)

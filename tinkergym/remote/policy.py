@@ -17,6 +17,7 @@ from tinkergym.loop.agent_loop import AgentLoop
 from tinkergym.loop.plan import EpisodePlan
 from tinkergym.loop.renderer import Renderer
 from tinkergym.loop.trajectory import StopReason
+from tinkergym.messages import Observation
 from tinkergym.remote.api import Api
 from tinkergym.remote.ask import SAMPLE_PATH, ask
 from tinkergym.remote.http_sampler import HttpSampler
@@ -152,11 +153,11 @@ class Policy:
             self._loop = self._pending = None
             self._episodes += 1
 
-    def act(self, observation: str | Mapping[str, Any]) -> str:
+    def act(self, observation: Observation) -> str:
         """Answer an observation: the first of an episode, or what the environment said to the last answer.
 
         Args:
-            observation: Text, or a mapping with text under `text`.
+            observation: Text, messages, or a mapping of them; see `tinkergym.messages`.
 
         Returns:
             The action for `env.step`.
@@ -196,7 +197,7 @@ class Policy:
             self, env, episodes=episodes, seed=seed, temperature=temperature, env_kwargs=env_kwargs
         )
 
-    def _hear(self, observation: str | Mapping[str, Any]) -> SampleRequest:
+    def _hear(self, observation: Observation) -> SampleRequest:
         first = self._loop is None
         if self._loop is None:
             self._loop = AgentLoop(self.renderer, self._plan())

@@ -16,6 +16,7 @@ from tinkergym.loop.agent_loop import AgentLoop, AgentState
 from tinkergym.loop.plan import EpisodePlan
 from tinkergym.loop.renderer import Renderer
 from tinkergym.loop.trajectory import StopReason, Trajectory
+from tinkergym.messages import Observation
 from tinkergym.wire import Completion, EpisodeRequest, SampleRequest
 
 
@@ -77,7 +78,7 @@ class ScriptEpisode:
             text = f"{call} returned after {seconds:.3g} s; limits.step_timeout_seconds is {allowed:g}"
             self._loop.fail(StopReason.ENVIRONMENT_TIMEOUT, text)
 
-    def hears(self, observation: str | Mapping[str, Any]) -> SampleRequest | None:
+    def hears(self, observation: Observation) -> SampleRequest | None:
         """Take what the policy is to answer; None if a limit has ended the episode.
 
         Raises:
@@ -127,7 +128,7 @@ class ScriptEpisode:
         self.observation = observation
         last_turn = self._answers >= self.request.limits.max_turns
         if terminated or truncated or last_turn:
-            shown = observation if isinstance(observation, str | Mapping) else ""
+            shown = observation if isinstance(observation, str | Mapping | list) else ""
             self._loop.stepped(shown, reward, terminated, truncated, info)
         else:
             self._outcome = _Outcome(reward, info)

@@ -18,6 +18,7 @@ from tinkergym.errors import EpisodeProtocolError, InvalidRequestError, PolicyVe
 from tinkergym.loop.environment_host import stop_reason_of, system_prompt_of
 from tinkergym.loop.renderer import Renderer
 from tinkergym.loop.trajectory import StopReason
+from tinkergym.messages import Observation
 from tinkergym.remote.client import Client
 from tinkergym.remote.job import raise_for
 from tinkergym.remote.local_environment import LOCAL
@@ -229,7 +230,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
 
     # --- what the policy needs ---
 
-    def _act(self, observation: str | Mapping[str, Any]) -> str:
+    def _act(self, observation: Observation) -> str:
         if self._done:
             return self._trained.act(observation)
         self._raise_if_ended_badly()
@@ -305,11 +306,11 @@ class ScriptPolicy:
     def __init__(self, env: TrainRemotely) -> None:
         self._env = env
 
-    def act(self, observation: str | Mapping[str, Any]) -> str:
+    def act(self, observation: Observation) -> str:
         """Answer an observation of the episode under way.
 
         Args:
-            observation: Text that shows what `reset` or `step` returned.
+            observation: Text or messages that show what `reset` or `step` returned.
 
         Returns:
             The policy's text; "" when a limit of the job has ended the episode, which `step` then reports.
