@@ -4,11 +4,16 @@ import warnings
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AsyncVectorEnv
+from pettingzoo import AECEnv
+from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 import tinkergym as tg
 from tinkergym.errors import EpisodeProtocolError, InvalidEnvironmentError, InvalidRequestError
+from tinkergym.games.game_env import GameEnv
+from tinkergym.spaces import Text
 from tinkergym.testing import EnvContract
 from tinkergym.wrappers import AgainstOpponent
 
@@ -58,6 +63,63 @@ class Quarrel(tg.TextGame):
         return [2.0 if player == low else -1.0 for player in range(3)]
 
 
+class Chain(AECEnv):
+    """Written by hand against PettingZoo: each says a word that begins with the last letter of the one before.
+
+    Who says a word twice drops out with -1; the one who is left earns 1. After nine words all are stopped.
+    """
+
+    metadata = {"name": "chain", "render_modes": []}  # noqa: RUF012
+
+    def __init__(self, count=2):
+        self.possible_agents = [f"speaker_{i}" for i in range(count)]
+        self.render_mode = None
+        self._space = spaces.Dict({"text": Text()})
+        self._action_space = Text()
+
+    def observation_space(self, agent):
+        return self._space
+
+    def action_space(self, agent):
+        return self._action_space
+
+    def reset(self, seed=None, options=None):
+        self.agents = self.possible_agents[:]
+        for name in ("rewards", "_cumulative_rewards"):
+            setattr(self, name, dict.fromkeys(self.agents, 0))
+        self.terminations = dict.fromkeys(self.agents, False)
+        self.truncations = dict.fromkeys(self.agents, False)
+        self.infos = {agent: {"words": 0} for agent in self.agents}
+        self.said = []
+        self.agent_selection = self.agents[0]
+
+    def observe(self, agent):
+        return {"text": self.said[-1] if self.said else "Begin."}
+
+    def step(self, action):
+        agent = self.agent_selection
+        if self.terminations[agent] or self.truncations[agent]:
+            order = self.agents[self.agents.index(agent) + 1 :] + self.agents[: self.agents.index(agent)]
+            self._was_dead_step(action)
+            self.agent_selection = order[0] if order else agent
+            return
+        self._cumulative_rewards[agent] = 0
+        self._clear_rewards()
+        if action in self.said:
+            self.terminations[agent] = True
+            self.rewards[agent] = -1
+            left = [name for name in self.agents if not self.terminations[name]]
+            if len(left) == 1:
+                self.terminations[left[0]] = True
+                self.rewards[left[0]] = 1
+        self.said.append(action)
+        self.infos[agent]["words"] += 1
+        if len(self.said) == 9:
+            self.truncations = dict.fromkeys(self.agents, True)
+        self.agent_selection = self.agents[(self.agents.index(agent) + 1) % len(self.agents)]
+        self._accumulate_rewards()
+
+
 class Scripted:
     """Answers from a list and remembers what it was shown."""
 
@@ -73,8 +135,6 @@ class Scripted:
 
 
 def against(opponent="random", seat="seed", game=Subtract, on_illegal=None):
-    from tinkergym.games.game_env import GameEnv
-
     return AgainstOpponent(GameEnv(game(), on_illegal=on_illegal), opponent=opponent, seat=seat)
 
 
@@ -267,3 +327,43 @@ def test_hostile_text_is_answered_with_a_short_observation(answer, on_illegal):
     observation, _, _, _, _ = env.step(answer)
     assert len(observation) < 300
     assert observation in env.observation_space
+
+
+def test_a_game_written_by_hand_against_pettingzoo_can_be_played_too():
+    env = AgainstOpponent(Chain(), opponent=Scripted("tree", "eel"), seat="second")
+    assert env.reset(seed=0) == ("tree", {"words": 0})
+    assert env.observation_space == Text()
+    assert env.step("egg") == ("eel", 0.0, False, False, {"words": 1})
+    assert env.step("tree") == ("tree", -1.0, True, False, {"words": 2})
+    assert env.legal_actions() is None
+    assert env.gold_action() is None
+    assert (env.metadata["turns"], env.metadata["data"]) == ("multi", "free")
+
+
+def test_what_cuts_a_game_off_truncates():
+    env = AgainstOpponent(Chain(), opponent=Scripted("a", "b", "c", "d", "e"), seat="second")
+    env.reset(seed=0)
+    steps = [env.step(word) for word in "ghij"]
+    assert [step[2:4] for step in steps] == [(False, False)] * 3 + [(False, True)]
+
+
+def test_those_who_drop_out_of_a_game_for_more_are_passed_over():
+    env = AgainstOpponent(Chain(3), opponent=Scripted("a", "a", "b", "c"), seat="first")
+    env.reset(seed=0)
+    # Second says a, third says it again and drops out.
+    assert env.step("x")[1:4] == (0.0, False, False)
+    assert env.step("y")[1:4] == (0.0, False, False)
+    assert len(env.aec_env.agents) == 2
+    assert env.step("x")[1:4] == (-1.0, True, False)
+
+
+def test_pettingzoos_wrappers_may_stand_around_the_game():
+    env = AgainstOpponent(OrderEnforcingWrapper(GameEnv(Subtract())), opponent="greedy")
+    plain = against("greedy")
+    for seed in range(10):
+        assert play(env, seed) == play(plain, seed)
+
+
+def test_a_game_that_names_no_opponents_needs_one_that_acts():
+    with pytest.raises(InvalidRequestError, match=r"act\(observation\)"):
+        AgainstOpponent(Chain())
