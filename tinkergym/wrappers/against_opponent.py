@@ -72,7 +72,7 @@ class AgainstOpponent(gym.Env[str, str]):
         self._scripted = ""
         if len(self._agents) > 1:
             self._seat_player(opponent)
-        self.metadata = {**type(self).metadata, **aec_env.metadata}
+        self.metadata = {"turns": "multi", "data": "free", **aec_env.metadata, **type(self).metadata}
         self.metadata.pop("is_parallelizable", None)
         self.observation_space = _text_space(aec_env.observation_space(self._agents[0]))
         self.action_space = aec_env.action_space(self._agents[0])

@@ -64,7 +64,7 @@ class Quarrel(tg.TextGame):
 
 
 class Chain(AECEnv):
-    """Written by hand against PettingZoo: each says a word that begins with the last letter of the one before.
+    """Written by hand for PettingZoo: each in turn says a word that nobody has said.
 
     Who says a word twice drops out with -1; the one who is left earns 1. After nine words all are stopped.
     """
