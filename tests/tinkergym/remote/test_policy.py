@@ -1,9 +1,13 @@
 import re
 
+import gymnasium as gym
+import numpy as np
 import pytest
 
 import tinkergym as tg
 from tinkergym.errors import EpisodeProtocolError, PromptTooLongError
+from tinkergym.messages import assistant, system, user
+from tinkergym.spaces import Chat, Text
 
 
 class Countdown(tg.TextEnv):
@@ -47,6 +51,39 @@ def test_copies_hold_conversations_of_their_own(policy):
     policy.act("first")
     assert policy.copy().act("first") == "1"
     assert policy.act("second") == "3"
+
+
+class Dialogue(gym.Env):
+    """Opens with a conversation and goes on with a tool's answer."""
+
+    observation_space, action_space = Chat(), Text()
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return [system("Count."), user("1?"), assistant("1"), user("2?")], {}
+
+    def step(self, action):
+        if action == "4":
+            return [{"role": "tool", "content": "right"}, user("And now?")], 0.0, False, False, {}
+        return [], float(action == "7"), True, False, {}
+
+
+def test_a_policy_answers_conversations(policy):
+    observation, _ = Dialogue().reset(seed=0)
+    assert policy.act(observation) == "4"
+    assert policy.act(Dialogue().step("4")[0]) == "7"
+    policy.reset()
+    with pytest.raises(EpisodeProtocolError, match="'screen'"):
+        policy.act({"text": "look", "screen": np.zeros((2, 2, 3), np.uint8)})
+
+
+def test_a_job_trains_in_an_environment_that_shows_conversations(start_service):
+    start_service(count_messages)
+    with tg.Client() as client:
+        group = tg.GRPO(group_size=2, groups_per_step=1)
+        job = client.train(Dialogue, steps=1, algorithm=group)
+        job.wait()
+        assert [event.body.reward_mean for event in job.events() if event.body.type == "step"] == [1.0]
 
 
 def test_the_readme_snippet_works_for_a_job_and_its_environment(start_service):
