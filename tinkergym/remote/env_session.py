@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 import time
 from contextlib import suppress
@@ -94,7 +95,8 @@ class EnvSession:
                 left = ends_at - time.monotonic()
                 if left <= 0:
                     raise
-                time.sleep(min(error.retry_after_seconds, left))
+                # Shortened at random, so that many who wait do not all come back together.
+                time.sleep(min(error.retry_after_seconds * random.uniform(0.5, 1.0), left))
             else:
                 break
         self._session_id, self._index = session_id, 0

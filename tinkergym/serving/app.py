@@ -166,7 +166,7 @@ class _Conversation:
         message = decode(frame)
         op = message.get("op")
         try:
-            if op in CALLS:
+            if isinstance(op, str) and op in CALLS:
                 if self._session is None:
                     raise InvalidRequestError(f"{op} needs a session", hint="send open first")
                 return await self._session.call(message, frame, time.monotonic())

@@ -108,6 +108,8 @@ def _reset(env: AnyEnv, message: Message) -> Message:
 
 
 def _step(env: AnyEnv, message: Message) -> Message:
+    if "action" not in message:
+        raise InvalidRequestError("a step without an action is none", field="action")
     returned: Any = env.step(message["action"])
     if not isinstance(returned, tuple) or len(returned) != 5:
         raise _wrong("step", 5, returned)

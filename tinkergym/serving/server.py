@@ -34,8 +34,7 @@ def serve(settings: ServerSettings, ready: Callable[[str, Message], None]) -> No
     listener = listen(settings.host, settings.port)
     with listener:
         description = description_of(settings)
-        server = uvicorn.Server(_config(settings, description))
-        logging.getLogger("uvicorn.error").addFilter(_is_news)
+        server = uvicorn.Server(uvicorn_config(settings, description))
         # After its clean shutdown uvicorn raises the signal again, for whoever handled it before.
         previous = signal.signal(signal.SIGTERM, lambda *_: None)
         ready(url_of(settings.host, listener), description)
@@ -84,7 +83,9 @@ def _is_news(record: logging.LogRecord) -> bool:
     return "without completing handshake" not in record.getMessage()
 
 
-def _config(settings: ServerSettings, description: Message) -> uvicorn.Config:
+def uvicorn_config(settings: ServerSettings, description: Message) -> uvicorn.Config:
+    """Return how uvicorn serves the application."""
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
     return uvicorn.Config(
         create_app(settings, description),
         http=PunctualHead.within(settings.open_timeout_seconds),

@@ -19,6 +19,9 @@ from tinkergym.serving.session import Session
 from tinkergym.serving.settings import ServerSettings
 
 _SESSION_ID = re.compile(r"[0-9a-f]{32}")
+_FEWEST_STUCK = 8
+"""So many environments may hang, and `capacity` of them, before the server takes no more."""
+_LOOK_AGAIN_SECONDS = 0.5
 _CLOSE_SECONDS = 10.0
 """How long an environment may take to close before it is left behind."""
 
@@ -124,7 +127,7 @@ class Sessions:
 
     def _refuse_when_full(self) -> None:
         capacity = self._settings.capacity
-        if len(self._stuck) >= capacity:
+        if len(self._stuck) >= max(capacity, _FEWEST_STUCK):
             full = EnvironmentBusyError(
                 f"{len(self._stuck)} environments of this server hang and cannot be ended",
                 hint="restart the server, with --processes if the environment hangs often",
@@ -143,7 +146,7 @@ class Sessions:
         """Guess: at the latest when the session that was silent the longest becomes idle, but look soon."""
         now, idle = self._clock(), self._settings.idle_timeout_seconds
         oldest = min(session.last_seen for session in self._by_host.values())
-        return round(min(1.0, max(0.05, oldest + idle - now)), 3)
+        return round(min(_LOOK_AGAIN_SECONDS, max(0.05, oldest + idle - now)), 3)
 
     def _end_later(self, session: Session, reason: TinkerGymError) -> None:
         task = self._loop.create_task(self.close(session, reason))

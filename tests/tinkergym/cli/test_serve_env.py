@@ -1,0 +1,131 @@
+"""`tinkergym serve-env` as a program: what it prints, what ends it, what it refuses."""
+
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import tinkergym as tg
+from tinkergym.cli.main import app
+from tinkergym.errors import AuthenticationError, EnvironmentGoneError
+from tinkergym.serving.tokens import choose_token, read_token
+
+BOARD = "board/TicTacToeVs-v0"
+COMMAND = [sys.executable, "-m", "tinkergym.cli.main", "serve-env", BOARD, "--port", "0"]
+
+
+@pytest.fixture
+def start(monkeypatch):
+    """Start a server as a process; return it, its URL and everything it printed until it was ready."""
+    monkeypatch.delenv("TINKERGYM_ENV_TOKEN", raising=False)
+    processes = []
+
+    def run(*arguments):
+        process = subprocess.Popen(
+            [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        processes.append(process)
+        said = []
+        while not said or "play it with" not in said[-1]:
+            assert select.select([process.stdout], [], [], 60)[0], said
+            line = process.stdout.readline()
+            assert line, said
+            said.append(line)
+        return process, re.search(r"ws://\S+", said[0])[0], "".join(said)
+
+    yield run
+    for process in processes:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def remote(url, token, **kwargs):
+    return tg.make("tinkergym/Remote-v0", url=url, token=token, reconnect_seconds=0.2, **kwargs)
+
+
+@pytest.mark.service
+def test_a_token_is_drawn_shown_once_and_wanted_of_two_clients_at_once(start):
+    process, url, said = start("--kwargs", '{"size": 4}')
+    token = re.search(r"token \(shown only now\): (\S+)", said)[1]
+    assert said.count(token) == 1
+    with pytest.raises(AuthenticationError):
+        remote(url, "another")
+    one, other, here = remote(url, token), remote(url, token), tg.make(BOARD, size=4)
+    assert one.reset(seed=1) == other.reset(seed=1) == here.reset(seed=1)
+    # In turns, each goes its own way.
+    assert one.step("a1") == here.step("a1")
+    assert other.step("b2")[0] != one.step("c3")[0]
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with pytest.raises(EnvironmentGoneError, match="server is gone"):
+        one.step("d4")
+    one.close()
+    other.close()
+
+
+@pytest.mark.service
+@pytest.mark.parametrize(
+    ("number", "more"), [(signal.SIGTERM, ()), (signal.SIGINT, ("--processes",))], ids=["TERM", "INT"]
+)
+def test_a_signal_closes_the_environments_and_ends_the_server_without_an_error(start, number, more):
+    process, url, _ = start("--token", "a-token-of-mine", *more)
+    env = remote(url, "a-token-of-mine")
+    env.reset(seed=0)
+    process.send_signal(number)
+    rest, _ = process.communicate(timeout=30)
+    assert (process.returncode, rest.splitlines()) == (0, ["stopped"])
+    with pytest.raises(EnvironmentGoneError):
+        env.step("a1")
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["serve-env", *arguments])
+
+
+def test_a_port_in_use_is_one_sentence():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        result = run(BOARD, "--port", str(port))
+    assert result.exit_code == 2
+    assert f"port {port} on 127.0.0.1 is in use" in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("no/Such-v0",), "no environment is called"),
+        ((BOARD, "--kwargs", "{"), "is no JSON"),
+        ((BOARD, "--kwargs", "[]"), "must be a JSON object"),
+        ((BOARD, "--kwargs", '{"siez": 3}'), "could not be created"),
+        ((BOARD, "--capacity", "0"), "capacity"),
+        ((BOARD, "--token", "short"), "token"),
+        ((BOARD, "--token-file", "/no/such/file"), "cannot be read"),
+        ((BOARD, "--token", "long-enough", "--token-file", "/x"), "not both"),
+        ((BOARD, "--host", "203.0.113.7"), "cannot listen on 203.0.113.7"),
+    ],
+)
+def test_a_mistake_is_a_sentence(arguments, text):
+    result = run("--port", "0", *arguments)
+    assert result.exit_code == 2
+    assert text in " ".join(result.output.split())
+    assert "Traceback" not in result.output
+
+
+def test_a_token_comes_from_the_option_the_file_or_the_variable(tmp_path):
+    file = tmp_path / "token"
+    file.write_text("from-the-file\n")
+    environ = {"TINKERGYM_ENV_TOKEN": "from-the-variable"}
+    assert choose_token("given", None, environ).text == "given"
+    assert choose_token(None, file, environ).text == "from-the-file"
+    assert choose_token(None, None, environ).text == "from-the-variable"
+    drawn = [choose_token(None, None, {}) for _ in range(2)]
+    assert all(token.drawn for token in drawn)
+    assert drawn[0].text != drawn[1].text
+    assert read_token(file) not in repr(choose_token(None, file))

@@ -1,0 +1,281 @@
+"""A remote environment as its user meets it, against a real server on a real socket."""
+
+import os
+import pickle
+import threading
+import warnings
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+import tinkergym as tg
+from tinkergym.errors import (
+    AuthenticationError,
+    EnvironmentBusyError,
+    EnvironmentGoneError,
+    EnvironmentTimeoutError,
+    EpisodeProtocolError,
+    InvalidRequestError,
+    InvalidRewardError,
+    PayloadTooLargeError,
+    RemoteEnvironmentError,
+    ServiceUnreachableError,
+)
+from tinkergym.testing.environment_server import TOKEN
+
+PICTURES = "serving-test/Pictures-v0"
+BOARD = "board/TicTacToeVs-v0"
+
+
+def episode(env, seed, actions):
+    record = [env.reset(seed=seed)]
+    for action in actions:
+        record.append(env.step(action))
+        if record[-1][2] or record[-1][3]:
+            break
+    return record
+
+
+def assert_same(here, there):
+    """Equal, with equal types all the way down."""
+    assert type(here) is type(there)
+    if isinstance(here, dict):
+        assert list(here) == list(there)
+        for key in here:
+            assert_same(here[key], there[key])
+    elif isinstance(here, list | tuple):
+        assert len(here) == len(there)
+        for one, other in zip(here, there, strict=True):
+            assert_same(one, other)
+    elif isinstance(here, np.ndarray):
+        assert here.dtype == there.dtype
+        np.testing.assert_array_equal(here, there)
+    else:
+        assert here == there
+
+
+@pytest.mark.parametrize("environment_id", [BOARD, PICTURES, "serving-test/Obedient-v0"])
+def test_gymnasiums_checker_has_no_complaint(serve, environment_id):
+    env = gym.make("tinkergym/Remote-v0", url=serve(environment_id), token=TOKEN)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(env.unwrapped)
+    env.close()
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_episodes_are_those_of_the_same_environment_here(serve, connect, processes):
+    here, there = tg.make(BOARD), connect(serve(BOARD, processes=processes))
+    for seed in range(5):
+        actions = [f"{column}{row}" for column in "abc" for row in "123"]
+        np.random.default_rng(seed).shuffle(actions)
+        assert_same(episode(here, seed, actions), episode(there, seed, actions))
+    # And on with the same random numbers, without a seed.
+    assert_same(episode(here, None, ["b2"]), episode(there, None, ["b2"]))
+
+
+def test_arrays_and_numbers_arrive_with_their_types(serve, connect):
+    here, there = tg.make(PICTURES), connect(serve(PICTURES))
+    assert there.observation_space == here.observation_space
+    assert there.action_space == here.action_space
+    actions = [np.array([0.25, -1], np.float32)] * 5
+    assert_same(episode(here, 3, actions), episode(there, 3, actions))
+
+
+def test_spaces_metadata_and_further_methods_are_the_servers(serve, connect):
+    env = connect(serve())
+    assert env.action_space == tg.spaces.Text()
+    assert env.metadata["turns"] == "multi"
+    assert "of_no_use" not in env.metadata
+    assert env.metadata["render_modes"] == ["ansi"]
+    env.reset(seed=1)
+    assert env.unwrapped.gold_action() == "end"
+    assert env.unwrapped.legal_actions() is None
+
+
+def test_hostile_text_arrives_as_it_was_sent(serve, connect):
+    env = connect(serve())
+    env.reset(seed=0)
+    for action in ["\ud800", "\x00", '{"$tuple": [1]}', '"$', "日本語 🙂", "a" * 100_000]:
+        assert env.step(action)[0].partition(":")[2] == action
+
+
+def test_a_picture_is_drawn_there(serve, connect):
+    env = connect(serve(), render_mode="ansi")
+    env.reset(seed=1)
+    env.step("a")
+    assert env.render() == "at step 1"
+    with pytest.raises(InvalidRequestError, match="cannot be rendered"):
+        connect(serve(), render_mode="human")
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_what_the_environment_raises_comes_with_its_traceback_and_the_session_lives_on(
+    serve, connect, processes
+):
+    # The child process does not know the classes of this test.
+    env = connect(serve("CartPole-v1", processes=True) if processes else serve())
+    env.reset(seed=0)
+    if processes:
+        with pytest.raises(RemoteEnvironmentError, match=r"step raised AssertionError(.|\n)*Traceback"):
+            env.step(7)
+    else:
+        with pytest.raises(
+            RemoteEnvironmentError, match=r"(?s)step raised ValueError.*in reply.*not like this"
+        ):
+            env.step("raise")
+        with pytest.raises(RemoteEnvironmentError, match="SystemExit"):
+            env.step("exit")
+        with pytest.raises(RemoteEnvironmentError, match="reset raised RuntimeError"):
+            env.reset(options={"fail": True})
+    assert env.reset(seed=0)
+
+
+def test_a_reward_that_is_no_number_is_an_error_of_its_own(serve, connect):
+    env = connect(serve())
+    env.reset(seed=0)
+    for action, text in (("nan", "nan as its reward"), ("unknowable", "nobody can say")):
+        with pytest.raises(InvalidRewardError, match=text):
+            env.step(action)
+    with pytest.raises(RemoteEnvironmentError, match="set cannot travel"):
+        env.step("odd info")
+
+
+def test_a_step_that_hangs_ends_and_reset_begins_another(serve, connect):
+    env = connect(serve(step_timeout_seconds=0.3, capacity=1))
+    env.reset(seed=0)
+    with pytest.raises(EnvironmentTimeoutError, match=r"(?s)step did not return within.*HANGS.wait"):
+        env.step("hang")
+    with pytest.raises(EnvironmentGoneError, match="call reset"):
+        env.step("on")
+    env.reset(seed=0)
+    assert env.step("on")[0] == "1:on"
+
+
+def test_messages_that_are_too_long_are_refused_and_nothing_is_lost(serve, connect):
+    env = connect(serve(max_message_bytes=20_000))
+    env.reset(seed=0)
+    with pytest.raises(PayloadTooLargeError, match="--max-message-bytes"):
+        env.step("y" * 30_000)
+    with pytest.raises(RemoteEnvironmentError, match="over the server's limit"):
+        env.step("long")
+    assert env.step("on")[0] == "2:on"
+
+
+def test_an_order_of_calls_that_makes_no_episode_is_an_error(serve, connect):
+    env = connect(serve()).unwrapped
+    with pytest.raises(EpisodeProtocolError):
+        env.step("early")
+    env.reset(seed=0)
+    env.close()
+    env.close()
+    with pytest.raises(EpisodeProtocolError):
+        env.step("late")
+
+
+def test_no_token_a_wrong_one_and_nobody_there_each_have_a_type(serve, connect, monkeypatch):
+    url = serve()
+    with pytest.raises(AuthenticationError, match="TINKERGYM_ENV_TOKEN"):
+        connect(url, token="wrong-token")
+    monkeypatch.delenv("TINKERGYM_ENV_TOKEN", raising=False)
+    with pytest.raises(AuthenticationError, match="wants a token"):
+        connect(url, token=None)
+    monkeypatch.setenv("TINKERGYM_ENV_TOKEN", TOKEN)
+    env = connect(url, token=None)
+    env.reset(seed=0)
+    assert TOKEN not in repr(env.spec)
+    with pytest.raises(ServiceUnreachableError, match="serve-env"):
+        connect("ws://127.0.0.1:9", reconnect_seconds=0.05)
+
+
+@pytest.mark.parametrize("url", ["http://h:1", "ws://", "ws://u:p@h:1", "ws://h:99999", "ws://h/?q=1", 7])
+def test_an_address_that_is_none_is_refused(connect, url):
+    with pytest.raises(InvalidRequestError) as caught:
+        connect(url)
+    assert caught.value.field == "url"
+
+
+def test_a_full_server_says_so_and_a_place_that_becomes_free_is_taken(serve, connect):
+    url = serve(capacity=1)
+    first, second = connect(url), connect(url)
+    first.reset(seed=0)
+    with pytest.raises(EnvironmentBusyError, match="all 1 places") as caught:
+        second.reset(seed=0)
+    assert 0 < caught.value.retry_after_seconds <= 1
+    patient = connect(url, busy_seconds=20)
+    closer = threading.Timer(0.2, first.close)
+    closer.start()
+    patient.reset(seed=0)
+    assert patient.step("a")[0] == "1:a"
+    closer.join()
+
+
+def test_more_environments_than_places_take_turns_when_they_hold_a_place_for_an_episode_only(serve, connect):
+    url = serve(capacity=2)
+    envs = [connect(url, hold="episode", busy_seconds=30) for _ in range(6)]
+    records = {}
+
+    def play(number):
+        records[number] = [episode(envs[number], seed, ["a", "end"]) for seed in range(3)]
+
+    threads = [threading.Thread(target=play, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [records[number] for number in range(6)] == [records[0]] * 6
+
+
+def test_a_pickled_environment_stands_for_the_server_not_for_the_episode(serve, connect):
+    env = connect(serve())
+    env.reset(seed=4)
+    copy = pickle.loads(pickle.dumps(env.unwrapped))
+    with pytest.raises(EnvironmentGoneError, match="call reset"):
+        copy.step("a")
+    assert copy.reset(seed=4) == env.reset(seed=4)
+    assert copy.step("a") == env.step("a")
+    copy.close()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_after_a_fork_the_child_has_a_session_of_its_own_and_the_parent_keeps_its_own(serve, connect):
+    env = connect(serve()).unwrapped
+    first = env.reset(seed=4)
+    env.step("one")
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            try:
+                env.step("mine")
+            except EnvironmentGoneError:
+                code = 0 if env.reset(seed=4) == first and env.step("x")[0] == "1:x" else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert env.step("two")[0] == "2:two"
+
+
+def test_an_environment_used_by_several_threads_counts_every_step_once(serve, connect):
+    env = connect(serve()).unwrapped
+    env.reset(seed=0)
+    seen = []
+    threads = [
+        threading.Thread(target=lambda: seen.extend(env.step("t")[0] for _ in range(20))) for _ in range(5)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(seen) == sorted(f"{n}:t" for n in range(1, 101))
+
+
+def test_gymnasium_knows_it_whichever_is_imported_first():
+    import subprocess
+    import sys
+
+    for order in ("import tinkergym, gymnasium", "import gymnasium, tinkergym"):
+        code = f"{order}\nassert 'tinkergym/Remote-v0' in gymnasium.registry"
+        subprocess.run([sys.executable, "-c", code], check=True)
