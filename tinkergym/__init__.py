@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tinkergym.remote.client import Client
     from tinkergym.remote.job import Job
     from tinkergym.remote.policy import Policy
+    from tinkergym.rubrics.rubric import Rubric
     from tinkergym.tasks import (
         GeneratorTasks,
         HuggingFaceTasks,
@@ -45,6 +46,7 @@ __all__ = [
     "LoRA",
     "ParquetTasks",
     "Policy",
+    "Rubric",
     "Sampling",
     "SequenceTasks",
     "SingleTurnEnv",
@@ -80,6 +82,7 @@ _HOMES = {
     "LoRA": "tinkergym.wire",
     "ParquetTasks": "tinkergym.tasks",
     "Policy": "tinkergym.remote.policy",
+    "Rubric": "tinkergym.rubrics.rubric",
     "Sampling": "tinkergym.wire",
     "SequenceTasks": "tinkergym.tasks",
     "SingleTurnEnv": "tinkergym.core",

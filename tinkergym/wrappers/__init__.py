@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tinkergym.wrappers.extract_answer import ExtractAnswer
     from tinkergym.wrappers.illegal_action import IllegalAction
     from tinkergym.wrappers.record_transcript import RecordTranscript, read_transcripts
+    from tinkergym.wrappers.reward_terms import RewardTerms
     from tinkergym.wrappers.strip_reasoning import StripReasoning
     from tinkergym.wrappers.system_prompt import SystemPrompt
     from tinkergym.wrappers.tool_calling import ToolCalling
@@ -23,6 +24,7 @@ __all__ = [
     "ExtractAnswer",
     "IllegalAction",
     "RecordTranscript",
+    "RewardTerms",
     "StripReasoning",
     "SystemPrompt",
     "ToolCalling",
@@ -39,6 +41,7 @@ _HOMES = {
     "ExtractAnswer": "extract_answer",
     "IllegalAction": "illegal_action",
     "RecordTranscript": "record_transcript",
+    "RewardTerms": "reward_terms",
     "StripReasoning": "strip_reasoning",
     "SystemPrompt": "system_prompt",
     "ToolCalling": "tool_calling",

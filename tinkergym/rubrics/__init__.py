@@ -1,0 +1,23 @@
+"""Rewards made of named terms, and answers compared as mathematics."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tinkergym.rubrics.mathematics import math_equal
+    from tinkergym.rubrics.rubric import Rubric, RubricResult, Term
+
+__all__ = ["Rubric", "RubricResult", "Term", "math_equal"]
+
+_HOMES = {"Rubric": "rubric", "RubricResult": "rubric", "Term": "rubric", "math_equal": "mathematics"}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'tinkergym.rubrics' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"tinkergym.rubrics.{home}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,196 @@
+"""Rubric: a reward as the weighted sum of named terms. What cannot be said is an error, never 0."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from tinkergym.errors import InvalidRequestError, InvalidRewardError
+from tinkergym.quoting import quoted
+
+PREFIX = "reward/"
+"""Stands before a term's name in the metrics."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_MOST_TRACEBACK_CHARACTERS = 4_000
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One thing that an answer is judged by."""
+
+    name: str
+    function: Callable[..., Any]
+    """Takes the facts that it names as arguments, or all with `**facts`; returns a number or a bool."""
+    weight: float = 1.0
+    """0: only logged."""
+    gate: bool = False
+    """Must hold (not be 0), or the reward is 0 and no other term is asked."""
+    _facts: frozenset[str] | None = field(init=False, repr=False, default=None)
+    _needed: tuple[str, ...] = field(init=False, repr=False, default=())
+
+    def __post_init__(self) -> None:
+        """Read which facts the function takes.
+
+        Raises:
+            InvalidRequestError: The name, the weight or the function is wrong.
+        """
+        if not _NAME.fullmatch(self.name):
+            raise InvalidRequestError(f"{self.name!r} is no name for a term", field="name")
+        if not math.isfinite(self.weight):
+            raise InvalidRequestError(
+                f"must be a finite number, not {self.weight}", field=f"{self.name}.weight"
+            )
+        parameters = inspect.signature(self.function).parameters.values()
+        if any(p.kind in {p.POSITIONAL_ONLY, p.VAR_POSITIONAL} for p in parameters):
+            raise InvalidRequestError(
+                f"the term {self.name} takes facts without names", hint="name each fact as an argument"
+            )
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            object.__setattr__(self, "_facts", frozenset(p.name for p in parameters))
+        needed = (p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD)
+        object.__setattr__(self, "_needed", tuple(needed))
+
+    def value(self, facts: Mapping[str, Any]) -> float:
+        """Ask the function.
+
+        Raises:
+            InvalidRewardError: It raised, it returned no finite number, or a fact is missing.
+        """
+        missing = [name for name in self._needed if name not in facts]
+        if missing:
+            raise InvalidRewardError(
+                f"the term {self.name} needs {', '.join(missing)}, which was not given",
+                hint=f"given were: {', '.join(facts) or 'no facts'}",
+                field=PREFIX + self.name,
+            )
+        given = facts if self._facts is None else {k: v for k, v in facts.items() if k in self._facts}
+        try:
+            value = self.function(**given)
+        except Exception as error:  # foreign code: whatever it raised, there is no reward
+            text = "".join(traceback.format_exception(error))[-_MOST_TRACEBACK_CHARACTERS:]
+            raise InvalidRewardError(
+                f"the term {self.name} raised {type(error).__name__}:\n{text}", field=PREFIX + self.name
+            ) from error
+        return finite(value, self.name)
+
+
+class RubricResult(NamedTuple):
+    """What an answer earned. As a pair, it is what `SingleTurnEnv.score` may return."""
+
+    reward: float
+    metrics: dict[str, float]
+    """The terms' values, unweighted, as `reward/<term>`."""
+
+    @property
+    def terms(self) -> dict[str, float]:
+        """The terms' values by name.
+
+        A gate that did not hold leaves 0 for the weighted terms after it, and leaves out those only logged.
+        """
+        return {name.removeprefix(PREFIX): value for name, value in self.metrics.items()}
+
+
+class Rubric:
+    """A weighted sum of terms behind gates.
+
+    Example:
+        >>> rubric = Rubric()
+        >>> @rubric.gate
+        ... def is_number(answer):
+        ...     return answer.isdigit()
+        >>> @rubric.term
+        ... def correct(answer, gold):
+        ...     return answer == gold
+        >>> @rubric.term(weight=0)
+        ... def characters(answer):
+        ...     return len(answer)
+        >>> rubric.score(answer="42", gold="42").reward
+        1.0
+    """
+
+    def __init__(self, terms: Iterable[Term] = ()) -> None:
+        """Take terms; more can be added with `term` and `gate`."""
+        self._terms: dict[str, Term] = {}
+        for one in terms:
+            self.add(one)
+
+    @property
+    def terms(self) -> list[Term]:
+        """The terms in the order in which they are asked: gates first."""
+        return sorted(self._terms.values(), key=lambda term: not term.gate)
+
+    def add(self, term: Term) -> None:
+        """Add a term.
+
+        Raises:
+            InvalidRequestError: Another term has its name.
+        """
+        if term.name in self._terms:
+            raise InvalidRequestError(f"two terms are called {term.name}", field="terms")
+        self._terms[term.name] = term
+
+    def term(self, function: Function | None = None, /, *, weight: float = 1.0, name: str = "") -> Any:
+        """Add a function as a term; for use as a decorator, with or without arguments."""
+        if function is None:
+            return lambda f: self.term(f, weight=weight, name=name)
+        self.add(Term(name or function.__name__, function, weight))
+        return function
+
+    def gate(self, function: Function | None = None, /, *, weight: float = 0.0, name: str = "") -> Any:
+        """Add a function that must hold, or the reward is 0; for use as a decorator."""
+        if function is None:
+            return lambda f: self.gate(f, weight=weight, name=name)
+        self.add(Term(name or function.__name__, function, weight, gate=True))
+        return function
+
+    def score(self, **facts: Any) -> RubricResult:
+        """Judge.
+
+        Args:
+            facts: Whatever the terms name as arguments; facts that no term names are ignored.
+
+        Raises:
+            InvalidRewardError: A term could not be had, a logged one included; `field` says which.
+        """
+        if not self._terms:
+            raise InvalidRequestError("the rubric has no terms", hint="add some with @rubric.term")
+        metrics: dict[str, float] = {}
+        reward, holds = 0.0, True
+        for term in self.terms:
+            if not holds:
+                if term.gate or term.weight:
+                    metrics[PREFIX + term.name] = 0.0
+                continue
+            value = term.value(facts)
+            metrics[PREFIX + term.name] = value
+            reward += term.weight * value
+            holds = bool(value) or not term.gate
+        return RubricResult(finite(reward, "the sum") if holds else 0.0, metrics)
+
+
+def finite(value: object, name: str) -> float:
+    """Return a term's value as a float.
+
+    Raises:
+        InvalidRewardError: It is no finite number.
+    """
+    try:
+        number = float(value) if isinstance(value, Real | np.bool_) else math.nan
+    except OverflowError:  # an int that no float can hold
+        number = math.nan
+    if not math.isfinite(number):
+        raise InvalidRewardError(
+            f"the term {name} returned {quoted(value)}, which is no finite number", field=PREFIX + name
+        )
+    return number
