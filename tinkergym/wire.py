@@ -144,6 +144,10 @@ Reasoning = Literal["keep", "drop"]
 """What later turns see of the `<think>...</think>` of earlier answers: all of it, or nothing."""
 
 
+ExecutorName = Literal["thread", "process"]
+"""Where environments live while they are played: each in a thread of the worker, or a process of its own."""
+
+
 class EnvironmentRef(WireModel):
     """Which environment, by its registered id; never code, never data."""
 
@@ -176,6 +180,8 @@ class JobSpec(WireModel):
     """Whether later turns see the `<think>...</think>` of earlier answers; where it is dropped, a new segment
     begins.
     """
+    executor: ExecutorName = "thread"
+    """Where environments live: `process` is for those that crash, hold the interpreter, or compute much."""
     deterministic: bool = False
     """Sample a step's episodes in lockstep, so that the same seed gives the same bits; slower."""
     shuffle_rewards: bool = False
@@ -199,7 +205,12 @@ class JobSpec(WireModel):
     """For people, to find the job again in a list."""
 
     @model_validator(mode="after")
-    def _somebody_can_play_it_again(self) -> Self:
+    def _its_player_can_do_so(self) -> Self:
+        if self.executor == "process" and (self.deterministic or self.rollout == "script"):
+            raise ValueError(
+                "executor cannot be 'process' with deterministic=True or where a script plays; "
+                "choose 'thread', or leave the other setting"
+            )
         if self.retries and self.rollout == "script":
             raise ValueError(
                 "on_failure cannot be 'retry' where a script plays; catch the error in the script, "
@@ -397,6 +408,7 @@ class EpisodeRequest(WireModel):
     limits: Limits
     system_prompt: str | None = None
     reasoning: Reasoning = "keep"
+    executor: ExecutorName = "thread"
     retries: int = Field(0, ge=0)
     """How often the worker plays it again after a failure."""
     lease_id: str

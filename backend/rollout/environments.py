@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from backend.env_tokens import EnvTokens
 from backend.environment_urls import is_remote, pinned
@@ -20,10 +21,11 @@ def environment_maker(listed: Sequence[str], tokens: EnvTokens) -> MakeEnv:
             the job was accepted, and a name may lead elsewhere by now.
         tokens: Where the tokens of jobs are.
     """
+    # Not a function in a function: it must be picklable for environments in a process of their own.
+    return partial(_make, tuple(listed), tokens)
 
-    def make_env(ref: EnvironmentRef) -> AnyEnv:
-        if is_remote(ref):
-            ref = pinned(tokens.fetch(ref), listed)
-        return make_environment(ref)
 
-    return make_env
+def _make(listed: Sequence[str], tokens: EnvTokens, ref: EnvironmentRef) -> AnyEnv:
+    if is_remote(ref):
+        ref = pinned(tokens.fetch(ref), listed)
+    return make_environment(ref)

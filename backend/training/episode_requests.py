@@ -41,6 +41,7 @@ def step_requests(job_id: str, spec: JobSpec, step: int) -> list[EpisodeRequest]
                 limits=spec.limits,
                 system_prompt=spec.system_prompt,
                 reasoning=spec.reasoning,
+                executor=spec.executor,
                 retries=spec.retries,
                 lease_id="",
                 lease_seconds=0.0,

@@ -64,3 +64,21 @@ def test_every_wrong_setting_of_a_request_is_mentioned_at_once():
 
 def test_models_are_taken_as_settings_too():
     assert parse_spec({**GOOD, "adapter": FullParameters()}).adapter == FullParameters()
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"on_failure": "retry"}, "on_failure"),
+        ({"on_failure": "retry:0"}, "on_failure"),
+        ({"on_failure": "retry:2", "rollout": "script"}, "on_failure"),
+        ({"executor": "process", "deterministic": True}, "executor"),
+        ({"executor": "process", "rollout": "script"}, "executor"),
+        ({"executor": "ray"}, "executor"),
+        ({"reasoning": "hide"}, "reasoning"),
+    ],
+)
+def test_settings_of_the_loop_that_could_not_take_effect_are_refused(settings, field):
+    with pytest.raises(InvalidRequestError) as caught:
+        parse_spec({"environment": {"id": "a/B-v0"}, "steps": 1, **settings})
+    assert caught.value.field == field

@@ -57,8 +57,8 @@ class ThreadExecutor:
     The default. Environments share one interpreter, so those that compute for long slow each other.
     """
 
-    def __init__(self, capacity: int = 1024) -> None:
-        """Have room for `capacity` environments."""
+    def __init__(self, capacity: int = 2**20) -> None:
+        """Have room for `capacity` environments; by default for all there are."""
         self.capacity = _positive(capacity)
 
     def open(self, make: Callable[[], AnyEnv], report: Callable[[Report], None], *, name: str) -> Host:
@@ -91,8 +91,8 @@ class InlineExecutor:
     when it returns, and one that hangs stops everything. Ctrl-C reaches the environment's code.
     """
 
-    def __init__(self, capacity: int = 1024) -> None:
-        """Have room for `capacity` environments."""
+    def __init__(self, capacity: int = 2**20) -> None:
+        """Have room for `capacity` environments; by default for all there are."""
         self.capacity = _positive(capacity)
 
     def open(self, make: Callable[[], AnyEnv], report: Callable[[Report], None], *, name: str) -> Host:
@@ -146,6 +146,11 @@ class InlineHost:
     def where(self) -> str:
         """Return nothing: no call is running."""
         return ""
+
+
+def executor_called(name: str) -> Executor:
+    """Return a new executor by the name that a job knows it by: `thread` or `process`."""
+    return ProcessExecutor() if name == "process" else ThreadExecutor()
 
 
 def _positive(capacity: int) -> int:

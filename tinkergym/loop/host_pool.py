@@ -14,6 +14,8 @@ from tinkergym.wire import EnvironmentRef
 
 __all__ = ["AnyEnv", "HostPool", "MakeEnv"]
 
+_MOST_IDLE = 1024
+
 
 class HostPool:
     """Makes hosts and keeps those whose episode ended well.
@@ -31,6 +33,11 @@ class HostPool:
         self._busy: dict[Host, str] = {}
         self._idle: dict[Host, str] = {}
         self._closing: list[Host] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for another environment that is played in."""
+        return len(self._busy) >= self._executor.capacity
 
     def take(self, environment: EnvironmentRef) -> tuple[Host, bool]:
         """Return a host of this environment, and whether its environment has yet to be made."""
@@ -50,7 +57,7 @@ class HostPool:
     def give_back(self, host: Host) -> None:
         """Keep a host for another episode."""
         self._idle[host] = self._busy.pop(host)
-        if len(self._idle) > self._executor.capacity:
+        if len(self._idle) > min(_MOST_IDLE, self._executor.capacity):
             self._close_oldest()
 
     def discard(self, host: Host, *, hangs: bool) -> None:

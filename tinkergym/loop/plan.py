@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from tinkergym.wire import EnvironmentRef, EpisodeRequest, Limits, Reasoning
+from tinkergym.wire import EnvironmentRef, EpisodeRequest, ExecutorName, Limits, Reasoning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,8 @@ class EpisodePlan:
     """None leaves it to the environment's own."""
     reasoning: Reasoning = "keep"
     """Whether later turns see the reasoning of earlier answers."""
+    executor: ExecutorName = "thread"
+    """Where the environment lives, unless whoever plays has an executor of its own."""
     retries: int = 0
     """How often the episode is played again if it fails; with the same seeds, so with the same result as if
     nothing had failed.
@@ -75,6 +77,7 @@ class EpisodePlan:
             limits=request.limits,
             system_prompt=request.system_prompt,
             reasoning=request.reasoning,
+            executor=request.executor,
             retries=request.retries,
             lease_id=request.lease_id,
         )

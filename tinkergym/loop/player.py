@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -16,7 +17,7 @@ from typing import Any
 from tinkergym.errors import InternalServiceError, TinkerGymError
 from tinkergym.loop.agent_loop import AgentLoop, AgentState
 from tinkergym.loop.environment_host import AnyEnv, Host, Report
-from tinkergym.loop.executors import Executor, MakeEnv, ThreadExecutor
+from tinkergym.loop.executors import Executor, MakeEnv, executor_called
 from tinkergym.loop.host_pool import HostPool
 from tinkergym.loop.plan import EpisodePlan
 from tinkergym.loop.renderer import Renderer
@@ -42,6 +43,7 @@ class _Episode:
 
     loop: AgentLoop
     renderer: Renderer
+    hosts: HostPool
     host: Host
     ends_at: float
     call: str = ""
@@ -75,15 +77,16 @@ class EpisodePlayer:
         Args:
             sampler: Answers requests for tokens; stays the caller's to close.
             make_env: Creates an environment; runs where that environment then lives.
-            executor: Where environments live; by default each in a thread of its own.
+            executor: Where environments live; None leaves it to each plan.
             clock: Seconds, monotonic.
         """
         self._sampler = sampler
         self._clock = clock
         # Reports, batches of answers, and None for a wake-up.
         self._inbox: SimpleQueue[Report | Answers | None] = SimpleQueue()
-        self._executor = executor or ThreadExecutor()
-        self._hosts = HostPool(self._executor, make_env, self._inbox.put)
+        self._make_env, self._executor = make_env, executor
+        self._hosts: dict[str, HostPool] = {}
+        self._waiting: deque[tuple[EpisodePlan, Renderer]] = deque()
         self._call_ids = itertools.count(1)
         self._episodes: dict[str, _Episode] = {}
         self._by_request: dict[str, _Episode] = {}
@@ -96,21 +99,34 @@ class EpisodePlayer:
     @property
     def active(self) -> int:
         """How many episodes are being played."""
-        return len(self._episodes)
-
-    @property
-    def capacity(self) -> int:
-        """How many episodes there is room for at once."""
-        return self._executor.capacity
+        return len(self._episodes) + len(self._waiting)
 
     def start(self, plan: EpisodePlan, renderer: Renderer) -> None:
-        """Begin an episode; one that is being played already, by its `session_id`, goes on."""
+        """Begin an episode; one that is being played already, by its `session_id`, goes on.
+
+        Without an executor of the caller's, it waits for room on its own if need be.
+        """
         if plan.session_id in self._episodes:
             return
+        hosts = self._hosts_for(plan)
+        if self._executor is None and hosts.full:
+            self._waiting.append((plan, renderer))
+        else:
+            self._begin(plan, renderer, hosts)
+
+    def _hosts_for(self, plan: EpisodePlan) -> HostPool:
+        """Return the pool in which an episode is played: the caller's executor, or the plan's own."""
+        name = "" if self._executor is not None else plan.executor
+        if name not in self._hosts:
+            executor = self._executor or executor_called(name)
+            self._hosts[name] = HostPool(executor, self._make_env, self._inbox.put)
+        return self._hosts[name]
+
+    def _begin(self, plan: EpisodePlan, renderer: Renderer, hosts: HostPool) -> None:
         assert plan.environment is not None, "the player makes environments by reference"
-        host, is_new = self._hosts.take(plan.environment)
+        host, is_new = hosts.take(plan.environment)
         ends_at = self._clock() + plan.limits.episode_timeout_seconds
-        episode = _Episode(AgentLoop(renderer, plan), renderer, host, ends_at)
+        episode = _Episode(AgentLoop(renderer, plan), renderer, hosts, host, ends_at)
         self._episodes[plan.session_id] = episode
         if is_new:
             # Making an environment may take as long as a reset, so it has the time of a call of its own.
@@ -120,6 +136,7 @@ class EpisodePlayer:
 
     def drop(self, session_id: str) -> None:
         """Stop an episode without a result: its lease is lost."""
+        self._waiting = deque(item for item in self._waiting if item[0].session_id != session_id)
         episode = self._episodes.get(session_id)
         if episode is not None:
             episode.loop.fail(StopReason.ABANDONED, "the lease was lost")
@@ -147,9 +164,11 @@ class EpisodePlayer:
 
     def close(self, timeout_seconds: float = 5.0) -> None:
         """Drop all episodes and close all environments; those that do not end in time are left behind."""
+        self._waiting.clear()
         for session_id in list(self._episodes):
             self.drop(session_id)
-        self._hosts.close(timeout_seconds)
+        for hosts in self._hosts.values():
+            hosts.close(timeout_seconds)
 
     # --- what happens ---
 
@@ -320,11 +339,14 @@ class EpisodePlayer:
         if episode.call:
             self._by_call.pop(episode.call_id, None)
             self._fresh_calls.discard(episode.call_id)
-            self._hosts.discard(episode.host, hangs=True)
+            episode.hosts.discard(episode.host, hangs=True)
         elif reason in _SPOILED:
-            self._hosts.discard(episode.host, hangs=False)
+            episode.hosts.discard(episode.host, hangs=False)
         else:
-            self._hosts.give_back(episode.host)
+            episode.hosts.give_back(episode.host)
+        for _ in range(len(self._waiting) if not episode.hosts.full else 0):
+            # Those that still find no room line up again, in the same order.
+            self.start(*self._waiting.popleft())
 
 
 def _nothing(env: AnyEnv) -> None:

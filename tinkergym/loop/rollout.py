@@ -32,11 +32,11 @@ def play(
         renderer: Of the model that answers, or a function from a model's name to its renderer.
         make_env: Creates an environment; it is used for several episodes, one after the other.
         max_concurrent: Episodes played at once, as far as the executor has room.
-        executor: Where environments live; by default each in a thread of its own.
+        executor: Where environments live; None leaves it to each plan, most often a thread of its own.
     """
     waiting = iter(requests)
     player = EpisodePlayer(sampler=sampler, make_env=make_env, executor=executor)
-    most = min(max_concurrent, player.capacity)
+    most = max_concurrent if executor is None else min(max_concurrent, executor.capacity)
     try:
         exhausted = False
         while True:

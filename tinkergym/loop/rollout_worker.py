@@ -84,7 +84,7 @@ class RolloutWorker:
             transport: The line to the service.
             make_env: Creates the environment that a request names.
             max_episodes: How many are played at once, as far as the executor has room.
-            executor: Where environments live; by default each in a thread of its own.
+            executor: Where environments live; None leaves it to the job.
             worker_id: Who this is in the service's eyes; random by default.
             on_result: Told of each result and the service's verdict, from a background thread.
         """

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -120,14 +121,16 @@ def _is_known(env_id: str) -> bool:
 
 
 def _factory(build: Callable[..., AnyEnv]) -> MakeEnv:
-    def make_env(ref: EnvironmentRef) -> AnyEnv:
-        env = build(**ref.kwargs)
-        if not isinstance(env, gym.Env):
-            raise InvalidEnvironmentError(
-                f"{getattr(build, '__name__', build)} returned {type(env).__name__}, not a gymnasium.Env",
-                hint="derive the class from gymnasium.Env or tinkergym.TextEnv",
-                field="environment",
-            )
-        return env
+    # Not a function in a function: it must be picklable for environments in a process of their own.
+    return partial(_make, build)
 
-    return make_env
+
+def _make(build: Callable[..., AnyEnv], ref: EnvironmentRef) -> AnyEnv:
+    env = build(**ref.kwargs)
+    if not isinstance(env, gym.Env):
+        raise InvalidEnvironmentError(
+            f"{getattr(build, '__name__', build)} returned {type(env).__name__}, not a gymnasium.Env",
+            hint="derive the class from gymnasium.Env or tinkergym.TextEnv",
+            field="environment",
+        )
+    return env

@@ -140,10 +140,10 @@ def _of_cover(trajectory: Trajectory, completions: Sequence[Completion]) -> list
     left = [(number, sorted(places)) for number, places in enumerate(uncovered) if places]
     if left and not trajectory.completed and len(completions) > len(trajectory.turns):
         # The environment failed while it had the last answer, so that one earned nothing and is no turn.
-        number, places = left[-1]
+        number, unpaid = left[-1]
         segment, last = trajectory.segments[number], completions[len(trajectory.turns)]
         begin = len(segment.token_ids) - len(last.token_ids)
-        if number == len(trajectory.segments) - 1 and places == list(range(begin, len(segment.token_ids))):
+        if number == len(trajectory.segments) - 1 and unpaid == list(range(begin, len(segment.token_ids))):
             if segment.token_ids[begin:] != last.token_ids:
                 found.append("the last answer: the tokens are not those that were sampled")
             left.pop()

@@ -67,6 +67,8 @@ def requests():
             policy_version=0,
             sampling=Sampling(max_turn_tokens=8),
             limits=Limits(),
+            # The last two would also give the same in a process of their own, where a worker has room for it.
+            executor="process" if index >= 6 else "thread",
             lease_id=f"lease-{index}",
             lease_seconds=60.0,
         )

@@ -62,7 +62,7 @@ def playable():
 
 def violations(renderer, plans, make_env):
     sampler = RecordingSampler(Thinking(renderer))
-    results = play(plans, sampler=sampler, renderer=renderer, make_env=make_env, executor=InlineExecutor())
+    results = play(plans, sampler=sampler, renderer=renderer, make_env=make_env, executor=InlineExecutor(4))
     found, reasons = [], set()
     for result in results:
         session, trajectory = sampler.session(result.episode_id), result.trajectory

@@ -12,7 +12,8 @@ import pytest
 
 import tinkergym as tg
 from tinkergym.errors import InvalidRequestError
-from tinkergym.loop.executors import InlineExecutor, ProcessExecutor, ThreadExecutor
+from tinkergym.loop import executors
+from tinkergym.loop.executors import InlineExecutor, InlineHost, ProcessExecutor, ThreadExecutor
 from tinkergym.loop.plan import EpisodePlan
 from tinkergym.loop.renderer import Renderer
 from tinkergym.loop.rollout import play
@@ -203,6 +204,28 @@ def test_never_more_environments_than_there_is_room_for(executor):
 def test_room_that_another_environment_holds_idle_is_given_up():
     episodes = played([*plans("Sound", [0, 2]), *plans("NeverEnds", [0, 2])], ThreadExecutor(1))
     assert {trajectory.stop_reason for trajectory in episodes.values()} == {StopReason.TERMINATED}
+
+
+def test_without_an_executor_of_the_callers_each_episode_lives_where_its_plan_says(monkeypatch):
+    opened = []
+    for kind in (ThreadExecutor, ProcessExecutor):
+        monkeypatch.setattr(
+            kind,
+            "open",
+            lambda self, *arguments, name: opened.append(type(self)) or InlineHost(*arguments, name=name),
+        )
+    played([*plans("Sound", [0]), *plans("NeverEnds", [0], executor="process")], None)
+    assert opened == [ThreadExecutor, ProcessExecutor]
+
+
+def test_plans_wait_for_room_in_processes_while_others_are_played(monkeypatch):
+    monkeypatch.setattr(executors, "ProcessExecutor", lambda: ProcessExecutor(1))
+    requests = [*plans("Sound", range(0, 10, 2), executor="process"), *plans("NeverEnds", [0])]
+    order = [
+        result.episode_id
+        for result in play(requests, sampler=YES, renderer=RENDERER, make_env=make_fault, max_concurrent=6)
+    ]
+    assert order == ["NeverEnds-0", *(f"Sound-{number}" for number in range(5))]
 
 
 def test_what_cannot_be_sent_to_a_process_says_so():
