@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import gymnasium as gym
 
 from tinkergym.errors import EpisodeProtocolError, InvalidRequestError
 from tinkergym.spaces import Text
-from tinkergym_textarena.games import Moves, always_legal, moves_of
+from tinkergym_textarena.games import EXACT, WITHOUT_CHANCE, Moves, moves_of, name_of
 from tinkergym_textarena.native import NativeGame, game_spec
 
 StepReturn = tuple[str, float, bool, bool, dict[str, Any]]
@@ -50,7 +51,10 @@ class SingleEnv(gym.Env[str, str]):
         self._echo = echo
         self._settings = settings
         game_spec(self.game_id)
+        if name_of(self.game_id) in WITHOUT_CHANCE:
+            self.metadata = {**self.metadata, "deterministic": True}
         self._game: NativeGame | None = None
+        self._playing = False
         self._seat = 0
 
     def reset(
@@ -60,6 +64,7 @@ class SingleEnv(gym.Env[str, str]):
         super().reset(seed=seed)
         game_seed = int(self.np_random.integers(_MOST_SEED)) if seed is None else seed
         self._game = NativeGame(self.game_id, self.players, game_seed, self._settings)
+        self._playing = True
         self._begin()
         return self._game.news(self._seat, echo=self._echo), {}
 
@@ -74,13 +79,17 @@ class SingleEnv(gym.Env[str, str]):
             InvalidRewardError: The game ended without a reward.
             EnvironmentInfrastructureError: The game failed.
         """
-        if self._game is None or self._game.over:
+        if self._game is None or not self._playing:
             raise EpisodeProtocolError("no episode is running", hint="call reset before step")
-        legal = self._game.act(action)
-        self._others_act()
+        legal = True
+        # An opponent whose first moves were illegal may have lost during reset, which cannot say so.
+        if not self._game.over:
+            legal = self._game.act(action)
+            self._others_act()
         metrics = {"illegal_moves": float(not legal)}
         if not self._game.over:
             return self._game.news(self._seat, echo=self._echo), 0.0, False, False, {"metrics": metrics}
+        self._playing = False
         reward, facts = self._game.rewards[self._seat], self._game.facts(self._seat)
         info = {"metrics": {**metrics, **self._verdict(reward)}, "reason": facts.get("reason"), "game": facts}
         return self._game.news(self._seat, echo=self._echo), reward, True, False, info
@@ -88,13 +97,13 @@ class SingleEnv(gym.Env[str, str]):
     def legal_actions(self) -> list[str] | None:
         """Return the actions that the game takes now, None where they are too many to list.
 
-        Where a game does not take each of its moves at any time, each is tried on a copy.
+        Where they are not known exactly, each that may be one is tried on a copy of the game.
         """
         moves = moves_of(self.game_id)
         if moves is None or self._game is None or self._game.over:
             return None
         listed = moves(self._game.plain)
-        return listed if always_legal(self.game_id) else list(self._game.legal(listed))
+        return listed if name_of(self.game_id) in EXACT else list(self._game.legal(listed))
 
     def _begin(self) -> None:
         """Do what comes between the game's reset and the first observation."""
@@ -188,9 +197,9 @@ class VersusEnv(SingleEnv):
     def _random_move(self, game: NativeGame, moves: Moves) -> str:
         listed = moves(game.plain)
         shuffled = [listed[int(index)] for index in self.np_random.permutation(len(listed))]
-        if always_legal(self.game_id):
-            return shuffled[0]
-        return next(game.legal(shuffled), shuffled[0])
+        if name_of(self.game_id) not in EXACT:
+            shuffled = [*itertools.islice(game.legal(shuffled), 1), *shuffled]
+        return shuffled[0] if shuffled else ""
 
     def _verdict(self, reward: float) -> dict[str, float]:
         return {"won": float(reward > 0), "drawn": float(reward == 0), "lost": float(reward < 0)}

@@ -10,7 +10,7 @@ that a random opponent is to play must be in it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from itertools import permutations, product
+from itertools import combinations, permutations, product
 from typing import Any
 
 Moves = Callable[[Any], list[str]]
@@ -21,8 +21,8 @@ def _always(*moves: str) -> Moves:
     return lambda _game: list(moves)
 
 
-def _numbers(count: int, first: int = 0) -> Moves:
-    return _always(*(f"[{number}]" for number in range(first, first + count)))
+def _numbers(count: int) -> Moves:
+    return _always(*(f"[{number}]" for number in range(count)))
 
 
 def _nim(game: Any) -> list[str]:
@@ -34,15 +34,14 @@ def _columns(game: Any) -> list[str]:
     return [f"[col {column}]" for column in range(len(game.state.game_state["board"][0]))]
 
 
-def _squares(game: Any) -> list[str]:
-    board = game.state.game_state["board"]
-    return [f"[{row}, {column}]" for row, column in product(range(len(board)), range(len(board[0])))]
+def _flips(game: Any) -> list[str]:
+    return [f"[{row}, {column}]" for row, column in game.state.game_state["valid_moves"]]
 
 
 def _pairs(game: Any) -> list[str]:
-    board = game.state.game_state["board"]
-    cells = list(product(range(len(board)), range(len(board[0]))))
-    return [f"[{a} {b} {c} {d}]" for (a, b), (c, d) in product(cells, cells) if (a, b) < (c, d)]
+    matched = game.state.game_state["matched_positions"]
+    cells = [cell for cell in product(range(game.grid_size), repeat=2) if cell not in matched]
+    return [f"[{a} {b} {c} {d}]" for (a, b), (c, d) in combinations(cells, 2)]
 
 
 def _trades(game: Any) -> list[str]:
@@ -58,13 +57,33 @@ def _splits(game: Any) -> list[str]:
 
 
 def _bids(game: Any) -> list[str]:
-    del game
-    return ["[Call]", *(f"[Bid: {count}, {face}]" for count, face in product(range(1, 11), range(1, 7)))]
+    bid = game.state.game_state["current_bid"]
+    higher = [
+        f"[Bid: {count}, {face}]"
+        for count, face in product(range(1, 11), range(1, 7))
+        if game._is_valid_bid(count, face, bid)[0]
+    ]
+    return ["[Call]", *higher] if bid["quantity"] else higher
+
+
+def _guesses(game: Any) -> list[str]:
+    numbers = range(game.min_number, game.max_number + 1)
+    return [f"[{number}]" for number in numbers if number not in game.guessed_numbers]
+
+
+def _hidden_cells(game: Any) -> list[str]:
+    cells = product(range(game.rows), range(game.cols))
+    return [f"[{row} {column}]" for row, column in cells if not game.revealed[row][column]]
+
+
+def _lights(game: Any) -> list[str]:
+    return [f"[{row} {column}]" for row, column in product(range(game.size), repeat=2)]
 
 
 def _codes(game: Any) -> list[str]:
+    guessed = [tuple(entry["guess"]) for entry in game.state.game_state["history"]]
     codes = permutations(range(1, game.num_numbers + 1), game.code_length)
-    return [f"[{' '.join(map(str, code))}]" for code in codes]
+    return [f"[{' '.join(map(str, code))}]" for code in codes if code not in guessed]
 
 
 VERSUS: Mapping[str, Moves] = {
@@ -79,7 +98,7 @@ VERSUS: Mapping[str, Moves] = {
     "LiarsDice": _bids,
     "MemoryGame": _pairs,
     "Nim": _nim,
-    "Othello": _squares,
+    "Othello": _flips,
     "PigDice": _always("[roll]", "[hold]"),
     "SimpleNegotiation": _trades,
     "SimpleTak": _numbers(16),
@@ -97,12 +116,11 @@ SINGLE: Mapping[str, Moves | None] = {
     "Blackjack": _always("[Hit]", "[Stand]"),
     "FifteenPuzzle": _DIRECTIONS,
     "FrozenLake": _DIRECTIONS,
-    "GuessTheNumber": _numbers(20, first=1),
-    "LightsOut": _always(*(f"[{row} {column}]" for row, column in product(range(5), range(5)))),
+    "GuessTheNumber": _guesses,
+    "LightsOut": _lights,
     "LogicPuzzle": None,
     "Mastermind": _codes,
-    "Minesweeper": _always(*(f"[{row} {column}]" for row, column in product(range(8), range(8)))),
-    "PegJump": _always(*(f"[{origin} {to}]" for origin, to in product(range(1, 16), range(1, 16)))),
+    "Minesweeper": _hidden_cells,
     "Secretary": _always("[accept]", "[continue]"),
     "Set": None,
     "Sudoku": None,
@@ -112,26 +130,38 @@ SINGLE: Mapping[str, Moves | None] = {
 """Games for one with their moves; None where they are too many to list, or unknown."""
 
 
-ALWAYS_LEGAL = frozenset(
+EXACT = frozenset(
     {
         "Bandit",
         "Blackjack",
+        "GuessTheNumber",
         "IteratedMatchingPennies",
         "IteratedPrisonersDilemma",
         "IteratedRockPaperScissors",
         "IteratedTwoThirdsAverage",
+        "LiarsDice",
+        "LightsOut",
         "Mastermind",
+        "MemoryGame",
+        "Minesweeper",
+        "Nim",
+        "Othello",
     }
 )
-"""Games that take each of their moves at any time, so that none need be tried."""
+"""Games whose moves above are just those that are legal at the moment, so that none need be tried.
+
+Minesweeper must be here: it calls a step on a mine an invalid move, so trying would tell where they are.
+"""
+
+WITHOUT_CHANCE = frozenset({"TowerOfHanoi"})
+"""Games for one that are the same for every seed."""
 
 
-def always_legal(game_id: str) -> bool:
-    """Whether a game takes each of its moves at any time."""
-    return game_id.partition("-v")[0] in ALWAYS_LEGAL
+def name_of(game_id: str) -> str:
+    """Return a game's name: `Nim` for `Nim-v0-large`."""
+    return game_id.partition("-v")[0]
 
 
 def moves_of(game_id: str) -> Moves | None:
     """Return the moves of a game by its TextArena id, as `Nim-v0-large`; None if none are known."""
-    name = game_id.partition("-v")[0]
-    return VERSUS.get(name) or SINGLE.get(name)
+    return VERSUS.get(name_of(game_id)) or SINGLE.get(name_of(game_id))

@@ -43,6 +43,7 @@ class NativeGame:
             self._game = textarena.make(f"{game_id}-raw", **settings)
             self._game.reset(num_players=players, seed=seed)
         self._action_wrappers = _action_wrappers(spec)
+        self._only_messages = _shows_only_messages(spec)
         self.over = False
 
     @property
@@ -79,6 +80,9 @@ class NativeGame:
         """
         state = self._game.state
         messages, state.observations[player] = state.observations[player], []
+        if self._only_messages:
+            hidden = ("PLAYER_ACTION", "GAME_ADMIN")
+            return "\n".join(f" {message}" for _, message, kind in messages if kind.name not in hidden)
         return "\n".join(
             f"[{self._name(sender)}] {message}"
             for sender, message, kind in messages
@@ -157,6 +161,13 @@ def _action_wrappers(spec: Any) -> list[Any]:
     from textarena import ActionWrapper
 
     return [kind for kind in spec.default_wrappers or () if issubclass(kind, ActionWrapper)]
+
+
+def _shows_only_messages(spec: Any) -> bool:
+    """Whether TextArena hides from this game's players what they say to one another."""
+    from textarena.wrappers import GameMessagesObservationWrapper
+
+    return GameMessagesObservationWrapper in (spec.default_wrappers or ())
 
 
 @contextmanager
