@@ -1,0 +1,28 @@
+"""Training behind an environment server: what a client sends, and what it keeps to itself."""
+
+import tinkergym as tg
+from tinkergym.remote.local_environment import describe
+from tinkergym.testing.environment_server import TOKEN, environment_server
+
+REMOTE, BOARD = "tinkergym/Remote-v0", "board/TicTacToeVs-v0"
+
+
+def test_an_address_is_an_environment():
+    found = describe("ws://127.0.0.1:8300", {"token": "t"})
+    assert (found.ref.id, found.ref.kwargs) == (REMOTE, {"url": "ws://127.0.0.1:8300", "token": "t"})
+    assert not found.only_here
+
+
+def test_a_job_that_the_client_plays_keeps_its_token_at_home(client, service):
+    with environment_server(BOARD) as url:
+        job = client.train(
+            url,
+            env_kwargs={"token": TOKEN},
+            rollout="client",
+            steps=1,
+            algorithm=tg.GRPO(group_size=2, groups_per_step=1),
+        )
+        job.wait()
+        view = client.job(job.id).view()
+    assert view.spec.environment.kwargs == {"url": url}
+    assert view.state == "completed"
