@@ -1,0 +1,130 @@
+import os
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import tinkergym as tg
+from tinkergym.errors import (
+    EnvironmentInfrastructureError,
+    InvalidRequestError,
+    ToolArgumentsError,
+    ToolError,
+)
+from tinkergym.tools import render_calls
+from tinkergym.tools.mcp import mcp_tools
+from tinkergym.tools.syntax import ToolCall
+from tinkergym.wrappers import ToolCalling
+
+pytest.importorskip("mcp")
+
+COMMAND = [sys.executable, str(Path(__file__).with_name("mcp_server.py"))]
+
+
+@pytest.fixture(scope="module")
+def tools():
+    with mcp_tools(COMMAND, env={"GIVEN": "yes"}) as tools:
+        yield {tool.name: tool for tool in tools}
+
+
+class Shop(tg.SingleTurnEnv):
+    def ask(self, options):
+        return "How much are two apples?"
+
+    def score(self, answer):
+        return float(answer == "10")
+
+
+def test_the_servers_tools_are_offered_and_called_in_an_environment(tools):
+    env = ToolCalling(Shop(), list(tools.values()))
+    assert "Return the price of some pieces" in env.metadata["system_prompt"]
+    env.reset(seed=0)
+    observation, *_ = env.step(render_calls([ToolCall("price", {"what": "apple", "pieces": 2})], "hermes"))
+    assert "\n10\n" in observation
+    assert env.step("10")[1] == 1.0
+
+
+def test_tools_may_be_called_from_any_thread(tools):
+    found = []
+    threads = [
+        threading.Thread(target=lambda n=n: found.append(tools["price"].call({"what": "x" * n})))
+        for n in range(1, 6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == ["1", "2", "3", "4", "5"]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"what": 3}, {"what": "x", "pieces": "many"}])
+def test_arguments_are_checked_before_the_server_is_asked(tools, arguments):
+    with pytest.raises(ToolArgumentsError, match="price"):
+        tools["price"].call(arguments)
+
+
+def test_a_tool_that_fails_there_is_an_error_for_the_policy(tools):
+    with pytest.raises(ToolError, match="fail"):
+        tools["fail"].call({})
+
+
+def test_the_server_sees_the_variables_that_were_named_and_no_others(tools, monkeypatch):
+    monkeypatch.setenv("SECRET", "key")
+    with mcp_tools(COMMAND, only=["process"]) as others:
+        assert [tool.name for tool in others] == ["process"]
+        assert others[0].call({}).split()[1:] == ["None", "None"]
+    assert tools["process"].call({}).split()[2] == "yes"
+
+
+def test_a_call_that_takes_too_long_and_a_server_that_dies_are_told_apart_and_the_end_is_clean():
+    with mcp_tools(COMMAND, timeout_seconds=20) as found:
+        tools = {tool.name: tool for tool in found}
+        process = int(tools["process"].call({}).split()[0])
+        found._connection._seconds = 0.2
+        with pytest.raises(ToolError, match=r"did not return within 0.2 s"):
+            tools["wait"].call({})
+        found._connection._seconds = 20
+        with pytest.raises(EnvironmentInfrastructureError, match="goodbye"):
+            tools["die"].call({})
+        with pytest.raises(EnvironmentInfrastructureError, match="gone"):
+            tools["price"].call({"what": "x"})
+    found.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+
+
+def test_closing_an_environment_that_made_its_tools_by_name_ends_the_server():
+    env = ToolCalling(Shop(), [{"tool": "tinkergym.tools.mcp:mcp_tools", "command": COMMAND}])
+    process = int(env.tools["process"].call({}).split()[0])
+    env.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["/nowhere/server"], "did not start"),
+        ([sys.executable, "-c", "import sys; sys.exit('no license')"], "no license"),
+    ],
+)
+def test_a_server_that_does_not_start_says_why(command, said):
+    with pytest.raises(EnvironmentInfrastructureError, match=said):
+        mcp_tools(command, timeout_seconds=20)
+
+
+def test_a_server_that_says_nothing_is_given_up():
+    with pytest.raises(EnvironmentInfrastructureError, match=r"said nothing for 0\.5 s"):
+        mcp_tools([sys.executable, "-c", "import sys; sys.stdin.read()"], timeout_seconds=0.5)
+
+
+@pytest.mark.parametrize("command", [[], [3]])
+def test_a_command_that_is_none_is_refused(command):
+    with pytest.raises(InvalidRequestError, match="command"):
+        mcp_tools(command)
+
+
+def test_a_tool_that_the_server_does_not_have_is_refused():
+    with pytest.raises(InvalidRequestError, match="no tool cost; it has: price"):
+        mcp_tools(COMMAND, only=["cost"])
