@@ -130,9 +130,9 @@ def _show(kernel: Kernel, path: str, root: str) -> None:
 
 # --- walls where there are no namespaces: Python's audit hook. It stops accidents, not attackers ---
 
-_REFUSED = ("socket.", "ctypes.", "subprocess.", "os.exec", "os.fork", "os.posix_spawn", "os.spawn")
+_REFUSED: tuple[str, ...] = ("socket.", "ctypes.", "subprocess.", "os.exec", "os.fork", "os.posix_spawn", "os.spawn")
 _REFUSED += ("os.system", "os.kill", "pty.", "syslog.", "webbrowser.", "mmap.")
-_CHANGES = ("os.chmod", "os.chown", "os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir")
+_CHANGES: tuple[str, ...] = ("os.chmod", "os.chown", "os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir")
 _CHANGES += ("os.symlink", "os.truncate", "os.utime", "shutil.")
 
 

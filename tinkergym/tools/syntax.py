@@ -272,7 +272,7 @@ def _takes_text(schema: Mapping[str, Any]) -> bool:
         return any(_takes_text(option) for option in options)
     if "enum" in schema or "const" in schema:
         return any(isinstance(value, str) for value in schema.get("enum", [schema.get("const")]))
-    return schema.get("type", "string") == "string"
+    return bool(schema.get("type", "string") == "string")
 
 
 _PARSERS = {"hermes": _hermes, "xml": _xml, "json": _bare}
