@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from tinkergym.cli.console import out
-from tinkergym.messages import observation_text
+from tinkergym.messages import Message, messages_text, observation_messages, user
+
+if TYPE_CHECKING:
+    from tinkergym.loop.renderer import Renderer
 
 MOST_STEPS = 1000
 """An environment that never ends is left after so many."""
@@ -31,6 +36,14 @@ def play(
     temperature: Annotated[
         float | None, typer.Option(help="Of the policy's answers. (default: as in training)", min=0)
     ] = None,
+    raw: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Show the text that this model's chat template makes of it, special tokens and all; "
+            "a model of the service or a directory with its tokenizer.",
+        ),
+    ] = None,
     env_setting: Annotated[
         list[str] | None,
         typer.Option("--env-set", metavar="KEY=VALUE", help="An argument of the environment; repeatable."),
@@ -38,8 +51,9 @@ def play(
 ) -> None:
     """Play an environment yourself, or let a trained policy play.
 
-    Without --policy you see exactly what a model sees and answer as it would. With --policy you play against
-    it, in games where the environment's opponent can be replaced, and watch it in all others.
+    Without --policy you see exactly what a model sees, the system prompt included, and answer as it would:
+    type the action; a line that ends with a backslash goes on in the next. With --policy you play against it,
+    in games where the environment's opponent can be replaced, and watch it in all others. Ctrl-C leaves.
 
     Example: tinkergym play board/TicTacToeVs-v0 --policy JOB_ID
     """
@@ -53,18 +67,23 @@ def play(
 
         make(env)  # raises with the close matches
         return
+    renderer = None
+    if raw is not None:
+        from tinkergym.cli.model_files import find_bundle
+        from tinkergym.loop.renderer import Renderer
+
+        renderer = Renderer.from_bundle(find_bundle(raw))
     made = described.make(described.ref)
+    seeds = range(seed, seed + episodes)
     try:
         if policy is None:
-            prompt = system_prompt_of(made)
-            _episodes(made, _ask_for_action, range(seed, seed + episodes), prompt, reset=lambda: None)
+            _episodes(_Table(made, _ask_for_action, prompt=None, renderer=renderer), seeds)
             return
         from tinkergym.remote.client import Client
 
         with Client() as client:
             player = client.job(policy).policy(temperature=temperature, seed=seed)
             player.environment_prompt = system_prompt_of(made)
-            prompt = player.environment_prompt if player.system_prompt is None else player.system_prompt
             # Offered by environments whose opponent may be anybody who reads and answers text.
             seat_opponent = getattr(made.unwrapped, "seat_opponent", None)
             seated = False
@@ -72,46 +91,90 @@ def play(
                 seated = True
                 seat_opponent(_ask_for_move)
                 out.print("You take the opponent's seat. Answer as the policy does; Ctrl-C leaves.\n")
-            seeds = range(seed, seed + episodes)
-            _episodes(made, player.act, seeds, prompt, reset=player.reset, seated=seated)
+            table = _Table(
+                made,
+                player.act,
+                prompt=player.system_prompt,
+                renderer=renderer,
+                reset=player.reset,
+                seated=seated,
+            )
+            _episodes(table, seeds)
     except (KeyboardInterrupt, EOFError):
         out.print("\nleft the game")
     finally:
         made.close()
 
 
-def _episodes(
-    env: Any, act: Any, seeds: range, prompt: str | None, *, reset: Any, seated: bool = False
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Who plays what, and what is shown of it."""
+
+    env: Any
+    act: Callable[[Any], str]
+    prompt: str | None
+    """The job's system prompt; None leaves it to the environment's own."""
+    renderer: Renderer | None = None
+    """Shows messages as a model's chat template writes them."""
+    reset: Callable[[], None] = lambda: None
+    seated: bool = False
+    """Whether a person sits in the opponent's seat, who is shown the game when it is their turn."""
+
+    def begin(self, observation: Any) -> None:
+        """Show what stands at the start."""
+        from tinkergym.loop.environment_host import system_prompt_of
+        from tinkergym.messages import opening_messages
+
+        messages = opening_messages(
+            _messages(observation), job_prompt=self.prompt, environment_prompt=system_prompt_of(self.env)
+        )
+        if self.renderer is not None:
+            _say("prompt", self.renderer.decode(self.renderer.start(messages)))
+        else:
+            self._show([m for m in messages if m["role"] == "system" or not self.seated])
+
+    def go_on(self, observation: Any) -> None:
+        """Show what the environment answered."""
+        messages = _messages(observation)
+        if self.renderer is not None:
+            ids = self.renderer.continuation(messages, answer_closed=True)
+            _say("prompt", self.renderer.decode(ids))
+        elif not self.seated:
+            self._show(messages)
+
+    def _show(self, messages: list[Message]) -> None:
+        for message in messages:
+            _say("environment" if message["role"] == "user" else message["role"], message["content"])
+
+
+def _episodes(table: _Table, seeds: range) -> None:
     returns: list[float] = []
     for seed in seeds:
-        reset()
-        returns.append(_episode(env, act, seed, prompt, seated=seated))
+        table.reset()
+        returns.append(_episode(table, seed))
     if len(returns) > 1:
         mean = sum(returns) / len(returns)
         out.print(f"{len(returns)} episodes, mean return {mean:+.3f}", highlight=False)
 
 
-def _episode(env: Any, act: Any, seed: int, prompt: str | None, *, seated: bool) -> float:
+def _episode(table: _Table, seed: int) -> float:
     out.rule(f"episode with seed {seed}", style="dim")
-    if prompt:
-        _say("system", prompt)
-    observation, _ = env.reset(seed=seed)
+    observation, _ = table.env.reset(seed=seed)
+    table.begin(observation)
     total = 0.0
     for _ in range(MOST_STEPS):
-        if not seated:  # who has a seat is shown the game when it is their turn
-            _say("environment", _text(observation))
-        action = act(observation)
-        if act is not _ask_for_action:
+        action = table.act(observation)
+        if table.act is not _ask_for_action:
             _say("policy", action)
-        observation, reward, terminated, truncated, _ = env.step(action)
+        observation, reward, terminated, truncated, _ = table.env.step(action)
         total += float(reward)
         if terminated or truncated:
-            if _text(observation):
-                _say("the policy is told" if seated else "environment", _text(observation))
+            if text := messages_text(_messages(observation)):
+                _say("the policy is told" if table.seated else "environment", text)
             how = "the task ended" if terminated else "cut off by a limit"
-            out.print(f"{'its ' if seated else ''}return {total:+g} ({how})\n", highlight=False)
+            out.print(f"{'its ' if table.seated else ''}return {total:+g} ({how})\n", highlight=False)
             return total
+        table.go_on(observation)
     out.print(f"left after {MOST_STEPS} steps, return {total:+g}\n", highlight=False)
     return total
 
@@ -123,15 +186,19 @@ def _say(who: str, text: str) -> None:
 
 
 def _ask_for_action(_: object) -> str:
-    return out.input("[green]you[/] > ")
+    lines = [out.input("[green]you[/] > ")]
+    while lines[-1].endswith("\\"):
+        lines[-1] = lines[-1][:-1]
+        lines.append(out.input("... > "))
+    return "\n".join(lines)
 
 
 def _ask_for_move(board: str) -> str:
     return out.input(f"[cyan]your move[/]\n{escape(board)}\n> ")
 
 
-def _text(observation: Any) -> str:
+def _messages(observation: Any) -> list[Message]:
     try:
-        return observation_text(observation)
+        return observation_messages(observation)
     except (TypeError, ValueError):  # nothing that a policy could read, and still worth a look
-        return str(observation)
+        return [user(str(observation))]
