@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -50,9 +50,13 @@ class ListedEnvironment:
         return {**asdict(self), "splits": list(self.splits)}
 
 
-def list_environments() -> Iterator[ListedEnvironment]:
-    """Make each environment of each pack once and yield what it says; one that cannot be made says why."""
-    for pack in load_packs():
+def list_environments(packs: Iterable[Pack] | None = None) -> Iterator[ListedEnvironment]:
+    """Make each environment of each pack once and yield what it says; one that cannot be made says why.
+
+    Args:
+        packs: Whose environments; None takes all that are installed.
+    """
+    for pack in load_packs() if packs is None else packs:
         for env_id in pack.environment_ids:
             yield _listed(env_id, pack)
 

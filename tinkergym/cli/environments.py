@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from tinkergym.cli.console import err, out
+from tinkergym.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from tinkergym.registration import Pack
 
 
 def envs(
+    packs: Annotated[
+        list[str] | None, typer.Argument(metavar="[PACK]...", help="Only these packs. (default: all)")
+    ] = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: one JSON object.")] = False,
 ) -> None:
@@ -23,8 +33,15 @@ def envs(
     from tinkergym.listing import list_environments
     from tinkergym.registration import load_packs
 
-    packs = load_packs()
-    listed = list(list_environments())
+    with _without_log():  # below stands why a pack is broken, in one line
+        installed = load_packs()
+    if unknown := sorted(set(packs or ()) - {name for pack in installed for name in _names(pack)}):
+        raise NotFoundError(
+            f"no installed pack is called {unknown[0]!r}",
+            hint=f"installed are {', '.join(pack.name for pack in installed) or 'none'}",
+        )
+    shown = [pack for pack in installed if not packs or set(packs) & set(_names(pack))]
+    listed = list(list_environments(shown))
     if as_json:
         # Not through rich, which would wrap and colour it.
         print(
@@ -39,24 +56,26 @@ def envs(
                             "environments": list(pack.environment_ids),
                             "error": pack.error,
                         }
-                        for pack in packs
+                        for pack in shown
                     ],
                 },
                 indent=2,
             )
         )
         return
-    columns = ("environment (game)", "grid cell", "observation", "action", "splits", "pack", "version")
-    table = Table(*columns, box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    # The id is what one copies, so it is never cut; the rest folds on a narrow terminal.
+    table.add_column("environment", no_wrap=True, min_width=max((len(one.id) for one in listed), default=0))
+    for column in ("turns", "data", "spaces", "splits", "pack"):
+        table.add_column(column, overflow="fold")
     for one in listed:
         table.add_row(
-            f"{one.id} ({one.game})" if one.game and one.game != one.id else one.id,
-            one.cell or "-",
-            escape(one.observation_space),
-            escape(one.action_space),
+            one.id,
+            one.turns or "-",
+            one.data or "-",
+            escape(f"{one.observation_space} -> {one.action_space}"),
             " ".join(one.splits) or "-",
-            one.distribution or one.pack,
-            one.version,
+            f"{one.distribution or one.pack} {one.version}",
         )
     if listed:
         out.print(table)
@@ -67,10 +86,24 @@ def envs(
     for one in listed:
         if one.error:
             _warn(f"{one.id} cannot be made", one.error)
-    for pack in packs:
+    for pack in shown:
         if pack.error:
             name = " ".join(filter(None, (pack.distribution or pack.name, pack.version)))
             _warn(f"the pack {name} is broken", pack.error.strip().splitlines()[-1])
+
+
+def _names(pack: Pack) -> tuple[str, str]:
+    return pack.name, pack.distribution
+
+
+@contextmanager
+def _without_log() -> Iterator[None]:
+    log = logging.getLogger("tinkergym.registration")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def _warn(what: str, why: str) -> None:

@@ -1,0 +1,35 @@
+"""The tutorials do what they say, from the first line to the last."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_write_an_environment_runs_from_top_to_bottom(reader):
+    reader.follow(DOCS / "writing_environments.md")
+
+
+@pytest.mark.slow
+def test_publish_a_pack_really_builds_installs_and_finds_it(reader):
+    reader.follow(DOCS / "publishing_a_pack.md")
+    listed = json.loads(reader.run([sys.executable, "-m", "tinkergym.cli.main", "envs", "riddles", "--json"]))
+    (riddles,) = [one for one in listed["environments"] if one["pack"] == "riddles"]
+    assert (riddles["turns"], riddles["data"], riddles["version"]) == ("single", "dependent", "0.2.0")
+    assert sorted(riddles["splits"]) == ["test", "train"]
+    assert list((reader.folder / "dist").glob("*.whl"))
+
+
+def test_the_smallest_environment_stands_on_top_of_the_readme_has_ten_lines_and_trains(reader):
+    commands, block = re.search(r"\A(.*?)```python\n(.*?)```", README, re.DOTALL).groups()
+    assert "make demo" in commands
+    assert len(commands.splitlines()) < 25
+    assert len(block.splitlines()) <= 10
+    assert "SingleTurnEnv" in block
+    reader.python(block.replace("steps=50", "steps=2") + "assert job.wait().state == 'completed'")
