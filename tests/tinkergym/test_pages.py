@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ["spaces.md"]
+PAGES = ["loop.md", "spaces.md"]
 
 
 def blocks(page):
