@@ -1,0 +1,74 @@
+import json
+
+import pytest
+
+SOUND = "board/TicTacToeVs-v0"
+
+
+@pytest.fixture
+def broken(tmp_path, monkeypatch):
+    (tmp_path / "brokenly.py").write_text(
+        "import random\n"
+        "import tinkergym as tg\n"
+        "class Env(tg.SingleTurnEnv):\n"
+        "    def ask(self, options): return f'{random.random()}?'\n"
+        "    def score(self, answer): return float(answer[0] == '4')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    return "brokenly:Env"
+
+
+def test_a_sound_environment_has_a_line_per_check_and_exit_code_0(tg_run):
+    result = tg_run("check", SOUND)
+    assert result.exit_code == 0
+    assert "ok      hostile text" in result.output
+    assert f"{SOUND}: " in result.output
+    assert "0 failed" in result.output
+
+
+def test_a_broken_one_says_what_is_wrong_and_what_to_do_and_ends_with_1(tg_run, broken):
+    result = tg_run("check", broken)
+    assert result.exit_code == 1
+    assert (
+        "failed  hostile text           an empty answer as the answer ('') raises IndexError" in result.output
+    )
+    assert "failed  global randomness" in result.output
+    assert "let a bad answer cost something" in result.output
+    assert "Traceback" not in result.output
+
+
+def test_json_is_for_scripts(tg_run, broken):
+    result = tg_run("check", broken, "--json")
+    found = json.loads(result.output)
+    assert (result.exit_code, found["ok"]) == (1, False)
+    by_name = {check["check"]: check for check in found["checks"]}
+    assert by_name["hostile text"]["outcome"] == "failed"
+    assert by_name["deltas"]["outcome"] == "ok"
+
+
+def test_one_check_can_be_run_alone(tg_run, broken):
+    result = tg_run("check", broken, "--only", "deltas", "--only", "closes twice")
+    assert result.exit_code == 0
+    assert "2 ok, 0 failed" in result.output
+    wrong = tg_run("check", broken, "--only", "delta")
+    assert (wrong.exit_code, "no check is called 'delta'" in wrong.output) == (2, True)
+
+
+def test_arguments_reach_the_environment(tg_run):
+    result = tg_run("check", SOUND, "--kwargs", '{"opponent": "nobody"}', "--env-set", "size=4")
+    assert result.exit_code == 1
+    assert "failed  make" in result.output
+    assert "nobody" in result.output
+    assert tg_run("check", SOUND, "--kwargs", "{").exit_code == 2
+
+
+def test_a_game_has_pettingzoos_checks(tg_run):
+    result = tg_run("check", "board/TicTacToe-v0")
+    assert result.exit_code == 0
+    assert "ok      pettingzoo api" in result.output
+
+
+def test_an_unknown_id_gets_close_matches(tg_run):
+    result = tg_run("check", "board/TicTacToVs-v0")
+    assert result.exit_code in (1, 2)
+    assert "did you mean" in result.output

@@ -1,0 +1,58 @@
+import json
+
+import pytest
+
+BOARD = "board/TicTacToeVs-v0"
+
+
+@pytest.fixture
+def files(tg_run, tmp_path):
+    def play(policy, *extra, tasks=20):
+        file = tmp_path / f"{policy}-{len(list(tmp_path.iterdir()))}.jsonl"
+        result = tg_run("eval", BOARD, "--policy", policy, "--tasks", tasks, "-n", 2, "--out", file, *extra)
+        assert result.exit_code == 0
+        return file
+
+    return play
+
+
+def test_a_better_policy_is_clearly_better(tg_run, files):
+    result = tg_run("compare", files("legal"), files("gold"), "--json")
+    found = json.loads(result.output)
+    assert found["difference"] == pytest.approx(found["b"]["mean_return"] - found["a"]["mean_return"])
+    assert 0 < found["interval_95"][0] < found["difference"] < found["interval_95"][1]
+    assert found["p"] < 0.01
+    assert found["tasks"] == 20
+
+
+def test_the_same_policy_is_not(tg_run, files):
+    result = tg_run("compare", files("legal"), files("legal"))
+    assert "no clear difference" in result.output
+    assert "p = 1.0000" in result.output
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--env-set", "opponent=heuristic"], "is of board/TicTacToeVs-v0"),
+        (["--seed", "1000"], "0 completed tasks in common"),
+        (["--seed", "5"], "10 tasks are completed in one of the files only"),
+    ],
+)
+def test_what_is_no_pair_is_refused(tg_run, files, extra, message):
+    result = tg_run("compare", files("legal"), files("legal", *extra))
+    assert (result.exit_code, message in result.output) == (2, True), result.output
+
+
+def test_the_common_tasks_can_be_asked_for(tg_run, files):
+    result = tg_run("compare", files("legal"), files("gold", "--seed", 5), "--common")
+    assert result.exit_code == 0
+    assert "15 tasks, paired; 10 left out" in result.output
+
+
+def test_what_is_no_file_of_episodes_is_refused(tg_run, files, tmp_path):
+    nonsense = tmp_path / "nonsense.jsonl"
+    nonsense.write_text('{"a": 1}\n')
+    result = tg_run("compare", files("legal"), nonsense)
+    assert (result.exit_code, "line 1 of" in result.output) == (2, True)
+    assert tg_run("compare", nonsense, tmp_path / "missing.jsonl").exit_code == 2

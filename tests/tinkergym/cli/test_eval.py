@@ -1,0 +1,174 @@
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tinkergym.records import read_records
+
+BOARD = "board/TicTacToeVs-v0"
+
+
+def figures(result):
+    assert result.exit_code == 0, result.output
+    return json.loads(result.output)
+
+
+def test_gold_beats_legal_moves_and_legal_moves_beat_words(tg_run):
+    means = [
+        figures(tg_run("eval", BOARD, "--policy", policy, "--tasks", 20, "--json"))["mean_return"]
+        for policy in ("random", "legal", "gold")
+    ]
+    assert means[0] < means[1] < means[2]
+
+
+def test_figures_are_printed_with_intervals_and_stop_reasons(tg_run):
+    result = tg_run("eval", BOARD, "--policy", "legal", "--tasks", 12, "-n", 4, "--k", "1,4")
+    assert re.search(r"mean return +-?\d\.\d{3} \[-?\d\.\d{3}, -?\d\.\d{3}\]", result.output)
+    assert re.search(r"pass@1 +0\.\d{3} \[", result.output)
+    assert "pass@4" in result.output
+    assert re.search(r"terminated +48 █+", result.output)
+
+
+def test_the_samples_of_a_task_start_equal_and_differ_in_their_answers(tg_run, tmp_path):
+    file = tmp_path / "run.jsonl"
+    tg_run("eval", BOARD, "--policy", "legal", "--tasks", 3, "-n", 8, "--out", file)
+    by_seed = {}
+    for record in read_records(file).episodes:
+        by_seed.setdefault(record.seed, []).append(record.trajectory)
+    for trajectories in by_seed.values():
+        assert len({t.turns[0].observation for t in trajectories}) == 1
+        assert len({str(t.transcript) for t in trajectories}) > 1
+
+
+def test_tasks_can_be_taken_by_index(tg_run, tmp_path):
+    file = tmp_path / "run.jsonl"
+    tg_run("eval", "math/Arithmetic-v0", "--tasks", 5, "--by-index", "--seed", 7, "--out", file)
+    found = [(r.seed, r.trajectory.task_index) for r in read_records(file).episodes]
+    assert found == [(7, 0), (8, 1), (9, 2), (10, 3), (11, 4)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--k", "4"], "pass@4 needs at least 4 episodes per task"),
+        (["--k", "x"], "'x' are no numbers"),
+        (["--policy", "random", "--temperature", "1"], "has no temperature"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence_and_exit_code_2(tg_run, arguments, message):
+    result = tg_run("eval", BOARD, *arguments)
+    assert (result.exit_code, message in result.output) == (2, True), result.output
+
+
+def test_a_policy_that_the_environment_cannot_play_is_refused(tg_run, tmp_path, monkeypatch):
+    (tmp_path / "plain.py").write_text(
+        "import tinkergym as tg\n"
+        "class Env(tg.SingleTurnEnv):\n"
+        "    def ask(self, options): return '?'\n"
+        "    def score(self, answer): return 1.0\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    result = tg_run("eval", "plain:Env", "--policy", "gold")
+    assert (result.exit_code, "has no gold_action()" in result.output) == (2, True)
+
+
+def test_a_run_goes_on_where_it_stopped(tg_run, tmp_path):
+    whole, part = tmp_path / "whole.jsonl", tmp_path / "part.jsonl"
+    command = ["eval", BOARD, "--policy", "legal", "--tasks", 6, "-n", 2]
+    tg_run(*command, "--out", whole)
+    lines = whole.read_bytes().splitlines(keepends=True)
+    part.write_bytes(b"".join(lines[:6]) + lines[6][:40])  # as a killed process leaves it
+    assert figures(tg_run(*command, "--out", part, "--json")) == figures(
+        tg_run(*command, "--out", whole, "--json")
+    )
+    assert part.read_bytes() == whole.read_bytes()
+
+
+def test_a_run_can_be_made_longer(tg_run, tmp_path):
+    file = tmp_path / "run.jsonl"
+    tg_run("eval", BOARD, "--tasks", 4, "--out", file)
+    result = figures(tg_run("eval", BOARD, "--tasks", 6, "-n", 2, "--out", file, "--json"))
+    assert (result["episodes"], result["tasks"]) == (12, 6)
+    assert len(read_records(file).episodes) == 12
+
+
+def test_a_file_of_other_settings_is_refused_and_left_alone(tg_run, tmp_path):
+    file = tmp_path / "run.jsonl"
+    tg_run("eval", BOARD, "--tasks", 3, "--out", file)
+    before = file.read_bytes()
+    result = tg_run("eval", BOARD, "--tasks", 3, "--policy", "legal", "--out", file)
+    assert (result.exit_code, "policy was 'random'" in result.output) == (2, True)
+    assert file.read_bytes() == before
+
+
+def test_a_job_is_evaluated_at_its_newest_version_and_its_tokens_are_kept(tg_run, start_service, tmp_path):
+    start_service(lambda prompt: "b2", environments=[BOARD])
+    tg_run("train", BOARD, "--steps", 1)
+    file = tmp_path / "run.jsonl"
+    result = figures(
+        tg_run("eval", BOARD, "--policy", "job-1", "--tasks", 4, "-n", 2, "--out", file, "--json")
+    )
+    assert result["settings"]["policy"] == "job-1"
+    assert result["episodes"] == 8
+    trajectory = read_records(file).episodes[0].trajectory
+    assert trajectory.sampled_tokens > 0
+    assert trajectory.turns[0].action == "b2"
+
+
+def test_a_model_is_evaluated_by_its_name_and_an_unknown_name_is_refused(tg_run, start_service):
+    start_service(lambda prompt: "b2", environments=[BOARD])
+    result = tg_run("eval", BOARD, "--policy", "nano", "--tasks", 2, "--json")
+    assert figures(result)["settings"]["policy"] == "nano"
+    wrong = tg_run("eval", BOARD, "--policy", "job-99", "--tasks", 2)
+    assert (wrong.exit_code, "is no policy" in wrong.output) == (2, True)
+
+
+def test_ctrl_c_keeps_what_was_played_and_says_how_to_go_on(tmp_path):
+    (tmp_path / "slowly.py").write_text(
+        "import time\n"
+        "import tinkergym as tg\n"
+        "class Env(tg.SingleTurnEnv):\n"
+        "    def ask(self, options): return 'Go?'\n"
+        "    def score(self, answer):\n"
+        "        time.sleep(0.05)\n"
+        "        return 1.0\n"
+    )
+    command = [sys.executable, "-m", "tinkergym.cli.main", "eval", "slowly:Env", "--tasks", "100000"]
+    file = tmp_path / "run.jsonl"
+    process = subprocess.Popen(
+        [*command, "--out", str(file)],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    while process.poll() is None and (not file.exists() or len(file.read_bytes().splitlines()) < 4):
+        pass
+    process.send_signal(signal.SIGINT)
+    said = process.communicate()[0]
+    assert process.returncode == 130
+    assert "the same command goes on in" in said
+    assert "Traceback" not in said
+    assert len(read_records(file).episodes) >= 3
+
+
+def test_failed_episodes_are_shown_and_enter_no_figure(tg_run, tmp_path, monkeypatch):
+    (tmp_path / "fails.py").write_text(
+        "import tinkergym as tg\n"
+        "class Env(tg.SingleTurnEnv):\n"
+        "    def ask(self, options): return '?'\n"
+        "    def score(self, answer):\n"
+        "        if self.np_random_seed % 2: raise RuntimeError('out of order')\n"
+        "        return 1.0\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    result = tg_run("eval", "fails:Env", "--tasks", 6)
+    assert "mean return  1.000" in result.output
+    assert "pass@1       1.000 [1.000, 1.000] over 3 of 6 tasks" in result.output
+    assert "3 failed and are in no figure" in result.output
+    assert "out of order" in result.output
