@@ -68,8 +68,7 @@ class Image(spaces.Box):
         if pixels not in self:
             raise InvalidValueError(f"the picture is not in {self}")
         height, width, channels = pixels.shape
-        data = np.ascontiguousarray(pixels).tobytes()
-        picture = _pillow().frombytes(_MODES[channels], (width, height), data)
+        picture = _pillow().frombytes(_MODES[channels], (width, height), pixels.tobytes())
         file = io.BytesIO()
         picture.save(file, format="PNG")
         return file.getvalue()
