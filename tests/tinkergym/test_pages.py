@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ["loop.md", "spaces.md"]
+PAGES = ["bridges.md", "loop.md", "spaces.md"]
 
 
 def blocks(page):
