@@ -56,9 +56,10 @@ def list_environments(packs: Iterable[Pack] | None = None) -> Iterator[ListedEnv
     Args:
         packs: Whose environments; None takes all that are installed.
     """
+    games = frozenset(registered_games())
     for pack in load_packs() if packs is None else packs:
         for env_id in pack.environment_ids:
-            yield _listed(env_id, pack)
+            yield _listed(env_id, pack, games)
 
 
 def space_text(space: object) -> str:
@@ -71,7 +72,7 @@ def space_text(space: object) -> str:
     return type(space).__name__ if type(space).__module__.startswith("tinkergym.") else str(space)
 
 
-def _listed(env_id: str, pack: Pack) -> ListedEnvironment:
+def _listed(env_id: str, pack: Pack, games: frozenset[str]) -> ListedEnvironment:
     origin: dict[str, Any] = {
         "id": env_id,
         "pack": pack.name,
@@ -80,29 +81,30 @@ def _listed(env_id: str, pack: Pack) -> ListedEnvironment:
     }
     found: dict[str, Any] = {}
     # A daemon: an environment that hangs must not keep the list from ending.
-    thread = threading.Thread(target=_look, args=(env_id, found), daemon=True)
-    thread.start()
-    thread.join(MAKE_SECONDS)
+    thread = threading.Thread(target=_look, args=(env_id, games, found), daemon=True)
+    # What it prints must not end up in a list that a program reads. Not inside the thread, which may never
+    # come back to undo it.
+    with contextlib.redirect_stdout(sys.stderr):
+        thread.start()
+        thread.join(MAKE_SECONDS)
     if thread.is_alive():
         found = {"error": f"it was not made within {MAKE_SECONDS:g} s"}
     return ListedEnvironment(**origin, **found)
 
 
-def _look(env_id: str, found: dict[str, Any]) -> None:
+def _look(env_id: str, games: frozenset[str], found: dict[str, Any]) -> None:
     said: dict[str, Any] = {}
     try:
-        # What it prints must not end up in a list that a program reads.
-        with contextlib.redirect_stdout(sys.stderr):
-            env = make(env_id)
-            said["observation_space"] = space_text(env.observation_space)
-            said["action_space"] = space_text(env.action_space)
-            said["splits"] = tuple(map(str, (env.metadata or {}).get("splits", ())))
-            with contextlib.suppress(InvalidEnvironmentError):
-                cell = cell_of(env)
-                said |= {"turns": cell.turns, "data": cell.data}
-            game = env.spec.kwargs.get("game") if env.spec else None
-            said["game"] = game if game in registered_games() else ""
-            env.close()
+        env = make(env_id)
+        said["observation_space"] = space_text(env.observation_space)
+        said["action_space"] = space_text(env.action_space)
+        said["splits"] = tuple(map(str, (env.metadata or {}).get("splits", ())))
+        with contextlib.suppress(InvalidEnvironmentError):
+            cell = cell_of(env)
+            said |= {"turns": cell.turns, "data": cell.data}
+        game = env.spec.kwargs.get("game") if env.spec else None
+        said["game"] = game if game in games else ""
+        env.close()
     except TinkerGymError as error:
         said["error"] = error.message
     # Foreign code: whatever it raises is a line of the list.

@@ -27,11 +27,11 @@ _BETWEEN = f"\nprint({_MARK!r})\n"
 _PIP = """#!/bin/sh
 command=$1; shift
 case $command in
-  install) rm -rf "{site}"/*; exec "{python}" -m pip --disable-pip-version-check install -q --no-deps --no-build-isolation \\
-    --upgrade --target "{site}" "$@" ;;
-  wheel) exec "{python}" -m pip --disable-pip-version-check wheel -q --no-deps --no-build-isolation "$@" ;;
+  install) rm -rf "{site}"/*; set -- --target "{site}" "$@" ;;
+  wheel) ;;
+  *) echo "pip $command is not for these pages" >&2; exit 1 ;;
 esac
-echo "pip $command is not for these pages" >&2; exit 1
+exec "{python}" -m pip --disable-pip-version-check "$command" -q --no-deps --no-build-isolation "$@"
 """
 
 

@@ -33,15 +33,15 @@ def envs(
     from tinkergym.listing import list_environments
     from tinkergym.registration import load_packs
 
-    with _without_log():  # below stands why a pack is broken, in one line
+    with _without_log():  # below stands in a line why a pack is broken
         installed = load_packs()
-    if unknown := sorted(set(packs or ()) - {name for pack in installed for name in _names(pack)}):
-        raise NotFoundError(
-            f"no installed pack is called {unknown[0]!r}",
-            hint=f"installed are {', '.join(pack.name for pack in installed) or 'none'}",
-        )
-    shown = [pack for pack in installed if not packs or set(packs) & set(_names(pack))]
-    listed = list(list_environments(shown))
+        if unknown := sorted(set(packs or ()) - {name for pack in installed for name in _names(pack)}):
+            raise NotFoundError(
+                f"no installed pack is called {unknown[0]!r}",
+                hint=f"installed are {', '.join(pack.name for pack in installed) or 'none'}",
+            )
+        shown = [pack for pack in installed if not packs or set(packs) & set(_names(pack))]
+        listed = list(list_environments(shown))
     if as_json:
         # Not through rich, which would wrap and colour it.
         print(

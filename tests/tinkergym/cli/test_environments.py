@@ -1,0 +1,108 @@
+"""`tinkergym envs`: what is installed, sound and broken."""
+
+import importlib
+import json
+import sys
+
+import gymnasium as gym
+import pytest
+from typer.testing import CliRunner
+
+from tinkergym import listing
+from tinkergym.cli.main import app
+
+SOUND = """
+import time
+import gymnasium as gym
+import tinkergym as tg
+
+class Fine(tg.TextEnv):
+    def __init__(self, split="train", render_mode=None):
+        print("noise that a program must not have to read")
+        self.tasks = tg.SequenceTasks({"train": [{}], "test": [{}]}, split=split)
+
+class Silent(gym.Env):
+    observation_space = gym.spaces.Dict({"text": tg.spaces.Text(), "score": gym.spaces.Discrete(4)})
+    action_space = tg.spaces.Text()
+
+class Raises(tg.TextEnv):
+    def __init__(self):
+        raise OSError("no licence found")
+
+class Hangs(tg.TextEnv):
+    def __init__(self):
+        time.sleep(600)
+
+for kind in (Fine, Silent, Raises, Hangs):
+    tg.register(f"listed/{kind.__name__}-v0", kind)
+"""
+
+
+@pytest.fixture(autouse=True)
+def packs(tmp_path, monkeypatch):
+    """Two packs that are really installed: one with all kinds of environments, one that cannot be imported."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(listing, "MAKE_SECONDS", 0.3)
+    monkeypatch.setenv("COLUMNS", "200")
+    known = set(gym.registry)
+    for name, source in (("listed", SOUND), ("unlucky", "import no_such_package")):
+        (tmp_path / f"{name}_pack.py").write_text(source)
+        info = tmp_path / f"tinkergym_{name}-2.5.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tinkergym-{name}\nVersion: 2.5\n")
+        (info / "entry_points.txt").write_text(f"[tinkergym.envs]\n{name} = {name}_pack\n")
+    importlib.invalidate_caches()
+    yield
+    sys.modules.pop("listed_pack", None)
+    from tinkergym import registration
+
+    for key in [key for key in registration._packs if key[1] in {"listed", "unlucky"}]:
+        del registration._packs[key]
+    for environment_id in set(gym.registry) - known:
+        del gym.registry[environment_id]
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["envs", *arguments])
+
+
+def test_a_line_says_cell_spaces_splits_pack_and_version():
+    result = run("listed", "board")
+    lines = {line.split()[0]: " ".join(line.split()) for line in result.stdout.splitlines()}
+    assert lines["listed/Fine-v0"] == (
+        "listed/Fine-v0 multi dependent Text -> Text train test tinkergym-listed 2.5"
+    )
+    assert "- - Dict(score: Discrete(4), text: Text) -> Text" in lines["listed/Silent-v0"]
+    assert "board/TicTacToeVs-v0" in lines
+
+
+def test_what_is_broken_is_reported_with_its_reason_and_the_rest_is_listed():
+    result = run()
+    assert result.exit_code == 0
+    assert "listed/Raises-v0 cannot be made" in result.output
+    assert "no licence found" in result.output
+    assert "listed/Hangs-v0 cannot be made: it was not made within 0.3 s" in result.output
+    reason = (
+        "the pack tinkergym-unlucky 2.5 is broken: ModuleNotFoundError: No module named 'no_such_package'"
+    )
+    assert reason in result.output
+    assert "bandit/Bandit-v0" in result.stdout
+    assert "Traceback" not in result.output
+
+
+def test_programs_get_json_and_nothing_else():
+    listed = json.loads(run("--json", "listed", "unlucky").stdout)
+    environments = {one["id"]: one for one in listed["environments"]}
+    fine = environments["listed/Fine-v0"]
+    assert (fine["turns"], fine["data"], fine["splits"]) == ("multi", "dependent", ["train", "test"])
+    assert "no licence found" in environments["listed/Raises-v0"]["error"]
+    packs = {pack["name"]: pack for pack in listed["packs"]}
+    assert packs["listed"]["version"] == "2.5"
+    assert "Traceback" in packs["unlucky"]["error"]
+
+
+def test_a_pack_that_is_not_installed_is_refused_with_those_that_are():
+    result = run("nowhere")
+    assert result.exit_code == 2
+    assert "no installed pack is called 'nowhere'" in result.output
+    assert "listed" in result.output
