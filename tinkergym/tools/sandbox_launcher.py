@@ -130,10 +130,10 @@ def _show(kernel: Kernel, path: str, root: str) -> None:
 
 # --- walls where there are no namespaces: Python's audit hook. It stops accidents, not attackers ---
 
-_REFUSED: tuple[str, ...] = ("socket.", "ctypes.", "subprocess.", "os.exec", "os.fork", "os.posix_spawn", "os.spawn")
-_REFUSED += ("os.system", "os.kill", "pty.", "syslog.", "webbrowser.", "mmap.")
-_CHANGES: tuple[str, ...] = ("os.chmod", "os.chown", "os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir")
-_CHANGES += ("os.symlink", "os.truncate", "os.utime", "shutil.")
+_REFUSED: tuple[str, ...] = ("socket.", "ctypes.", "subprocess.", "os.exec", "os.fork", "os.posix_spawn")
+_REFUSED += ("os.spawn", "os.system", "os.kill", "pty.", "syslog.", "webbrowser.", "mmap.")
+_CHANGES: tuple[str, ...] = ("os.chmod", "os.chown", "os.link", "os.mkdir", "os.remove", "os.rename")
+_CHANGES += ("os.rmdir", "os.symlink", "os.truncate", "os.utime", "shutil.")
 
 
 def refuse_by_audit(folder: str) -> None:
