@@ -118,13 +118,10 @@ SINGLE: Mapping[str, Moves | None] = {
     "FrozenLake": _DIRECTIONS,
     "GuessTheNumber": _guesses,
     "LightsOut": _lights,
-    "LogicPuzzle": None,
     "Mastermind": _codes,
     "Minesweeper": _hidden_cells,
     "Secretary": _always("[accept]", "[continue]"),
-    "Set": None,
     "Sudoku": None,
-    "ThreeCardMonte": _numbers(3),
     "TowerOfHanoi": _always(*(f"[{origin} {to}]" for origin, to in product("ABC", "ABC") if origin != to)),
 }
 """Games for one with their moves; None where they are too many to list, or unknown."""
