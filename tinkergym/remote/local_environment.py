@@ -110,7 +110,12 @@ def _remote(token: str | None) -> MakeEnv:
     """Return what makes an environment behind a server; the token stays here, a job's reference has none."""
     if token is None:
         return make_environment
-    return lambda ref: make_environment(ref.model_copy(update={"kwargs": {**ref.kwargs, "token": token}}))
+    # Not a function in a function: it must be picklable for environments in a process of their own.
+    return partial(_make_with_token, token)
+
+
+def _make_with_token(token: str, ref: EnvironmentRef) -> AnyEnv:
+    return make_environment(ref.model_copy(update={"kwargs": {**ref.kwargs, "token": token}}))
 
 
 def _is_known(env_id: str) -> bool:

@@ -1,3 +1,5 @@
+import pickle
+
 import pytest
 
 import tinkergym as tg
@@ -20,7 +22,8 @@ def test_a_worker_plays_behind_a_server_that_is_listed_with_the_jobs_own_token(t
     with environment_server(BOARD) as url:
         make = environment_maker([url], tokens)
         ref = EnvironmentRef(id="tinkergym/Remote-v0", kwargs={"url": url, "token": TOKEN})
-        env = make(tokens.put_away(ref, "ada"))
+        # As for an environment in a process of its own.
+        env = pickle.loads(pickle.dumps(make))(tokens.put_away(ref, "ada"))
         assert env.reset(seed=1) == tg.make(BOARD).reset(seed=1)
         env.close()
         # The operator's own variable is not for jobs.

@@ -1,5 +1,7 @@
 """Training behind an environment server: what a client sends, and what it keeps to itself."""
 
+import pickle
+
 import tinkergym as tg
 from tinkergym.remote.local_environment import describe
 from tinkergym.testing.environment_server import TOKEN, environment_server
@@ -11,6 +13,7 @@ def test_an_address_is_an_environment():
     found = describe("ws://127.0.0.1:8300", {"token": "t"})
     assert (found.ref.id, found.ref.kwargs) == (REMOTE, {"url": "ws://127.0.0.1:8300", "token": "t"})
     assert not found.only_here
+    assert pickle.loads(pickle.dumps(found.make))
 
 
 def test_a_job_that_the_client_plays_keeps_its_token_at_home(client, service):
