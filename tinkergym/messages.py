@@ -84,6 +84,19 @@ def observation_messages(observation: object) -> list[Message]:
     return [user(_text(observation))]
 
 
+def messages_to_answer(observation: object) -> list[Message]:
+    """Return `observation_messages` of an observation that the policy is to answer.
+
+    Raises:
+        TypeError: As there.
+        ValueError: As there, or it is an empty list of messages, which only the end of an episode may show.
+    """
+    messages = observation_messages(observation)
+    if not messages:
+        raise ValueError("the observation is an empty list of messages, and the policy has nothing to answer")
+    return messages
+
+
 def observation_text(observation: object) -> str:
     """Return an observation as one text, for transcripts: `messages_text` of `observation_messages`.
 

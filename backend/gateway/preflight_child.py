@@ -20,7 +20,7 @@ from tinkergym.errors import (
 )
 from tinkergym.loop.environment_host import system_prompt_of
 from tinkergym.loop.renderer import Renderer
-from tinkergym.messages import NOT_IN_WORDS, observation_messages, opening_messages
+from tinkergym.messages import NOT_IN_WORDS, messages_to_answer, opening_messages
 from tinkergym.registration import make_environment, pack_of
 from tinkergym.wire import EnvironmentRef, RendererBundle
 
@@ -57,7 +57,7 @@ def examine(reference: EnvironmentRef, bundle: RendererBundle, system_prompt: st
             ) from error
         try:
             messages = opening_messages(
-                observation_messages(observation),
+                messages_to_answer(observation),
                 job_prompt=system_prompt,
                 environment_prompt=environment_prompt,
             )

@@ -22,7 +22,14 @@ from tinkergym.loop.plan import EpisodePlan
 from tinkergym.loop.reasoning import without_reasoning
 from tinkergym.loop.renderer import Renderer
 from tinkergym.loop.trajectory import StopReason, Trajectory, Turn
-from tinkergym.messages import Message, assistant, messages_text, observation_messages, opening_messages
+from tinkergym.messages import (
+    Message,
+    assistant,
+    messages_text,
+    messages_to_answer,
+    observation_messages,
+    opening_messages,
+)
 from tinkergym.quoting import quoted
 from tinkergym.wire import Completion, SampleRequest
 
@@ -116,7 +123,7 @@ class AgentLoop:
         del info
         self._expect(AgentState.PENDING, "begin")
         try:
-            messages = _new_messages(observation)
+            messages = messages_to_answer(observation)
             self._history = opening_messages(
                 messages, job_prompt=self._plan.system_prompt, environment_prompt=environment_prompt
             )
@@ -168,7 +175,7 @@ class AgentLoop:
             metrics = _metrics(info)
             ended = self._terminated or self._truncated
             if not ended:
-                messages = _new_messages(observation)
+                messages = messages_to_answer(observation)
             else:
                 # Many environments have nothing to show at the end; a last observation is not needed.
                 shown = isinstance(observation, str | Mapping | list)
@@ -311,13 +318,6 @@ class AgentLoop:
         self._stop_reason = stop_reason
         self._truncated = self._truncated or stop_reason in _CUT_OFF
         self._state = AgentState.TERMINATED
-
-
-def _new_messages(observation: object) -> list[Message]:
-    messages = observation_messages(observation)
-    if not messages:
-        raise ValueError("the observation is an empty list of messages, and the policy has nothing to answer")
-    return messages
 
 
 def _is_finite(reward: object) -> bool:

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.service
 PACK = """
 import os, subprocess, sys, time
 import gymnasium as gym
+import numpy as np
 import tinkergym as tg
 
 class Odd(gym.Env):
@@ -44,6 +45,10 @@ class Odd(gym.Env):
         if self.how == "dies":
             print("last words", flush=True)
             os._exit(7)
+        if self.how == "image":
+            return {"text": "look", "screen": np.zeros((4, 4, 3), np.uint8)}, {}
+        if self.how == "silent":
+            return [], {}
         if self.how == "numbers":
             return 3, {}
         if self.how == "no_info":
@@ -113,6 +118,8 @@ def test_what_an_environment_prints_disturbs_nobody(pack, preflight):
         ({"how": "raises_when_made"}, "no licence found"),
         ({"how": "dies"}, "last words"),
         ({"how": "numbers"}, "must be a str.*TrainRemotely"),
+        ({"how": "image"}, "an image under 'screen'"),
+        ({"how": "silent"}, "empty list of messages"),
         ({"how": "no_info"}, "reset"),
         ({"nonsense": 1}, "nonsense"),
     ],
