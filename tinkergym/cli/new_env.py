@@ -8,7 +8,7 @@ import shutil
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated
 
 import typer
 
@@ -50,8 +50,8 @@ def new_env(
     """
     pack = NewPack(
         name=name,
-        turns=cast('Literal["single", "multi"]', turns.value),
-        data=cast('Literal["free", "dependent"]', data.value),
+        turns=turns.value,
+        data=data.value,
     )
     _refuse_bad_name(pack)
     folder = Path(name)

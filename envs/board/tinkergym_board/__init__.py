@@ -11,3 +11,7 @@ def register() -> None:
 
     register_game("board/TicTacToe-v0", KInARow, kwargs={"size": 3, "win": 3})
     register_game("board/Gomoku-v0", KInARow, kwargs={"size": 5, "win": 4})
+
+
+# So that `gymnasium.make` knows it after `import`, too.
+register()

@@ -11,3 +11,7 @@ def register() -> None:
     """Register this pack's environments; tinkergym finds this by the entry-point group `tinkergym.envs`."""
     for name in _NAMES:
         register_environment(f"classic/{name}-v0", f"tinkergym_classic.environments:{name}Env")
+
+
+# So that `gymnasium.make` knows it after `import`, too.
+register()

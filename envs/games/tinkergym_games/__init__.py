@@ -14,3 +14,7 @@ def register() -> None:
     register_game("games/GuessNumber-v0", GuessNumber)
     register_game("games/Nim-v0", Nim)
     register_game("games/RockPaperScissors-v0", RockPaperScissors)
+
+
+# So that `gymnasium.make` knows it after `import`, too.
+register()

@@ -17,3 +17,7 @@ def register() -> None:
         register_environment(f"textarena/{name}-v0", f"{_ROOM}:SingleEnv", kwargs={"game": f"{name}-v0"})
     for name in VERSUS:
         register_environment(f"textarena/{name}Vs-v0", f"{_ROOM}:VersusEnv", kwargs={"game": f"{name}-v0"})
+
+
+# So that `gymnasium.make` knows it after `import`, too.
+register()
