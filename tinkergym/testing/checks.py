@@ -13,6 +13,7 @@ from tinkergym.errors import TinkerGymError
 from tinkergym.testing import checks_interface, checks_seeding, checks_task
 from tinkergym.testing.checks_game import api, seeds
 from tinkergym.testing.checks_subject import (
+    MOST_STEPS,
     CheckFailedError,
     CheckSkippedError,
     Subject,
@@ -144,7 +145,7 @@ def _run(check: Check, subject: Subject) -> CheckResult:
         outcome, message, hint = Outcome.FAILED, error.message, error.hint
     except TooSlowError:
         outcome, message = Outcome.FAILED, f"it takes more than {CHECK_SECONDS:g} s"
-        hint = "an episode of the checks has at most 40 steps; look for what waits or loops"
+        hint = f"an episode of the checks has at most {MOST_STEPS} steps; look for what waits or loops"
     # Foreign code, and a checker that reports by AssertionError.
     except Exception as error:
         outcome, message, hint = Outcome.FAILED, _said(error), check.hint

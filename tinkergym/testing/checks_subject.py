@@ -20,7 +20,7 @@ from tinkergym.policies import LegalPolicy, RandomTextPolicy, TextPolicy
 from tinkergym.quoting import quoted
 
 SEEDS = range(5)
-MOST_STEPS = 40
+MOST_STEPS = 24
 
 AnyEnv = gym.Env[Any, Any]
 

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import tinkergym as tg
+from tinkergym.games.registry import make_game, register_game, registered_games
+from tinkergym.games.text_game import TextGame
 from tinkergym.registration import make, registered
 from tinkergym.testing.checks import CHECKS, Outcome, run_checks
 from tinkergym.testing.checks_subject import Subject, TooSlowError, time_limit
@@ -31,6 +33,37 @@ def test_every_installed_environment_passes_every_check(name):
         if result.outcome is Outcome.FAILED
     ]
     assert not failed
+
+
+@pytest.mark.parametrize("name", registered_games())
+def test_every_installed_game_passes_every_check_of_games(name):
+    found = list(run_checks(Subject(make=lambda: make_game(name))))
+    assert [result.message for result in found if result.outcome is not Outcome.OK] == []
+    assert "pettingzoo api" in {result.name for result in found}
+
+
+class Unfair(TextGame):
+    """Draws from a generator that no seed reaches."""
+
+    def begin(self, rng):
+        self.left = random.randint(2, 9)
+
+    def observe(self, player):
+        return f"{self.left} left. Take 1 or 2."
+
+    def legal(self, player):
+        return ["1", "2"][: self.left]
+
+    def play(self, player, move):
+        self.left -= int(move)
+        return 1.0 if self.left == 0 else None
+
+
+def test_a_game_that_the_seed_does_not_decide_is_caught():
+    register_game("tests/Unfair-v0", Unfair)
+    found = {result.name: result for result in run_checks(Subject(make=lambda: make_game("tests/Unfair-v0")))}
+    assert found["pettingzoo seeds"].outcome is Outcome.FAILED
+    assert found["global randomness"].outcome is Outcome.FAILED
 
 
 class Sound(tg.TextEnv):
