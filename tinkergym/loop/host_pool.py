@@ -8,6 +8,9 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
 from tinkergym.loop.environment_host import AnyEnv, Host, Report
 from tinkergym.loop.executors import Executor, MakeEnv
 from tinkergym.wire import EnvironmentRef
@@ -50,7 +53,8 @@ class HostPool:
         name = f"{environment.id} #{next(self._numbers)}"
         while self._idle and len(self._busy) + len(self._idle) >= self._executor.capacity:
             self._close_oldest()
-        host = self._executor.open(partial(self._make_env, environment), self._report, name=name)
+        make = partial(_make, self._make_env, environment, gym.registry.get(environment.id))
+        host = self._executor.open(make, self._report, name=name)
         self._busy[host] = key
         return host, True
 
@@ -88,3 +92,10 @@ class HostPool:
         host.close()
         self._closing = [other for other in self._closing if not other.join(0.0)]
         self._closing.append(host)
+
+
+def _make(make_env: MakeEnv, environment: EnvironmentRef, spec: EnvSpec | None) -> AnyEnv:
+    # In a process of its own nothing is registered yet that this program registered by itself.
+    if spec is not None and spec.id not in gym.registry:
+        gym.registry[spec.id] = spec
+    return make_env(environment)

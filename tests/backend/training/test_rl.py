@@ -218,6 +218,25 @@ def test_a_failed_episode_is_dropped_kept_or_played_again_as_the_job_says(lab):
     assert retried == {"drop": 0.0, "keep": 0.0, "retry:1": failed}
 
 
+register("test/Dies-v0", "tinkergym.testing.faults:Dies")
+
+
+def test_an_environment_that_takes_its_process_down_costs_its_episodes_and_the_job_goes_on(lab):
+    job_id = lab.start(
+        environment=EnvironmentRef(id="test/Dies-v0"),
+        executor="process",
+        steps=1,
+        seed=0,
+        max_failed_fraction=1.0,
+    )
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+    (step,) = lab.events(job_id, "step")
+    # One of the two groups has an odd seed, at which the environment dies.
+    assert step.stop_reasons == {"environment_error": 2, "terminated": 2}
+    assert "ended with exit status 3" in lab.events(job_id, "warning")[0].message
+
+
 class Twice(tg.TextEnv):
     """Asks twice and pays for short answers."""
 
