@@ -35,7 +35,9 @@ def _columns(game: Any) -> list[str]:
 
 
 def _flips(game: Any) -> list[str]:
-    return [f"[{row}, {column}]" for row, column in game.state.game_state["valid_moves"]]
+    moves = [f"[{row}, {column}]" for row, column in game.state.game_state["valid_moves"]]
+    # Who cannot move must still say something, whatever it is.
+    return moves or ["[skip]"]
 
 
 def _pairs(game: Any) -> list[str]:
@@ -110,7 +112,7 @@ VERSUS: Mapping[str, Moves] = {
 
 _DIRECTIONS = _always("[up]", "[down]", "[left]", "[right]")
 
-SINGLE: Mapping[str, Moves | None] = {
+SINGLE: Mapping[str, Moves] = {
     "2048": _DIRECTIONS,
     "Bandit": _always("[red]", "[blue]", "[green]", "[yellow]", "[purple]"),
     "Blackjack": _always("[Hit]", "[Stand]"),
@@ -121,10 +123,9 @@ SINGLE: Mapping[str, Moves | None] = {
     "Mastermind": _codes,
     "Minesweeper": _hidden_cells,
     "Secretary": _always("[accept]", "[continue]"),
-    "Sudoku": None,
     "TowerOfHanoi": _always(*(f"[{origin} {to}]" for origin, to in product("ABC", "ABC") if origin != to)),
 }
-"""Games for one with their moves; None where they are too many to list, or unknown."""
+"""Games for one with their moves."""
 
 
 EXACT = frozenset(
