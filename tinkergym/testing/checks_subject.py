@@ -16,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 
 from tinkergym.errors import TinkerGymError
-from tinkergym.policies import LegalPolicy, RandomTextPolicy, TextPolicy
+from tinkergym.policies import RandomTextPolicy, TextPolicy
 from tinkergym.quoting import quoted
 
 SEEDS = range(5)
@@ -95,12 +95,13 @@ class _LegalOrRandom:
     """Legal actions; words where the environment knows none at this point."""
 
     def __init__(self, env: AnyEnv, seed: int) -> None:
-        self._env = env
-        self._legal, self._random = LegalPolicy(env, seed), RandomTextPolicy(seed)
+        self._legal_actions = env.get_wrapper_attr("legal_actions")
+        self._random, self._rng = RandomTextPolicy(seed), np.random.default_rng([seed, 1])
 
     def act(self, observation: Any) -> str:
-        known = self._env.get_wrapper_attr("legal_actions")()
-        return (self._legal if known else self._random).act(observation)
+        # Asked for once: in some games it takes longer than the move.
+        known = self._legal_actions()
+        return known[int(self._rng.integers(len(known)))] if known else self._random.act(observation)
 
 
 def comparable(value: Any) -> Any:
