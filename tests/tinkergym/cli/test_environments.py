@@ -40,7 +40,7 @@ for kind in (Fine, Silent, Raises, Hangs):
 
 @pytest.fixture(autouse=True)
 def packs(tmp_path, monkeypatch):
-    """Two packs that are really installed: one with all kinds of environments, one that cannot be imported."""
+    """Two packs really installed: one with all kinds of environments, one that cannot be imported."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(listing, "MAKE_SECONDS", 0.3)
     monkeypatch.setenv("COLUMNS", "200")
