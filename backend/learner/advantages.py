@@ -1,4 +1,4 @@
-"""Advantages: how much better an episode went than those it is compared with.
+"""Advantages: how much better an episode, or a turn, went than those it is compared with.
 
 Pure functions over returns. Episodes that failed have no return and enter no baseline.
 """
@@ -14,23 +14,31 @@ import numpy.typing as npt
 
 from tinkergym.errors import InvalidRequestError
 
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+Baseline = Literal["group", "leave_one_out", "batch"]
+Normalize = Literal["none", "std", "batch_std"]
+
 STD_EPSILON = 1e-6
 """Added to the standard deviation, in units of return."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advantages:
-    """One entry per episode, in input order, and what could not be learned from."""
+    """One entry per episode or turn, in input order, and what could not be learned from."""
 
-    values: npt.NDArray[np.float64]
+    values: FloatArray
     """[N], 0 where `included` is False."""
-    included: npt.NDArray[np.bool_]
+    included: BoolArray
     """[N], whether the episode completed and had another to be compared with; train on these only."""
     zero_variance_groups: int
     """Groups whose episodes all got the return they are compared with: their advantages are exactly 0."""
     broken_groups: int
     """Groups that failures left with too few completed episodes to compare; none of them is included."""
     failed_episodes: int
+    lone_turns: int = 0
+    """Turns that no other episode of the group came to: their advantages are 0."""
 
 
 def group_advantages(
@@ -38,8 +46,8 @@ def group_advantages(
     groups: Sequence[int],
     completed: Sequence[bool],
     *,
-    baseline: Literal["group", "batch"] = "group",
-    normalize: Literal["std", "none"] = "none",
+    baseline: Baseline = "group",
+    normalize: Normalize = "none",
     shuffle: np.random.Generator | None = None,
 ) -> Advantages:
     """Compare each completed episode's return with the mean of its group, or of the batch.
@@ -48,10 +56,13 @@ def group_advantages(
         returns: [N], undiscounted; what stands at failed episodes is ignored.
         groups: [N], which episodes are compared: any numbers, equal within a group.
         completed: [N], False for failed episodes.
-        baseline: `group` compares within groups (GRPO); `batch` with all completed episodes.
+        baseline: `group`: with the mean of its group (GRPO). `leave_one_out`: with the mean of the others of
+            its group, which is n / (n - 1) times as much (RLOO). `batch`: with the mean of all completed
+            episodes (REINFORCE++).
         normalize: `std` divides by the sample standard deviation (N - 1) of the same episodes as the
             baseline, plus 1e-6; `none` does not, as that weighs tasks that are nearly always or never solved
-            more.
+            more. `batch_std` divides what is left after the baseline by its sample standard deviation over
+            the whole batch (its mean there is 0 already).
         shuffle: A control experiment: first permute the completed episodes' returns, so that they say
             nothing.
 
@@ -59,13 +70,116 @@ def group_advantages(
         InvalidRequestError: A completed episode's return is not finite, or the lengths differ.
 
     Source:
-        GRPO, arXiv:2402.03300; without the division, Dr. GRPO, arXiv:2503.20783; the batch as baseline, as
-        REINFORCE++, arXiv:2501.03262.
+        GRPO, arXiv:2402.03300; without the division, Dr. GRPO, arXiv:2503.20783; leave-one-out, RLOO,
+        arXiv:2402.14740; over the batch, REINFORCE++, arXiv:2501.03262.
     """
+    earned, done = _checked(returns, groups, completed, shuffle)
+    group_ids = np.asarray(groups)
+    values = np.zeros(len(earned))
+    included = np.zeros(len(earned), dtype=bool)
+    broken = 0
+    for peers in _peers(group_ids, baseline):
+        members = peers[done[peers]]
+        if len(members) < 2:  # one number is its own mean: nothing to learn, and nothing to call a baseline
+            broken += 1
+            continue
+        included[members] = True
+        values[members] = _compared(earned[members], baseline, normalize)
+    if normalize == "batch_std":
+        _normalize_batch(values, included)
+    return Advantages(
+        values=values,
+        included=included,
+        zero_variance_groups=_silent_groups(values, included, group_ids),
+        broken_groups=broken,
+        failed_episodes=int((~done).sum()),
+    )
+
+
+def turn_advantages(
+    turn_returns: Sequence[Sequence[float]],
+    groups: Sequence[int],
+    completed: Sequence[bool],
+    *,
+    baseline: Baseline = "group",
+    normalize: Normalize = "none",
+    shuffle: np.random.Generator | None = None,
+) -> tuple[list[FloatArray], Advantages]:
+    """Compare what was earned from each turn on with the same turn of the group's other episodes.
+
+    A turn is thus not praised for what was earned before it. The first turns' advantages are those that
+    `group_advantages` gives the episodes. With `baseline="batch"` all turns of the batch are compared.
+
+    Args:
+        turn_returns: One list per episode, N of them: the return from each turn on, see `returns_to_go`.
+        groups: [N].
+        completed: [N].
+        baseline: As in `group_advantages`, among turns with the same number.
+        normalize: As there; `std` is that of the turns that are compared.
+        shuffle: As there, permuting over all turns.
+
+    Returns:
+        turns: N arrays, one advantage per turn; 0 for a turn that no sibling came to.
+        episodes: `included` and the counts, [N]; `values` holds the first turns'.
+
+    Raises:
+        InvalidRequestError: As there, or a completed episode has no turn.
+
+    Source:
+        Process supervision in GRPO, arXiv:2402.03300, section 4.1.3, with the return from the turn on as what
+        is compared, so that a baseline depends on nothing that the turn did.
+    """
+    done = np.asarray(completed, dtype=bool)
+    lengths = np.asarray([len(turns) for turns in turn_returns], dtype=np.int64)
+    if len(done) == len(lengths) and (lengths[done] == 0).any():
+        raise InvalidRequestError("a completed episode has no turn", field="turn_returns")
+    flat = [value for turns in turn_returns for value in turns]
+    episode_of = np.repeat(np.arange(len(lengths)), lengths)
+    earned, turn_done = _checked(flat, episode_of.tolist(), done[episode_of].tolist(), shuffle)
+    turn_number = np.concatenate([np.zeros(0, dtype=np.int64), *(np.arange(length) for length in lengths)])
+    group_ids = np.asarray(groups)
+
+    values, compared = np.zeros(len(earned)), np.zeros(len(earned), dtype=bool)
+    included, broken, lone = np.zeros(len(done), dtype=bool), 0, 0
+    for peers in _peers(group_ids, baseline):
+        if done[peers].sum() < 2:
+            broken += 1
+            continue
+        included[peers] = done[peers]
+        here = turn_done & np.isin(episode_of, peers)
+        numbers = [None] if baseline == "batch" else np.unique(turn_number[here])
+        for number in numbers:
+            members = np.flatnonzero(here if number is None else here & (turn_number == number))
+            if len(members) < 2:
+                lone += 1
+                continue
+            compared[members] = True
+            values[members] = _compared(earned[members], baseline, normalize)
+    if normalize == "batch_std":
+        _normalize_batch(values, compared)
+    turns = np.split(values, np.cumsum(lengths)[:-1]) if len(lengths) else []
+    episodes = Advantages(
+        values=np.asarray([part[0] if len(part) else 0.0 for part in turns]),
+        included=included,
+        zero_variance_groups=_silent_groups(
+            np.asarray([float(np.abs(part).max(initial=0.0)) for part in turns]), included, group_ids
+        ),
+        broken_groups=broken,
+        failed_episodes=int((~done).sum()),
+        lone_turns=lone,
+    )
+    return turns, episodes
+
+
+def _checked(
+    returns: Sequence[float],
+    groups: Sequence[int],
+    completed: Sequence[bool],
+    shuffle: np.random.Generator | None,
+) -> tuple[FloatArray, BoolArray]:
     if not len(returns) == len(groups) == len(completed):
         raise InvalidRequestError("returns, groups and completed must have one length", field="returns")
     earned = np.asarray(returns, dtype=np.float64).copy()
-    group_ids = np.asarray(groups)
     done = np.asarray(completed, dtype=bool)
     if not np.isfinite(earned[done]).all():
         raise InvalidRequestError(
@@ -73,42 +187,34 @@ def group_advantages(
         )
     if shuffle is not None:
         earned[done] = shuffle.permutation(earned[done])
-
-    values = np.zeros(len(earned))
-    included = np.zeros(len(earned), dtype=bool)
-    broken = 0
-    for peers in _peers(group_ids, done, baseline):
-        members = peers[done[peers]]
-        if len(members) < 2:  # one number is its own mean: nothing to learn, and nothing to call a baseline
-            broken += 1
-            continue
-        included[members] = True
-        values[members] = _compared(earned[members], normalize)
-    silent = sum(
-        bool(included[group_ids == group].any()) and not values[group_ids == group].any()
-        for group in np.unique(group_ids)
-    )
-    return Advantages(
-        values=values,
-        included=included,
-        zero_variance_groups=silent,
-        broken_groups=broken,
-        failed_episodes=int((~done).sum()),
-    )
+    return earned, done
 
 
-def _peers(
-    groups: npt.NDArray[np.int64], done: npt.NDArray[np.bool_], baseline: Literal["group", "batch"]
-) -> list[npt.NDArray[np.int64]]:
+def _peers(groups: npt.NDArray[np.int64], baseline: Baseline) -> list[npt.NDArray[np.int64]]:
     """Return the indices of the episodes that are compared with one another."""
     if baseline == "batch":
-        return [np.arange(len(done))] if len(done) else []
+        return [np.arange(len(groups))] if len(groups) else []
     return [np.flatnonzero(groups == group) for group in np.unique(groups)]
 
 
-def _compared(returns: npt.NDArray[np.float64], normalize: Literal["std", "none"]) -> npt.NDArray[np.float64]:
+def _compared(returns: FloatArray, baseline: Baseline, normalize: Normalize) -> FloatArray:
     # Equal returns must give exactly 0, and the mean of equal floats is not always that float.
     if returns.min() == returns.max():
         return np.zeros(len(returns))
-    centred: npt.NDArray[np.float64] = returns - returns.mean()
+    centred: FloatArray = returns - returns.mean()
+    if baseline == "leave_one_out":
+        centred *= len(returns) / (len(returns) - 1)
     return centred / (returns.std(ddof=1) + STD_EPSILON) if normalize == "std" else centred
+
+
+def _normalize_batch(values: FloatArray, included: BoolArray) -> None:
+    """Bring what is included, whose mean is 0, to deviation 1, in place; what is exactly 0 stays so."""
+    if included.sum() > 1:
+        values[included] /= values[included].std(ddof=1) + STD_EPSILON
+
+
+def _silent_groups(values: FloatArray, included: BoolArray, groups: npt.NDArray[np.int64]) -> int:
+    return sum(
+        bool(included[groups == group].any()) and not values[groups == group].any()
+        for group in np.unique(groups)
+    )

@@ -18,6 +18,9 @@ from tinkergym.loop.trajectory import Segment
 FloatArray = npt.NDArray[np.float32]
 
 
+_PER_SAMPLED_TOKEN = ("proximal_logprobs", "reference_logprobs", "value_targets")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSequence:
     """One run of tokens to learn from; all lists have one length T."""
@@ -31,6 +34,13 @@ class TrainSequence:
     """One for the whole sequence, or one per token (T of them; read only where `loss_mask` is True)."""
     temperature: float = 1.0
     """At which the tokens were sampled; the learner's logits are divided by it."""
+    proximal_logprobs: Sequence[float] | FloatArray | None = None
+    """One per token with `loss_mask` True: of the policy at the step's first update. Wanted by losses with an
+    importance correction, in later updates only."""
+    reference_logprobs: Sequence[float] | FloatArray | None = None
+    """One per token with `loss_mask` True: of the policy that a KL penalty holds on to."""
+    value_targets: Sequence[float] | FloatArray | None = None
+    """One per token with `loss_mask` True: what the value head is to predict before that token."""
 
     def __post_init__(self) -> None:
         length = len(self.token_ids)
@@ -53,6 +63,14 @@ class TrainSequence:
                 hint="give one number, or one per token",
                 field="advantage",
             )
+        for field in _PER_SAMPLED_TOKEN:
+            values = getattr(self, field)
+            if values is not None and len(values) != (sampled := sum(map(bool, self.loss_mask))):
+                raise InvalidRequestError(
+                    f"{len(values)} {field} for {sampled} tokens with loss_mask True",
+                    hint="give one per such token, in order",
+                    field=field,
+                )
         if not (math.isfinite(self.temperature) and self.temperature > 0):
             raise InvalidRequestError(
                 f"temperature {self.temperature} has no logprobs",
@@ -102,13 +120,18 @@ class SampledTokens:
     """Sampled tokens per sequence, [number of sequences]."""
     sampling_logprobs: FloatArray
     advantages: FloatArray
+    proximal_logprobs: FloatArray | None = None
+    reference_logprobs: FloatArray | None = None
+    value_targets: FloatArray | None = None
+    """These three are None unless every sequence has them."""
 
     @classmethod
     def of(cls, sequences: Sequence[TrainSequence]) -> SampledTokens:
         """Flatten.
 
         Raises:
-            InvalidRequestError: A sampled token has no finite sampling logprob or no finite advantage.
+            InvalidRequestError: A sampled token has no finite sampling logprob or no finite advantage, or
+                some sequences have optional numbers that others have not.
         """
         counts, logprobs, advantages = [], [], []
         for number, sequence in enumerate(sequences):
@@ -134,7 +157,13 @@ class SampledTokens:
             counts=np.asarray(counts, dtype=np.int64),
             sampling_logprobs=_joined(logprobs),
             advantages=_joined(advantages),
+            **{field: _optional(sequences, field) for field in _PER_SAMPLED_TOKEN},
         )
+
+    @property
+    def sequence_of(self) -> npt.NDArray[np.int64]:
+        """[P], the number of each token's sequence."""
+        return np.repeat(np.arange(len(self.counts)), self.counts)
 
     def split(self, values: FloatArray) -> list[FloatArray]:
         """Cut an array over all sampled tokens into one per sequence, in input order."""
@@ -145,3 +174,20 @@ class SampledTokens:
 
 def _joined(parts: list[npt.NDArray[np.float64]]) -> FloatArray:
     return np.concatenate([np.zeros(0), *parts]).astype(np.float32)
+
+
+def _optional(sequences: Sequence[TrainSequence], field: str) -> FloatArray | None:
+    parts = [getattr(sequence, field) for sequence in sequences]
+    missing = [number for number, part in enumerate(parts) if part is None]
+    if len(missing) == len(parts):
+        return None
+    if missing:
+        raise InvalidRequestError(
+            f"sequence {missing[0]} has no {field}, but others of the batch have",
+            hint="give them to every sequence, or to none",
+            field=field,
+        )
+    joined = _joined([np.asarray(part, dtype=np.float64) for part in parts])
+    if not np.isfinite(joined).all():
+        raise InvalidRequestError(f"{field} holds a number that is not finite", field=field)
+    return joined

@@ -14,8 +14,9 @@ import torch
 
 from backend.learner.batching import MicroBatch
 from backend.learner.causal_lm import CausalLM, sampled_logprobs
-from backend.learner.losses import LossConfig, clipped_policy_loss, token_entropies
+from backend.learner.losses import token_entropies
 from backend.learner.sequences import FloatArray, SampledTokens, TrainSequence
+from backend.learner.token_loss import LossTokens, TokenLoss
 from tinkergym.errors import InvalidRequestError
 
 _HEAD_ELEMENTS = 2**22
@@ -34,15 +35,16 @@ class ForwardBackwardResult:
     learner_logprobs: list[FloatArray]
     """Per sequence, in input order: one per sampled token, in nats at the sequence's temperature."""
     metrics: dict[str, float]
-    """clip_fraction, ratio_mean, logprob_gap_max, logprob_gap_mean (learner against sampling),
-    sampled_entropy, shared_fraction (of the input tokens that did not have to be computed)."""
+    """ratio_mean, ratio_max, logprob_gap_max, logprob_gap_mean (learner against sampling), sampled_entropy,
+    shared_fraction (of the input tokens that did not have to be computed); and what the loss counts:
+    clip_fraction, kl, importance_weight_max, ..."""
 
 
 class TrainPass:
     """The sampled tokens of a train batch, and what is found out about each, micro-batch by micro-batch."""
 
     def __init__(
-        self, lm: CausalLM, tokens: SampledTokens, *, weights: FloatArray | None, loss: LossConfig | None
+        self, lm: CausalLM, tokens: SampledTokens, *, weights: FloatArray | None, loss: TokenLoss | None
     ) -> None:
         """Begin.
 
@@ -59,15 +61,26 @@ class TrainPass:
         self._advantages = torch.from_numpy(tokens.advantages).to(lm.device)
         self._weights = None if weights is None else torch.from_numpy(weights).to(lm.device)
         self._learner_logprobs = np.zeros(len(tokens.sampling_logprobs), dtype=np.float32)
+        self._extras = {
+            name: None if values is None else torch.from_numpy(values).to(lm.device)
+            for name, values in (
+                ("proximal_logprobs", tokens.proximal_logprobs),
+                ("reference_logprobs", tokens.reference_logprobs),
+            )
+        }
+        self._sequence_of = tokens.sequence_of
+        self._sequence_sums: dict[str, FloatArray] = {}
+        """By name, what a loss that reads sequences is told of each token's; filled per micro-batch."""
         self._loss = 0.0
-        self._clipped = 0
+        self._shares: dict[str, float] = {}
+        self._largest: dict[str, float] = {}
         self._input_tokens = 0
         self._computed_tokens = 0
 
     @property
     def learned(self) -> npt.NDArray[np.bool_]:
         """[number of sequences], False where every advantage is 0, and with it the gradient."""
-        if self._loss_config is not None and self._loss_config.entropy_coefficient:
+        if self._loss_config is not None and not self._loss_config.silent_without_advantage:
             return np.ones(len(self._tokens.counts), dtype=bool)
         return np.asarray([part.any() for part in self._tokens.split(self._tokens.advantages)], dtype=bool)
 
@@ -87,8 +100,15 @@ class TrainPass:
             # sent through the decoder once, so never more than a slice of the logits exists.
             leaf = features.detach().requires_grad_(gradient)
             rows = max(_HEAD_ROWS, _HEAD_ELEMENTS // lm.vocabulary)
-            for start in range(0, len(batch.predictions), rows):
-                self._run_head(leaf, batch, start, min(start + rows, len(batch.predictions)))
+            slices = [(start, start + rows) for start in range(0, len(batch.predictions), rows)]
+            if gradient and self._loss_config is not None and self._loss_config.reads_sequences:
+                # A sequence's ratio needs the logprobs of all its tokens, which the head gives by and by.
+                with torch.no_grad():
+                    for start, stop in slices:
+                        self._run_head(features.detach(), batch, start, min(stop, len(batch.predictions)))
+                self._sum_up_sequences(batch)
+            for start, stop in slices:
+                self._run_head(leaf, batch, start, min(stop, len(batch.predictions)))
             if gradient:
                 features.backward(leaf.grad)  # type: ignore[no-untyped-call]
 
@@ -105,31 +125,58 @@ class TrainPass:
         if not leaf.requires_grad or self._weights is None or self._loss_config is None:
             return
         slots = torch.from_numpy(batch.slots[first:last]).to(lm.device)
-        losses, clipped = clipped_policy_loss(
-            logprobs,
-            self._sampling_logprobs[slots],
-            self._advantages[slots],
-            clip_low=self._loss_config.clip_low,
-            clip_high=self._loss_config.clip_high,
+        found = self._loss_config.token_losses(
+            LossTokens(
+                learner_logprobs=logprobs,
+                sampling_logprobs=self._sampling_logprobs[slots],
+                advantages=self._advantages[slots],
+                **{k: None if v is None else v[slots] for k, v in self._extras.items()},
+                **{
+                    k: torch.from_numpy(v[batch.slots[first:last]]).to(lm.device)
+                    for k, v in self._sequence_sums.items()
+                },
+            )
         )
+        losses = found.losses
         if self._loss_config.entropy_coefficient:
             losses = losses - self._loss_config.entropy_coefficient * token_entropies(table)[drawn_from]
         loss = (losses * self._weights[slots]).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         self._loss += float(loss.detach())
-        self._clipped += int(clipped.sum())
+        for name, share in found.shares.items():
+            self._shares[name] = self._shares.get(name, 0.0) + float(share.sum())
+        for name, numbers in found.largest.items():
+            if len(numbers):
+                self._largest[name] = max(self._largest.get(name, -np.inf), float(numbers.max()))
+
+    def _sum_up_sequences(self, batch: MicroBatch) -> None:
+        """Find each sequence's mean gap and its log ratio; a sequence never leaves its micro-batch."""
+        slots, tokens = batch.slots, self._tokens
+        own, inverse = np.unique(self._sequence_of[slots], return_inverse=True)
+        inverse = inverse.reshape(-1)
+        learner = self._learner_logprobs[slots].astype(np.float64)
+        sampling = tokens.sampling_logprobs[slots].astype(np.float64)
+        proximal = learner if tokens.proximal_logprobs is None else tokens.proximal_logprobs[slots]
+        corrected = getattr(self._loss_config, "correction", None) is not None
+        gaps = np.bincount(inverse, learner - (proximal if corrected else sampling)) / tokens.counts[own]
+        ratios = np.bincount(inverse, proximal - sampling)
+        for name, values in (("sequence_gaps", gaps), ("sequence_log_ratios", ratios)):
+            whole = self._sequence_sums.setdefault(name, np.zeros_like(self._learner_logprobs))
+            whole[slots] = values[inverse]
 
     def result(self) -> ForwardBackwardResult:
         """Sum up, after all micro-batches were run."""
         learner = self._learner_logprobs.astype(np.float64)
         gap = learner - self._tokens.sampling_logprobs
         metrics = {
-            "clip_fraction": self._clipped / len(gap),
             "ratio_mean": float(np.exp(np.minimum(gap, _LARGEST_GAP)).mean()),
+            "ratio_max": float(np.exp(np.minimum(gap, _LARGEST_GAP)).max()),
             "logprob_gap_max": float(np.abs(gap).max()),
             "logprob_gap_mean": float(np.abs(gap).mean()),
             "sampled_entropy": float(-learner.mean()),
             "shared_fraction": 1.0 - self._computed_tokens / self._input_tokens,
+            **{name: total / len(gap) for name, total in self._shares.items()},
+            **self._largest,
         }
         return ForwardBackwardResult(loss=self._loss, learner_logprobs=self.learner_logprobs, metrics=metrics)
 
