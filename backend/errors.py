@@ -21,3 +21,7 @@ class RequestTimeoutError(TinkerGymError):
     """A request was begun and then not sent to its end."""
 
     http_status = 408
+
+
+class RankLostError(TinkerGymError):
+    """A process of a data-parallel group died or fell silent, and with it the group."""

@@ -140,6 +140,10 @@ class NonFiniteGradientError(TinkerGymError):
     """A gradient was NaN or infinite and was not applied."""
 
 
+class NonFiniteLossError(NonFiniteGradientError):
+    """A loss was NaN or infinite; its gradient was not applied."""
+
+
 class PolicyVersionGoneError(ConflictError):
     """The policy version asked for is no longer, or not yet, loaded in the engine."""
 

@@ -7,11 +7,12 @@ the other.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,15 @@ from backend.learner.adapters import AdapterSet
 from backend.learner.aggregation import token_weights
 from backend.learner.causal_lm import CausalLM
 from backend.learner.checkpoints import CheckpointManifest
-from backend.learner.losses import LossConfig
 from backend.learner.optimiser import OptimStepResult, PolicyOptimiser
 from backend.learner.policies import FullPolicy, LoraPolicy, Policy
 from backend.learner.policy_checkpoints import BaseModel, Progress, open_for, restore_policy, save_policy
 from backend.learner.sequences import BatchTotals, FloatArray, SampledTokens, TrainSequence
+from backend.learner.spikes import SpikeWatch
+from backend.learner.token_loss import TokenLoss
 from backend.learner.train_pass import ForwardBackwardResult, TrainPass, check_sequences
 from backend.weights import PolicyWeights
-from tinkergym.errors import ConflictError, InvalidRequestError, NotFoundError
+from tinkergym.errors import ConflictError, InvalidRequestError, NonFiniteLossError, NotFoundError
 from tinkergym.wire import FullParameters, LoRA
 
 
@@ -43,6 +45,33 @@ class _Entry:
     optimiser: PolicyOptimiser
     pending: bool = False
     """Whether a gradient waits for `optim_step`."""
+    losses: SpikeWatch = field(default_factory=SpikeWatch)
+    grad_norms: SpikeWatch = field(default_factory=SpikeWatch)
+
+    def forget_gradient(self) -> None:
+        """Drop what waits for `optim_step`."""
+        self.optimiser.clear()
+        self.pending = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyBatch:
+    """One policy's part of a call that trains several."""
+
+    sequences: Sequence[TrainSequence]
+    """The policy's train batch, or a part of it; at least one sampled token."""
+    loss: TokenLoss
+    totals: BatchTotals | None = None
+    """Of the policy's whole batch if `sequences` is a part of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A policy's part that was checked and can be computed."""
+
+    entry: _Entry
+    sequences: Sequence[TrainSequence]
+    train_pass: TrainPass
 
 
 class Learner:
@@ -71,11 +100,11 @@ class Learner:
             UnknownModelError: There is no model that can be loaded.
         """
         self._model_dir = str(model_dir)
-        self._device = torch.device(device)
+        self.device = torch.device(device)
         self._dtype = dtype
         self._lock = threading.Lock() if device_lock is None else device_lock
         self._micro_batch_tokens = micro_batch_tokens
-        self._base = CausalLM.load(model_dir, device=self._device, dtype=dtype)
+        self._base = CausalLM.load(model_dir, device=self.device, dtype=dtype)
         self._base.model.requires_grad_(False)
         self._base_model = BaseModel(path=self._model_dir, fingerprint=self._base.fingerprint())
         self.parameter_count = sum(p.numel() for p in self._base.model.parameters())
@@ -109,7 +138,7 @@ class Learner:
         self,
         policy_id: str,
         sequences: Sequence[TrainSequence],
-        loss: LossConfig,
+        loss: TokenLoss,
         *,
         totals: BatchTotals | None = None,
     ) -> ForwardBackwardResult:
@@ -127,28 +156,71 @@ class Learner:
         Raises:
             NotFoundError: There is no such policy.
             InvalidRequestError: A sequence cannot be trained on; nothing was computed.
+            NonFiniteLossError: The loss is NaN or infinite. No gradient waits any more.
+        """
+        part = PolicyBatch(sequences=sequences, loss=loss, totals=totals)
+        return self.forward_backward_many({policy_id: part})[policy_id]
+
+    def forward_backward_many(self, parts: Mapping[str, PolicyBatch]) -> dict[str, ForwardBackwardResult]:
+        """Add to the gradients of several policies, each to the bit as if it trained alone.
+
+        Their ranks, losses and batch sizes may differ, and whole models may stand beside adapters. The
+        policies are computed one after the other on the one base: in a common row a matrix product, or the
+        end of a vectorised loop, may round a token differently than in a row of its policy's own.
+
+        Args:
+            parts: What to train, by policy.
+
+        Returns:
+            The result of each policy.
+
+        Raises:
+            NotFoundError: There is no such policy; nothing was computed.
+            InvalidRequestError: A sequence cannot be trained on; nothing was computed.
+            NonFiniteLossError: A loss is NaN or infinite. No policy of the call has a gradient that waits.
+        """
+        begun = {policy_id: self._begin(policy_id, part) for policy_id, part in parts.items()}
+        results: dict[str, ForwardBackwardResult] = {}
+        try:
+            for policy_id, work in begun.items():
+                learned = work.train_pass.learned
+                for only, gradient in ((learned, True), (~learned, False)):
+                    self._run(
+                        work.entry.policy, work.sequences, work.train_pass, only=only, gradient=gradient
+                    )
+                results[policy_id] = _finite(policy_id, work.train_pass.result())
+        except BaseException:
+            # Half a batch's gradient must not be taken for a whole one, nor some policies' for all.
+            for work in begun.values():
+                work.entry.forget_gradient()
+            raise
+        for policy_id, work in begun.items():
+            work.entry.pending = True
+            results[policy_id].metrics.update(
+                work.entry.losses.look(results[policy_id].loss, name="loss_spike")
+            )
+        return results
+
+    def has_gradient(self, policy_id: str) -> bool:
+        """Whether a gradient waits for `optim_step`."""
+        return self._entry(policy_id).pending
+
+    def forget_gradient(self, policy_id: str) -> None:
+        """Drop what waits for `optim_step`, if anything does."""
+        self._entry(policy_id).forget_gradient()
+
+    def gradient(self, policy_id: str) -> dict[str, torch.Tensor]:
+        """Return the gradient that waits for `optim_step`, by parameter; writing into it changes it.
+
+        Zeros where none waits yet, and from then on they wait: a rank without a sequence of its own takes
+        part in a common step by them.
+
+        Raises:
+            NotFoundError: There is no such policy.
         """
         entry = self._entry(policy_id)
-        tokens = SampledTokens.of(sequences)
-        check_sequences(self._base, sequences)
-        weights = token_weights(
-            tokens.counts,
-            loss.aggregation,
-            totals=totals or BatchTotals.of(sequences),
-            constant_tokens=loss.constant_tokens,
-        )
-        train_pass = TrainPass(entry.policy.lm, tokens, weights=weights, loss=loss)
-        learned = train_pass.learned
-        try:
-            self._run(entry.policy, sequences, train_pass, only=learned, gradient=True)
-            self._run(entry.policy, sequences, train_pass, only=~learned, gradient=False)
-        except BaseException:
-            # Half a batch's gradient must not be taken for a whole one.
-            entry.optimiser.clear()
-            entry.pending = False
-            raise
         entry.pending = True
-        return train_pass.result()
+        return entry.optimiser.gradient()
 
     def optim_step(
         self,
@@ -173,9 +245,11 @@ class Learner:
             )
         entry.pending = False
         with self._computing():
-            return entry.optimiser.step(
+            stepped = entry.optimiser.step(
                 learning_rate=learning_rate, max_grad_norm=max_grad_norm, weight_decay=weight_decay
             )
+        stepped.metrics.update(entry.grad_norms.look(stepped.grad_norm, name="grad_norm_spike"))
+        return stepped
 
     def logprobs(self, policy_id: str | None, sequences: Sequence[TrainSequence]) -> list[FloatArray]:
         """Return the logprobs of the sampled tokens, per sequence in input order; None asks the base model.
@@ -266,6 +340,21 @@ class Learner:
             del self._policies[policy_id]
             entry.policy.drop()
 
+    def _begin(self, policy_id: str, part: PolicyBatch) -> _Begun:
+        """Check what can be checked before anything is computed."""
+        entry = self._entry(policy_id)
+        tokens = SampledTokens.of(part.sequences)
+        check_sequences(self._base, part.sequences)
+        weights = token_weights(
+            tokens.counts,
+            part.loss.aggregation,
+            totals=part.totals or BatchTotals.of(part.sequences),
+            constant_tokens=part.loss.constant_tokens,
+        )
+        return _Begun(
+            entry, part.sequences, TrainPass(entry.policy.lm, tokens, weights=weights, loss=part.loss)
+        )
+
     def _entry(self, policy_id: str) -> _Entry:
         try:
             return self._policies[policy_id]
@@ -289,7 +378,7 @@ class Learner:
                         hint="train an adapter, or serve the model in float32",
                         field="adapter",
                     )
-                policy = FullPolicy(CausalLM.load(model_dir, device=self._device, dtype=self._dtype), adapter)
+                policy = FullPolicy(CausalLM.load(model_dir, device=self.device, dtype=self._dtype), adapter)
             self._created += 1
             entry = _Entry(policy, PolicyOptimiser(policy.parameters))
             self._policies[policy_id] = entry
@@ -326,3 +415,19 @@ class Learner:
         finally:
             if policy:
                 policy.release()
+
+
+def _finite(policy_id: str, result: ForwardBackwardResult) -> ForwardBackwardResult:
+    if math.isfinite(result.loss):
+        return result
+    lost = [i for i, logprobs in enumerate(result.learner_logprobs) if not np.isfinite(logprobs).all()]
+    if lost:
+        why = f"the model's logprobs of {len(lost)} sequences are not finite, first of sequence {lost[0]}"
+        hint = "the weights have diverged: resume from an earlier checkpoint with a lower learning_rate"
+    else:
+        why = (
+            f"its importance ratios overflow: learner and sampling logprobs differ by up to "
+            f"{result.metrics['logprob_gap_max']:.3g} nats"
+        )
+        hint = "look for sampling logprobs of another policy, or extreme advantages"
+    raise NonFiniteLossError(f"the loss of policy {policy_id} is {result.loss}: {why}", hint=hint)

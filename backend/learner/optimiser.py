@@ -20,11 +20,8 @@ class OptimStepResult:
     learning_rate: float
     optimizer_step: int
     """1 after the first."""
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """The numbers for the job's log."""
-        return {"grad_norm": self.grad_norm, "learning_rate": self.learning_rate}
+    metrics: dict[str, float]
+    """The numbers for the job's log: grad_norm, learning_rate, and grad_norm_spike in a step that has one."""
 
 
 class PolicyOptimiser:
@@ -46,10 +43,7 @@ class PolicyOptimiser:
             NonFiniteGradientError: A gradient is NaN or infinite. Weights and state are as before; the
                 gradient is cleared.
         """
-        for parameter in self._parameters.values():
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        gradients = [p.grad for p in self._parameters.values() if p.grad is not None]
+        gradients = list(self.gradient().values())
         norm = torch.nn.utils.get_total_norm(gradients)
         grad_norm = float(norm)
         if not torch.isfinite(norm):
@@ -69,7 +63,19 @@ class PolicyOptimiser:
         self._adamw.step()
         self.clear()
         self.steps += 1
-        return OptimStepResult(grad_norm=grad_norm, learning_rate=learning_rate, optimizer_step=self.steps)
+        return OptimStepResult(
+            grad_norm=grad_norm,
+            learning_rate=learning_rate,
+            optimizer_step=self.steps,
+            metrics={"grad_norm": grad_norm, "learning_rate": learning_rate},
+        )
+
+    def gradient(self) -> dict[str, torch.Tensor]:
+        """Return the accumulated gradient by parameter, zeros where there is none; not copies."""
+        for parameter in self._parameters.values():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        return {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
 
     def clear(self) -> None:
         """Forget the accumulated gradient."""

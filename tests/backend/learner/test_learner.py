@@ -16,6 +16,7 @@ from tinkergym.errors import (
     ConflictError,
     InvalidRequestError,
     NonFiniteGradientError,
+    NonFiniteLossError,
     NotFoundError,
     UnknownModelError,
 )
@@ -383,7 +384,13 @@ def test_a_gradient_that_is_not_finite_is_refused_and_changes_nothing(learner, b
         dataclasses.replace(s, sampling_logprobs=[p and -1e30 for p in s.sampling_logprobs], advantage=-1.0)
         for s in batch
     ]
-    learner.forward_backward("p", exploding, LossConfig())
+    learner.forward_backward("p", batch, LossConfig())  # waits, and must not be applied without the rest
+    with pytest.raises(NonFiniteLossError, match="ratios overflow"):
+        learner.forward_backward("p", exploding, LossConfig())
+    with pytest.raises(ConflictError, match="no gradient"):
+        learner.optim_step("p", learning_rate=1e-2)
+    learner.forward_backward("p", batch, LossConfig())
+    next(iter(learner.gradient("p").values())).view(-1)[0] = math.nan
     with pytest.raises(NonFiniteGradientError, match="learning_rate"):
         learner.optim_step("p", learning_rate=1e-2)
     assert weights_sha256(learner.weights("p")) == before

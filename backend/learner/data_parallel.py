@@ -1,0 +1,336 @@
+"""Data parallel: one policy trained by several processes, each with the model and a part of the batch.
+
+Every rank runs its part with the normalisers of the whole batch; before an optimiser step the gradients are
+summed over all ranks, so that each takes the same step and all copies stay equal to the bit. The group looks
+like one `Learner`. A rank that dies or falls silent ends the group with a named error, never with a hang.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from pydantic import JsonValue
+
+from backend.errors import RankLostError
+from backend.learner.checkpoints import CheckpointManifest
+from backend.learner.optimiser import OptimStepResult
+from backend.learner.rank import RankOptions, serve_rank
+from backend.learner.sequences import BatchTotals, FloatArray, SampledTokens, TrainSequence
+from backend.learner.shards import shards
+from backend.learner.token_loss import TokenLoss
+from backend.learner.train_pass import ForwardBackwardResult
+from backend.weights import PolicyWeights
+from tinkergym.errors import InternalServiceError, InvalidRequestError, TinkerGymError
+from tinkergym.wire import FullParameters, LoRA
+
+_CLOSING_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    process: BaseProcess
+    pipe: Connection
+
+
+class DataParallelLearner:
+    """Ranks on one machine that train as one `Learner` would. Not thread-safe: one call at a time."""
+
+    def __init__(
+        self,
+        model_dir: str | Path,
+        *,
+        ranks: int,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        micro_batch_tokens: int = 2048,
+        threads_per_rank: int = 1,
+        silence_seconds: float = 1800.0,
+    ) -> None:
+        """Start the ranks and wait until each has loaded the model.
+
+        Args:
+            model_dir: As for `Learner`.
+            ranks: How many processes.
+            device: `cpu` (they talk by gloo) or `cuda` (by NCCL; rank i takes device i).
+            dtype: As for `Learner`.
+            micro_batch_tokens: Of each rank.
+            threads_per_rank: torch threads; more in all than the machine has cores slows every rank.
+            silence_seconds: A rank that takes longer for one call counts as lost.
+
+        Raises:
+            UnknownModelError: There is no model that can be loaded.
+            RankLostError: A rank ended before it was ready.
+        """
+        if ranks < 1:
+            raise InvalidRequestError(f"{ranks} ranks cannot train", hint="give 1 or more", field="ranks")
+        self._silence_seconds = silence_seconds
+        self._lost: RankLostError | None = None
+        self._meeting = tempfile.TemporaryDirectory(prefix="tinkergym-ranks-")
+        options = RankOptions(
+            ranks=ranks,
+            meeting_point=f"file://{self._meeting.name}/store",
+            model_dir=str(model_dir),
+            device=device,
+            dtype=dtype,
+            micro_batch_tokens=micro_batch_tokens,
+            threads=threads_per_rank,
+            silence_seconds=silence_seconds,
+        )
+        # Spawned: a fork would copy this process's threads' locks in whatever state they are.
+        spawn = multiprocessing.get_context("spawn")
+        self._ranks: list[_Rank] = []
+        for number in range(ranks):
+            ours, theirs = spawn.Pipe()
+            process = spawn.Process(
+                target=serve_rank, args=(number, options, theirs), name=f"rank-{number}", daemon=True
+            )
+            process.start()
+            theirs.close()  # so that the rank's end is the pipe's end
+            self._ranks.append(_Rank(process, ours))
+        try:
+            self._replies(range(ranks), "loading the model")
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Of the ranks, in order."""
+        return [rank.process.pid or 0 for rank in self._ranks]
+
+    @property
+    def policy_ids(self) -> list[str]:
+        """The policies that exist, oldest first."""
+        ids: list[str] = self._on_one("policy_ids")
+        return ids
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds in which the busiest rank computed."""
+        return float(max(self._on_all("busy_seconds")))
+
+    def create_policy(self, policy_id: str, adapter: LoRA | FullParameters, *, seed: int) -> None:
+        """Add an untrained policy; see `Learner.create_policy`."""
+        self._on_all("create_policy", policy_id, adapter, seed=seed)
+
+    def forward_backward(
+        self,
+        policy_id: str,
+        sequences: Sequence[TrainSequence],
+        loss: TokenLoss,
+        *,
+        totals: BatchTotals | None = None,
+    ) -> ForwardBackwardResult:
+        """Add the gradient of the batch's loss to what waits for `optim_step`; see `Learner`.
+
+        Each rank takes a part of the sequences, or none if there are too few.
+
+        Raises:
+            RankLostError: A rank died or fell silent.
+            TinkerGymError: As `Learner.forward_backward`. No gradient of the policy waits any more.
+        """
+        counts = SampledTokens.of(sequences).counts  # also refuses what no rank could number rightly
+        totals = totals or BatchTotals.of(sequences)
+        parts = shards(sequences, len(self._ranks))
+        calls = [
+            ("forward_backward", (policy_id, [sequences[i] for i in part], loss), {"totals": totals})
+            for part in parts
+        ]
+        working = [number for number, part in enumerate(parts) if part]
+        for number in working:
+            self._send(number, *calls[number])
+        try:
+            found: list[ForwardBackwardResult] = self._replies(working, "forward_backward")
+        except RankLostError:
+            raise
+        except TinkerGymError:
+            # Some ranks hold their part of a gradient whose other parts do not exist.
+            with contextlib.suppress(TinkerGymError):
+                self._on_all("forget_gradient", policy_id)
+            raise
+        return _merged([parts[number] for number in working], found, counts)
+
+    def gradient(self, policy_id: str) -> dict[str, torch.Tensor]:
+        """Return a copy of the gradient that waits, summed over the ranks, by parameter."""
+        summed: dict[str, torch.Tensor] = self._on_all("summed_gradient", policy_id)[0]
+        return summed
+
+    def optim_step(
+        self,
+        policy_id: str,
+        *,
+        learning_rate: float,
+        max_grad_norm: float = 1.0,
+        weight_decay: float = 0.0,
+    ) -> OptimStepResult:
+        """Sum the gradients over the ranks and take the same step on each; see `Learner.optim_step`.
+
+        Raises:
+            RankLostError: A rank died or fell silent; or the ranks no longer have the same gradient.
+        """
+        found: list[OptimStepResult] = self._on_all(
+            "optim_step",
+            policy_id,
+            learning_rate=learning_rate,
+            max_grad_norm=max_grad_norm,
+            weight_decay=weight_decay,
+        )
+        norms = [result.grad_norm for result in found]
+        if len(set(norms)) > 1:
+            raise self._break(f"the ranks have gradients of different norms after their sum: {norms}")
+        return found[0]
+
+    def logprobs(self, policy_id: str | None, sequences: Sequence[TrainSequence]) -> list[FloatArray]:
+        """Return the logprobs of the sampled tokens, per sequence in input order; see `Learner.logprobs`."""
+        parts = shards(sequences, len(self._ranks))
+        working = [number for number, part in enumerate(parts) if part]
+        for number in working:
+            self._send(number, "logprobs", (policy_id, [sequences[i] for i in parts[number]]), {})
+        found = self._replies(working, "logprobs")
+        return _in_order([parts[number] for number in working], found, len(sequences))
+
+    def weights(self, policy_id: str) -> PolicyWeights:
+        """Return a copy of the policy's weights, on the CPU."""
+        weights: PolicyWeights = self._on_one("weights", policy_id)
+        return weights
+
+    def save(
+        self,
+        policy_id: str,
+        directory: str | Path,
+        *,
+        step: int,
+        policy_version: int,
+        extra: Mapping[str, JsonValue] | None = None,
+    ) -> CheckpointManifest:
+        """Write a checkpoint, the same as a single `Learner` writes; either can load it."""
+        manifest: CheckpointManifest = self._on_one(
+            "save",
+            policy_id,
+            str(directory),
+            step=step,
+            policy_version=policy_version,
+            extra=dict(extra or {}),
+        )
+        return manifest
+
+    def load(
+        self, policy_id: str, directory: str | Path, adapter: LoRA | FullParameters
+    ) -> CheckpointManifest:
+        """Create a policy from a checkpoint on every rank; see `Learner.load`."""
+        manifest: CheckpointManifest = self._on_all("load", policy_id, str(directory), adapter)[0]
+        return manifest
+
+    def drop(self, policy_id: str) -> None:
+        """Forget a policy and free its memory."""
+        self._on_all("drop", policy_id)
+
+    def close(self) -> None:
+        """End the ranks."""
+        for rank in self._ranks:
+            rank.pipe.close()  # a rank whose pipe ends, ends
+        deadline = time.monotonic() + (0.0 if self._lost else _CLOSING_SECONDS)
+        for rank in self._ranks:
+            rank.process.join(max(0.0, deadline - time.monotonic()))
+            if rank.process.is_alive():
+                rank.process.kill()
+                rank.process.join()
+        self._ranks.clear()
+        self._meeting.cleanup()
+
+    # --- talking to the ranks ---
+
+    def _on_one(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        self._send(0, name, args, kwargs)
+        return self._replies([0], name)[0]
+
+    def _on_all(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        numbers = range(len(self._ranks))
+        for number in numbers:
+            self._send(number, name, args, kwargs)
+        return self._replies(numbers, name)
+
+    def _send(self, number: int, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        if self._lost is not None:
+            raise self._lost
+        if not self._ranks:
+            raise InternalServiceError("the data-parallel group is closed", hint="start another")
+        with contextlib.suppress(OSError):  # the rank is gone, which its missing answer will tell
+            self._ranks[number].pipe.send((name, args, kwargs))
+
+    def _replies(self, numbers: Sequence[int], doing: str) -> list[Any]:
+        """Wait for one answer of each of these ranks, in their order; raises the first rank's error."""
+        answers: dict[int, tuple[bool, Any]] = {}
+        deadline = time.monotonic() + self._silence_seconds
+        while missing := [number for number in numbers if number not in answers]:
+            # All are watched, not only those that owe an answer: a dead one would keep the others waiting.
+            watched = {rank.pipe: number for number, rank in enumerate(self._ranks)}
+            ready = wait([p for p, n in watched.items() if n not in answers], deadline - time.monotonic())
+            if not ready:
+                raise self._break(f"rank {missing[0]} was silent for {self._silence_seconds:g} s in {doing}")
+            for pipe in ready:
+                number = watched[pipe]  # type: ignore[index]
+                try:
+                    answers[number] = self._ranks[number].pipe.recv()
+                except (EOFError, OSError):
+                    self._ranks[number].process.join(1.0)
+                    code = self._ranks[number].process.exitcode
+                    raise self._break(f"rank {number} ended with code {code} in {doing}") from None
+        errors = [answers[number][1] for number in numbers if not answers[number][0]]
+        typed = [error for error in errors if isinstance(error, TinkerGymError)]
+        if errors and not typed:
+            raise self._break(f"a rank failed in {doing}: {errors[0]!r}")
+        if typed:
+            raise typed[0]
+        return [answers[number][1] for number in numbers]
+
+    def _break(self, what: str) -> RankLostError:
+        """End all ranks: what the others wait for will never come."""
+        self._lost = RankLostError(
+            f"the data-parallel group of {len(self._ranks)} ranks is broken: {what}",
+            hint="start another group and load the last checkpoint; nothing that was saved is lost",
+        )
+        for rank in self._ranks:
+            rank.process.kill()
+        return self._lost
+
+
+def _in_order(parts: list[list[int]], found: list[list[FloatArray]], count: int) -> list[FloatArray]:
+    ordered = [np.zeros(0, dtype=np.float32)] * count
+    for part, arrays in zip(parts, found, strict=True):
+        for index, array in zip(part, arrays, strict=True):
+            ordered[index] = array
+    return ordered
+
+
+def _merged(parts: list[list[int]], found: list[ForwardBackwardResult], counts: Any) -> ForwardBackwardResult:
+    """Put the ranks' results together: losses add up, `..._max` is the largest, the rest are token means."""
+    tokens = np.asarray([counts[part].sum() for part in parts], dtype=np.float64)
+    metrics = {}
+    for name in found[0].metrics:
+        values = np.asarray([result.metrics.get(name, 0.0) for result in found])
+        metrics[name] = float(
+            values.max() if name.endswith("_max") else (values * tokens).sum() / tokens.sum()
+        )
+    return ForwardBackwardResult(
+        loss=sum(result.loss for result in found),
+        learner_logprobs=_in_order(parts, [result.learner_logprobs for result in found], len(counts)),
+        metrics=metrics,
+    )

@@ -1,0 +1,125 @@
+"""Two real processes that talk by gloo, against one learner in this process."""
+
+import contextlib
+import dataclasses
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+from backend.errors import RankLostError
+from backend.learner.data_parallel import DataParallelLearner
+from backend.learner.losses import LossConfig
+from backend.learner.sequences import BatchTotals
+from backend.weights import weights_sha256
+from tinkergym.errors import ConflictError, InvalidRequestError, NonFiniteLossError
+from tinkergym.wire import FullParameters, LoRA
+
+ADAPTERS = {"lora": LoRA(rank=4, alpha=12.0), "full": FullParameters()}
+
+
+@pytest.fixture(scope="module")
+def group(model_dir):
+    with DataParallelLearner(model_dir, ranks=2, silence_seconds=120.0) as group:
+        yield group
+
+
+@pytest.fixture
+def both(group, learner):
+    """The group and a single learner with the same policies in both."""
+    for each in (group, learner):
+        for name, adapter in ADAPTERS.items():
+            each.create_policy(name, adapter, seed=3)
+    yield group, learner
+    with contextlib.suppress(RankLostError):
+        for name in ADAPTERS:
+            group.drop(name)
+
+
+def assert_close(found, expected, tolerance=1e-6):
+    assert found.keys() == expected.keys()
+    scale = max(1.0, max(float(g.abs().max()) for g in expected.values()))
+    assert any(float(g.abs().max()) > 0 for g in expected.values())
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, atol=tolerance * scale, rtol=0.0)
+
+
+@pytest.mark.parametrize("kind", ADAPTERS)
+@pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
+@pytest.mark.parametrize("sequences", [9, 1])
+def test_two_ranks_have_the_gradient_of_one_also_if_a_rank_has_nothing(
+    both, batch, kind, aggregation, sequences
+):
+    group, single = both
+    part, loss = (
+        batch[:sequences],
+        LossConfig(aggregation=aggregation, constant_tokens=10, clip_low=0.99, clip_high=100.0),
+    )
+    for each in both:
+        each.forward_backward(kind, batch, loss)  # so that no factor of the adapter is 0 any more
+        each.optim_step(kind, learning_rate=2e-2)
+    expected = single.forward_backward(kind, part, loss)
+    found = group.forward_backward(kind, part, loss)
+    assert_close(group.gradient(kind), single.gradient(kind), tolerance=2e-6)
+    assert found.loss == pytest.approx(expected.loss, abs=1e-5)
+    for left, right in zip(found.learner_logprobs, expected.learner_logprobs, strict=True):
+        np.testing.assert_allclose(left, right, atol=1e-4)
+    for name in ("logprob_gap_max", "logprob_gap_mean", "ratio_mean"):
+        assert found.metrics[name] == pytest.approx(expected.metrics[name], rel=1e-3)
+    steps = [each.optim_step(kind, learning_rate=1e-3) for each in both]
+    assert steps[0].grad_norm == pytest.approx(steps[1].grad_norm, rel=1e-4)
+
+
+def test_parts_of_a_batch_in_two_calls_add_up_as_in_one(both, batch):
+    group, single = both
+    totals = BatchTotals.of(batch)
+    single.forward_backward("full", batch, LossConfig())
+    for part in (batch[:2], batch[2:]):
+        group.forward_backward("full", part, LossConfig(), totals=totals)
+    assert_close(group.gradient("full"), single.gradient("full"))
+
+
+def test_a_checkpoint_of_the_group_goes_on_in_one_process_and_back(both, batch, tmp_path):
+    group, single = both
+    group.forward_backward("lora", batch, LossConfig())
+    group.optim_step("lora", learning_rate=2e-2)
+    manifest = group.save("lora", tmp_path / "step-1", step=1, policy_version=1)
+    single.load("again", tmp_path / "step-1", ADAPTERS["lora"])
+    assert weights_sha256(single.weights("again")) == manifest.weights_sha256
+    group.load("again", tmp_path / "step-1", ADAPTERS["lora"])
+    for left, right in zip(group.logprobs("again", batch), single.logprobs("again", batch), strict=True):
+        np.testing.assert_allclose(left, right, atol=1e-6)
+    group.drop("again")
+    assert group.policy_ids == ["lora", "full"]
+
+
+def test_an_error_in_one_rank_is_the_groups_and_leaves_no_half_gradient(both, batch):
+    group, _ = both
+    spoiled = [
+        dataclasses.replace(
+            batch[0], sampling_logprobs=[p and -1e30 for p in batch[0].sampling_logprobs], advantage=-1.0
+        )
+    ]
+    with pytest.raises(NonFiniteLossError):
+        group.forward_backward("lora", [*spoiled, *batch[1:]], LossConfig())
+    with pytest.raises(ConflictError, match="forward_backward"):
+        group.optim_step("lora", learning_rate=1e-2)
+    with pytest.raises(InvalidRequestError, match="no sampled token"):
+        group.forward_backward(
+            "lora",
+            [dataclasses.replace(s, loss_mask=[False] * len(s.token_ids)) for s in batch],
+            LossConfig(),
+        )
+
+
+def test_a_rank_that_dies_is_a_named_error_and_not_a_hang(both, batch):
+    """The last test of this file, as it ends the group."""
+    group, _ = both
+    group.forward_backward("lora", batch, LossConfig())
+    os.kill(group.process_ids[1], signal.SIGKILL)
+    with pytest.raises(RankLostError, match=r"rank 1 ended with code -9.*load the last checkpoint"):
+        group.optim_step("lora", learning_rate=1e-2)
+    with pytest.raises(RankLostError):
+        group.logprobs("lora", batch)
