@@ -28,13 +28,16 @@ if TYPE_CHECKING:
         TaskSource,
     )
     from tinkergym.tools.definition import tool
-    from tinkergym.wire import GRPO, FullParameters, Limits, LoRA, Sampling
+    from tinkergym.wire import FullParameters, Limits, LoRA, Sampling
+    from tinkergym.wire_algorithms import GRPO, RLOO, DrGRPO, ReinforcePlusPlus
 
 __version__ = "0.1.0"
 
 __all__ = [
     "GRPO",
+    "RLOO",
     "Client",
+    "DrGRPO",
     "Evaluation",
     "FullParameters",
     "GeneratorTasks",
@@ -46,6 +49,7 @@ __all__ = [
     "LoRA",
     "ParquetTasks",
     "Policy",
+    "ReinforcePlusPlus",
     "Rubric",
     "Sampling",
     "SequenceTasks",
@@ -72,7 +76,10 @@ _HOMES = {
     "Client": "tinkergym.remote.client",
     "Evaluation": "tinkergym.evaluation",
     "FullParameters": "tinkergym.wire",
-    "GRPO": "tinkergym.wire",
+    "DrGRPO": "tinkergym.wire_algorithms",
+    "GRPO": "tinkergym.wire_algorithms",
+    "RLOO": "tinkergym.wire_algorithms",
+    "ReinforcePlusPlus": "tinkergym.wire_algorithms",
     "GeneratorTasks": "tinkergym.tasks",
     "HuggingFaceTasks": "tinkergym.tasks",
     "IllegalMoveError": "tinkergym.errors",

@@ -14,7 +14,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from tinkergym.errors import InvalidRequestError, PromptTooLongError
-from tinkergym.wire import EnvironmentRef, JobSpec
+from tinkergym.wire import EnvironmentRef, JobSpec, PlayedSpec
+from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec, PreferenceSpec, SFTSpec
 
 MOST_SHOWN = 4
 """Further errors of the same request are counted, not listed."""
@@ -34,6 +35,27 @@ def parse_spec(settings: Mapping[str, Any]) -> JobSpec:
     return parse(JobSpec, settings)
 
 
+def parse_any_spec(settings: Mapping[str, Any]) -> AnyJobSpec:
+    """Check the settings of a job of any kind; without a `kind` it is an RL job.
+
+    Raises:
+        InvalidRequestError: with the dotted name of the setting in `field`.
+    """
+    kinds: dict[object, type[AnyJobSpec]] = {
+        "rl": JobSpec,
+        "sft": SFTSpec,
+        "preference": PreferenceSpec,
+        "distillation": DistillationSpec,
+    }
+    kind = settings.get("kind", "rl")
+    if not isinstance(kind, str) or kind not in kinds:
+        hint = _close_value(kind, ", ".join(map(str, kinds)))
+        raise InvalidRequestError(
+            f"must be one of {', '.join(map(str, kinds))}, not {_short(kind)}", hint=hint, field="kind"
+        )
+    return parse(kinds[kind], settings)
+
+
 def environment_ref(env_id: str, kwargs: Mapping[str, Any]) -> EnvironmentRef:
     """Check the name of an environment and its arguments, which travel with a job and so must be JSON.
 
@@ -47,7 +69,7 @@ def environment_ref(env_id: str, kwargs: Mapping[str, Any]) -> EnvironmentRef:
         raise
 
 
-def refuse_long_prompt(prompt_tokens: int, spec: JobSpec, context_length: int) -> None:
+def refuse_long_prompt(prompt_tokens: int, spec: PlayedSpec, context_length: int) -> None:
     """Check that a first prompt leaves room for the longest answer that the job allows.
 
     Raises:
@@ -165,12 +187,9 @@ def _models(annotation: object) -> Iterator[type[BaseModel]]:
 
 def _tags(model: type[BaseModel]) -> list[str]:
     """Return the values of the fields that tell the members of a union apart (`kind`, `name`, `type`)."""
-    return [
-        str(value)
-        for field in model.model_fields.values()
-        if get_origin(field.annotation) is Literal
-        for value in get_args(field.annotation)
-    ]
+    fields = (field.annotation for field in model.model_fields.values())
+    choices = (get_args(annotation) for annotation in fields if get_origin(annotation) is Literal)
+    return [str(values[0]) for values in choices if len(values) == 1]  # more is a setting with a choice
 
 
 def _close(name: str, known: list[str]) -> str:

@@ -6,48 +6,17 @@ One schema for both sides: what is not written here is refused, and what is writ
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from tinkergym.loop.trajectory import Trajectory
-
-if TYPE_CHECKING:
-    from pydantic._internal._model_construction import ModelMetaclass
-else:
-    ModelMetaclass = type(BaseModel)  # the way to it that pydantic promises to keep
-
-
-class WireModel(BaseModel):
-    """Frozen, strict about unknown keys, finite numbers only."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
+from tinkergym.wire_algorithms import GRPO as GRPO
+from tinkergym.wire_algorithms import Algorithm as Algorithm
+from tinkergym.wire_model import Choice as Choice
+from tinkergym.wire_model import WireModel as WireModel
 
 # --- what a user chooses -------------------------------------------------------------------------------
-
-
-class _Explained(ModelMetaclass):
-    """Lets a wrong setting read the same where a script writes it as where a job with it is refused.
-
-    Not an `__init__`: pydantic would call that for settings inside of others too, and lose where they stand.
-    """
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - a metaclass, whose self is a class
-        try:
-            return super().__call__(*args, **kwargs)
-        except ValidationError as error:
-            from tinkergym.spec_errors import explain
-
-            raise explain(error, cast("type[BaseModel]", cls)) from None
-
-
-class Choice(WireModel, metaclass=_Explained):
-    """A part of a job's settings that scripts write down themselves.
-
-    Raises:
-        InvalidRequestError: A setting is wrong; says which, why and what to do.
-    """
 
 
 class LoRA(Choice):
@@ -66,57 +35,6 @@ class FullParameters(Choice):
 
 
 Adapter = Annotated[LoRA | FullParameters, Field(discriminator="kind")]
-
-
-class GRPO(Choice):
-    """Group relative policy optimisation (arXiv:2402.03300): each episode is compared with its siblings.
-
-    The episodes of a group start equal (same environment, same seed, same task) and differ in what was
-    sampled.
-    """
-
-    name: Literal["grpo"] = "grpo"
-    group_size: int = Field(8, ge=1)
-    groups_per_step: int = Field(16, ge=1)
-    """Episodes per train step are `group_size * groups_per_step`."""
-    learning_rate: float = Field(1e-3, gt=0)
-    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """From `learning_rate` at the first step towards 0 at the last, or constant."""
-    warmup_steps: int = Field(0, ge=0)
-    baseline: Literal["group", "batch"] = "group"
-    """What an episode is compared with: its own group, or all episodes of the step."""
-    normalize: Literal["std", "none"] = "none"
-    """`std` divides by the standard deviation as GRPO does; `none` does not, as Dr. GRPO
-    (arXiv:2503.20783).
-    """
-    aggregation: Literal["token", "sequence", "constant"] = "token"
-    """Mean over all sampled tokens of the step; over sequences of their token means; or sum over a
-    constant.
-    """
-    clip_low: float = Field(0.2, gt=0, lt=1)
-    clip_high: float = Field(0.2, gt=0)
-    """The importance ratio is clipped to [1 - clip_low, 1 + clip_high]."""
-    entropy_coefficient: float = Field(0.0, ge=0)
-    """How much of the answers' entropy, in nats per token, is added to what is maximised: it keeps a policy
-    that wins often from repeating one way of winning.
-    """
-    updates_per_step: int = Field(1, ge=1)
-    """Optimiser steps on each batch of episodes."""
-    max_grad_norm: float = Field(1.0, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
-
-    @model_validator(mode="after")
-    def _a_group_has_siblings(self) -> Self:
-        if self.baseline == "group" and self.group_size < 2:
-            raise ValueError(
-                "group_size must be at least 2 with baseline='group': an episode without siblings has "
-                "advantage 0 and nothing would be learned; raise group_size or choose baseline='batch'"
-            )
-        if self.group_size * self.groups_per_step < 2:
-            raise ValueError(
-                "group_size * groups_per_step must be at least 2: a lone episode has no baseline"
-            )
-        return self
 
 
 class Sampling(Choice):
@@ -155,19 +73,31 @@ class EnvironmentRef(WireModel):
     kwargs: dict[str, JsonValue] = {}
 
 
-class JobSpec(WireModel):
-    """One RL training request, complete: what the service runs is this and nothing else."""
+class TrainingSpec(WireModel):
+    """What every kind of job says: which model is trained, how long, and what is kept of it."""
 
-    kind: Literal["rl"] = "rl"
-    environment: EnvironmentRef
     model: str = Field("nano", min_length=1, max_length=500)
     """A name that the service offers, a model directory on its machine, or a Hugging Face hub id."""
-    algorithm: GRPO = GRPO()
     adapter: Adapter = LoRA()
+    initial_policy: str = Field("", pattern=r"^([^@\s]+(@[0-9]+)?)?$", max_length=200)
+    """`job-...@version`: begin with what that job trained, on the same model with the same adapter. Without
+    a version, its newest checkpoint; the service writes down which that was.
+    """
     sampling: Sampling = Sampling()
-    limits: Limits = Limits()
     steps: int = Field(ge=1)
     seed: int = Field(0, ge=0, lt=2**63)
+    checkpoint_every: int = Field(10, ge=1)
+    """Steps between two checkpoints; the last step always makes one."""
+    keep_checkpoints: int = Field(3, ge=1)
+    name: str = Field("", max_length=200)
+    """For people, to find the job again in a list."""
+
+
+class PlayedSpec(TrainingSpec):
+    """What jobs say whose policy plays episodes while it is trained."""
+
+    environment: EnvironmentRef
+    limits: Limits = Limits()
     rollout: Literal["server", "client", "script"] = "server"
     """Who plays the episodes: workers of the service, a worker in the client, or the user's own loop, one
     by one.
@@ -184,11 +114,6 @@ class JobSpec(WireModel):
     """Where environments live: `process` is for those that crash, hold the interpreter, or compute much."""
     deterministic: bool = False
     """Sample a step's episodes in lockstep, so that the same seed gives the same bits; slower."""
-    shuffle_rewards: bool = False
-    """A control experiment: permute the returns within each step, so that nothing can be learned."""
-    checkpoint_every: int = Field(10, ge=1)
-    """Steps between two checkpoints; the last step always makes one."""
-    keep_checkpoints: int = Field(3, ge=1)
     on_failure: str = Field("drop", pattern=r"^(drop|keep|retry:[1-9][0-9]?)$")
     """What becomes of an episode that failed: `drop` leaves it out of learning, `keep` learns from what it
     earned until then, `retry:N` plays it again up to N times and then drops it.
@@ -201,8 +126,6 @@ class JobSpec(WireModel):
     """After this much silence of the client's workers the job becomes `waiting_for_client`."""
     parity_threshold: float = Field(1e-3, gt=0)
     """Largest mean |learner - sampling| logprob difference, in nats, before the job stops."""
-    name: str = Field("", max_length=200)
-    """For people, to find the job again in a list."""
 
     @model_validator(mode="after")
     def _its_player_can_do_so(self) -> Self:
@@ -222,6 +145,24 @@ class JobSpec(WireModel):
     def retries(self) -> int:
         """How often a failed episode is played again."""
         return int(self.on_failure.partition(":")[2] or 0)
+
+
+class JobSpec(PlayedSpec):
+    """One RL training request, complete: what the service runs is this and nothing else."""
+
+    kind: Literal["rl"] = "rl"
+    algorithm: Algorithm = GRPO()
+    shuffle_rewards: bool = False
+    """A control experiment: permute the returns within each step, so that nothing can be learned."""
+
+    @model_validator(mode="after")
+    def _the_buffer_is_within_an_answer(self) -> Self:
+        if self.algorithm.overlong_tokens > self.sampling.max_turn_tokens:
+            raise ValueError(
+                f"algorithm has overlong_tokens={self.algorithm.overlong_tokens}, but an answer ends at "
+                f"sampling.max_turn_tokens={self.sampling.max_turn_tokens}; lower it, or allow longer answers"
+            )
+        return self
 
     @property
     def episodes_per_step(self) -> int:
@@ -258,28 +199,6 @@ class ErrorView(WireModel):
     field: str = ""
 
 
-class JobView(WireModel):
-    """A job as the service shows it."""
-
-    job_id: str
-    spec: JobSpec
-    """The effective configuration, defaults filled in."""
-    state: JobState
-    reason: str = ""
-    """Why the job is in this state, when that needs saying."""
-    error: ErrorView | None = None
-    step: int = 0
-    """Train steps that are done."""
-    policy_version: int = 0
-    attempt: int = 0
-    """How many times a worker took the job; above 1 it was resumed."""
-    created_at: float
-    """Unix seconds."""
-    updated_at: float
-    packs: dict[str, str] = {}
-    """Versions of the installed packs that the job used."""
-
-
 class StateEvent(WireModel):
     """The job entered a state."""
 
@@ -298,17 +217,20 @@ class StepEvent(WireModel):
     """1 for the first; after a resume, steps since the last checkpoint appear again with the same numbers."""
     steps: int
     policy_version: int
-    reward_mean: float | None
+    reward_mean: float | None = None
     """Of the completed episodes; None when there was none, and so for the next two."""
-    reward_std: float | None
+    reward_std: float | None = None
     loss: float | None
-    episodes: int
-    failed_episodes: int
-    stop_reasons: dict[str, int]
-    sampled_tokens: int
-    turns: int
+    episodes: int = 0
+    failed_episodes: int = 0
+    stop_reasons: dict[str, int] = {}
+    sampled_tokens: int = 0
+    turns: int = 0
+    records: int = 0
+    """Of written data, in jobs that learn from such; so the next one."""
+    trained_tokens: int = 0
     tokens_per_second: float
-    """Sampled tokens divided by the step's seconds."""
+    """Sampled tokens divided by the step's seconds; all tokens of the records where nothing is sampled."""
     step_seconds: float
     sampling_seconds: float
     """While the engine worked."""

@@ -5,6 +5,9 @@ So a resumed job, another worker and another placement ask for exactly the same 
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
+
 import numpy as np
 
 from tinkergym.wire import EpisodeRequest, JobSpec
@@ -20,10 +23,15 @@ def episode_id(job_id: str, step: int, index: int) -> str:
 
 def step_requests(job_id: str, spec: JobSpec, step: int) -> list[EpisodeRequest]:
     """Return the requests of train step `step` (the first is 1), in index order and not leased yet."""
+    return group_requests(job_id, spec, step, range(spec.algorithm.groups_per_step))
+
+
+def group_requests(job_id: str, spec: JobSpec, step: int, groups: Iterable[int]) -> list[EpisodeRequest]:
+    """Return the requests of some groups; numbers past `groups_per_step` replace groups of the step."""
     requests: list[EpisodeRequest] = []
     group_size = spec.algorithm.group_size
-    for index in range(spec.episodes_per_step):
-        group, member = divmod(index, group_size)
+    for group, member in itertools.product(groups, range(group_size)):
+        index = group * group_size + member
         requests.append(
             EpisodeRequest(
                 job_id=job_id,

@@ -5,22 +5,20 @@ Checks on the way that learner and engine mean the same policy (parity), before 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from backend.learner.advantages import group_advantages
+from backend.learner.importance import ImportanceCorrection
 from backend.learner.losses import LossConfig
-from backend.learner.sequences import TrainSequence
+from backend.learner.sequences import FloatArray, TrainSequence
 from backend.training.job_context import JobContext
 from backend.training.schedule import learning_rate
 from backend.training.step_report import Played
+from backend.training.train_batch import train_batch
 from tinkergym.errors import ParityError
-from tinkergym.loop.trajectory import Trajectory
 from tinkergym.wire import JobSpec
-
-_SHUFFLE = 2
-"""Last word of the entropy that the control experiment's permutation is drawn from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +30,7 @@ class Learned:
     metrics: dict[str, float]
 
 
-def learn(context: JobContext, step: int, played: Played) -> Learned:
+def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
     """Update the policy by the step's completed episodes.
 
     Raises:
@@ -42,17 +40,12 @@ def learn(context: JobContext, step: int, played: Played) -> Learned:
     """
     spec, algorithm = context.spec, context.spec.algorithm
     with context.clock.part("batch"):
-        sequences, metrics = _sequences(spec, step, played)
+        batch = train_batch(spec, step, played, lambda asked: _reference(context, asked))
+    sequences, metrics = batch.sequences, batch.metrics
     rate = learning_rate(algorithm, step, spec.steps)
     if not sequences:
         return Learned(loss=None, metrics={**metrics, "learning_rate": rate})
-    config = LossConfig(
-        clip_low=algorithm.clip_low,
-        clip_high=algorithm.clip_high,
-        aggregation=algorithm.aggregation,
-        entropy_coefficient=algorithm.entropy_coefficient,
-        constant_tokens=_most_tokens(spec, context.engine.context_length),
-    )
+    config = loss_config(spec, context.engine.context_length)
     loss: float | None = None
     for update in range(algorithm.updates_per_step):
         with context.clock.part("forward_backward"):
@@ -61,6 +54,11 @@ def learn(context: JobContext, step: int, played: Played) -> Learned:
             # Only the first update sees the very policy that sampled.
             metrics |= _parity(spec, sequences, result.learner_logprobs)
             loss = result.loss
+            if config.correction is not None and algorithm.updates_per_step > 1:
+                sequences = [
+                    replace(sequence, proximal_logprobs=logprobs)
+                    for sequence, logprobs in zip(sequences, result.learner_logprobs, strict=True)
+                ]
         with context.clock.part("optim_step"):
             stepped = context.learner.optim_step(
                 context.job_id,
@@ -72,41 +70,38 @@ def learn(context: JobContext, step: int, played: Played) -> Learned:
     return Learned(loss=loss, metrics=metrics)
 
 
-def _sequences(spec: JobSpec, step: int, played: Played) -> tuple[list[TrainSequence], dict[str, float]]:
+def loss_config(spec: JobSpec, context_length: int) -> LossConfig:
+    """Return the loss that a job asks for; `context_length` is the model's."""
     algorithm = spec.algorithm
-    trajectories = [result.trajectory for _, result in played]
-    advantages = group_advantages(
-        [trajectory.episode_return for trajectory in trajectories],
-        [request.group for request, _ in played],
-        [_counts(spec, trajectory) for trajectory in trajectories],
-        baseline=algorithm.baseline,
-        normalize=algorithm.normalize,
-        shuffle=np.random.default_rng([spec.seed, step, _SHUFFLE]) if spec.shuffle_rewards else None,
-    )
-    sequences = [
-        TrainSequence.from_segment(segment, advantage=float(advantage), temperature=spec.sampling.temperature)
-        for trajectory, advantage, included in zip(
-            trajectories, advantages.values, advantages.included, strict=True
+    correction = None
+    if algorithm.importance_correction != "none":
+        correction = ImportanceCorrection(
+            kind=algorithm.importance_correction,
+            cap=algorithm.importance_cap,
+            level=algorithm.importance_level,
         )
-        if included
-        for segment in trajectory.segments
-        if any(segment.loss_mask)
-    ]
-    return sequences, {
-        "zero_variance_groups": float(advantages.zero_variance_groups),
-        "broken_groups": float(advantages.broken_groups),
-    }
+    return LossConfig(
+        name=algorithm.loss,
+        clip_low=algorithm.clip_low,
+        clip_high=algorithm.clip_high,
+        dual_clip=algorithm.dual_clip,
+        dro_beta=algorithm.dro_beta,
+        aggregation=algorithm.aggregation,
+        entropy_coefficient=algorithm.entropy_coefficient,
+        constant_tokens=_most_tokens(spec, context_length),
+        kl_coefficient=algorithm.kl_coefficient if algorithm.kl_in == "loss" else 0.0,
+        kl_estimator=algorithm.kl_estimator,
+        correction=correction,
+    )
 
 
-def _counts(spec: JobSpec, trajectory: Trajectory) -> bool:
-    """Whether an episode is learned from and enters a baseline."""
-    # A failure before the first answer has nothing to learn from, and its return would be a made-up 0.
-    kept = spec.on_failure == "keep" and trajectory.failed and trajectory.sampled_tokens > 0
-    return trajectory.completed or kept
+def _reference(context: JobContext, sequences: Sequence[TrainSequence]) -> list[FloatArray]:
+    """Ask the policy that the job began with: the model without adapter, or before full training."""
+    return context.learner.logprobs(None, sequences)
 
 
 def _parity(
-    spec: JobSpec, sequences: list[TrainSequence], learner_logprobs: list[np.ndarray]
+    spec: JobSpec, sequences: list[TrainSequence], learner_logprobs: list[FloatArray]
 ) -> dict[str, float]:
     sampled = np.concatenate(
         [

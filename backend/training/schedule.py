@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from tinkergym.wire import GRPO
+from tinkergym.wire_algorithms import PolicyGradient
 
 
-def learning_rate(algorithm: GRPO, step: int, steps: int) -> float:
+def learning_rate(algorithm: PolicyGradient, step: int, steps: int) -> float:
     """Return the rate of train step `step` (the first is 1) out of `steps`.
 
     Warm-up climbs in equal parts to the full rate at step `warmup_steps + 1`; from there `linear` and

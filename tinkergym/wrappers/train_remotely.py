@@ -157,7 +157,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
             InvalidRequestError: a seed was given, and the episodes of a group must start equal.
             JobFailedError: the job ended without success.
         """
-        if seed is not None and self.job.spec.algorithm.baseline == "group" and not self._done:
+        if seed is not None and self.job.spec.algorithm.compares_siblings and not self._done:
             raise InvalidRequestError(
                 "reset() takes the service's seed: episodes that are compared must start equal",
                 hint="leave the seed out, or train with GRPO(baseline='batch')",

@@ -1,0 +1,86 @@
+"""Dynamic sampling: groups that teach nothing are replaced by new ones, a bounded number of times per step.
+
+A pure function of the results so far, so a resumed job, another worker and a replay find the same rounds.
+Nobody needs to remember how far a step had come.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from backend.training.step_report import Played
+from backend.training.turn_rewards import counts, shaped_rewards
+from tinkergym.wire import EpisodeResult, JobSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounds:
+    """How far a step's rounds have come."""
+
+    groups: list[int]
+    """Which groups are learned from, one at each of the step's `groups_per_step` places."""
+    wanted: list[int]
+    """Groups that must be played next; empty if the step is complete."""
+    replaced: int
+    """How many groups were played and taken out."""
+
+
+def follow(spec: JobSpec, played: Played) -> Rounds:
+    """Go through the rounds that `played` contains, and say what comes next.
+
+    In each round every silent group is replaced by a new one in its place, whose number has not been used in
+    this step. What is silent after the last round stays: it gives gradient 0 but counts in the means.
+
+    Args:
+        spec: Of the job.
+        played: All episodes of the step so far, of whole rounds.
+
+    Source:
+        DAPO, arXiv:2503.14476, which samples until the batch is full; here at most
+        `algorithm.dynamic_sampling_rounds` times.
+    """
+    results: dict[int, list[EpisodeResult]] = defaultdict(list)
+    for request, result in played:
+        results[request.group].append(result)
+    places = list(range(spec.algorithm.groups_per_step))
+    unused = len(places)
+    for _ in range(spec.algorithm.dynamic_sampling_rounds):
+        silent = [place for place, group in enumerate(places) if _is_silent(spec, results[group])]
+        new = list(range(unused, unused + len(silent)))
+        if any(group not in results for group in new):
+            return Rounds(groups=places, wanted=new, replaced=unused - len(places))
+        for place, group in zip(silent, new, strict=True):
+            places[place] = group
+        unused += len(new)
+    return Rounds(groups=places, wanted=[], replaced=unused - len(places))
+
+
+def learned_from(spec: JobSpec, played: Played) -> tuple[Played, int]:
+    """Return the episodes of the groups that stayed, by place, and how many groups were replaced."""
+    if not spec.algorithm.dynamic_sampling_rounds:
+        return played, 0
+    rounds = follow(spec, played)
+    by_group = defaultdict(list)
+    for pair in played:
+        by_group[pair[0].group].append(pair)
+    return [pair for group in rounds.groups for pair in by_group[group]], rounds.replaced
+
+
+def _is_silent(spec: JobSpec, results: Sequence[EpisodeResult]) -> bool:
+    """Whether a group's completed episodes all earned the same, or too few completed to be compared."""
+    trajectories = [r.trajectory for r in results if counts(spec, r.trajectory)]
+    if len(trajectories) < 2:
+        return True
+    return (
+        len(
+            {
+                tuple(shaped_rewards(spec, t))
+                if spec.algorithm.credit == "turn"
+                else sum(shaped_rewards(spec, t))
+                for t in trajectories
+            }
+        )
+        == 1
+    )

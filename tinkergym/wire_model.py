@@ -1,0 +1,41 @@
+"""The models of which everything is made that client and service say to each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)  # the way to it that pydantic promises to keep
+
+
+class WireModel(BaseModel):
+    """Frozen, strict about unknown keys, finite numbers only."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class _Explained(ModelMetaclass):
+    """Lets a wrong setting read the same where a script writes it as where a job with it is refused.
+
+    Not an `__init__`: pydantic would call that for settings inside of others too, and lose where they stand.
+    """
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - a metaclass, whose self is a class
+        try:
+            return super().__call__(*args, **kwargs)
+        except ValidationError as error:
+            from tinkergym.spec_errors import explain
+
+            raise explain(error, cast("type[BaseModel]", cls)) from None
+
+
+class Choice(WireModel, metaclass=_Explained):
+    """A part of a job's settings that scripts write down themselves.
+
+    Raises:
+        InvalidRequestError: A setting is wrong; says which, why and what to do.
+    """
