@@ -8,6 +8,7 @@ from tinkergym.cli import (
     check,
     compare,
     environments,
+    export,
     jobs,
     keys,
     new_env,
@@ -36,6 +37,7 @@ app = typer.Typer(
 app.command()(serve.serve)
 app.command()(train.train)
 app.add_typer(jobs.app, name="jobs")
+app.command()(export.export)
 app.command()(play.play)
 app.command(name="envs")(environments.envs)
 app.command(name="new-env")(new_env.new_env)

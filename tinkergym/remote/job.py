@@ -22,6 +22,7 @@ from tinkergym.remote.events import follow
 from tinkergym.wire import CheckpointView, Event, JobSpec, JobState, JobView, StateEvent
 
 if TYPE_CHECKING:
+    from tinkergym.remote.export import Exported
     from tinkergym.remote.policy import Policy
     from tinkergym.remote.rollout_thread import RolloutThread
 
@@ -167,6 +168,27 @@ class Job:
                     hint="download it again; if that fails too, the file on the service's disk is broken",
                 )
         return folder
+
+    def export(
+        self, path: str | Path, *, version: int | None = None, merge: bool = False, base: str | None = None
+    ) -> Exported:
+        """Write the policy to a folder that transformers and PEFT load; see `tinkergym export`.
+
+        Args:
+            path: The folder, which must not exist yet; it appears when it is complete.
+            version: Of the policy, one that has a checkpoint; None takes the newest.
+            merge: Write a whole model instead of an adapter; needs the extra `backend` here.
+            base: For `merge`: where the base model is, if it is not found by itself.
+
+        Raises:
+            ConflictError: the folder exists, or `base` is another model than the one that was trained.
+            NotFoundError: there is no such checkpoint.
+            CheckpointCorruptError: a file arrived with a wrong hash.
+            MissingExtraError: `merge` without torch, transformers and PEFT.
+        """
+        from tinkergym.remote.export import export_policy
+
+        return export_policy(self._api, self.id, Path(path), version=version, merge=merge, base=base)
 
     def close(self) -> None:
         """Stop playing episodes in this process; the job goes on, and waits for a client if it needs one."""

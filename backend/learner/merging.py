@@ -1,0 +1,76 @@
+"""An adapter merged into its base model: `python -m backend.learner.merging ADAPTER_DIR OUT_DIR --model M`.
+
+The last line of the output is an error of ours as JSON, if there is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import torch
+from peft import PeftModel
+
+from backend.config import PACKAGED_MODELS
+from backend.learner.causal_lm import CausalLM
+from tinkergym.errors import ConflictError, TinkerGymError
+
+
+def merge_adapter(
+    adapter_dir: Path, out_dir: Path, *, model: str, base: str | None = None, fingerprint: str = ""
+) -> None:
+    """Write the base model with `scaling * B @ A` added to its weights, float32, in Hugging Face's format.
+
+    Args:
+        adapter_dir: In PEFT's format.
+        out_dir: Where the model goes.
+        model: What the job called its base model.
+        base: Directory or hub id of the base model; None takes the directory that the adapter names if it is
+            on this machine, then `model`.
+        fingerprint: Of the base model that the adapter was trained on; empty is not compared.
+
+    Raises:
+        UnknownModelError: There is no such base model here.
+        ConflictError: It is another model.
+    """
+    config = json.loads((adapter_dir / "adapter_config.json").read_text(encoding="utf-8"))
+    named = str(config.get("base_model_name_or_path") or "")
+    found = base or (named if Path(named).is_dir() else PACKAGED_MODELS.get(model, model))
+    lm = CausalLM.load(found, device=torch.device("cpu"), dtype=torch.float32)
+    if fingerprint and lm.fingerprint() != fingerprint:
+        raise ConflictError(
+            f"{found} is not the model that the adapter was trained on: their fingerprints differ",
+            hint="name the right one with --base DIRECTORY_OR_HUB_ID",
+            field="base",
+        )
+    whole = PeftModel.from_pretrained(lm.model, str(adapter_dir)).merge_and_unload(safe_merge=True)
+    whole.save_pretrained(out_dir)
+
+
+def main() -> int:
+    """Run the program."""
+    parser = argparse.ArgumentParser(prog="backend.learner.merging")
+    parser.add_argument("adapter_dir", type=Path)
+    parser.add_argument("out_dir", type=Path)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--base")
+    parser.add_argument("--fingerprint", default="")
+    given = parser.parse_args()
+    try:
+        merge_adapter(
+            given.adapter_dir,
+            given.out_dir,
+            model=given.model,
+            base=given.base,
+            fingerprint=given.fingerprint,
+        )
+    except TinkerGymError as error:
+        print(json.dumps(error.to_wire()))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

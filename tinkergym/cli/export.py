@@ -1,0 +1,61 @@
+"""`tinkergym export`: a trained policy as files for transformers and PEFT."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tinkergym.cli.console import out
+from tinkergym.errors import InvalidRequestError
+
+
+def export(
+    policy: Annotated[
+        str, typer.Argument(metavar="JOB[@VERSION]", help="A job, and which version. (default: the newest)")
+    ],
+    to: Annotated[Path, typer.Argument(metavar="OUT", help="A folder that does not exist yet.")],
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Write a whole model instead of an adapter; needs torch here.")
+    ] = False,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            help="With --merge: the base model's directory or hub id, if it is not found by itself."
+        ),
+    ] = None,
+) -> None:
+    """Write a trained policy to a folder that transformers and PEFT load.
+
+    Every file's SHA-256 is checked, and the folder appears only when it is complete.
+    """
+    from tinkergym.remote.client import Client
+
+    job_id, version = _parsed(policy)
+    if base and not merge:
+        raise InvalidRequestError("--base is for --merge only", hint="add --merge", field="base")
+    with Client() as client:
+        done = client.job(job_id).export(to, version=version, merge=merge, base=base)
+    kind = "adapter" if done.is_adapter else "whole model"
+    out.print(
+        f"{done.folder}: version {done.policy_version}, {kind}, {done.bytes / 2**20:.1f} MiB",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    if done.without_tokenizer:
+        out.print(f"without tokenizer: {done.without_tokenizer}", markup=False, soft_wrap=True)
+
+
+def _parsed(policy: str) -> tuple[str, int | None]:
+    job_id, at, version = policy.partition("@")
+    if not at:
+        return job_id, None
+    if not version.isdecimal():
+        raise InvalidRequestError(
+            f"{version!r} is no version of a policy",
+            hint="write JOB@12 for version 12, or JOB for the newest",
+            field="policy",
+        )
+    return job_id, int(version)

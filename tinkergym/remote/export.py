@@ -1,0 +1,227 @@
+"""Export: a trained policy as files that transformers and PEFT load without anything of ours.
+
+Downloads a checkpoint's weights and checks each file's SHA-256, adds the tokenizer, and puts the whole folder
+in place at once. An adapter is merged into its base model by a program of the service, which has torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tinkergym.errors import (
+    CheckpointCorruptError,
+    ConflictError,
+    InternalServiceError,
+    MissingExtraError,
+    NotFoundError,
+    TinkerGymError,
+    from_wire,
+)
+from tinkergym.remote.api import Api
+from tinkergym.wire import CheckpointView, RendererBundle
+
+_MANIFEST = "manifest.json"
+_NOT_EXPORTED = frozenset({_MANIFEST, "optimizer.safetensors"})
+_ADAPTER_FILE = "adapter_model.safetensors"
+_MERGE_PROGRAM = "backend.learner.merging"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What an export left on the disk."""
+
+    folder: Path
+    policy_version: int
+    is_adapter: bool
+    """Whether it is an adapter that needs its base model, or a whole model."""
+    bytes: int
+    without_tokenizer: str = ""
+    """Why there is no tokenizer, if there is none."""
+
+
+def export_policy(
+    api: Api,
+    job_id: str,
+    out: Path,
+    *,
+    version: int | None = None,
+    merge: bool = False,
+    base: str | None = None,
+) -> Exported:
+    """Write a policy to a folder that does not exist yet.
+
+    Args:
+        api: To the service.
+        job_id: Which job's policy.
+        out: The folder; it appears when everything is in it.
+        version: Of the policy, one that has a checkpoint; None takes the newest.
+        merge: Write a whole model instead of an adapter. Needs the extra `backend` here.
+        base: For `merge`: directory or hub id of the base model, if this machine has it elsewhere than the
+            service has.
+
+    Raises:
+        ConflictError: `out` exists, or `base` is not the model that the adapter was trained on.
+        NotFoundError: There is no such checkpoint.
+        CheckpointCorruptError: A file arrived with a wrong hash.
+        MissingExtraError: `merge` without torch, transformers and PEFT.
+    """
+    if merge:
+        _require_backend()
+    with _appearing(out) as folder:
+        checkpoint = _checkpoint(api, job_id, version)
+        model = api.job(job_id).spec.model
+        manifest = _download(api, job_id, checkpoint, folder)
+        is_adapter = (folder / _ADAPTER_FILE).exists()
+        if is_adapter and merge:
+            _merge(folder, model, base, str(manifest.get("model_fingerprint", "")))
+            is_adapter = False
+        without_tokenizer = _add_tokenizer(api, model, folder)
+        origin = {"job_id": job_id, "policy_version": checkpoint.policy_version, "base_model": model}
+        (folder / "tinkergym.json").write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
+        size = sum(path.stat().st_size for path in folder.iterdir())
+    return Exported(
+        folder=out,
+        policy_version=checkpoint.policy_version,
+        is_adapter=is_adapter,
+        bytes=size,
+        without_tokenizer=without_tokenizer,
+    )
+
+
+@contextlib.contextmanager
+def _appearing(out: Path) -> Iterator[Path]:
+    """Yield a hidden folder beside `out` that becomes `out` when the block ends without error."""
+    if out.exists() or out.is_symlink():
+        raise ConflictError(f"{out} exists already", hint="name a folder that does not exist, or remove it")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    prefix = f".{out.name}.unfinished-"
+    for leftover in out.parent.glob(f"{prefix}*"):
+        # Of an export that was killed; one that still runs is another's.
+        if not _lives(leftover.name.removeprefix(prefix)):
+            shutil.rmtree(leftover, ignore_errors=True)
+    folder = out.with_name(f"{prefix}{os.getpid()}")
+    folder.mkdir()
+    try:
+        yield folder
+        try:
+            # Onto an empty folder a rename would succeed: what exists now appeared in the meantime.
+            if out.exists():
+                raise FileExistsError
+            folder.rename(out)
+        except OSError as error:
+            raise ConflictError(f"{out} appeared while it was written", hint="export elsewhere") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lives(process_id: str) -> bool:
+    try:
+        os.kill(int(process_id), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except OSError:
+        pass  # it lives and is somebody else's
+    return True
+
+
+def _checkpoint(api: Api, job_id: str, version: int | None) -> CheckpointView:
+    found = api.checkpoints(job_id)
+    chosen = [c for c in found if version is None or c.policy_version == version]
+    if not chosen:
+        there = ", ".join(str(c.policy_version) for c in found) or "none yet"
+        raise NotFoundError(
+            f"job {job_id} has no checkpoint" + ("" if version is None else f" of version {version}"),
+            hint=f"versions with one: {there}; see checkpoint_every and keep_checkpoints",
+            field="version",
+        )
+    return chosen[-1]
+
+
+def _download(api: Api, job_id: str, checkpoint: CheckpointView, folder: Path) -> dict[str, Any]:
+    manifest_file = folder / _MANIFEST
+    api.download(job_id, checkpoint.step, _MANIFEST, manifest_file)
+    try:
+        manifest: dict[str, Any] = json.loads(manifest_file.read_text(encoding="utf-8"))
+        expected = {str(name): str(entry["sha256"]) for name, entry in manifest["files"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointCorruptError(
+            f"the checkpoint's manifest cannot be read: {error}", hint="export another version"
+        ) from error
+    manifest_file.unlink()
+    for name in sorted(expected.keys() - _NOT_EXPORTED):
+        if Path(name).name != name or name.startswith("."):
+            raise CheckpointCorruptError(f"the checkpoint's manifest names a file outside of it: {name}")
+        digest = api.download(job_id, checkpoint.step, name, folder / name)
+        if digest != expected[name]:
+            raise CheckpointCorruptError(
+                f"{name} of version {checkpoint.policy_version} arrived damaged: its SHA-256 is {digest}, "
+                f"not {expected[name]}",
+                hint="export it again; if that fails too, the file on the service's disk is broken",
+            )
+    return manifest
+
+
+def _add_tokenizer(api: Api, model: str, folder: Path) -> str:
+    """Write the tokenizer's files; returns why not, if the service cannot give them."""
+    try:
+        bundle = api.renderer(model)
+    except TinkerGymError as error:
+        return str(error)
+    (folder / "tokenizer.json").write_text(bundle.tokenizer_json, encoding="utf-8")
+    (folder / "chat_template.jinja").write_text(bundle.chat_template, encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps(_tokenizer_config(bundle), indent=2) + "\n", encoding="utf-8"
+    )
+    return ""
+
+
+def _tokenizer_config(bundle: RendererBundle) -> dict[str, Any]:
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": bundle.context_length,
+        "clean_up_tokenization_spaces": False,
+        **bundle.special_tokens,
+    }
+
+
+def _require_backend() -> None:
+    missing = [
+        name for name in ("torch", "transformers", "peft", "backend") if not importlib.util.find_spec(name)
+    ]
+    if missing:
+        raise MissingExtraError(
+            f"merging needs {', '.join(missing)}, which is not installed here",
+            hint="pip install 'tinkergym[backend]', or export the adapter without --merge",
+            field="merge",
+        )
+
+
+def _merge(folder: Path, model: str, base: str | None, fingerprint: str) -> None:
+    """Replace the adapter in `folder` by the whole model."""
+    merged = folder / "merged"
+    command = [sys.executable, "-m", _MERGE_PROGRAM, str(folder), str(merged)]
+    command += ["--model", model, "--fingerprint", fingerprint, *(["--base", base] if base else [])]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        try:
+            error = from_wire(json.loads(ran.stdout.strip().rsplit("\n", 1)[-1]))
+        except (ValueError, AttributeError):
+            error = InternalServiceError(
+                f"merging ended with code {ran.returncode}", hint=ran.stderr.strip()[-2000:]
+            )
+        raise error
+    for path in [path for path in folder.iterdir() if path != merged]:
+        path.unlink()
+    for path in merged.iterdir():
+        path.rename(folder / path.name)
+    merged.rmdir()
