@@ -1,0 +1,198 @@
+"""Export over real HTTP, from checkpoints of the learner into what plain transformers and PEFT read."""
+
+import dataclasses
+import json
+import os
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import tinkergym as tg
+from backend.config import PACKAGED_MODELS
+from backend.learner.learner import Learner
+from backend.learner.losses import LossConfig
+from backend.learner.sequences import TrainSequence
+from tinkergym.errors import ConflictError
+from tinkergym.testing.scripted_service import ScriptedService
+from tinkergym.wire import CheckpointView, FullParameters, LoRA
+
+NANO = PACKAGED_MODELS["nano"]
+SEQUENCE = TrainSequence(
+    token_ids=[65, 66, 67, 68, 69, 70, 71],
+    loss_mask=[False, False, False, True, True, True, True],
+    sampling_logprobs=[None, None, None, -1.0, -1.0, -1.0, -1.0],
+    advantage=1.0,
+)
+
+
+class Trained:
+    """A scripted service whose one job has a real checkpoint, and the learner that made it."""
+
+    def __init__(self, service, adapter, folder):
+        self.learner = Learner(NANO)
+        self.learner.create_policy("p", adapter, seed=1)
+        for _ in range(40):  # until the answer is likely: float32 knows logprobs near 0 to 1e-7
+            known = [None] * 3 + self.logprobs().tolist()
+            self.learner.forward_backward(
+                "p", [dataclasses.replace(SEQUENCE, sampling_logprobs=known)], LossConfig()
+            )
+            self.learner.optim_step("p", learning_rate=1e-2)
+        assert self.logprobs().min() > -1.0
+        manifest = self.learner.save("p", folder, step=2, policy_version=2)
+        service.files = {path.name: path.read_bytes() for path in folder.iterdir()}
+        self.service = service
+        self.client = tg.Client(service.url, service.api_key)
+        self.job = self.client.train("board/TicTacToeVs-v0", steps=2, rollout="server")
+        service.jobs.get(self.job.id).checkpoints.append(
+            CheckpointView(
+                step=2,
+                policy_version=2,
+                path="/elsewhere",
+                sha256=manifest.files[manifest.weights_file].sha256,
+                files={name: len(content) for name, content in service.files.items()},
+            )
+        )
+
+    def logprobs(self):
+        return self.learner.logprobs("p", [SEQUENCE])[0]
+
+
+@pytest.fixture
+def service():
+    with ScriptedService(environments=["board/TicTacToeVs-v0"]) as service:
+        yield service
+
+
+@pytest.fixture
+def trained(service, tmp_path):
+    return Trained(service, LoRA(rank=4, alpha=12.0), tmp_path / "checkpoint")
+
+
+def logprobs(model):
+    ids = torch.tensor([SEQUENCE.token_ids])
+    with torch.no_grad():
+        table = torch.log_softmax(model.eval()(ids).logits[0].float(), -1)
+    return np.asarray([float(table[i - 1, ids[0, i]]) for i, m in enumerate(SEQUENCE.loss_mask) if m])
+
+
+def test_an_adapter_loads_in_peft_and_gives_the_same_logprobs(trained, tmp_path):
+    exported = trained.job.export(tmp_path / "out")
+    assert (exported.policy_version, exported.is_adapter, exported.without_tokenizer) == (2, True, "")
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(NANO), tmp_path / "out")
+    np.testing.assert_allclose(logprobs(model), trained.logprobs(), atol=1e-6, rtol=0)
+    assert AutoTokenizer.from_pretrained(tmp_path / "out")("ab")["input_ids"] == [97, 98]
+    assert "optimizer.safetensors" not in {path.name for path in (tmp_path / "out").iterdir()}
+
+
+def test_a_merged_adapter_loads_in_transformers_and_gives_the_same_logprobs(trained, tmp_path):
+    exported = trained.job.export(tmp_path / "out", version=2, merge=True)
+    assert not exported.is_adapter
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    np.testing.assert_allclose(logprobs(model), trained.logprobs(), atol=1e-6, rtol=0)
+    assert not (tmp_path / "out" / "adapter_config.json").exists()
+    assert (tmp_path / "out").stat().st_mode & 0o055 == 0o055 & ~_umask()
+    # And it is a model to begin with.
+    np.testing.assert_allclose(
+        Learner(tmp_path / "out").logprobs(None, [SEQUENCE])[0], trained.logprobs(), atol=1e-6, rtol=0
+    )
+
+
+def test_a_fully_trained_model_loads_in_transformers_and_gives_the_same_logprobs(service, tmp_path):
+    trained = Trained(service, FullParameters(), tmp_path / "checkpoint")
+    assert not trained.job.export(tmp_path / "out").is_adapter
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    np.testing.assert_allclose(logprobs(model), trained.logprobs(), atol=1e-6, rtol=0)
+
+
+def test_a_base_that_is_another_model_is_refused_and_leaves_nothing(trained, tmp_path):
+    other = AutoModelForCausalLM.from_pretrained(NANO)
+    next(other.parameters()).data.add_(0.1)
+    other.save_pretrained(tmp_path / "other")
+    with pytest.raises(ConflictError, match="fingerprints differ"):
+        trained.job.export(tmp_path / "out", merge=True, base=str(tmp_path / "other"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "other"]
+
+
+@pytest.mark.parametrize("damage", ["flip", "drop"])
+def test_a_damaged_download_is_refused_and_leaves_nothing(trained, tmp_path, damage):
+    name = "adapter_model.safetensors"
+    if damage == "flip":
+        trained.service.files[name] = trained.service.files[name][:-1] + b"\xff"
+    else:
+        trained.service.break_next(f"files/{name}")
+    with pytest.raises(tg.TinkerGymError, match="damaged" if damage == "flip" else "service"):
+        trained.job.export(tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_a_manifest_that_names_a_file_elsewhere_is_refused(trained, tmp_path):
+    manifest = json.loads(trained.service.files["manifest.json"])
+    manifest["files"]["../evil"] = {"bytes": 1, "sha256": ""}
+    trained.service.files["manifest.json"] = json.dumps(manifest).encode()
+    with pytest.raises(tg.TinkerGymError, match="outside"):
+        trained.job.export(tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_what_exists_is_not_touched(trained, tmp_path):
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ConflictError, match="exists already"):
+        trained.job.export(tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_killed_exports_remains_are_removed_and_a_running_ones_are_not(trained, tmp_path):
+    (tmp_path / ".out.unfinished-999999999").mkdir()
+    (tmp_path / f".out.unfinished-{os.getppid()}").mkdir()
+    trained.job.export(tmp_path / "out")
+    assert sorted(p.name for p in tmp_path.glob(".out*")) == [f".out.unfinished-{os.getppid()}"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["{job}@7", "{out}"], "versions with one: 2"),
+        (["{job}@last", "{out}"], "JOB@12"),
+        (["{job}", "{out}", "--base", "x"], "add --merge"),
+        (["job-99", "{out}"], "no job is called"),
+    ],
+)
+def test_the_command_says_what_is_wrong_in_a_sentence(
+    trained, tmp_path, tg_run, monkeypatch, arguments, text
+):
+    monkeypatch.setenv("TINKERGYM_URL", trained.service.url)
+    monkeypatch.setenv("TINKERGYM_API_KEY", trained.service.api_key)
+    ran = tg_run("export", *(a.format(job=trained.job.id, out=tmp_path / "out") for a in arguments))
+    assert ran.exit_code == 2
+    assert text in ran.stderr
+    assert "Traceback" not in ran.output
+
+
+def test_the_command_writes_the_folder_and_says_what_is_in_it(trained, tmp_path, tg_run, monkeypatch):
+    monkeypatch.setenv("TINKERGYM_URL", trained.service.url)
+    monkeypatch.setenv("TINKERGYM_API_KEY", trained.service.api_key)
+    ran = tg_run("export", f"{trained.job.id}@2", tmp_path / "out")
+    assert ran.exit_code == 0
+    assert "version 2, adapter" in ran.output
+    assert (tmp_path / "out" / "adapter_config.json").exists()
+
+
+def test_merging_without_torch_asks_for_the_extra(trained, tmp_path, monkeypatch):
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "peft" else find(name, *rest)
+    )
+    with pytest.raises(tg.TinkerGymError, match=r"peft.*tinkergym\[backend\]"):
+        trained.job.export(tmp_path / "out", merge=True)
+    assert not (tmp_path / "out").exists()
+
+
+def _umask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
