@@ -95,7 +95,7 @@ def loss_config(spec: JobSpec, context_length: int) -> LossConfig:
     )
 
 
-def _reference(context: JobContext, sequences: Sequence[TrainSequence]) -> list[FloatArray]:
+def _reference(context: JobContext[JobSpec], sequences: Sequence[TrainSequence]) -> list[FloatArray]:
     """Ask the policy that the job began with: the model without adapter, or before full training."""
     return context.learner.logprobs(None, sequences)
 

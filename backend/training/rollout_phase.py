@@ -6,10 +6,11 @@ workers that vanish, clients that fall silent, steps that must be played again.
 
 from __future__ import annotations
 
-from backend.training.episode_requests import step_requests
+from backend.training.dynamic_sampling import follow
+from backend.training.episode_requests import group_requests, step_requests
 from backend.training.job_context import JobContext
 from backend.training.step_report import Played
-from tinkergym.wire import JobState, WarningEvent
+from tinkergym.wire import EpisodeRequest, EpisodeResult, JobSpec, JobState, WarningEvent
 
 _LOOK_SECONDS = 0.5
 """How often a waiting job looks whether its client still lives, or more often if its patience is short."""
@@ -18,18 +19,24 @@ _LOOK_SECONDS = 0.5
 class RolloutPhase:
     """One job's use of its episode board. `begin` a step, then `finish` it."""
 
-    def __init__(self, context: JobContext) -> None:
+    def __init__(self, context: JobContext[JobSpec]) -> None:
         self._context = context
         self._waiting_for_client = False
+        self._earlier: list[tuple[EpisodeRequest, EpisodeResult]] = []
+        """Episodes of the step's earlier rounds, where groups are replaced."""
 
     def stored(self, step: int) -> Played | None:
         """Return the step's episodes if all of them were stored by an earlier attempt, in index order."""
         context = self._context
         results = {result.episode_id: result for result in context.store.episodes(context.job_id, step)}
+        played: list[tuple[EpisodeRequest, EpisodeResult]] = []
         requests = step_requests(context.job_id, context.spec, step)
-        if any(request.episode_id not in results for request in requests):
-            return None
-        return [(request, results[request.episode_id]) for request in requests]
+        while requests:
+            if any(request.episode_id not in results for request in requests):
+                return None
+            played += [(request, results[request.episode_id]) for request in requests]
+            requests = self._replacements(step, played)
+        return played
 
     def begin(self, step: int) -> None:
         """Put the step's episodes on the board, but for those that are stored already."""
@@ -37,10 +44,23 @@ class RolloutPhase:
         if context.in_lockstep:
             # Lockstep batches depend on who plays along, so a step that was begun is played again as a whole.
             context.store.discard_episodes(context.lease, from_step=step)
-            done = []
-        else:
-            done = context.store.episodes(context.job_id, step) if context.lease.attempt > 1 else []
-        context.boards.post(context.job_id, step, step_requests(context.job_id, context.spec, step), done)
+        self._earlier = []
+        self._post(step, step_requests(context.job_id, context.spec, step))
+
+    def _post(self, step: int, requests: list[EpisodeRequest]) -> None:
+        """Put a round's episodes on the board, but for those that an earlier attempt stored."""
+        context = self._context
+        stored = context.lease.attempt > 1 and not context.in_lockstep
+        done = context.store.episodes(context.job_id, step) if stored else []
+        context.boards.post(context.job_id, step, requests, done)
+
+    def _replacements(self, step: int, played: Played) -> list[EpisodeRequest]:
+        """Return the requests of the groups that are to take the place of silent ones, if any."""
+        context = self._context
+        if not context.spec.algorithm.dynamic_sampling_rounds:
+            return []
+        wanted = follow(context.spec, played).wanted
+        return group_requests(context.job_id, context.spec, step, wanted)
 
     def finish(self, step: int) -> Played:
         """Wait for the step's results, and return them in index order.
@@ -55,7 +75,12 @@ class RolloutPhase:
             context.control.check()
             self._look_for_client()
             if outcome == "done":
-                return context.boards.results(context.job_id)
+                played = [*self._earlier, *context.boards.results(context.job_id)]
+                requests = self._replacements(step, played)
+                if not requests:
+                    return played
+                self._earlier = played
+                self._post(step, requests)
             if outcome == "broken":
                 self._play_again(step)
 

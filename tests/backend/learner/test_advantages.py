@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.learner.advantages import group_advantages
+from backend.learner.advantages import group_advantages, turn_advantages
 from tinkergym.errors import InvalidRequestError
 
 
@@ -92,3 +92,97 @@ def test_the_advantages_of_every_group_sum_to_zero(episodes):
     for group in set(groups):
         assert abs(result.values[np.asarray(groups) == group].sum()) < 1e-9
     assert not result.values[~result.included].any()
+
+
+# --- other comparisons -----------------------------------------------------------------------------------
+
+
+def test_leave_one_out_compares_with_the_mean_of_the_others():
+    result = group_advantages([1, 0, 0, 3, 5], [0, 0, 0, 1, 1], [True] * 5, baseline="leave_one_out")
+    np.testing.assert_allclose(result.values, [1.0, -0.5, -0.5, -2.0, 2.0])
+
+
+@given(st.lists(st.floats(-100, 100), min_size=2, max_size=12))
+def test_leave_one_out_is_n_over_n_minus_1_times_the_difference_from_the_group_mean(returns):
+    args = (returns, [0] * len(returns), [True] * len(returns))
+    loo = group_advantages(*args, baseline="leave_one_out").values
+    others = [np.mean(returns[:i] + returns[i + 1 :]) for i in range(len(returns))]
+    np.testing.assert_allclose(loo, np.asarray(returns) - others, atol=1e-9)
+    n = len(returns)
+    np.testing.assert_allclose(loo, n / (n - 1) * group_advantages(*args).values, atol=1e-9)
+
+
+def test_reinforce_plus_plus_brings_the_whole_batch_to_deviation_one():
+    returns = [1.0, 0.0, 4.0, 3.0]
+    result = group_advantages(returns, [0, 1, 2, 3], [True] * 4, baseline="batch", normalize="batch_std")
+    expected = (np.asarray(returns) - np.mean(returns)) / np.std(returns, ddof=1)
+    np.testing.assert_allclose(result.values, expected, rtol=1e-5)
+
+
+def test_with_group_baselines_it_divides_by_the_deviation_of_all_differences():
+    result = group_advantages(
+        [1, 3, 10, 10, 0, 6], [0, 0, 1, 1, 2, 2], [True] * 6, baseline="group", normalize="batch_std"
+    )
+    centred = np.array([-1, 1, 0, 0, -3, 3.0])
+    np.testing.assert_allclose(result.values, centred / np.std(centred, ddof=1), rtol=1e-5)
+    assert result.values[2:4].tolist() == [0.0, 0.0]  # exactly: an agreeing group has no gradient
+    assert result.zero_variance_groups == 1
+
+
+@pytest.mark.parametrize("baseline", ["group", "leave_one_out", "batch"])
+@pytest.mark.parametrize("normalize", ["none", "std", "batch_std"])
+def test_equal_returns_are_exactly_zero_under_every_comparison(baseline, normalize):
+    result = group_advantages([0.1] * 3, [0] * 3, [True] * 3, baseline=baseline, normalize=normalize)
+    assert result.values.tolist() == [0.0] * 3
+    turns, _ = turn_advantages([[0.1, 0.1]] * 3, [0] * 3, [True] * 3, baseline=baseline, normalize=normalize)
+    assert not np.concatenate(turns).any()
+
+
+# --- turns -----------------------------------------------------------------------------------------------
+
+
+def test_turns_are_compared_with_the_same_turn_of_the_siblings():
+    turns, episodes = turn_advantages([[3, 1], [1, 5], [2]], [0, 0, 0], [True] * 3)
+    assert [part.tolist() for part in turns] == [[1.0, -2.0], [-1.0, 2.0], [0.0]]
+    assert episodes.included.all()
+    assert episodes.lone_turns == 0
+
+
+def test_a_turn_that_no_sibling_came_to_has_advantage_zero_and_is_counted():
+    turns, episodes = turn_advantages([[1, 7], [0]], [0, 0], [True, True])
+    assert [part.tolist() for part in turns] == [[0.5, 0.0], [-0.5]]
+    assert episodes.lone_turns == 1
+
+
+def test_failed_episodes_turns_are_compared_with_nothing():
+    turns, episodes = turn_advantages([[1], [0], [], [math.nan]], [0] * 4, [True, True, False, False])
+    assert [part.tolist() for part in turns] == [[0.5], [-0.5], [], [0.0]]
+    assert episodes.included.tolist() == [True, True, False, False]
+    assert episodes.failed_episodes == 2
+    _, lonely = turn_advantages([[1], [0]], [0, 0], [True, False])
+    assert lonely.broken_groups == 1
+    assert not lonely.included.any()
+
+
+@given(
+    st.lists(st.tuples(st.floats(-9, 9), st.integers(0, 3), st.booleans()), min_size=1, max_size=20),
+    st.sampled_from(["group", "leave_one_out", "batch"]),
+    st.sampled_from(["none", "std", "batch_std"]),
+)
+def test_for_episodes_of_one_turn_both_kinds_of_credit_are_the_same(episodes, baseline, normalize):
+    returns, groups, completed = zip(*episodes, strict=True)
+    whole = group_advantages(returns, groups, completed, baseline=baseline, normalize=normalize)
+    turns, by_turn = turn_advantages(
+        [[r] for r in returns], groups, completed, baseline=baseline, normalize=normalize
+    )
+    np.testing.assert_array_equal(np.concatenate(turns), whole.values)
+    assert by_turn.included.tolist() == whole.included.tolist()
+    assert by_turn.zero_variance_groups == whole.zero_variance_groups
+    assert by_turn.broken_groups == whole.broken_groups
+
+
+@given(st.lists(st.lists(st.floats(-9, 9), min_size=1, max_size=4), min_size=2, max_size=6))
+def test_the_advantages_of_each_turn_sum_to_zero_over_a_group(rewards):
+    turns, _ = turn_advantages(rewards, [0] * len(rewards), [True] * len(rewards))
+    for number in range(4):
+        assert abs(sum(part[number] for part in turns if len(part) > number)) < 1e-9

@@ -1,9 +1,24 @@
 import math
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from backend.learner.losses import clipped_policy_loss, token_entropies
+from backend.learner.importance import ImportanceCorrection
+from backend.learner.kl import kl_estimates
+from backend.learner.losses import (
+    LossConfig,
+    cispo_loss,
+    clipped_policy_loss,
+    dro_loss,
+    gspo_loss,
+    importance_sampling_loss,
+    reinforce_loss,
+    token_entropies,
+)
+from backend.learner.token_loss import LossTokens
 
 
 def loss_of(ratios, advantages, *, clip_low=0.2, clip_high=0.3):
@@ -67,3 +82,244 @@ def test_entropy_is_that_of_the_textbook_and_its_gradient_that_of_finite_differe
     assert torch.autograd.gradcheck(
         lambda x: token_entropies(torch.log_softmax(x, -1)), (logits.requires_grad_(),)
     )
+
+
+# --- the other losses ------------------------------------------------------------------------------------
+
+# Two tokens: one that became 1.5 times as likely as when it was sampled, and one half as likely.
+SAMPLING = np.array([-1.0, -2.0])
+LEARNER = SAMPLING + np.log([1.5, 0.5])
+
+
+def run(loss, advantages, learner=LEARNER, sampling=SAMPLING, **settings):
+    """Return losses, clipped and the gradient of each token's loss with respect to its logprob."""
+    logprobs = torch.tensor(learner, dtype=torch.float64, requires_grad=True)
+    found = loss(logprobs, torch.tensor(sampling, dtype=torch.float64), torch.tensor(advantages), **settings)
+    losses, clipped = found if isinstance(found, tuple) else (found, None)
+    losses.sum().backward()
+    return losses.detach().numpy(), None if clipped is None else clipped.tolist(), logprobs.grad.numpy()
+
+
+def test_reinforce_is_the_logprob_times_the_advantage():
+    losses, _, gradient = run(lambda learner, _, adv: reinforce_loss(learner, adv), [2.0, -1.0])
+    np.testing.assert_allclose(losses, [-2.0 * LEARNER[0], 1.0 * LEARNER[1]])
+    np.testing.assert_allclose(gradient, [-2.0, 1.0])
+
+
+def test_importance_sampling_weighs_by_the_whole_ratio():
+    losses, _, gradient = run(importance_sampling_loss, [2.0, -1.0])
+    np.testing.assert_allclose(losses, [-3.0, 0.5])
+    np.testing.assert_allclose(gradient, [-3.0, 0.5])
+
+
+def test_cispo_clips_the_weight_and_keeps_every_tokens_gradient():
+    losses, clipped, gradient = run(cispo_loss, [2.0, -1.0], clip_low=0.2, clip_high=0.3)
+    # Weights 1.3 instead of 1.5, and 0.8 instead of 0.5.
+    np.testing.assert_allclose(losses, [-1.3 * 2.0 * LEARNER[0], 0.8 * LEARNER[1]])
+    np.testing.assert_allclose(gradient, [-2.6, 0.8])
+    assert clipped == [True, True]
+    _, clipped, gradient = run(cispo_loss, [2.0, -1.0], clip_low=1.0, clip_high=1.0)
+    np.testing.assert_allclose(gradient, [-3.0, 0.5])
+    assert clipped == [False, False]
+
+
+def test_gspo_has_one_ratio_for_a_sequence_the_geometric_mean_of_its_tokens():
+    gap = float((LEARNER - SAMPLING).mean())  # log of sqrt(1.5 * 0.5) = 0.866
+    ratio = math.sqrt(0.75)
+
+    def loss(learner, _, adv, **settings):
+        return gspo_loss(learner, torch.full((2,), gap, dtype=torch.float64), adv, **settings)
+
+    losses, clipped, gradient = run(loss, [2.0, 2.0], clip_low=0.1, clip_high=0.1)
+    np.testing.assert_allclose(losses, [-2 * ratio] * 2)
+    np.testing.assert_allclose(gradient, [-2 * ratio] * 2)
+    assert clipped == [False, False]
+    losses, clipped, gradient = run(loss, [-2.0, -2.0], clip_low=0.1, clip_high=0.1)
+    np.testing.assert_allclose(losses, [1.8, 1.8])
+    assert clipped == [True, True]
+    assert not gradient.any()
+
+
+def test_gspo_over_a_sequence_has_the_gradient_of_the_papers_sequence_ratio():
+    generator = torch.Generator().manual_seed(0)
+    learner = (-2 + 0.1 * torch.randn(5, generator=generator, dtype=torch.float64)).requires_grad_()
+    sampling = -2 + 0.1 * torch.randn(5, generator=generator, dtype=torch.float64)
+    paper = -1.7 * torch.exp((learner - sampling).mean())
+    (expected,) = torch.autograd.grad(paper, learner)
+    gaps = (learner - sampling).mean().detach().expand(5)
+    advantages = torch.full((5,), 1.7, dtype=torch.float64)
+    losses, _ = gspo_loss(learner, gaps, advantages, clip_low=0.9, clip_high=9.0)
+    (found,) = torch.autograd.grad(losses.mean(), learner)
+    torch.testing.assert_close(found, expected)
+    assert float(losses.mean().detach()) == pytest.approx(float(paper.detach()))
+
+
+def test_dro_is_a_square_around_the_gap_that_the_advantage_earns():
+    beta, advantages, gap = 0.5, np.array([2.0, -1.0]), LEARNER - SAMPLING
+    losses, _, gradient = run(dro_loss, advantages, beta=beta)
+    square = (advantages - beta * gap) ** 2 / (2 * beta)
+    np.testing.assert_allclose(losses, square - advantages**2 / (2 * beta))
+    np.testing.assert_allclose(gradient, -advantages + beta * gap)
+    _, _, at_best = run(dro_loss, advantages, learner=SAMPLING + advantages / beta, beta=beta)
+    np.testing.assert_allclose(at_best, 0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "gradient"),
+    [
+        (4.0, -2.0, 6.0, 0.0),  # bounded: 3 * 2 instead of 4 * 2
+        (2.9, -2.0, 5.8, 5.8),
+        (4.0, 2.0, -2.4, 0.0),  # the ordinary bound: 1.2 * 2
+        (0.5, -2.0, 1.6, 0.0),
+    ],
+)
+def test_dual_clip_bounds_the_ratio_of_a_bad_token(ratio, advantage, loss, gradient):
+    losses, _, found = run(
+        clipped_policy_loss,
+        [advantage],
+        learner=[math.log(ratio)],
+        sampling=[0.0],
+        clip_low=0.2,
+        clip_high=0.2,
+        dual_clip=3.0,
+    )
+    assert losses == pytest.approx([loss])
+    assert found == pytest.approx([gradient])
+
+
+DIFFERENTIABLE = {
+    "reinforce": lambda x, s, a: reinforce_loss(x, a),
+    "importance_sampling": importance_sampling_loss,
+    "dro": lambda x, s, a: dro_loss(x, s, a, beta=0.3),
+    "ppo_dual": lambda x, s, a: clipped_policy_loss(x, s, a, clip_low=0.1, clip_high=0.2, dual_clip=1.5)[0],
+    "k2": lambda x, s, a: kl_estimates(x, s, "k2"),
+    "k3": lambda x, s, a: kl_estimates(x, s, "k3"),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_the_gradient_of_each_loss_is_that_of_finite_differences(name):
+    generator = torch.Generator().manual_seed(1)
+    draw = lambda: torch.randn(40, generator=generator, dtype=torch.float64)  # noqa: E731
+    sampling, advantages = -2 + 0.3 * draw(), draw()
+    learner = (-2 + 0.3 * draw()).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: DIFFERENTIABLE[name](x, sampling, advantages), learner)
+
+
+def test_cispos_gradient_is_that_of_finite_differences_with_its_weights_held():
+    generator = torch.Generator().manual_seed(2)
+    draw = lambda: torch.randn(40, generator=generator, dtype=torch.float64)  # noqa: E731
+    sampling, advantages, learner = -2 + 0.3 * draw(), draw(), (-2 + 0.3 * draw()).requires_grad_()
+    losses, _ = cispo_loss(learner, sampling, advantages, clip_low=0.2, clip_high=0.2)
+    (found,) = torch.autograd.grad(losses.sum(), learner)
+    weights = np.clip(np.exp((learner - sampling).detach().numpy()), 0.8, 1.2)
+
+    def held(x):
+        return -(weights * advantages.numpy() * x).sum()
+
+    at, step = learner.detach().numpy(), 1e-6
+    for i in range(40):
+        up, down = at.copy(), at.copy()
+        up[i] += step
+        down[i] -= step
+        assert float(found[i]) == pytest.approx((held(up) - held(down)) / (2 * step), rel=1e-6)
+
+
+TOKENS = st.lists(
+    st.tuples(st.floats(-3, 3), st.floats(-5, 5)), min_size=1, max_size=20
+)  # log ratio, advantage
+
+
+@given(TOKENS, st.floats(0.01, 0.9), st.floats(0.01, 2.0), st.none() | st.floats(3.5, 10.0))
+def test_clipping_never_makes_an_update_look_better_than_it_is(tokens, low, high, dual):
+    gaps, advantages = (torch.tensor(some, dtype=torch.float64) for some in zip(*tokens, strict=True))
+    zeros = torch.zeros_like(gaps)
+    surrogate = -importance_sampling_loss(gaps, zeros, advantages)
+    plain, _ = clipped_policy_loss(gaps, zeros, advantages, clip_low=low, clip_high=high)
+    assert (-plain <= surrogate + 1e-9).all()
+    bounded, _ = clipped_policy_loss(gaps, zeros, advantages, clip_low=low, clip_high=high, dual_clip=dual)
+    if dual is not None:  # and the second bound only stops a bad token from weighing more
+        assert (-bounded >= dual * advantages.clamp(max=0) - 1e-9).all()
+        assert (-bounded >= -plain - 1e-9).all()
+
+
+@given(TOKENS)
+def test_on_the_policys_own_tokens_all_losses_have_the_gradient_of_reinforce(tokens):
+    sampling, advantages = (torch.tensor(some, dtype=torch.float64) for some in zip(*tokens, strict=True))
+    for name in ("ppo", "importance_sampling", "cispo", "gspo", "dro"):
+        learner = sampling.clone().requires_grad_()
+        seen = LossTokens(
+            learner_logprobs=learner,
+            sampling_logprobs=sampling,
+            advantages=advantages,
+            sequence_gaps=torch.zeros_like(sampling),
+        )
+        LossConfig(name=name).token_losses(seen).losses.sum().backward()
+        torch.testing.assert_close(learner.grad, -advantages)
+
+
+# --- what is put together --------------------------------------------------------------------------------
+
+
+def seen(**fields):
+    tensors = {
+        "learner_logprobs": LEARNER,
+        "sampling_logprobs": SAMPLING,
+        "advantages": np.array([2.0, -1.0]),
+        **fields,
+    }
+    made = {name: torch.tensor(np.asarray(value, dtype=np.float64)) for name, value in tensors.items()}
+    made["learner_logprobs"].requires_grad_()
+    return LossTokens(**made)
+
+
+def gradient_of(config, tokens):
+    found = config.token_losses(tokens)
+    found.losses.sum().backward()
+    return tokens.learner_logprobs.grad.numpy(), found
+
+
+def test_a_kl_penalty_is_added_to_each_tokens_loss():
+    reference = SAMPLING - 0.5
+    gradient, found = gradient_of(
+        LossConfig(name="reinforce", kl_coefficient=0.1, kl_estimator="k2"),
+        seen(reference_logprobs=reference),
+    )
+    gap = LEARNER - reference
+    np.testing.assert_allclose(gradient, [-2.0, 1.0] + 0.1 * gap)
+    np.testing.assert_allclose(found.shares["kl"].numpy(), gap**2 / 2)
+
+
+def test_a_correction_weighs_by_the_step_before_and_the_ratio_begins_at_one():
+    correction = ImportanceCorrection(kind="truncated", cap=1.2)
+    gradient, found = gradient_of(LossConfig(correction=correction), seen())
+    # At the first update the learner itself is proximal: weights min(1.5, 1.2) and 0.5, ratio 1.
+    np.testing.assert_allclose(gradient, [-2.0 * 1.2, 0.5])
+    np.testing.assert_allclose(found.largest["importance_weight_max"].numpy(), [1.2, 0.5])
+    assert not found.shares["clip_fraction"].any()
+
+
+def test_in_later_updates_the_ratio_is_taken_against_the_first():
+    correction = ImportanceCorrection(kind="masked", cap=4.0)
+    proximal = SAMPLING + np.log([3.0, 0.2])  # 0.2 is below 1 / 4: left out
+    gradient, found = gradient_of(
+        LossConfig(name="importance_sampling", correction=correction), seen(proximal_logprobs=proximal)
+    )
+    np.testing.assert_allclose(gradient, [-2.0 * 3.0 * (1.5 / 3.0), 0.0])
+    assert found.shares["importance_changed_fraction"].tolist() == [False, True]
+
+
+def test_a_sequences_correction_is_the_product_over_its_tokens():
+    correction = ImportanceCorrection(kind="truncated", cap=5.0, level="sequence")
+    config = LossConfig(name="reinforce", correction=correction)
+    gradient, _ = gradient_of(
+        config, seen(sequence_log_ratios=[math.log(0.75)] * 2, sequence_gaps=[0.0, 0.0])
+    )
+    np.testing.assert_allclose(gradient, [-2.0 * 0.75, 0.75])
+    assert config.reads_sequences
+
+
+def test_clipped_tokens_are_counted_by_side():
+    found = LossConfig(clip_low=0.2, clip_high=0.2).token_losses(seen())
+    assert found.shares["clip_high_fraction"].tolist() == [True, False]
+    assert found.shares["clip_low_fraction"].tolist() == [False, True]

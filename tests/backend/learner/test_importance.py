@@ -1,0 +1,38 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backend.learner.importance import ImportanceCorrection, importance_ratios, importance_weights
+from tinkergym.errors import InvalidRequestError
+
+RATIOS = torch.tensor([0.1, 0.5, 1.0, 2.0, 7.0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("truncated", [0.1, 0.5, 1.0, 2.0, 2.0]), ("masked", [0.0, 0.5, 1.0, 2.0, 0.0])]
+)
+def test_golden_values(kind, expected):
+    np.testing.assert_allclose(importance_weights(RATIOS, kind=kind, cap=2.0), expected, rtol=1e-6)
+
+
+def test_ratios_are_those_of_the_two_policies_and_stay_finite():
+    proximal, sampling = torch.tensor([-1.0, -1.0, 0.0]), torch.tensor([-1.0, -2.0, -1e30])
+    ratios = importance_ratios(proximal.requires_grad_(), sampling)
+    np.testing.assert_allclose(ratios[:2], [1.0, np.e], rtol=1e-6)
+    assert ratios.isfinite().all() and not ratios.requires_grad
+
+
+@given(st.lists(st.floats(1e-6, 1e6), min_size=1), st.floats(1.0, 100.0))
+def test_no_weight_is_above_the_cap_and_agreement_is_never_corrected(ratios, cap):
+    some = torch.tensor([1.0, *ratios], dtype=torch.float64)
+    for kind in ("truncated", "masked"):
+        weights = importance_weights(some, kind=kind, cap=cap)
+        assert (weights <= cap).all() and (weights <= some).all()
+        assert weights[0] == 1.0
+
+
+def test_a_cap_below_one_is_refused():
+    with pytest.raises(InvalidRequestError, match="2 is usual"):
+        ImportanceCorrection(kind="truncated", cap=0.5)
