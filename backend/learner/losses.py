@@ -15,6 +15,7 @@ from backend.learner.aggregation import Aggregation
 from backend.learner.importance import ImportanceCorrection, importance_ratios, importance_weights
 from backend.learner.kl import KLEstimator, kl_estimates
 from backend.learner.token_loss import LossTokens, TokenLosses
+from tinkergym.errors import InvalidRequestError
 
 LossName = Literal["ppo", "reinforce", "importance_sampling", "cispo", "gspo", "dro"]
 
@@ -53,7 +54,11 @@ class LossConfig:
         return not self.entropy_coefficient and not self.kl_coefficient and self.name != "dro"
 
     def token_losses(self, tokens: LossTokens) -> TokenLosses:
-        """Return each token's loss, with correction and KL penalty, and what is worth counting."""
+        """Return each token's loss, with correction and KL penalty, and what is worth counting.
+
+        Raises:
+            InvalidRequestError: There is a KL penalty, but no reference.
+        """
         anchor = tokens.sampling_logprobs
         if self.correction is not None:
             anchor = (
@@ -82,7 +87,12 @@ class LossConfig:
             largest["importance_ratio_max"] = ratios
             largest["importance_weight_max"] = weights
         if self.kl_coefficient:
-            assert tokens.reference_logprobs is not None, "forward_backward asks for them"
+            if tokens.reference_logprobs is None:
+                raise InvalidRequestError(
+                    "a KL penalty needs the reference's logprobs, and the sequences have none",
+                    hint="ask Learner.logprobs for them, or set kl_coefficient to 0",
+                    field="reference_logprobs",
+                )
             kl = kl_estimates(tokens.learner_logprobs, tokens.reference_logprobs, self.kl_estimator)
             losses = losses + self.kl_coefficient * kl
             shares["kl"] = kl.detach()
