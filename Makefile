@@ -3,7 +3,7 @@ PY := .venv/bin/python
 PACKS := $(wildcard envs/*/pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check lint fast bench serve nano clean
+.PHONY: help install demo test check lint fast bench bench-gpu serve nano clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -30,6 +30,9 @@ fast: install
 
 bench: install  ## measure the figures of the README and write benchmarks/results/
 	@$(PY) -m benchmarks
+
+bench-gpu: install  ## measure decoding, training and parity of a 0.5 B and a 1.5 B model on a GPU
+	@$(PY) benchmarks/gpu.py
 
 serve: install  ## start the service on this machine
 	@.venv/bin/tinkergym serve

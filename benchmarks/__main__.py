@@ -10,6 +10,7 @@ import traceback
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import chart
 from benchmarks.common import Figure
 from benchmarks.figure_table import README, with_figures
 
@@ -20,6 +21,13 @@ NAMES = (
     "cold_start",
     "remote_env",
     "bench_engine",
+    "multi_turn",
+    "http_sampling",
+    "learner_speed",
+    "parity",
+    "versus_trl",
+    "tenants",
+    "scaling",
     "determinism",
     "tictactoe",
     "gomoku",
@@ -35,9 +43,15 @@ def main() -> int:
     parser.add_argument(
         "--readme", action="store_true", help="measure nothing; write the README's table from the results"
     )
+    parser.add_argument(
+        "--chart", action="store_true", help="measure nothing; draw the chart from the results"
+    )
     arguments = parser.parse_args()
     if arguments.readme:
         README.write_text(with_figures(README.read_text(), list(NAMES)))
+        return 0
+    if arguments.chart:
+        _draw_chart()
         return 0
     names = arguments.names or list(NAMES)
     if unknown := [name for name in names if name not in NAMES]:
@@ -50,11 +64,23 @@ def main() -> int:
         except Exception:  # One benchmark's crash is a row in the table, not the end of the others.
             traceback.print_exc()
             figures.append(Figure(what=name, asked="-", measured="crashed, see above", reached=False))
-    table = Table("figure", "asked", "measured", "")
+    _draw_chart()
+    table = Table("figure", "asked", "measured", "better than asked by", "")
     for figure in figures:
-        table.add_row(figure.what, figure.asked, figure.measured, "ok" if figure.reached else "SHORT")
+        margin = "" if figure.margin is None else f"{figure.margin:.2f} x"
+        reached = "ok" if figure.reached else "SHORT"
+        table.add_row(figure.what, figure.asked, figure.measured, margin, reached)
     Console(width=140).print(table)
     return sum(not figure.reached for figure in figures)
+
+
+def _draw_chart() -> None:
+    try:
+        path = chart.draw(list(NAMES))
+    except ImportError:
+        print("no chart: matplotlib is not installed (pip install 'tinkergym[plot]')")
+    else:
+        print(f"chart: {path}" if path else "no chart: there are no results yet")
 
 
 if __name__ == "__main__":

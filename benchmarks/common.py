@@ -30,6 +30,8 @@ class Figure:
     asked: str
     measured: str
     reached: bool
+    margin: float | None = None
+    """By what factor it is better than was asked, 1 being just reached; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,151 @@
+"""Tokens per second of 64 concurrent HTTP clients of a service, against the engine inside this process.
+
+Both answer the same requests, and each of 64 askers sends the next one when its last is answered. The HTTP
+clients are bare sockets in a process of their own, so that it is the service that is measured and not what a
+client makes of its answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import queue
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+
+from backend.rollout.engines.transformers_engine import TransformersEngine
+from benchmarks.common import Figure, service, write_result
+from benchmarks.step_work import model_directory
+from tinkergym.errors import from_wire
+from tinkergym.wire import Completion, SampleBatch, SampleFailure, SampleRequest
+
+CLIENTS = 64
+REQUESTS_EACH = 4
+PROMPT_TOKENS = 17
+ANSWER_TOKENS = 64
+"""What a turn may have where nothing else is said."""
+RUNS = 5
+ASKED = 0.8
+
+
+def measure() -> list[Figure]:
+    """Run both several times, first one alone and then the other, after one run each that warms up."""
+    with model_directory() as model:
+        engine = TransformersEngine(model)
+        inside = [_ask_engine(engine, run) for run in range(RUNS + 1)][1:]
+        engine.close()
+        with service(None, f'preload=["{model}"]') as running:
+            context = multiprocessing.get_context("spawn")
+            times: multiprocessing.Queue[float] = context.Queue()
+            clients = context.Process(
+                target=_http_clients, args=(running.url, running.api_key, str(model), times)
+            )
+            clients.start()
+            over_http = [times.get(timeout=120) for _ in range(RUNS + 1)][1:]
+            clients.join()
+    tokens = CLIENTS * REQUESTS_EACH * ANSWER_TOKENS
+    rate, bound = tokens / statistics.median(over_http), tokens / statistics.median(inside)
+    figure = Figure(
+        what=f"{CLIENTS} concurrent HTTP sampling clients against the in-process engine",
+        asked=f">= {ASKED} x",
+        measured=f"{rate / bound:.2f} x ({rate:,.0f} against {bound:,.0f} tokens/s)",
+        reached=rate >= ASKED * bound,
+        margin=rate / bound / ASKED,
+    )
+    details = {
+        "requests": CLIENTS * REQUESTS_EACH,
+        "answer_tokens": ANSWER_TOKENS,
+        "http_seconds": over_http,
+        "in_process_seconds": inside,
+        "threads": torch.get_num_threads(),
+    }
+    write_result("http_sampling", [figure], details)
+    return [figure]
+
+
+def _request(policy: str, run: int, number: int) -> SampleRequest:
+    draw = random.Random(1000 * run + number)
+    return SampleRequest(
+        request_id=str(number),
+        policy=policy,
+        policy_version=None,
+        prompt_ids=[draw.randrange(3, 800) for _ in range(PROMPT_TOKENS)],
+        max_tokens=ANSWER_TOKENS,
+        seed=number,
+    )
+
+
+def _ask_engine(engine: TransformersEngine, run: int) -> float:
+    answered: queue.SimpleQueue[Sequence[Completion | SampleFailure]] = queue.SimpleQueue()
+    policy, version = "model", 0
+    requests = [
+        _request(policy, run, number).model_copy(update={"policy_version": version})
+        for number in range(CLIENTS * REQUESTS_EACH)
+    ]
+    began = time.perf_counter()
+    waiting = iter(requests)
+    engine.submit([next(waiting) for _ in range(CLIENTS)], answered.put)
+    left = len(requests)
+    while left:
+        answers = answered.get()
+        for answer in answers:
+            if not isinstance(answer, Completion):
+                raise from_wire(answer.error.model_dump())
+        left -= len(answers)
+        onward = [request for _, request in zip(answers, waiting, strict=False)]
+        if onward:
+            engine.submit(onward, answered.put)
+    return time.perf_counter() - began
+
+
+def _http_clients(url: str, key: str, model: str, times: Any) -> None:
+    asyncio.run(_all_runs(url, key, model, times))
+
+
+async def _all_runs(url: str, key: str, model: str, times: Any) -> None:
+    address = urlsplit(url)
+    connections = [await asyncio.open_connection(address.hostname, address.port) for _ in range(CLIENTS)]
+    for run in range(RUNS + 1):
+        bodies = [
+            SampleBatch(requests=[_request(model, run, number)]).model_dump_json().encode()
+            for number in range(CLIENTS * REQUESTS_EACH)
+        ]
+        began = time.perf_counter()
+        await asyncio.gather(
+            *(
+                _client(reader, writer, key, bodies[number::CLIENTS])
+                for number, (reader, writer) in enumerate(connections)
+            )
+        )
+        times.put(time.perf_counter() - began)
+    for _, writer in connections:
+        writer.close()
+
+
+async def _client(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: str, bodies: list[bytes]
+) -> None:
+    for body in bodies:
+        head = (
+            "POST /v1/sample HTTP/1.1\r\nHost: service\r\nContent-Type: application/json\r\n"
+            f"Authorization: Bearer {key}\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        writer.write(head.encode() + body)
+        headers = (await reader.readuntil(b"\r\n\r\n")).lower()
+        answer = b""
+        if b"transfer-encoding: chunked" in headers:
+            while size := int(await reader.readline(), 16):
+                answer += (await reader.readexactly(size + 2))[:size]
+            await reader.readline()
+        else:
+            length = int(headers.split(b"content-length:")[1].split(b"\r\n")[0])
+            answer = await reader.readexactly(length)
+        if b" 200 " not in headers[:20] or len(json.loads(answer)["token_ids"]) != ANSWER_TOKENS:
+            raise RuntimeError(f"the service answered {headers[:20]!r}: {answer[:300]!r}")

@@ -1,0 +1,179 @@
+"""Sampled tokens per second through the agent loop, against the bare engine on the same token counts.
+
+Guess-the-number, 64 episodes at once. The loop renders, samples, decodes, steps environments and keeps the
+ledger; the bare engine is given every prompt that the loop asked about, as soon as the answer before it is
+there, and samples as many tokens.
+"""
+
+from __future__ import annotations
+
+import queue
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from backend.rollout.engines.transformers_engine import TransformersEngine
+from backend.rollout.models import load_renderer_bundle
+from benchmarks.bench_engine import NANO, random_adapter
+from benchmarks.common import Figure, write_result
+from tinkergym.errors import from_wire
+from tinkergym.loop.plan import EpisodePlan
+from tinkergym.loop.player import EpisodePlayer
+from tinkergym.loop.renderer import Renderer
+from tinkergym.loop.sampler import Deliver
+from tinkergym.registration import load_packs, make_environment
+from tinkergym.wire import Completion, EnvironmentRef, Limits, SampleFailure, SampleRequest
+
+ENVIRONMENT = "games/GuessNumber-v0"
+EPISODES = 64
+MAX_TURNS = 5
+MAX_TURN_TOKENS = 16
+RUNS = 9
+ASKED = 0.85
+
+Turn = tuple[SampleRequest, int]
+"""What was asked, and how many tokens the answer had."""
+
+
+class RecordingSampler:
+    """Hands requests to an engine and notes what each was answered with."""
+
+    def __init__(self, engine: TransformersEngine) -> None:
+        self._engine = engine
+        self._asked: dict[str, SampleRequest] = {}
+        self.turns: dict[str, list[Turn]] = defaultdict(list)
+        """By session, in order."""
+
+    def submit(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
+        """Pass on."""
+        self._asked |= {request.request_id: request for request in requests}
+
+        def noted(answers: Sequence[Completion | SampleFailure]) -> None:
+            for answer in answers:
+                request = self._asked.pop(answer.request_id)
+                if isinstance(answer, Completion):
+                    self.turns[request.session_id].append((request, len(answer.token_ids)))
+            deliver(answers)
+
+        self._engine.submit(requests, noted)
+
+    def close(self) -> None:
+        """The engine stays its owner's."""
+
+
+class EngineSampler:
+    """Hands requests to an engine."""
+
+    def __init__(self, engine: TransformersEngine) -> None:
+        self.submit = engine.submit
+
+    def close(self) -> None:
+        """The engine stays its owner's."""
+
+
+def measure() -> list[Figure]:
+    """Alternate both, with a new policy version each time, so that no cache helps; compare the medians."""
+    load_packs()
+    engine = TransformersEngine(NANO)
+    weights = random_adapter(AutoModelForCausalLM.from_pretrained(NANO), seed=0)
+    renderer = Renderer.from_bundle(load_renderer_bundle("nano", NANO))
+    version = 0
+    engine.publish("bench", version, weights)
+    recording = RecordingSampler(engine)
+    _play(EpisodePlayer(sampler=recording, make_env=make_environment), renderer, version)
+    turns = list(recording.turns.values())
+    tokens = sum(count for episode in turns for _, count in episode)
+    # One player for all runs, as a rollout worker has: its environments are made once.
+    player = EpisodePlayer(sampler=EngineSampler(engine), make_env=make_environment)
+    loop_seconds, bare_seconds = [], []
+    for run in range(RUNS + 1):
+        engine.publish("bench", version := version + 1, weights)
+        began = time.perf_counter()
+        sampled = _play(player, renderer, version)
+        played = time.perf_counter() - began
+        assert sampled == tokens, f"the loop sampled {sampled} tokens, not {tokens}"
+        engine.publish("bench", version := version + 1, weights)
+        began = time.perf_counter()
+        _replay(engine, turns, version)
+        if run:
+            loop_seconds.append(played)
+            bare_seconds.append(time.perf_counter() - began)
+    player.close()
+    engine.close()
+    through_loop = tokens / statistics.median(loop_seconds)
+    bare = tokens / statistics.median(bare_seconds)
+    ratio = through_loop / bare
+    figure = Figure(
+        what=f"agent loop against the bare engine, {EPISODES} episodes of {ENVIRONMENT}",
+        asked=f">= {ASKED} x",
+        measured=f"{ratio:.2f} x ({through_loop:,.0f} against {bare:,.0f} sampled tokens/s)",
+        reached=ratio >= ASKED,
+        margin=ratio / ASKED,
+    )
+    details = {
+        "turns": sum(map(len, turns)),
+        "sampled_tokens": tokens,
+        "loop_seconds": loop_seconds,
+        "bare_seconds": bare_seconds,
+        "threads": torch.get_num_threads(),
+    }
+    write_result("multi_turn", [figure], details)
+    return [figure]
+
+
+def _play(player: EpisodePlayer, renderer: Renderer, version: int) -> int:
+    for number in range(EPISODES):
+        player.start(
+            EpisodePlan(
+                episode_id=f"{version}-{number}",
+                seed=number,
+                policy="bench",
+                policy_version=version,
+                environment=EnvironmentRef(id=ENVIRONMENT),
+                sampling_seed=1000 * number,
+                max_turn_tokens=MAX_TURN_TOKENS,
+                limits=Limits(max_turns=MAX_TURNS),
+            ),
+            renderer,
+        )
+    results = []
+    while player.active:
+        results += player.poll(1.0)
+    assert all(result.trajectory.completed for result in results), "an episode failed"
+    return sum(result.trajectory.sampled_tokens for result in results)
+
+
+def _replay(engine: TransformersEngine, turns: list[list[Turn]], version: int) -> None:
+    answered: queue.SimpleQueue[Sequence[Completion | SampleFailure]] = queue.SimpleQueue()
+    done = [0] * len(turns)
+
+    def request(episode: int) -> SampleRequest:
+        asked, count = turns[episode][done[episode]]
+        update = {
+            "request_id": str(episode),
+            "policy_version": version,
+            "max_tokens": count,
+            "stop_ids": [],
+            "session_id": f"{version}-{episode}",
+        }
+        return asked.model_copy(update=update)
+
+    engine.submit([request(episode) for episode in range(len(turns))], answered.put)
+    playing = len(turns)
+    while playing:
+        onward = []
+        for answer in answered.get():
+            if not isinstance(answer, Completion):
+                raise from_wire(answer.error.model_dump())
+            episode = int(answer.request_id)
+            done[episode] += 1
+            if done[episode] == len(turns[episode]):
+                playing -= 1
+            else:
+                onward.append(request(episode))
+        if onward:
+            engine.submit(onward, answered.put)

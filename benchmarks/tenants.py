@@ -1,0 +1,73 @@
+"""Four tenants who train on one base model at the same time, against one who has the service to himself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import tinkergym as tg
+from benchmarks.common import Figure, Service, service, write_result
+from benchmarks.step_work import GROUPS, model_directory
+from benchmarks.versus_trl import train
+
+TENANTS = 4
+STEPS = 12
+ASKED = 2.5
+
+
+def measure() -> list[Figure]:
+    """Each tenant has a key, a job and an adapter of his own; time is until the last one's job has ended."""
+    with model_directory() as model, service(None, f'preload=["{model}"]') as running:
+        keys = [_key(running, f"tenant-{number}") for number in range(TENANTS)]
+        _train_together(running, keys[:1], model, steps=2)  # the pool is warm, as in steady state
+        alone = [_train_together(running, keys[:1], model, steps=STEPS)]
+        together = _train_together(running, keys, model, steps=STEPS)
+        alone.append(_train_together(running, keys[:1], model, steps=STEPS))
+    alone_seconds = sum(run["seconds"] for run in alone) / len(alone)
+    ratio = together["seconds"] / alone_seconds
+    figure = Figure(
+        what=f"{TENANTS} tenants at once on one base model against one, {STEPS} steps each",
+        asked=f"<= {ASKED} x the time",
+        measured=f"{ratio:.2f} x ({together['seconds']:.1f} against {alone_seconds:.1f} s)",
+        reached=ratio <= ASKED,
+        margin=ASKED / ratio,
+    )
+    write_result("tenants", [figure], {"alone": alone, "together": together})
+    return [figure]
+
+
+def _train_together(running: Service, keys: list[str], model: Path, *, steps: int) -> dict[str, Any]:
+    clients = [tg.Client(running.url, key) for key in keys]
+    jobs: dict[int, dict[str, Any]] = {}
+
+    def play(number: int) -> None:
+        jobs[number] = train(clients[number], model, tg.LoRA(rank=8), steps=steps, groups=GROUPS, seed=number)
+
+    threads = [threading.Thread(target=play, args=(number,)) for number in range(len(keys))]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seconds = time.perf_counter() - began
+    for client in clients:
+        client.close()
+    if len(jobs) < len(keys):
+        raise RuntimeError("a tenant's job failed, see above")
+    return {"seconds": seconds, "jobs": [jobs[number] for number in sorted(jobs)]}
+
+
+def _key(running: Service, tenant: str) -> str:
+    created = subprocess.run(
+        [sys.executable, "-m", "backend.keys", "create", tenant],
+        env=os.environ | running.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return created.stdout.split()[-1]

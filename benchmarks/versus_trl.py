@@ -1,0 +1,183 @@
+"""The same train steps through our whole service and through TRL's GRPOTrainer, alternating, each alone.
+
+Same model directory, same prompts, same number of tokens, same torch and threads. Ours is a whole job: a
+service of its own processes, and a client that plays the episodes over HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import tinkergym as tg
+from benchmarks.common import Figure, service, write_result
+from benchmarks.comparators import trl_grpo
+from benchmarks.comparators.environment import python_with
+from benchmarks.step_work import (
+    ANSWER_TOKENS,
+    GROUP_SIZE,
+    GROUPS,
+    LEARNING_RATE,
+    Prompts,
+    fixed_prompts,
+    model_directory,
+)
+from tinkergym.wire import StepEvent
+
+REQUIREMENTS = ("trl==1.16.0", "datasets==5.2.0")
+STEPS = 16
+WARM_UP = 4
+"""Steps that do not count."""
+ROUNDS = 2
+RANK = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """One comparison."""
+
+    name: str
+    adapter: tg.LoRA | tg.FullParameters
+    asked: float
+    """Times as fast as TRL."""
+
+
+CONTESTS = (
+    Contest(name="LoRA", adapter=tg.LoRA(rank=RANK, alpha=2.0 * RANK), asked=1.5),
+    Contest(name="full parameters", adapter=tg.FullParameters(), asked=1.3),
+)
+
+
+def measure(contests: tuple[Contest, ...] = CONTESTS, rounds: int = ROUNDS) -> list[Figure]:
+    """Alternate both; compare the medians of the step times after warm-up."""
+    figures, details = [], {}
+    python = python_with(*REQUIREMENTS)
+    with model_directory() as model:
+        for contest in contests:
+            ours: list[dict[str, Any]] = []
+            theirs: list[dict[str, Any]] = []
+            for _ in range(rounds):
+                ours.append(run_ours(model, contest.adapter))
+                theirs.append(run_trl(python, model, contest.adapter))
+            figure = _figure(contest, ours, theirs)
+            print(f"{figure.what}: {figure.measured}", flush=True)
+            figures.append(figure)
+            details[contest.name] = {"tinkergym": ours, "trl": theirs}
+    work = {
+        "groups": GROUPS,
+        "group_size": GROUP_SIZE,
+        "answer_tokens": ANSWER_TOKENS,
+        "warm_up_steps": WARM_UP,
+        "own_environment": ".venvs" in python.parts,
+    }
+    write_result("versus_trl", figures, {"work": work, "contests": details})
+    return figures
+
+
+def run_ours(
+    model: Path, adapter: tg.LoRA | tg.FullParameters, steps: int = STEPS, groups: int = GROUPS
+) -> dict[str, Any]:
+    """Train in a fresh service and return the time of each step and what it consisted of."""
+    with service(None, f'preload=["{model}"]') as running:
+        client = tg.Client(running.url, running.api_key)
+        try:
+            return train(client, model, adapter, steps=steps, groups=groups)
+        finally:
+            client.close()
+
+
+def train(
+    client: tg.Client,
+    model: Path,
+    adapter: tg.LoRA | tg.FullParameters,
+    *,
+    steps: int,
+    groups: int,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Run one job to its end; seconds are those between the records of two steps, whatever lay there."""
+    job = client.train(
+        Prompts,
+        fixed_prompts,
+        model=str(model),
+        steps=steps,
+        seed=seed,
+        algorithm=tg.GRPO(
+            group_size=GROUP_SIZE,
+            groups_per_step=groups,
+            learning_rate=LEARNING_RATE,
+            normalize="std",
+        ),
+        adapter=adapter,
+        sampling=tg.Sampling(max_turn_tokens=ANSWER_TOKENS),
+        checkpoint_every=steps,
+    )
+    records = [event for event in job.events() if isinstance(event.body, StepEvent)]
+    job.wait()
+    times = [record.time for record in records]
+    bodies = [record.body for record in records]
+    return {
+        "step_seconds": [after - before for before, after in pairwise(times)],
+        "answer_tokens": [body.sampled_tokens for body in bodies],
+        "sampling_seconds": [body.sampling_seconds for body in bodies],
+        "learning_seconds": [body.learning_seconds for body in bodies],
+        "parts": {
+            name: statistics.median(body.metrics.get(name, 0.0) for body in bodies[WARM_UP:])
+            for name in sorted(bodies[-1].metrics)
+            if name.startswith("time/")
+        },
+        "parity_max": max(body.metrics["parity_max"] for body in bodies),
+        "first_record": times[0],
+        "last_record": times[-1],
+    }
+
+
+def run_trl(python: Path, model: Path, adapter: tg.LoRA | tg.FullParameters) -> dict[str, Any]:
+    """Train with TRL in a process of its own and return the time of each step.
+
+    Raises:
+        RuntimeError: TRL failed; the text is the end of what it printed.
+    """
+    job = {
+        "model": str(model),
+        "prompts": fixed_prompts(GROUPS),
+        "group_size": GROUP_SIZE,
+        "answer_tokens": ANSWER_TOKENS,
+        "steps": STEPS,
+        "learning_rate": LEARNING_RATE,
+        "lora_rank": adapter.rank if isinstance(adapter, tg.LoRA) else 0,
+    }
+    run = subprocess.run(
+        [str(python), str(Path(trl_grpo.__file__)), json.dumps(job)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if run.returncode:
+        raise RuntimeError(f"TRL failed:\n{run.stderr[-3000:]}")
+    result: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+    return result
+
+
+def median_seconds(runs: list[dict[str, Any]]) -> float:
+    """Return the median over all runs of the steps after warm-up."""
+    return statistics.median(seconds for run in runs for seconds in run["step_seconds"][WARM_UP:])
+
+
+def _figure(contest: Contest, ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> Figure:
+    tokens = {count for run in (*ours, *theirs) for count in run["answer_tokens"]}
+    assert tokens == {GROUPS * GROUP_SIZE * ANSWER_TOKENS}, f"not the same work: {sorted(tokens)}"
+    our_seconds, their_seconds = median_seconds(ours), median_seconds(theirs)
+    ratio = their_seconds / our_seconds
+    return Figure(
+        what=f"the same GRPO steps as TRL 1.16.0, {contest.name}, whole service",
+        asked=f">= {contest.asked} x as fast",
+        measured=f"{ratio:.2f} x ({our_seconds:.2f} against {their_seconds:.2f} s per step)",
+        reached=ratio >= contest.asked,
+        margin=ratio / contest.asked,
+    )
