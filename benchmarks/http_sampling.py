@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import torch
 
+from backend.rollout.engines.protocol import BASE_POLICY
 from backend.rollout.engines.transformers_engine import TransformersEngine
 from benchmarks.common import Figure, service, write_result
 from benchmarks.step_work import model_directory
@@ -84,7 +85,7 @@ def _request(policy: str, run: int, number: int) -> SampleRequest:
 
 def _ask_engine(engine: TransformersEngine, run: int) -> float:
     answered: queue.SimpleQueue[Sequence[Completion | SampleFailure]] = queue.SimpleQueue()
-    policy, version = "model", 0
+    policy, version = BASE_POLICY, 0
     requests = [
         _request(policy, run, number).model_copy(update={"policy_version": version})
         for number in range(CLIENTS * REQUESTS_EACH)
