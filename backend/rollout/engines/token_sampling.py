@@ -52,7 +52,7 @@ def choose_tokens(
         scale = torch.tensor([t or 1.0 for t in temperatures], dtype=torch.float32, device=logits.device)
         logits = logits / scale[:, None]
     logprobs = torch.log_softmax(logits, dim=-1)
-    tokens = _inverse_cdf(logprobs, uniforms(seeds, positions))
+    tokens = draw_tokens(logprobs, seeds, positions)
     greedy = [row for row, temperature in enumerate(temperatures) if temperature == 0.0]
     if greedy:
         rows = torch.tensor(greedy, device=logits.device)
@@ -61,6 +61,11 @@ def choose_tokens(
     # Both in one transfer: on a GPU every .tolist() waits for the device.
     pair = torch.stack([tokens.double(), chosen.double()]).tolist()
     return [int(token) for token in pair[0]], pair[1]
+
+
+def draw_tokens(logprobs: Tensor, seeds: Sequence[int], positions: Sequence[int]) -> Tensor:
+    """Draw one token per row of `logprobs` ([N, V], normalised) by inverse CDF; [N] int64."""
+    return _inverse_cdf(logprobs, uniforms(seeds, positions))
 
 
 def _inverse_cdf(logprobs: Tensor, numbers: NDArray[np.float64]) -> Tensor:

@@ -1,0 +1,578 @@
+"""The vLLM engine: samples with vLLM, in a process of its own that may die without anybody losing an answer.
+
+This side knows every policy and every unanswered request; the process (`vllm_host.py`) knows only what it was
+told. When it dies or stops answering, it is ended with all its children and started again, gets every policy
+anew, proves itself by a canary, and then the unanswered requests. vLLM itself is imported in that process only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+from backend.rollout.engines.protocol import BASE_POLICY, Deliver
+from backend.rollout.engines.vllm_files import adapted_modules, finite, write_policy
+from backend.rollout.engines.vllm_folder import private_folder
+from backend.rollout.engines.vllm_process import Message, VllmProcess
+from backend.rollout.engines.vllm_settings import VllmSettings
+from backend.rollout.models import ModelFacts, read_model_facts
+from backend.weights import AdapterWeights, PolicyWeights
+from tinkergym.errors import (
+    InternalServiceError,
+    InvalidRequestError,
+    MissingExtraError,
+    PolicyVersionGoneError,
+    PromptTooLongError,
+    ServiceUnavailableError,
+    TinkerGymError,
+)
+from tinkergym.wire import Completion, ErrorView, SampleFailure, SampleRequest
+
+_log = logging.getLogger(__name__)
+_BASE_KEY = 0
+_SMALLEST_TEMPERATURE = 0.01
+"""vLLM raises smaller ones to this without telling; then the logprobs would be of another temperature."""
+_TRIES = 3
+"""A request that was being computed when vLLM died so often is taken for the reason."""
+_FAILED_STARTS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Policy:
+    key: int
+    """Never used twice, so nothing that vLLM keeps of another policy or version can be meant."""
+    name: str
+    version: int
+    folder: Path
+    rank: int | None
+    sha256: str = ""
+
+    def message(self) -> Message:
+        return {
+            "policy": self.key,
+            "name": f"{self.name}@{self.version}",
+            "path": str(self.folder),
+            "rank": self.rank,
+        }
+
+
+@dataclass(eq=False, slots=True)
+class _Open:
+    """A message whose answer is awaited."""
+
+    message: Message
+    request: SampleRequest | None = None
+    deliver: Deliver | None = None
+    result: Future[Message] = field(default_factory=Future)
+    tries: int = 0
+
+
+class VllmEngine:
+    """A `SamplingEngine` over vLLM; see `protocol.py` for the contract."""
+
+    def __init__(
+        self,
+        model_directory: Path,
+        *,
+        device: str = "cpu",
+        threads: int = 1,
+        settings: VllmSettings | None = None,
+        log: Path | None = None,
+    ) -> None:
+        """Start vLLM and wait until it has answered a canary.
+
+        Args:
+            model_directory: As `resolve_model` returns it.
+            device: `cpu`, `cuda`, `cuda:1`, ...
+            threads: OpenMP threads of vLLM on a CPU.
+            settings: What the operator set.
+            log: Where vLLM's processes write what they print; None keeps it only while the engine lives.
+
+        Raises:
+            MissingExtraError: vLLM is not installed.
+            InvalidRequestError: vLLM cannot run the model.
+        """
+        if find_spec("vllm") is None:
+            raise MissingExtraError(
+                "engine=vllm needs vLLM, which is not installed",
+                hint="bash scripts/install_vllm.sh on a Linux x86-64 machine, or set engine=transformers",
+                field="engine",
+            )
+        self._facts: ModelFacts = read_model_facts(model_directory)
+        self._settings = settings or VllmSettings()
+        self._folder = private_folder(self._facts.parameters * 4)
+        self._log_file = log or self._folder / "vllm.log"
+        self._environment = self._settings.environment(device, threads)
+        self._arguments = self._settings.arguments(model_directory, self._facts.context_length, device)
+        self._numbers = itertools.count(1)
+        self._keys = itertools.count(_BASE_KEY + 1)
+        self._lock = threading.Lock()
+        self._policies: dict[str, _Policy] = {}
+        self._doomed: dict[int, Path] = {}
+        self._open: dict[int, _Open] = {}
+        self._process: VllmProcess | None = None
+        self._ready = threading.Event()
+        self._lives = 0
+        """How often vLLM has become ready."""
+        self._told = 0
+        """How often a new process was told the policies that it must know."""
+        self._closing = False
+        self._broken: TinkerGymError | None = None
+        self._busy = _BusyClock()
+        self._thread = threading.Thread(target=self._run, name="vllm-engine", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        if self._broken is not None:
+            self.close()
+            raise self._broken
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and answer together."""
+        return self._facts.context_length
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds in which at least one request was being worked on."""
+        return self._busy.seconds()
+
+    @property
+    def restarts(self) -> int:
+        """How often vLLM was started again because it had died or hung."""
+        return max(0, self._lives - 1)
+
+    @property
+    def host_pid(self) -> int | None:
+        """The process that holds vLLM, while there is one; vLLM's engine core is its child."""
+        process = self._process
+        return process.pid if process else None
+
+    def submit(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
+        """Queue requests; each is answered exactly once through `deliver`."""
+        refused: list[Completion | SampleFailure] = []
+        with self._lock:
+            for request in requests:
+                message = self._sample_message(request)
+                if isinstance(message, TinkerGymError):
+                    refused.append(_failure(request, message))
+                else:
+                    self._ask(_Open({"do": "sample", **message}, request, deliver))
+        if refused:
+            deliver(refused)
+
+    def generate_together(self, requests: Sequence[SampleRequest]) -> list[Completion | SampleFailure]:
+        """Sample these requests as one batch, alone, with a fresh cache; the same to the bit each time.
+
+        On one machine, with one build of vLLM and the same settings. Requests of full-parameter policies
+        and others are a batch each, one after the other.
+        """
+        answers: list[Completion | SampleFailure | None] = [None] * len(requests)
+        messages: dict[int, Message] = {}
+        with self._lock:
+            # A salt that was never used before is a fresh cache.
+            salt = f"together {next(self._numbers)}"
+            for place, request in enumerate(requests):
+                message = self._sample_message(request)
+                if isinstance(message, TinkerGymError):
+                    answers[place] = _failure(request, message)
+                else:
+                    messages[place] = message | {
+                        "id": next(self._numbers),
+                        "salt": f"{salt} {message['salt']}",
+                    }
+            entry = _Open({"do": "together", "requests": list(messages.values())})
+            if messages:
+                self._ask(entry)
+        if messages:
+            found = entry.result.result()
+            several = found.get("answers", [found] * len(messages))
+            for place, answer in zip(messages, several, strict=True):
+                answers[place] = self._completion(requests[place], answer)
+        return [answer for answer in answers if answer is not None]
+
+    def publish(self, policy: str, version: int, weights: PolicyWeights) -> str:
+        """Make `policy@version` available and drop the version before it; return the weights' SHA-256.
+
+        Raises:
+            InvalidRequestError: vLLM cannot sample these weights; what was published before stays.
+            ServiceUnavailableError: The engine is closing or cannot be started.
+        """
+        self._require_loadable(policy, weights)
+        key = next(self._keys)
+        folder = self._folder / f"policy-{key}"
+        made = _Policy(
+            key=key,
+            name=policy,
+            version=version,
+            folder=folder,
+            rank=weights.rank if isinstance(weights, AdapterWeights) else None,
+        )
+        try:
+            write_policy(folder, weights)
+            sha256 = self._load(made)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return sha256
+
+    def retire(self, policy: str) -> None:
+        """Forget a policy, its weights and its caches."""
+        with self._lock:
+            gone = self._drop(self._policies.pop(policy, None))
+        _deliver(gone)
+
+    def loaded(self) -> dict[str, int]:
+        """Published policies and their version."""
+        with self._lock:
+            return {name: policy.version for name, policy in self._policies.items()}
+
+    def close(self) -> None:
+        """Stop; requests not answered yet are answered with ServiceUnavailableError."""
+        with self._lock:
+            self._closing = True
+            process = self._process
+        if process is not None:
+            process.hang_up()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    # --- any thread, with the lock ----------------------------------------------------------------------------
+
+    def _ask(self, entry: _Open) -> None:
+        """Send a message, now or when vLLM is ready again."""
+        if self._closing or self._broken is not None:
+            error = self._broken or _closing()
+            if entry.deliver is not None and entry.request is not None:
+                # Not from under the lock: who receives it may ask again.
+                threading.Thread(target=_deliver, args=([(entry, error)],), daemon=True).start()
+            else:
+                entry.result.set_result({"refused": error})
+            return
+        number = entry.message.setdefault("id", next(self._numbers))
+        self._open[number] = entry
+        self._busy.count(len(self._open))
+        if self._process is not None and self._ready.is_set():
+            self._process.send(entry.message)
+
+    def _sample_message(self, request: SampleRequest) -> Message | TinkerGymError:
+        base = request.policy == BASE_POLICY
+        policy = self._policies.get(request.policy)
+        if not base and (policy is None or policy.version != request.policy_version):
+            return _version_gone(request)
+        room = self._facts.context_length - len(request.prompt_ids)
+        if room < 1:
+            return PromptTooLongError(
+                f"a prompt of {len(request.prompt_ids)} tokens fills the context of {self.context_length}",
+                hint="at least one token must be left for the answer",
+                field="prompt_ids",
+            )
+        vocabulary = self._facts.vocabulary_size
+        if min(request.prompt_ids) < 0 or max(request.prompt_ids) >= vocabulary:
+            return InvalidRequestError(
+                f"the prompt holds a token id outside [0, {vocabulary})",
+                hint="was it encoded with another model's tokenizer?",
+                field="prompt_ids",
+            )
+        if 0 < request.temperature < _SMALLEST_TEMPERATURE:
+            return InvalidRequestError(
+                f"vLLM does not sample at temperature {request.temperature}",
+                hint=f"use 0, or at least {_SMALLEST_TEMPERATURE}",
+                field="temperature",
+            )
+        key = policy.key if policy is not None and not base else _BASE_KEY
+        owner = request.session_id.partition("/")[0] if "/" in request.session_id else ""
+        return {
+            "policy": key,
+            "prompt": list(request.prompt_ids),
+            "max_tokens": min(request.max_tokens, room),
+            "temperature": request.temperature,
+            "seed": request.seed,
+            "stop": [token for token in request.stop_ids if 0 <= token < vocabulary],
+            # The key stands for one version of one policy, so neither its other versions nor other owners
+            # find what is computed here.
+            "salt": f"{key} {owner}",
+        }
+
+    def _drop(self, policy: _Policy | None) -> list[tuple[_Open, TinkerGymError]]:
+        """Take a policy out; return its requests in flight, which `_deliver` answers without the lock."""
+        if policy is None:
+            return []
+        flying = {
+            number: entry
+            for number, entry in self._open.items()
+            if entry.request is not None and entry.message["policy"] == policy.key
+        }
+        for number in flying:
+            del self._open[number]
+        self._busy.count(len(self._open))
+        self._doomed[policy.key] = policy.folder
+        if self._process is not None and self._ready.is_set():
+            self._process.send({"do": "abort", "id": 0, "ids": list(flying)})
+            self._process.send({"do": "drop", "id": 0, "policy": policy.key})
+        return [(entry, _version_gone(entry.request)) for entry in flying.values() if entry.request]
+
+    # --- the publisher's thread ----------------------------------------------------------------------------------
+
+    def _require_loadable(self, policy: str, weights: PolicyWeights) -> None:
+        bad = finite(weights)
+        if bad is not None:
+            raise InvalidRequestError(
+                f"the weights {bad!r} hold NaN or infinity",
+                hint="the learner diverged; lower the learning rate and resume from a checkpoint",
+            )
+        if isinstance(weights, AdapterWeights):
+            most = self._settings.max_adapter_rank
+            if weights.rank > most:
+                raise InvalidRequestError(
+                    f"policy {policy!r} has an adapter of rank {weights.rank}; this vLLM takes at most {most}",
+                    hint=f"set vllm.max_adapter_rank to {weights.rank} or more, or train a smaller adapter",
+                    field="adapter.rank",
+                )
+            if not adapted_modules(weights):
+                raise InvalidRequestError(f"the adapter of policy {policy!r} changes no linear layer")
+
+    def _load(self, made: _Policy) -> str:
+        while True:
+            entry = _Open({"do": "load", **made.message()})
+            with self._lock:
+                told = self._told
+                self._ask(entry)
+            answer = entry.result.result()
+            if "refused" in answer:
+                raise answer["refused"]
+            if "error" in answer:
+                raise InvalidRequestError(
+                    f"vLLM cannot load policy {made.name!r}: {answer['error']}",
+                    hint="was the adapter made for this model? vLLM adapts linear layers of the decoder only",
+                )
+            with self._lock:
+                if told != self._told:
+                    continue  # vLLM was started again meanwhile, and the new one was not told of it
+                gone = self._drop(self._policies.get(made.name))
+                self._policies[made.name] = made
+            _deliver(gone)
+            sha256: str = answer["sha256"]
+            return sha256
+
+    # --- the engine's thread ---------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        failed = 0
+        while not self._closing and self._broken is None:
+            if self._live():
+                failed = 0
+            elif not self._closing:
+                failed += 1
+                if self._lives == 0 or failed >= _FAILED_STARTS:
+                    self._broken = self._not_started()
+        with self._lock:
+            left, self._open = list(self._open.values()), {}
+            self._busy.count(0)
+        error = self._broken or _closing()
+        _deliver([(entry, error) for entry in left])
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._ready.set()
+
+    def _live(self) -> bool:
+        """Run vLLM until it ends; return whether it ever became ready."""
+        with self._lock:
+            if self._closing:
+                return False
+            # A new process knows none of those that were dropped.
+            doomed, self._doomed = self._doomed, {}
+            process = VllmProcess(log=self._log_file, environment=self._environment)
+            self._process = process
+            known = [policy.message() for policy in self._policies.values()]
+            self._told += 1
+        for folder in doomed.values():
+            shutil.rmtree(folder, ignore_errors=True)
+        process.send({"settings": self._arguments, "policies": known})
+        ready = False
+        try:
+            ready = self._await_ready(process, known)
+            if ready:
+                self._serve(process)
+        finally:
+            with self._lock:
+                if self._lives:
+                    self._ready.clear()
+                self._process = None
+                closing = self._closing
+            process.end(kindly=closing)
+        if not self._closing:
+            _log.error("vLLM ended or hung; it is started again (its output: %s)", self._log_file)
+            self._forget_the_reason()
+        return ready
+
+    def _await_ready(self, process: VllmProcess, known: list[Message]) -> bool:
+        deadline = time.monotonic() + self._settings.start_seconds
+        while not self._closing and (left := deadline - time.monotonic()) > 0:
+            messages = process.receive(min(left, 1.0))
+            if messages is None:
+                return False
+            if any("ready" in message for message in messages):
+                with self._lock:
+                    # Meanwhile policies may have been retired, but none can have been published.
+                    kept = {policy.key for policy in self._policies.values()}
+                    for key in {message["policy"] for message in known} - kept:
+                        process.send({"do": "drop", "id": 0, "policy": key})
+                    self._lives += 1
+                    self._ready.set()
+                    for entry in self._open.values():
+                        process.send(entry.message)
+                return True
+        return False
+
+    def _forget_the_reason(self) -> None:
+        """Give up on what was being computed each time that vLLM died."""
+        with self._lock:
+            for entry in self._open.values():
+                entry.tries += 1
+            reasons = {number: entry for number, entry in self._open.items() if entry.tries >= _TRIES}
+            for number in reasons:
+                del self._open[number]
+            self._busy.count(len(self._open))
+        error = InternalServiceError(
+            f"vLLM died {_TRIES} times while it worked on this request", hint="see the service's log"
+        )
+        _deliver([(entry, error) for entry in reasons.values()])
+
+    def _serve(self, process: VllmProcess) -> None:
+        heard = time.monotonic()
+        canary_sent: float | None = None
+        while not self._closing:
+            messages = process.receive(1.0)
+            now = time.monotonic()
+            if messages is None:
+                return
+            if messages:
+                heard, canary_sent = now, None
+                if not self._take(messages):
+                    return
+            elif canary_sent is not None and now - canary_sent > self._settings.canary_deadline_seconds:
+                _log.error("vLLM has not answered its canary for %.0f s", now - canary_sent)
+                return
+            elif canary_sent is None and now - heard > self._settings.canary_seconds:
+                process.send({"do": "canary", "id": 0})
+                canary_sent = now
+
+    def _take(self, messages: list[Message]) -> bool:
+        answers: dict[Deliver, list[Completion | SampleFailure]] = {}
+        for message in messages:
+            if "dropped" in message:
+                with self._lock:
+                    folder = self._doomed.pop(message["dropped"], None)
+                if folder is not None:
+                    shutil.rmtree(folder, ignore_errors=True)
+                continue
+            with self._lock:
+                entry = self._open.pop(message["id"], None)
+                self._busy.count(len(self._open))
+            if entry is None:
+                if message["id"] == 0 and "error" in message:
+                    _log.error("vLLM's canary failed: %s", message["error"])
+                    return False
+            elif entry.request is None or entry.deliver is None:
+                entry.result.set_result(message)
+            else:
+                answer = self._completion(entry.request, message)
+                answers.setdefault(entry.deliver, []).append(answer)
+        for deliver, some in answers.items():
+            _call(deliver, some)
+        return True
+
+    def _completion(self, request: SampleRequest, answer: Message) -> Completion | SampleFailure:
+        if "refused" in answer:
+            return _failure(request, answer["refused"])
+        if "error" in answer:
+            return _failure(request, InternalServiceError(f"vLLM failed: {answer['error']}"))
+        logprobs = answer["logprobs"]
+        if not all(-1e30 < logprob <= 1e-3 for logprob in logprobs):
+            return _failure(
+                request,
+                InternalServiceError(
+                    f"policy {request.policy!r} at version {request.policy_version} gives no finite logits",
+                    hint="the policy diverged; lower the learning rate and resume from a checkpoint",
+                ),
+            )
+        return Completion(
+            request_id=request.request_id,
+            token_ids=answer["tokens"],
+            sampling_logprobs=logprobs,
+            finish_reason="stop" if answer["reason"] == "stop" else "length",
+            policy_version=request.policy_version or 0,
+        )
+
+    def _not_started(self) -> TinkerGymError:
+        said = ""
+        with contextlib.suppress(OSError):
+            lines = self._log_file.read_text(encoding="utf-8", errors="replace").splitlines()
+            telling = [line for line in lines if "Error" in line] or lines
+            said = telling[-1].strip()[-500:] if telling else ""
+        return InvalidRequestError(
+            f"vLLM does not start with the model {str(self._facts.directory)!r}: {said or 'it says nothing'}",
+            hint="see the service's log; engine=transformers runs any decoder of transformers",
+            field="engine",
+        )
+
+
+class _BusyClock:
+    """Counts the seconds in which something was open."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._total = 0.0
+        self._since: float | None = None
+
+    def count(self, open_now: int) -> None:
+        """Say how much is open."""
+        with self._lock:
+            now = time.perf_counter()
+            if self._since is not None:
+                self._total += now - self._since
+            self._since = now if open_now else None
+
+    def seconds(self) -> float:
+        """Return the sum until now."""
+        with self._lock:
+            running = time.perf_counter() - self._since if self._since is not None else 0.0
+            return self._total + running
+
+
+def _deliver(failures: Sequence[tuple[_Open, TinkerGymError]]) -> None:
+    for entry, error in failures:
+        if entry.request is None or entry.deliver is None:
+            entry.result.set_result({"refused": error})
+        else:
+            _call(entry.deliver, [_failure(entry.request, error)])
+
+
+def _call(deliver: Deliver, answers: Sequence[Completion | SampleFailure]) -> None:
+    try:
+        deliver(answers)
+    except Exception:
+        _log.exception("a receiver of %d answers failed; the engine goes on", len(answers))
+
+
+def _failure(request: SampleRequest, error: TinkerGymError) -> SampleFailure:
+    return SampleFailure(request_id=request.request_id, error=ErrorView(**error.to_wire()))
+
+
+def _version_gone(request: SampleRequest) -> PolicyVersionGoneError:
+    return PolicyVersionGoneError(
+        f"policy {request.policy!r} at version {request.policy_version} is not loaded in the engine",
+        hint="a newer version was published, or the policy was retired; ask for the newest version",
+    )
+
+
+def _closing() -> ServiceUnavailableError:
+    return ServiceUnavailableError("the engine is closing", hint="repeat the request in a moment")

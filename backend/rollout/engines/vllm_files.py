@@ -1,0 +1,60 @@
+"""Policies as files that vLLM reads: an adapter in PEFT's format, a full policy as one safetensors file."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from backend.weights import AdapterWeights, PolicyWeights
+
+_ADAPTER = "adapter_model.safetensors"
+_FULL = "model.safetensors"
+_MODULE = re.compile(r"base_model\.model\.(.+)\.lora_[AB]\.weight")
+
+
+def write_policy(folder: Path, weights: PolicyWeights) -> None:
+    """Write a policy into a new folder that only this user can read."""
+    folder.mkdir(mode=0o700)
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.tensors.items()}
+    # Tied parameters are one tensor under two names, which the format does not keep.
+    tensors = {
+        name: tensor.clone() if _shared(tensor, tensors) else tensor for name, tensor in tensors.items()
+    }
+    save_file(tensors, folder / (_ADAPTER if isinstance(weights, AdapterWeights) else _FULL))
+    if isinstance(weights, AdapterWeights):
+        config = {
+            "peft_type": "LORA",
+            "task_type": "CAUSAL_LM",
+            "base_model_name_or_path": None,
+            "r": weights.rank,
+            "lora_alpha": weights.alpha,
+            "target_modules": adapted_modules(weights),
+            "bias": "none",
+        }
+        (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """Read back the tensors of a policy."""
+    path = folder / _ADAPTER
+    return load_file(path if path.exists() else folder / _FULL)
+
+
+def adapted_modules(weights: AdapterWeights) -> list[str]:
+    """Return the paths of the linear layers that an adapter changes."""
+    return sorted({found[1] for name in weights.tensors if (found := _MODULE.fullmatch(name))})
+
+
+def _shared(tensor: Tensor, tensors: dict[str, Tensor]) -> bool:
+    storage = tensor.untyped_storage().data_ptr()
+    return sum(other.untyped_storage().data_ptr() == storage for other in tensors.values()) > 1
+
+
+def finite(weights: PolicyWeights) -> str | None:
+    """Return the name of a tensor that holds NaN or infinity, if there is one."""
+    return next((n for n, t in weights.tensors.items() if not bool(torch.isfinite(t).all())), None)

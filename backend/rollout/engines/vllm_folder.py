@@ -1,0 +1,38 @@
+"""A private folder for weights on their way to vLLM: in memory where there is room, gone when its owner is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+_PREFIX = "tinkergym-vllm-"
+_MEMORY = Path("/dev/shm")
+_COPIES = 4
+"""Full policies for which there must be room."""
+
+
+def private_folder(policy_bytes: int) -> Path:
+    """Make a folder that only this user can read, and remove those that killed processes left behind.
+
+    Args:
+        policy_bytes: What a full policy takes. The folder is shared memory if several of them fit.
+    """
+    places = [Path(tempfile.gettempdir())]
+    if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _COPIES * policy_bytes:
+        places.insert(0, _MEMORY)
+    for place in places:
+        for left in place.glob(f"{_PREFIX}*"):
+            owner = left.name.removeprefix(_PREFIX).partition("-")[0]
+            with suppress(OSError):
+                if (
+                    owner.isdigit()
+                    and not psutil.pid_exists(int(owner))
+                    and left.stat().st_uid == os.getuid()
+                ):
+                    shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=places[0]))

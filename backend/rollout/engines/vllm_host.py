@@ -1,0 +1,311 @@
+"""`python -m backend.rollout.engines.vllm_host FD`: the process that holds vLLM's `AsyncLLM`.
+
+Messages come and go as JSON lines over the socket FD; `vllm_engine.py` is at the other end, keeps all state that
+matters and starts this process again when it ends. When the socket closes, this process and vLLM's end too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from vllm import SamplingParams
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.inputs.engine import tokens_input
+from vllm.lora.request import LoRARequest
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from backend.processes import die_with_parent
+from backend.rollout.engines.vllm_files import read_tensors
+from backend.rollout.engines.vllm_rooms import Rooms
+from backend.weights import FullWeights, weights_sha256
+
+_log = logging.getLogger(__name__)
+_LONGEST_LINE = 1 << 30
+_WORKER = "backend.rollout.engines.vllm_worker"
+_BASE = 0
+"""The base model's weights; full policies have keys of their own."""
+_CANARY_DRIFT = 1e-3
+"""By how much the canary's logprob may change between two askings of the same weights."""
+
+Message = dict[str, Any]
+
+
+class Host:
+    """Answers messages with vLLM."""
+
+    def __init__(self, engine: AsyncLLM, send: Callable[[Message], None]) -> None:
+        self._engine = engine
+        self._send = send
+        self._adapters: dict[int, LoRARequest] = {}
+        self._full: dict[int, Path] = {}
+        self._uses: Counter[int] = Counter()
+        self._dropped: set[int] = set()
+        self._samples: dict[int, asyncio.Task[None]] = {}
+        self._rooms = Rooms(self._exchange, room=_BASE)
+        self._resident = _BASE
+        self._canary_logprob: float | None = None
+        self._others: set[asyncio.Task[None]] = set()
+
+    async def prepare(self, policies: list[Message]) -> None:
+        """Take over vLLM's drawing, load the policies, and see that the engine answers."""
+        await self._engine.collective_rpc("tinkergym_draw_by_position")
+        for policy in policies:
+            await self._load(policy)
+        await self._canary({})
+
+    def handle(self, message: Message) -> None:
+        """Begin to do what a message asks for."""
+        kind = message["do"]
+        if kind == "sample":
+            self._uses[message["policy"]] += 1
+            task = asyncio.ensure_future(self._answer(message, self._sample))
+            self._samples[message["id"]] = task
+            task.add_done_callback(lambda _: self._sampled(message))
+        elif kind == "abort":
+            for number in message["ids"]:
+                if number in self._samples:
+                    self._samples[number].cancel()
+        else:
+            work = {
+                "together": self._together,
+                "load": self._load,
+                "drop": self._drop,
+                "canary": self._canary,
+            }[kind]
+            other = asyncio.ensure_future(self._answer(message, work))
+            self._others.add(other)
+            other.add_done_callback(self._others.discard)
+
+    async def _answer(self, message: Message, work: Callable[[Message], Awaitable[Message]]) -> None:
+        try:
+            answer = await work(message)
+        except asyncio.CancelledError:
+            return
+        except EngineDeadError:
+            # Nothing more will come from here; the other end asks again when it has started the next one.
+            os._exit(1)
+        except Exception as error:
+            _log.exception("%s failed", message["do"])
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        self._send({"id": message["id"], **answer})
+
+    # --- sampling ---
+
+    async def _sample(self, message: Message) -> Message:
+        async with self._rooms.hold(self._room(message["policy"])):
+            queue = await self._add(message)
+            return await self._collect(queue)
+
+    def _sampled(self, message: Message) -> None:
+        self._samples.pop(message["id"], None)
+        self._uses[message["policy"]] -= 1
+        self._forget_unused(message["policy"])
+
+    async def _together(self, message: Message) -> Message:
+        """Sample in one batch: nothing is computed before all requests are there, and nobody joins."""
+        answers: list[Message] = []
+        requests = list(message["requests"])
+        while requests:
+            room = self._room(requests[0]["policy"])
+            count = next(
+                (i for i, r in enumerate(requests) if self._room(r["policy"]) != room), len(requests)
+            )
+            async with self._rooms.hold(room, alone=True):
+                await self._engine.pause_generation(mode="keep", clear_cache=False)
+                try:
+                    queues = [await self._add(request) for request in requests[:count]]
+                finally:
+                    await self._engine.resume_generation()
+                answers += [await self._collect(queue) for queue in queues]
+            del requests[:count]
+        return {"answers": answers}
+
+    async def _add(self, message: Message) -> Any:
+        settings = SamplingParams(
+            temperature=message["temperature"],
+            seed=message["seed"],
+            max_tokens=message["max_tokens"],
+            stop_token_ids=message["stop"],
+            # Where an answer ends is the request's to say: an end token that is not in `stop` is a token.
+            ignore_eos=True,
+            logprobs=0,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            skip_clone=True,
+        )
+        return await self._engine.add_request(
+            f"r{message['id']}",
+            tokens_input(message["prompt"], cache_salt=message["salt"]),
+            settings,
+            lora_request=self._adapters.get(message["policy"]),
+        )
+
+    async def _collect(self, queue: Any) -> Message:
+        try:
+            while True:
+                output = queue.get_nowait() or await queue.get()
+                if output.finished:
+                    break
+        except asyncio.CancelledError:
+            await self._engine.abort(queue.request_id, internal=True)
+            raise
+        finally:
+            queue.close()
+        answer = output.outputs[0]
+        tokens = list(answer.token_ids)
+        logprobs = [
+            places[token].logprob for places, token in zip(answer.logprobs or [], tokens, strict=True)
+        ]
+        if answer.finish_reason not in {"stop", "length"}:
+            return {"error": f"vLLM ended the request with {answer.finish_reason!r}"}
+        return {"tokens": tokens, "logprobs": logprobs, "reason": answer.finish_reason}
+
+    # --- policies ---
+
+    async def _load(self, message: Message) -> Message:
+        key, path = message["policy"], Path(message["path"])
+        adapter = message["rank"] is not None
+        if adapter:
+            # vLLM compares adapters by name and caches by number: neither is ever used twice.
+            request = LoRARequest(f"{message['name']}#{key}", key, str(path))
+            await self._engine.add_lora(request)
+            self._adapters[key] = request
+        else:
+            self._full[key] = path
+        # What is hashed was read back from where vLLM reads it.
+        weights = FullWeights(tensors=read_tensors(path))
+        return {"sha256": weights_sha256(weights)}
+
+    async def _drop(self, message: Message) -> Message:
+        self._dropped.add(message["policy"])
+        self._forget_unused(message["policy"])
+        return {}
+
+    def _forget_unused(self, key: int) -> None:
+        if key not in self._dropped or self._uses[key] > 0:
+            return
+        self._dropped.discard(key)
+        del self._uses[key]
+        self._full.pop(key, None)
+        if self._adapters.pop(key, None) is not None:
+            removal = asyncio.ensure_future(self._remove(key))
+            self._others.add(removal)
+            removal.add_done_callback(self._others.discard)
+        else:
+            self._send({"dropped": key})
+
+    async def _remove(self, key: int) -> None:
+        with suppress(EngineDeadError):
+            await self._engine.remove_lora(key)
+        self._send({"dropped": key})
+
+    def _room(self, key: int) -> int:
+        return key if key in self._full else _BASE
+
+    async def _exchange(self, room: int) -> None:
+        path = None if room == _BASE else str(self._full[room])
+        await self._engine.collective_rpc(
+            "tinkergym_load_weights", args=(path and f"{path}/model.safetensors",)
+        )
+        # Every request's cache is salted by its policy; what is reset here is what the salt does not cover:
+        # states of weights that are gone, which would only take room.
+        await self._engine.reset_prefix_cache()
+        self._resident = room
+
+    # --- health ---
+
+    async def _canary(self, message: Message) -> Message:
+        """Sample one token, or while a batch must not be joined, hear from vLLM's loop."""
+        if self._rooms.alone:
+            await self._engine.get_weight_version()
+            return {}
+        resident = self._resident
+        request: Message = {
+            "id": "canary",
+            "policy": _BASE,
+            "prompt": [1],
+            "temperature": 0.0,
+            "seed": 0,
+            "max_tokens": 1,
+            "stop": [],
+            "salt": "canary",
+        }
+        answer = await self._collect(await self._add(request))
+        if "error" in answer:
+            return answer
+        logprob = answer["logprobs"][0]
+        if resident == _BASE == self._resident:
+            if self._canary_logprob is None:
+                self._canary_logprob = logprob
+            elif not abs(logprob - self._canary_logprob) <= _CANARY_DRIFT:
+                return {"error": f"the canary's logprob was {self._canary_logprob} and is {logprob}"}
+        return {}
+
+
+async def serve(connection: socket.socket) -> None:
+    """Start vLLM as the first message says, and answer the others until the socket closes."""
+    reader, writer = await asyncio.open_connection(sock=connection, limit=_LONGEST_LINE)
+
+    def send(message: Message) -> None:
+        writer.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+    first = json.loads(await reader.readline())
+    engine = AsyncLLM.from_engine_args(_engine_args(first["settings"]))
+    host = Host(engine, send)
+    await host.prepare(first["policies"])
+    send({"ready": True, "vocabulary": engine.model_config.get_vocab_size()})
+    while line := await reader.readline():
+        host.handle(json.loads(line))
+    engine.shutdown()
+
+
+def _engine_args(settings: Message) -> AsyncEngineArgs:
+    return AsyncEngineArgs(
+        **settings,
+        tokenizer=None,
+        skip_tokenizer_init=True,
+        trust_remote_code=False,
+        generation_config="vllm",
+        enable_lora=True,
+        enable_prefix_caching=True,
+        logprobs_mode="processed_logprobs",
+        enforce_eager=True,
+        disable_log_stats=True,
+        worker_extension_cls=f"{_WORKER}.WorkerExtension",
+        distributed_executor_backend=f"{_WORKER}.InProcessExecutor",
+    )
+
+
+def main() -> None:
+    """Serve on the socket whose number is the only argument."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    die_with_parent()
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    try:
+        asyncio.run(serve(connection))
+    except BaseException:
+        _log.exception("the vLLM host ends")
+        sys.stderr.flush()
+        raise
+    finally:
+        # vLLM's processes are in our group; those that did not end by themselves end now, and so do we.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        with suppress(OSError):
+            os.killpg(0, signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""The vLLM host as a child process: how it is started, spoken to, and ended with all that it started."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+Message = dict[str, Any]
+_ENDING_SECONDS = 5.0
+
+
+class VllmProcess:
+    """One life of the host."""
+
+    def __init__(self, *, log: Path, environment: Mapping[str, str]) -> None:
+        """Start the process; it says that it is ready when it is."""
+        ours, theirs = socket.socketpair()
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "backend.rollout.engines.vllm_host", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environment},
+                pass_fds=[theirs.fileno()],
+                # Its own group, so that it can be ended with vLLM's processes, and sees no Ctrl-C.
+                start_new_session=True,
+            )
+        theirs.close()
+        self._socket = ours
+        self._received = b""
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        # A host that hangs takes nothing; only this thread may wait for it.
+        self._writer = threading.Thread(target=self._write, name="vllm-writer", daemon=True)
+        self._writer.start()
+
+    @property
+    def pid(self) -> int:
+        """Of the host; vLLM's engine core is its child."""
+        return self._process.pid
+
+    def send(self, message: Message) -> None:
+        """Queue a message; it is lost if the process has ended."""
+        self._outbox.put(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+    def receive(self, seconds: float) -> list[Message] | None:
+        """Return what has come, waiting at most `seconds` for the first; None when the process has ended."""
+        try:
+            if not select.select([self._socket], [], [], seconds)[0]:
+                return []
+            data = self._socket.recv(1 << 20)
+        except OSError:
+            return None
+        if not data:
+            return None
+        *lines, self._received = (self._received + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def hang_up(self) -> None:
+        """Let both sides know that nothing more will be said; `receive` then returns None."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def end(self, *, kindly: bool) -> None:
+        """End the process and its children, and wait until they are gone; `kindly` lets vLLM say goodbye."""
+        self.hang_up()
+        if kindly:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_ENDING_SECONDS)
+        # The group outlives its leader, and its number is not given to others before the last of it is gone.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._outbox.put(None)
+        self._writer.join()
+        self._socket.close()
+
+    def _write(self) -> None:
+        while (line := self._outbox.get()) is not None:
+            with suppress(OSError):
+                self._socket.sendall(line)

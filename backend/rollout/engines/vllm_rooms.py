@@ -1,0 +1,110 @@
+"""Turns: which weights the one model holds, and who computes with them.
+
+Adapters share the base model's weights, so they compute together. A full-parameter policy has weights of its
+own: it waits until the others have finished, and then the weights are exchanged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+
+@dataclass(eq=False, slots=True)
+class _Waiter:
+    room: int
+    alone: bool
+    admitted: asyncio.Future[None]
+
+
+class Rooms:
+    """A lock that many may hold who want the same room; first come, first served between rooms."""
+
+    def __init__(self, enter: Callable[[int], Awaitable[None]], *, room: int) -> None:
+        """Begin in `room`; `enter` is awaited before another is used, with nobody inside."""
+        self._enter = enter
+        self._room: int | None = room
+        self._inside = 0
+        self._alone = False
+        self._waiting: deque[_Waiter] = deque()
+        self._moving: asyncio.Task[None] | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether somebody inside must not be joined."""
+        return self._alone
+
+    @asynccontextmanager
+    async def hold(self, room: int, *, alone: bool = False) -> AsyncIterator[None]:
+        """Wait for a turn in `room`; with `alone` nobody else is inside."""
+        waiter = _Waiter(room, alone, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiter)
+        self._admit()
+        try:
+            await waiter.admitted
+        except asyncio.CancelledError:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+                self._admit()
+            elif not waiter.admitted.cancelled() and waiter.admitted.exception() is None:
+                self._leave(waiter)
+            raise
+        try:
+            yield
+        finally:
+            self._leave(waiter)
+
+    def _leave(self, waiter: _Waiter) -> None:
+        self._inside -= 1
+        if waiter.alone:
+            self._alone = False
+        self._admit()
+
+    def _admit(self) -> None:
+        if self._moving is not None or self._alone:
+            return
+        while self._waiting:
+            first = self._waiting[0]
+            if first.room != self._room:
+                if self._inside == 0:
+                    self._moving = asyncio.ensure_future(self._move(first.room))
+                return
+            if first.alone and self._inside:
+                return
+            self._waiting.popleft()
+            self._let_in(first)
+            if first.alone:
+                return
+
+    async def _move(self, room: int) -> None:
+        try:
+            await self._enter(room)
+        except BaseException as error:
+            # Whose weights the model holds now is not known; whoever comes next brings its own.
+            self._room = None
+            failed = [waiter for waiter in self._waiting if waiter.room == room]
+            for waiter in failed:
+                self._waiting.remove(waiter)
+                if not waiter.admitted.done():
+                    waiter.admitted.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self._room = room
+            # All that wait for this room come along: between two changing orders the exchange costs most.
+            for waiter in [w for w in self._waiting if w.room == room and not w.alone]:
+                self._waiting.remove(waiter)
+                self._let_in(waiter)
+        finally:
+            self._moving = None
+            self._admit()
+
+    def _let_in(self, waiter: _Waiter) -> None:
+        if waiter.admitted.done():  # cancelled meanwhile
+            return
+        self._inside += 1
+        self._alone = waiter.alone
+        waiter.admitted.set_result(None)

@@ -1,0 +1,81 @@
+"""What runs inside vLLM's own process: how tokens are drawn, how weights are exchanged, and that it ends with us.
+
+vLLM imports this file by name; nothing else does. It reaches into vLLM's model runner, so it holds for the
+version that `scripts/install_vllm.sh` installs; where a part is missing, the engine does not start.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+from backend.processes import die_with_parent
+from backend.rollout.engines.token_sampling import draw_tokens
+
+
+class InProcessExecutor(UniProcExecutor):  # type: ignore[misc]
+    """One device, computed in the process of vLLM's scheduler: one process less to start, and to lose."""
+
+    def _init_executor(self) -> None:
+        # Nothing else tells this process that the one above was killed: it would wait for requests for ever.
+        die_with_parent()
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+        super()._init_executor()
+
+
+class WorkerExtension:
+    """Methods added to vLLM's worker, for `collective_rpc`; their names must not meet vLLM's own."""
+
+    model_runner: Any
+
+    def tinkergym_draw_by_position(self) -> None:
+        """Draw as the embedded engine does: by a number that depends on seed and position alone.
+
+        vLLM's own draw depends on how many tokens the request has drawn before, so that two turns of an
+        episode, which share a seed, would use the same numbers.
+        """
+        runner = self.model_runner
+
+        def draw(
+            logits: Tensor, generators: dict[int, torch.Generator], k: Tensor | None, p: Tensor | None
+        ) -> tuple[Tensor, Tensor]:
+            assert k is None and p is None, "the engine asks for neither top-k nor top-p"
+            logprobs = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
+            rows = range(logits.shape[0])
+            # Rows without a generator are greedy; what is drawn for them is not used.
+            seeds = [generators[row].initial_seed() if row in generators else 0 for row in rows]
+            positions = runner.input_batch.num_tokens_no_spec[: logits.shape[0]].tolist()
+            return draw_tokens(logprobs, seeds, positions), logprobs
+
+        runner.sampler.topk_topp_sampler.forward = draw
+
+    def tinkergym_load_weights(self, path: str | None) -> None:
+        """Put a full policy's weights, or with None the base model's, in place of those that are there."""
+        runner = self.model_runner
+        if path is None:
+            runner.reload_weights()
+        else:
+            runner.reload_weights(weights_iterator=_tensors(Path(path)))
+        _repack(runner.model)
+
+
+def _tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
+    with safe_open(path, framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118 - not a mapping
+            yield name, file.get_tensor(name)
+
+
+def _repack(model: torch.nn.Module) -> None:
+    # On a CPU vLLM multiplies by a packed copy of a weight. A reload packs anew what was loaded, but an output
+    # head tied to the embedding is not loaded, and would keep yesterday's copy.
+    for module in model.modules():
+        method, weight = getattr(module, "quant_method", None), getattr(module, "weight", None)
+        if "cpu_linear" in vars(module) and method is not None and weight is not None and weight.numel():
+            method.process_weights_after_loading(module)
