@@ -48,6 +48,8 @@ class GatewayLimits(Settings):
     """For an installed environment to be made and reset when a job is submitted."""
     job_checks_at_once: int = Field(2, ge=1)
     """Each is a process of its own."""
+    data_bytes: int = Field(4 * 2**30, ge=1024)
+    """Written data that one tenant may have on the service's disk, for SFT and preference jobs."""
     job_bytes: int = Field(256 * 1024, ge=1024)
     """Largest job description; it is stored, listed and handed on many times."""
     episodes_per_step: int = Field(16_384, ge=1)
@@ -164,6 +166,11 @@ class ServiceConfig(Settings):
     def jobs_dir(self) -> Path:
         """Parent of `<job_id>/checkpoints/`."""
         return self.data_dir / "jobs"
+
+    @property
+    def uploads_dir(self) -> Path:
+        """Data sets that clients sent, each tenant's apart."""
+        return self.data_dir / "uploads"
 
     @property
     def log_dir(self) -> Path:

@@ -80,6 +80,10 @@ class InvalidValueError(InvalidRequestError):
     """A value does not belong to its space."""
 
 
+class InvalidDataError(InvalidRequestError):
+    """Written data cannot be trained on; the message names the line, the field and the reason."""
+
+
 class PromptTooLongError(InvalidRequestError):
     """The first prompt leaves no room for an answer in the model's context."""
 

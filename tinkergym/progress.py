@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tinkergym.wire import CheckpointEvent, Event, JobSpec, JobState, StateEvent, StepEvent, WarningEvent
+from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 CURVE_COLUMNS = 40
@@ -37,7 +38,7 @@ WAITS = {
 class TrainingDisplay:
     """Shows events as they come: `with TrainingDisplay(job.id, job.spec) as display: display.show(event)`."""
 
-    def __init__(self, job_id: str, spec: JobSpec, *, console: Console | None = None) -> None:
+    def __init__(self, job_id: str, spec: AnyJobSpec, *, console: Console | None = None) -> None:
         """Prepare the display.
 
         Args:
@@ -56,6 +57,7 @@ class TrainingDisplay:
         self._state = JobState.QUEUED
         self._reason = ""
         self._rewards: dict[int, float] = {}
+        self._losses: dict[int, float] = {}
         self._warnings: dict[str, int] = {}
 
     def __enter__(self) -> Self:
@@ -85,6 +87,8 @@ class TrainingDisplay:
             self._step, self._state, self._reason = body, JobState.RUNNING, ""
             if body.reward_mean is not None:
                 self._rewards[body.step] = body.reward_mean
+            if body.loss is not None:
+                self._losses[body.step] = body.loss
             self._line(step_line(body))
         elif isinstance(body, StateEvent):
             self._state, self._reason = body.state, body.reason
@@ -116,10 +120,13 @@ class TrainingDisplay:
         spec, adapter = self._spec, self._spec.adapter
         trained = f"LoRA rank {adapter.rank}" if adapter.kind == "lora" else "all parameters"
         name = f"{escape(spec.name)} · " if spec.name else ""
+        if isinstance(spec, JobSpec | DistillationSpec):
+            what = escape(spec.environment.id)
+            steps = f"{spec.steps} steps of {spec.episodes_per_step} episodes, {PLAYED[spec.rollout]}"
+        else:
+            what, steps = spec.kind, f"{spec.steps} steps of {spec.batch_size} records"
         return (
-            f"{name}[bold]{escape(spec.environment.id)}[/] · {escape(spec.model)} · {trained} · "
-            f"{spec.steps} steps of {spec.episodes_per_step} episodes, {PLAYED[spec.rollout]} · "
-            f"job {escape(self._job_id)}"
+            f"{name}[bold]{what}[/] · {escape(spec.model)} · {trained} · {steps} · job {escape(self._job_id)}"
         )
 
     def _picture(self) -> RenderableType:
@@ -140,6 +147,15 @@ class TrainingDisplay:
 
     def _numbers(self, step: StepEvent) -> RenderableType:
         numbers = Table.grid(padding=(0, 2))
+        if step.records:
+            losses = [self._losses[number] for number in sorted(self._losses)]
+            numbers.add_row(
+                "loss", f"[bold]{_signed(step.loss, 4)}[/]", Text(sparkline(losses), style="green")
+            )
+            numbers.add_row(
+                "", "", f"{step.tokens_per_second:,.0f} tokens/s   {step.step_seconds:.2f} s/step"
+            )
+            return numbers
         rewards = [self._rewards[number] for number in sorted(self._rewards)]
         numbers.add_row(
             "reward", f"[bold]{_signed(step.reward_mean, 3)}[/]", Text(sparkline(rewards), style="green")
@@ -162,6 +178,14 @@ class TrainingDisplay:
 
 def step_line(step: StepEvent) -> str:
     """Return a train step as one line for a log."""
+    if step.records:
+        measured = "".join(
+            f"  {name} {value:+.4f}" for name, value in step.metrics.items() if name.startswith("eval/")
+        )
+        return (
+            f"step {step.step}/{step.steps}  loss {_signed(step.loss, 4)}{measured}  "
+            f"{step.tokens_per_second:,.0f} tokens/s  {duration(step.seconds_left)} left"
+        )
     failed = f"  {step.failed_episodes} failed" if step.failed_episodes else ""
     return (
         f"step {step.step}/{step.steps}  reward {_signed(step.reward_mean, 3)}  "

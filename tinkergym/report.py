@@ -17,7 +17,7 @@ from tinkergym.progress import BLOCKS, condense
 from tinkergym.remote.job import Job
 from tinkergym.remote.local_environment import LOCAL
 from tinkergym.statistics import share_interval
-from tinkergym.wire import StepEvent
+from tinkergym.wire import PlayedSpec, StepEvent
 
 CURVE_ROWS = 8
 CURVE_COLUMNS = 60
@@ -41,6 +41,7 @@ def show(
         console: Where to print; None is the standard output.
     """
     console = console or Console()
+    assert isinstance(job.spec, PlayedSpec)
     steps = [event.body for event in job.events() if isinstance(event.body, StepEvent)]
     rewards = [step.reward_mean for step in steps if step.reward_mean is not None]
     console.print(f"\n[bold]Reward of the {len(rewards)} train steps[/]", highlight=False)
@@ -66,6 +67,7 @@ def play_command(job: Job, env: str | None = None) -> str:
         job: The job.
         env: What the command line calls its environment, if that is known.
     """
+    assert isinstance(job.spec, PlayedSpec)
     env_id = job.spec.environment.id
     # A class of the user's own is known to the command line by where it stands.
     where = f"MODULE:{env_id.removeprefix(LOCAL).removesuffix('-v0')}" if env_id.startswith(LOCAL) else env_id

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from backend.gateway import (
     answers,
+    routes_data,
     routes_episodes,
     routes_events,
     routes_jobs,
@@ -44,7 +45,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.parts = parts
-    for module in (routes_jobs, routes_events, routes_episodes, routes_sample, routes_service):
+    for module in (routes_jobs, routes_data, routes_events, routes_episodes, routes_sample, routes_service):
         app.include_router(module.router)
     answers.install(app)
     app.add_middleware(BodyGuard, limits=parts.config.limits)

@@ -12,7 +12,7 @@ from backend.config import ServiceConfig
 from backend.gateway.event_tail import EventTail
 from backend.gateway.pool_proxy import PoolProxy
 from backend.store.store import Store
-from tinkergym.wire import JobSpec, ModelView, RendererBundle
+from tinkergym.wire import ModelView, PlayedSpec, RendererBundle
 
 
 class ModelCatalog(Protocol):
@@ -34,7 +34,7 @@ class ModelCatalog(Protocol):
 class JobCheck(Protocol):
     """Looks for what would make a job fail, before it exists."""
 
-    def check(self, spec: JobSpec) -> dict[str, str]:
+    def check(self, spec: PlayedSpec) -> dict[str, str]:
         """Return the versions of the packs that the job will use.
 
         Raises:

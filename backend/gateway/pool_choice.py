@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from backend.gateway.parts import GatewayParts
 from backend.store.store import PoolRecord, TenantStore
 from tinkergym.errors import NotFoundError, ServiceUnavailableError
-from tinkergym.wire import JobView
+from tinkergym.wire_jobs import JobView
 
 
 def job_and_pool(parts: GatewayParts, tenant: TenantStore, job_id: str) -> tuple[JobView, PoolRecord | None]:

@@ -20,7 +20,7 @@ from backend.gateway.parts import ModelCatalog
 from tinkergym.errors import InvalidEnvironmentError, ServiceUnavailableError, from_wire
 from tinkergym.serving.names import REMOTE_ID
 from tinkergym.spec_errors import refuse_long_prompt
-from tinkergym.wire import JobSpec, RendererBundle
+from tinkergym.wire import PlayedSpec, RendererBundle
 
 _REMEMBERED = 256
 _LAST_WORDS = 1500
@@ -44,7 +44,7 @@ class Preflight:
         # Good news only: what failed may have been repaired since.
         self._known: OrderedDict[tuple[str, ...], _Probe] = OrderedDict()
 
-    def check(self, spec: JobSpec) -> dict[str, str]:
+    def check(self, spec: PlayedSpec) -> dict[str, str]:
         """Return the versions of the packs that the job will use.
 
         Raises:
@@ -57,7 +57,7 @@ class Preflight:
         refuse_long_prompt(probe.prompt_tokens, spec, bundle.context_length)
         return probe.packs
 
-    def _probe(self, spec: JobSpec, bundle: RendererBundle) -> _Probe:
+    def _probe(self, spec: PlayedSpec, bundle: RendererBundle) -> _Probe:
         key = (spec.environment.model_dump_json(), bundle.sha256, json.dumps(spec.system_prompt))
         with self._lock:
             if key in self._known:
@@ -77,7 +77,7 @@ class Preflight:
                 self._known.popitem(last=False)
         return probe
 
-    def _run(self, spec: JobSpec, bundle: RendererBundle) -> _Probe:
+    def _run(self, spec: PlayedSpec, bundle: RendererBundle) -> _Probe:
         question = {
             "environment": spec.environment.model_dump(),
             "system_prompt": spec.system_prompt,

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from backend.config import ServiceConfig
 from backend.env_tokens import EnvTokens, without_token
 from backend.environment_urls import as_remote, is_remote, pinned
-from tinkergym.wire import JobSpec
+from tinkergym.wire import PlayedSpec
+from tinkergym.wire_jobs import AnyJobSpec
+
+Played = TypeVar("Played", bound=PlayedSpec)
 
 
-def by_id(spec: JobSpec) -> JobSpec:
+def by_id(spec: AnyJobSpec) -> AnyJobSpec:
     """Return the job with an address that was given as the environment's id written out."""
+    if not isinstance(spec, PlayedSpec):
+        return spec
     return spec.model_copy(update={"environment": as_remote(spec.environment)})
 
 
-def allowed(spec: JobSpec, config: ServiceConfig) -> JobSpec:
+def allowed(spec: Played, config: ServiceConfig) -> Played:
     """Return the job as the service would play it, with the server's address looked up.
 
     Raises:
@@ -25,9 +32,9 @@ def allowed(spec: JobSpec, config: ServiceConfig) -> JobSpec:
     return spec.model_copy(update={"environment": pinned(spec.environment, config.environment_urls)})
 
 
-def to_store(spec: JobSpec, config: ServiceConfig, tenant_id: str) -> JobSpec:
+def to_store(spec: AnyJobSpec, config: ServiceConfig, tenant_id: str) -> AnyJobSpec:
     """Return the job as it may be seen by everybody who may see it: without the server's token."""
-    if not is_remote(spec.environment):
+    if not isinstance(spec, PlayedSpec) or not is_remote(spec.environment):
         return spec
     if spec.rollout == "server":
         environment = EnvTokens(config.tokens_dir).put_away(spec.environment, tenant_id)

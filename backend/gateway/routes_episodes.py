@@ -20,12 +20,13 @@ from backend.gateway.pool_proxy import PoolProxy
 from backend.store.store import PoolRecord, TenantStore
 from tinkergym.errors import ConflictError, InvalidRequestError, ServiceUnavailableError
 from tinkergym.wire import (
-    JobView,
     LeaseReply,
     LeaseRequest,
+    PlayedSpec,
     SubmitReply,
     SubmitRequest,
 )
+from tinkergym.wire_jobs import JobView
 
 router = APIRouter(prefix="/v1")
 
@@ -84,6 +85,8 @@ def _job_of_clients(
     parts: GatewayParts, tenant: TenantStore, job_id: str
 ) -> tuple[JobView, PoolRecord | None]:
     job, pool = job_and_pool(parts, tenant, job_id)
+    if not isinstance(job.spec, PlayedSpec):
+        raise ConflictError(f"job {job_id} learns from written data and plays no episodes")
     if job.spec.rollout == "server":
         raise ConflictError(
             f"the episodes of job {job_id} are played by the service", hint="submit it with rollout='client'"

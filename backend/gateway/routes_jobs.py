@@ -11,13 +11,14 @@ from fastapi.responses import FileResponse
 from starlette.concurrency import run_in_threadpool
 
 from backend.config import GatewayLimits
-from backend.gateway import remote_environments
+from backend.gateway import origins, remote_environments, written_data
 from backend.gateway.bodies import JsonObject, Tenant, describes
 from backend.gateway.parts import GatewayParts, parts_of
 from backend.store.tenant import TenantStore
 from tinkergym.errors import InvalidRequestError, NotFoundError, PayloadTooLargeError
-from tinkergym.spec_errors import parse_spec
-from tinkergym.wire import CheckpointView, JobSpec, JobView, WireModel
+from tinkergym.spec_errors import parse_any_spec
+from tinkergym.wire import CheckpointView, JobSpec, PlayedSpec, WireModel
+from tinkergym.wire_jobs import AnyJobSpec, JobView, WrittenDataSpec
 
 router = APIRouter(prefix="/v1/jobs")
 
@@ -43,17 +44,17 @@ async def create_job(
 ) -> JobView:
     """Check a job in every way that needs no training, and queue it."""
     parts = parts_of(request)
-    spec = remote_environments.by_id(parse_spec(settings))
+    spec = remote_environments.by_id(parse_any_spec(settings))
     _check_size(spec, parts.config.limits)
-    if spec.rollout == "server" and parts.config.env_workers == 0:
+    if isinstance(spec, PlayedSpec) and spec.rollout == "server" and parts.config.env_workers == 0:
         raise InvalidRequestError(
             "this service plays no episodes itself",
             hint="play them in your own process with rollout='client', or let the operator raise env_workers",
             field="rollout",
         )
     # Threads of its own: a check takes seconds, and many of them must not keep all other routes waiting.
-    packs = await to_thread.run_sync(
-        _check, parts, spec, limiter=request.app.state.job_check_threads, abandon_on_cancel=True
+    spec, packs = await to_thread.run_sync(
+        _check, parts, tenant, spec, limiter=request.app.state.job_check_threads, abandon_on_cancel=True
     )
     return await run_in_threadpool(_create, parts, tenant, spec, packs, idempotency_key)
 
@@ -97,28 +98,35 @@ def download_file(tenant: Tenant, job_id: str, step: int, name: str) -> FileResp
     )
 
 
-def _check(parts: GatewayParts, spec: JobSpec) -> dict[str, str]:
-    return parts.job_check.check(remote_environments.allowed(spec, parts.config))
+def _check(parts: GatewayParts, tenant: TenantStore, spec: AnyJobSpec) -> tuple[AnyJobSpec, dict[str, str]]:
+    """Return the job as it will be stored, and the versions of the packs that it uses."""
+    spec = origins.with_definite_origins(parts, tenant, spec)
+    if isinstance(spec, WrittenDataSpec):
+        written_data.check(parts, tenant, spec)
+        return spec, {}
+    return spec, parts.job_check.check(remote_environments.allowed(spec, parts.config))
 
 
 def _create(
-    parts: GatewayParts, tenant: TenantStore, spec: JobSpec, packs: dict[str, str], idempotency_key: str
+    parts: GatewayParts, tenant: TenantStore, spec: AnyJobSpec, packs: dict[str, str], idempotency_key: str
 ) -> JobView:
     spec = remote_environments.to_store(spec, parts.config, tenant.tenant_id)
     return tenant.create_job(spec, packs, idempotency_key)
 
 
-def _check_size(spec: JobSpec, limits: GatewayLimits) -> None:
+def _check_size(spec: AnyJobSpec, limits: GatewayLimits) -> None:
     """Refuse what would take memory or time from other tenants."""
     if len(spec.model_dump_json()) > limits.job_bytes:
         raise PayloadTooLargeError(
             f"the job's description is over {limits.job_bytes} bytes",
             hint="name a data set in environment.kwargs instead of passing it",
         )
+    if isinstance(spec, WrittenDataSpec):
+        return
     if spec.episodes_per_step > limits.episodes_per_step:
         raise InvalidRequestError(
-            f"group_size * groups_per_step is {spec.episodes_per_step} episodes per step, over the service's "
-            f"limit of {limits.episodes_per_step}",
+            f"{spec.episodes_per_step} episodes per step (in RL jobs group_size * groups_per_step) are over "
+            f"the service's limit of {limits.episodes_per_step}",
             hint="ask for fewer, or let the operator raise limits.episodes_per_step",
-            field="algorithm.groups_per_step",
+            field="algorithm.groups_per_step" if isinstance(spec, JobSpec) else "episodes_per_step",
         )

@@ -311,9 +311,14 @@ class Learner:
         )
 
     def load(
-        self, policy_id: str, directory: str | Path, adapter: LoRA | FullParameters
+        self,
+        policy_id: str,
+        directory: str | Path,
+        adapter: LoRA | FullParameters,
+        *,
+        fresh_optimiser: bool = False,
     ) -> CheckpointManifest:
-        """Create a policy from a checkpoint, with its optimizer state.
+        """Create a policy from a checkpoint, with its optimizer state or, for another training, without.
 
         Raises:
             CheckpointCorruptError: Its files are not those that were written.
@@ -323,7 +328,7 @@ class Learner:
         full = isinstance(adapter, FullParameters)
         entry = self._add(policy_id, adapter, seed=0, model_dir=str(directory) if full else self._model_dir)
         try:
-            restore_policy(checkpoint, entry.policy, entry.optimiser)
+            restore_policy(checkpoint, entry.policy, None if fresh_optimiser else entry.optimiser)
         except BaseException:
             self.drop(policy_id)
             raise

@@ -91,8 +91,10 @@ def open_for(directory: Path, adapter: LoRA | FullParameters, *, base: BaseModel
     return checkpoint
 
 
-def restore_policy(checkpoint: Checkpoint, policy: Policy, optimiser: PolicyOptimiser) -> None:
+def restore_policy(checkpoint: Checkpoint, policy: Policy, optimiser: PolicyOptimiser | None) -> None:
     """Bring a policy to the checkpoint's state; a full model was already read from its directory.
+
+    Without an optimiser only its weights.
 
     Raises:
         CheckpointCorruptError: What was read is not what was saved.
@@ -108,4 +110,5 @@ def restore_policy(checkpoint: Checkpoint, policy: Policy, optimiser: PolicyOpti
             f"the weights read from {checkpoint.directory} are not those that were saved: their hash differs",
             hint="load it with the versions of torch and transformers that wrote it",
         )
-    optimiser.restore(checkpoint.tensors(_OPTIMIZER_FILE), steps=checkpoint.manifest.optimizer_steps)
+    if optimiser is not None:
+        optimiser.restore(checkpoint.tensors(_OPTIMIZER_FILE), steps=checkpoint.manifest.optimizer_steps)

@@ -23,7 +23,8 @@ from backend.store.records import (
 )
 from backend.store.tables import events, jobs
 from tinkergym.errors import NotFoundError
-from tinkergym.wire import ErrorView, JobSpec, JobState, JobView, StateEvent, StepEvent
+from tinkergym.wire import ErrorView, JobState, StateEvent, StepEvent
+from tinkergym.wire_jobs import ANY_JOB_SPEC, JobView
 
 
 class LeaseStore:
@@ -55,7 +56,7 @@ class LeaseStore:
                 QueuedJob(
                     job_id=row.job_id,
                     tenant_id=row.tenant_id,
-                    spec=JobSpec.model_validate_json(row.spec),
+                    spec=ANY_JOB_SPEC.validate_json(row.spec),
                     created_at=row.created_at,
                 )
                 for row in rows
@@ -81,7 +82,7 @@ class LeaseStore:
                 worker_id=worker_id,
                 epoch=row.epoch + 1,
                 attempt=row.attempt + 1,
-                spec=JobSpec.model_validate_json(row.spec),
+                spec=ANY_JOB_SPEC.validate_json(row.spec),
                 tenant_id=row.tenant_id,
                 expires_at=now + lease_seconds,
             )

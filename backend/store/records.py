@@ -14,7 +14,8 @@ from sqlalchemy import Connection, Row, delete, select, update
 
 from backend.errors import LeaseLostError
 from backend.store.tables import episodes, events, jobs
-from tinkergym.wire import ErrorView, Event, EventBody, JobSpec, JobState, JobView, StateEvent
+from tinkergym.wire import ErrorView, Event, EventBody, JobState, StateEvent
+from tinkergym.wire_jobs import ANY_JOB_SPEC, AnyJobSpec, JobView
 
 FINAL_STATES = tuple(state.value for state in JobState if state.final)
 
@@ -31,7 +32,7 @@ class JobLease:
     """Grows whenever the job changes hands; a write with an older one is refused."""
     attempt: int
     """1 for the first worker that takes the job."""
-    spec: JobSpec
+    spec: AnyJobSpec
     tenant_id: str
     expires_at: float
     """Unix seconds. From then on another worker may take the job; until one does, this lease still counts."""
@@ -43,7 +44,7 @@ class QueuedJob:
 
     job_id: str
     tenant_id: str
-    spec: JobSpec
+    spec: AnyJobSpec
     created_at: float
 
 
@@ -72,7 +73,7 @@ def job_view(row: Row[Any]) -> JobView:
     """Read a row of `jobs`."""
     return JobView(
         job_id=row.job_id,
-        spec=JobSpec.model_validate_json(row.spec),
+        spec=ANY_JOB_SPEC.validate_json(row.spec),
         state=JobState(row.state),
         reason=row.reason,
         error=None if row.error is None else ErrorView.model_validate_json(row.error),

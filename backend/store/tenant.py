@@ -13,7 +13,8 @@ from backend.store.database import Database
 from backend.store.records import append, enter_state, event_view, job_row, job_view
 from backend.store.tables import checkpoints, events, jobs
 from tinkergym.errors import ConflictError, NotFoundError
-from tinkergym.wire import CheckpointView, Event, JobSpec, JobState, JobView, StateEvent
+from tinkergym.wire import CheckpointView, Event, JobState, StateEvent
+from tinkergym.wire_jobs import AnyJobSpec, JobView
 
 
 class TenantStore:
@@ -24,7 +25,7 @@ class TenantStore:
         self._clock = clock
         self.tenant_id = tenant_id
 
-    def create_job(self, spec: JobSpec, packs: Mapping[str, str], idempotency_key: str = "") -> JobView:
+    def create_job(self, spec: AnyJobSpec, packs: Mapping[str, str], idempotency_key: str = "") -> JobView:
         """Queue a job. The same key with the same spec returns the job that is there already.
 
         Raises:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from backend.training.job_context import JobContext
 from tinkergym.errors import CheckpointCorruptError, NotFoundError
-from tinkergym.wire import CheckpointEvent, CheckpointView, WarningEvent
+from tinkergym.wire import CheckpointEvent, CheckpointView, TrainingSpec, WarningEvent
 
 
-def restore(context: JobContext) -> int:
+def restore(context: JobContext[TrainingSpec]) -> int:
     """Create the job's policy, from the newest usable checkpoint or untrained; returns its step.
 
     A checkpoint that is damaged is passed over with a warning: an older one only means more steps to repeat.
@@ -28,11 +28,36 @@ def restore(context: JobContext) -> int:
             )
         else:
             return view.step
-    context.learner.create_policy(context.job_id, spec.adapter, seed=spec.seed)
+    if spec.initial_policy:
+        begin_from(context, spec.initial_policy)
+    else:
+        context.learner.create_policy(context.job_id, spec.adapter, seed=spec.seed)
     return 0
 
 
-def _load(context: JobContext, view: CheckpointView) -> None:
+def begin_from(context: JobContext[TrainingSpec], policy: str) -> None:
+    """Create the job's policy with the weights of another job, and keep them in a checkpoint of step 0.
+
+    From then on it is no matter what becomes of the other job's checkpoints.
+
+    Raises:
+        NotFoundError: The checkpoint is no longer there.
+        ConflictError: It belongs to another base model or adapter.
+    """
+    job_id, _, version = policy.partition("@")
+    for view in context.store.checkpoints(job_id):
+        if view.policy_version == int(version):
+            context.learner.load(context.job_id, view.path, context.spec.adapter, fresh_optimiser=True)
+            save(context, 0)
+            return
+    raise NotFoundError(
+        f"{policy} is there no longer: its job has removed that checkpoint",
+        hint="name a version that is kept, or begin with a job that has ended",
+        field="initial_policy",
+    )
+
+
+def _load(context: JobContext[TrainingSpec], view: CheckpointView) -> None:
     manifest = context.learner.load(context.job_id, view.path, context.spec.adapter)
     if manifest.files[manifest.weights_file].sha256 != view.sha256:
         # A worker that lost the job while it wrote cannot be kept from the disk, only from the store.
@@ -40,7 +65,7 @@ def _load(context: JobContext, view: CheckpointView) -> None:
         raise CheckpointCorruptError(f"checkpoint {view.path} is not the one that was recorded")
 
 
-def save(context: JobContext, step: int) -> None:
+def save(context: JobContext[TrainingSpec], step: int) -> None:
     """Write a checkpoint of `step`, make it known, and drop what it makes superfluous."""
     spec = context.spec
     directory = context.checkpoints_dir / f"step-{step:06d}"
@@ -49,7 +74,7 @@ def save(context: JobContext, step: int) -> None:
         directory,
         step=step,
         policy_version=step,
-        extra={"job_id": context.job_id, "spec": spec.model_dump(mode="json")},
+        extra={"job_id": context.job_id, "spec": context.lease.spec.model_dump(mode="json")},
     )
     view = CheckpointView(
         step=step,
@@ -70,7 +95,7 @@ def save(context: JobContext, step: int) -> None:
         shutil.rmtree(old.path, ignore_errors=True)
 
 
-def forget_policy(context: JobContext) -> None:
+def forget_policy(context: JobContext[TrainingSpec]) -> None:
     """Drop the job's policy from the learner, if it has one."""
     with contextlib.suppress(NotFoundError):
         context.learner.drop(context.job_id)

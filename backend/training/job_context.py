@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from backend.learner.learner import Learner
 from backend.rollout.engines.protocol import SamplingEngine
@@ -12,14 +13,19 @@ from backend.training.boards import Boards
 from backend.training.job_control import JobControl
 from backend.training.policies import PolicyDirectory
 from backend.training.step_clock import StepClock
-from tinkergym.wire import JobSpec
+from tinkergym.wire import PlayedSpec, TrainingSpec
+
+SpecT_co = TypeVar("SpecT_co", bound=TrainingSpec, covariant=True)
+"""Which kind of job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobContext:
+class JobContext(Generic[SpecT_co]):
     """One job at work."""
 
     lease: JobLease
+    spec: SpecT_co
+    """What the user asked for; the lease's own, or that part of it which a phase of the job understands."""
     store: ServiceStore
     learner: Learner
     engine: SamplingEngine
@@ -29,6 +35,8 @@ class JobContext:
     clock: StepClock
     checkpoints_dir: Path
     """`<jobs_dir>/<job_id>/checkpoints`"""
+    data_dir: Path
+    """Where the service keeps uploaded data."""
     lease_seconds: float
     """Of an episode."""
 
@@ -38,12 +46,8 @@ class JobContext:
         return self.lease.job_id
 
     @property
-    def spec(self) -> JobSpec:
-        """What the user asked for."""
-        return self.lease.spec
-
-    @property
     def in_lockstep(self) -> bool:
         """Whether a step's episodes are sampled in common batches, and so played by one worker as a whole."""
         # A script plays one episode after the other: there is nothing to keep in step.
-        return self.spec.deterministic and self.spec.rollout != "script"
+        spec = self.spec
+        return isinstance(spec, PlayedSpec) and spec.deterministic and spec.rollout != "script"

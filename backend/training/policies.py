@@ -19,6 +19,8 @@ class StoredPolicy:
 
     version: int
     weights: PolicyWeights
+    from_base: bool = True
+    """Whether its training began with the model itself, so that version 0 is the model."""
 
 
 LoadPolicy = Callable[[str], StoredPolicy | None]
@@ -38,12 +40,20 @@ class PolicyDirectory:
         self._keep_idle = keep_idle
         self._lock = threading.Lock()
         self._held: set[str] = set()
+        self._not_from_base: set[str] = set()
         self._idle: OrderedDict[str, None] = OrderedDict()
 
-    def hold(self, policy: str) -> None:
-        """A job loop publishes this policy itself from now on."""
+    def hold(self, policy: str, *, from_base: bool = True) -> None:
+        """A job loop publishes this policy itself from now on.
+
+        Args:
+            policy: Its id.
+            from_base: Whether its training began with the model itself, so that version 0 is the model.
+        """
         with self._lock:
             self._held.add(policy)
+            if not from_base:
+                self._not_from_base.add(policy)
             self._idle.pop(policy, None)
 
     def release(self, policy: str) -> None:
@@ -70,7 +80,7 @@ class PolicyDirectory:
                     self._idle.move_to_end(request.policy)
         if request.policy_version is None:
             return request.model_copy(update={"policy_version": version})
-        if request.policy_version == 0 and version != 0:
+        if request.policy_version == 0 and version != 0 and request.policy not in self._not_from_base:
             # Version 0 is the untrained model whatever was published since.
             return request.model_copy(update={"policy": BASE_POLICY})
         return request
@@ -87,6 +97,8 @@ class PolicyDirectory:
                     hint="sample it after its job has started, or after its first checkpoint",
                     field="policy",
                 )
+            if not stored.from_base:
+                self._not_from_base.add(policy)
             self._engine.publish(policy, stored.version, stored.weights)
             self._became_idle(policy)
             return stored.version

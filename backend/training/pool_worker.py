@@ -29,9 +29,9 @@ from backend.training.endpoint import PoolEndpoint
 from backend.training.heartbeat import Heartbeat, Pulse
 from backend.training.job_context import JobContext
 from backend.training.job_control import JobControl
+from backend.training.kinds import loop_of
 from backend.training.lockstep import LockstepGate
 from backend.training.policies import PolicyDirectory, StoredPolicy
-from backend.training.rl import RLJob
 from backend.training.step_clock import StepClock
 from backend.training.stored_weights import stored_weights
 from tinkergym.errors import NotFoundError, TinkerGymError
@@ -39,11 +39,13 @@ from tinkergym.wire import (
     ErrorView,
     LeaseReply,
     LeaseRequest,
+    PlayedSpec,
     RendererBundle,
     SampleFailure,
     SampleRequest,
     SubmitReply,
     SubmitRequest,
+    TrainingSpec,
 )
 
 _log = logging.getLogger(__name__)
@@ -192,13 +194,14 @@ class PoolWorker:
 
     def _run_job(self, lease: JobLease) -> None:
         job_id, spec = lease.job_id, lease.spec
-        if spec.deterministic:
+        if isinstance(spec, PlayedSpec) and spec.deterministic:
             self._gates[job_id] = LockstepGate(
                 self._engine, lambda: self._boards.playing(job_id), one_by_one=spec.rollout == "script"
             )
         try:
-            context = JobContext(
+            context: JobContext[TrainingSpec] = JobContext(
                 lease=lease,
+                spec=spec,
                 store=self._store,
                 learner=self._learner,
                 engine=self._engine,
@@ -207,9 +210,10 @@ class PoolWorker:
                 control=self._pulses[job_id].control,
                 clock=StepClock(lambda: self._engine.busy_seconds, lambda: self._learner.busy_seconds),
                 checkpoints_dir=self._config.jobs_dir / job_id / "checkpoints",
+                data_dir=self._config.uploads_dir,
                 lease_seconds=self._config.lease_seconds,
             )
-            RLJob(context).run()
+            loop_of(context).run()
         finally:
             gate = self._gates.pop(job_id, None)
             if gate is not None:
@@ -223,7 +227,12 @@ class PoolWorker:
         if not views:
             return None
         checkpoint = Checkpoint.open(views[-1].path)
-        return StoredPolicy(version=views[-1].policy_version, weights=stored_weights(checkpoint))
+        spec = self._store.job(job_id).spec
+        return StoredPolicy(
+            version=views[-1].policy_version,
+            weights=stored_weights(checkpoint),
+            from_base=not spec.initial_policy,
+        )
 
 
 def _device(wanted: str) -> str:

@@ -5,79 +5,34 @@ Runs in a thread of the pool worker. What it needs to go on after a kill is in t
 
 from __future__ import annotations
 
-import logging
-import traceback
 from collections.abc import Callable
 
-from backend.errors import LeaseLostError
-from backend.training import checkpointing
 from backend.training.episode_board import EpisodeBoard
 from backend.training.job_context import JobContext
-from backend.training.job_control import WorkerStoppingError
+from backend.training.job_loop import JobLoop
 from backend.training.learn_phase import Learned, learn
 from backend.training.rollout_phase import RolloutPhase
 from backend.training.step_clock import StepSeconds
 from backend.training.step_report import Played, episodes_to_read, failure_warnings, statistics
 from backend.weights import PolicyWeights, weights_sha256
-from tinkergym.errors import (
-    InternalServiceError,
-    JobCancelledError,
-    ParityError,
-    TinkerGymError,
-    TooManyFailedEpisodesError,
-)
-from tinkergym.wire import ErrorView, JobState, StepEvent, WarningEvent
+from tinkergym.errors import TooManyFailedEpisodesError
+from tinkergym.wire import JobSpec, JobState, StepEvent, WarningEvent
 
-_log = logging.getLogger(__name__)
+Learn = Callable[[JobContext[JobSpec], int, Played], Learned]
+"""What becomes of a step's episodes."""
 
 
-class RLJob:
-    """One job's loop. `run` returns when the job has ended, was handed back or was lost."""
+class RLJob(JobLoop[JobSpec]):
+    """Jobs whose policy plays: RL, and with another way to learn from the episodes, distillation."""
 
-    def __init__(self, context: JobContext) -> None:
-        self._context = context
+    def __init__(self, context: JobContext[JobSpec], learn: Learn = learn) -> None:
+        super().__init__(context)
         self._rollout = RolloutPhase(context)
-        self._saved_step = 0
-        self._done_step = 0
-        self._between_steps = True
-        """Whether the policy is that of `_done_step`: from the first update of a step on it is not."""
-
-    def run(self) -> None:
-        """Run the job to its end. Whatever happens is recorded; nothing is raised."""
-        context = self._context
-        try:
-            self._run()
-        except LeaseLostError as error:
-            _log.warning("%s", error)
-        except WorkerStoppingError:
-            _log.info("job %s goes back into the queue", context.job_id)
-            self._quietly(
-                lambda: context.store.release(context.lease, back_to_queue=True, reason="its worker stopped")
-            )
-        except JobCancelledError as error:
-            # What was learned stays usable, here and after a failure.
-            self._quietly(self._save_what_is_done)
-            self._end(JobState.CANCELLED, error)
-        except TinkerGymError as error:
-            self._quietly(self._save_what_is_done)
-            self._end(JobState.FAILED, error)
-        except Exception as error:
-            _log.exception("job %s failed", context.job_id)
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            wrapped = InternalServiceError(
-                f"the job loop met an error it did not expect: {error!r} at {where.name}:{where.lineno}",
-                hint="the service's log has the traceback",
-            )
-            self._end(JobState.FAILED, wrapped)
-        finally:
-            context.boards.close(context.job_id)
-            context.policies.release(context.job_id)
-            self._quietly(lambda: checkpointing.forget_policy(context))
+        self._learn = learn
 
     def _run(self) -> None:
         context, spec = self._context, self._context.spec
-        context.policies.hold(context.job_id)
-        self._saved_step = self._done_step = checkpointing.restore(context)
+        self._begin_from_checkpoint()
         context.boards.open(
             context.job_id,
             EpisodeBoard(lease_seconds=context.lease_seconds, lockstep=context.in_lockstep),
@@ -101,12 +56,8 @@ class RLJob:
             context.control.check()
             played = self._step(step, played)
 
-    def _resumed_from(self) -> str:
-        if self._context.lease.attempt == 1:
-            return ""
-        return (
-            f"resumed after step {self._done_step}" if self._done_step else "started again from the beginning"
-        )
+    def _clean_up(self) -> None:
+        self._context.boards.close(self._context.job_id)
 
     def _begin(self, step: int, weights: PolicyWeights | None, sha256: str) -> Played | None:
         """Begin a step's rollout; returns its episodes at once if an earlier attempt stored them all."""
@@ -129,7 +80,7 @@ class RLJob:
         context, spec = self._context, self._context.spec
         self._refuse_too_many_failures(step, played)
         self._between_steps = False
-        learned = learn(context, step, played)
+        learned = self._learn(context, step, played)
         with context.clock.part("weights"):
             weights = context.learner.weights(context.job_id)
             sha256 = weights_sha256(weights)
@@ -161,17 +112,6 @@ class RLJob:
                 f"often with {worst.name} ({worst.count} times): {_last_line(worst.message)}",
                 hint="mend the environment (warnings hold the tracebacks) or raise max_failed_fraction",
                 field="max_failed_fraction",
-            )
-
-    def _publish(self, version: int, weights: PolicyWeights, sha256: str) -> None:
-        context = self._context
-        arrived = context.engine.publish(context.job_id, version, weights)
-        loaded = context.engine.loaded().get(context.job_id)
-        if loaded != version or arrived != sha256:
-            raise ParityError(
-                f"version {version} of the policy was published with hash {sha256[:12]}, but the engine "
-                f"holds version {loaded} and was given {arrived[:12]}",
-                hint="report this with the job's log",
             )
 
     def _record(self, step: int, played: Played, learned: Learned, sha256: str, seconds: StepSeconds) -> None:
@@ -224,23 +164,6 @@ class RLJob:
                 step=step,
             ),
         )
-
-    def _save_what_is_done(self) -> None:
-        if self._between_steps and self._done_step > self._saved_step:
-            checkpointing.save(self._context, self._done_step)
-            self._saved_step = self._done_step
-
-    def _end(self, state: JobState, error: TinkerGymError) -> None:
-        context = self._context
-        view = None if state is JobState.CANCELLED else ErrorView.model_validate(error.to_wire())
-        self._quietly(lambda: context.store.set_state(context.lease, state, str(error), view))
-
-    def _quietly(self, act: Callable[[], object]) -> None:
-        """Do one of the last things of a job; if it fails too, the log has it and the lease runs out."""
-        try:
-            act()
-        except Exception:
-            _log.exception("job %s: the end was not orderly", self._context.job_id)
 
 
 def _last_line(text: str) -> str:

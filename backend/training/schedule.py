@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import math
+from typing import Literal, Protocol
 
-from tinkergym.wire_algorithms import PolicyGradient
+
+class Scheduled(Protocol):
+    """Settings with a learning rate."""
+
+    @property
+    def learning_rate(self) -> float:
+        """At its highest."""
+        ...
+
+    @property
+    def lr_schedule(self) -> Literal["constant", "linear", "cosine"]:
+        """How it falls."""
+        ...
+
+    @property
+    def warmup_steps(self) -> int:
+        """Over how many steps it rises."""
+        ...
 
 
-def learning_rate(algorithm: PolicyGradient, step: int, steps: int) -> float:
+def learning_rate(algorithm: Scheduled, step: int, steps: int) -> float:
     """Return the rate of train step `step` (the first is 1) out of `steps`.
 
     Warm-up climbs in equal parts to the full rate at step `warmup_steps + 1`; from there `linear` and

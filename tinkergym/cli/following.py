@@ -8,6 +8,7 @@ from tinkergym.cli.console import out
 from tinkergym.progress import TrainingDisplay
 from tinkergym.remote.job import Job
 from tinkergym.report import play_command
+from tinkergym.wire import PlayedSpec
 
 INTERRUPTED = 130
 """The usual exit code after Ctrl-C."""
@@ -35,7 +36,8 @@ def follow(job: Job, env: str | None = None) -> None:
     out.print(f"done: {view.step} steps, policy version {view.policy_version}", highlight=False)
     for checkpoint in job.checkpoints()[-1:]:
         out.print(f"checkpoint: {checkpoint.path}", highlight=False, soft_wrap=True)
-    out.print(f"play it: {play_command(job, env)}", markup=False, highlight=False, soft_wrap=True)
+    if isinstance(job.spec, PlayedSpec):
+        out.print(f"play it: {play_command(job, env)}", markup=False, highlight=False, soft_wrap=True)
 
 
 def attach_command(job: Job, env: str | None) -> str:
@@ -45,7 +47,8 @@ def attach_command(job: Job, env: str | None) -> str:
 
 
 def _say_how_to_go_on(job: Job, env: str | None) -> None:
-    goes_on = "goes on" if job.spec.rollout == "server" else "waits for a client to play its episodes"
+    ours = isinstance(job.spec, PlayedSpec) and job.spec.rollout != "server"
+    goes_on = "waits for a client to play its episodes" if ours else "goes on"
     out.print(
         f"\nThe job {goes_on}.\n"
         f"  see it again:  {attach_command(job, env)}\n"

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tinkergym.cli.console import Commands, out
+from tinkergym.wire import PlayedSpec
 
 app = typer.Typer(cls=Commands, help="List jobs, follow them, cancel them, fetch their checkpoints.")
 
@@ -46,7 +47,7 @@ def list_jobs(
             view.job_id,
             str(view.state),
             f"{view.step}/{view.spec.steps}",
-            view.spec.environment.id,
+            view.spec.environment.id if isinstance(view.spec, PlayedSpec) else view.spec.kind,
             view.spec.model,
             f"{started:%Y-%m-%d %H:%M}",
             *([escape(view.spec.name)] if named else []),

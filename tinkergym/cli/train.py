@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from tinkergym.cli.console import out
+from tinkergym.wire import PlayedSpec
 
 
 def train(
@@ -74,7 +75,7 @@ def train(
             return
         attach = attach_command(job, env)
         out.print(f"job {job.id} is started; see it with: {attach}", highlight=False, soft_wrap=True)
-        if job.spec.rollout == "client":
+        if isinstance(job.spec, PlayedSpec) and job.spec.rollout == "client":
             job.close()
             out.print("It waits for a client to play its episodes; `attach` does that too.")
 

@@ -14,7 +14,9 @@ from pydantic_core import from_json
 
 from tinkergym.errors import InternalServiceError, NotFoundError
 from tinkergym.remote.transport import Connection
-from tinkergym.wire import CheckpointView, HealthView, JobSpec, JobView, ModelView, RendererBundle
+from tinkergym.wire import CheckpointView, HealthView, ModelView, RendererBundle
+from tinkergym.wire_data import DataManifest, DataView
+from tinkergym.wire_jobs import AnyJobSpec, JobView
 
 View = TypeVar("View", bound=BaseModel)
 
@@ -31,7 +33,7 @@ class Api:
         """Whether the service answers, and what it waits for."""
         return _read(HealthView, self.connection.call("GET", "/v1/health", patience_seconds=patience_seconds))
 
-    def create_job(self, spec: JobSpec, *, idempotency_key: str) -> JobView:
+    def create_job(self, spec: AnyJobSpec, *, idempotency_key: str) -> JobView:
         """Submit a job; the same key and spec name the same job, however often they are sent."""
         body = self.connection.call(
             "POST",
@@ -76,6 +78,15 @@ class Api:
         finally:
             part.unlink(missing_ok=True)
         return digest.hexdigest()
+
+    def complete_data(self, manifest: DataManifest) -> DataView:
+        """Make a data set of chunks that were sent, or hear which are missing."""
+        body = manifest.model_dump_json().encode()
+        return _read(DataView, self.connection.call("POST", "/v1/data", body=body))
+
+    def put_chunk(self, sha256: str, body: bytes) -> None:
+        """Send a chunk of data; sending it twice changes nothing."""
+        self.connection.call("PUT", f"/v1/data/chunks/{sha256}", body=body)
 
     def models(self) -> list[ModelView]:
         """List the models that the service offers by name."""

@@ -25,19 +25,24 @@ from tinkergym.remote.preflight import check_environment
 from tinkergym.remote.rollout_thread import RolloutThread
 from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
 from tinkergym.remote.transport import Connection
+from tinkergym.remote.written import written_job
 from tinkergym.serving.names import REMOTE_ID
-from tinkergym.spec_errors import parse_spec
+from tinkergym.spec_errors import parse_any_spec
 from tinkergym.wire import (
     GRPO,
     Adapter,
     Completion,
     HealthView,
     JobSpec,
-    JobView,
     LoRA,
     ModelView,
+    PlayedSpec,
     SampleRequest,
 )
+from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec, JobView
+from tinkergym.written.prepare import Overlong
+from tinkergym.written.rows import DataSource
+from tinkergym.written.tokens import Answers
 
 MOST_EPISODES_AT_ONCE = 256
 FIRST_PATIENCE_SECONDS = 1.0
@@ -127,29 +132,62 @@ class Client:
         """
         if "environment" in settings:
             raise InvalidRequestError("it is the first argument already", field="environment")
-        environment = describe(env, env_kwargs)
-        spec = parse_spec(
-            {
-                "environment": environment.ref,
-                "model": model,
-                "algorithm": algorithm or GRPO(),
-                "adapter": adapter or LoRA(),
-                "steps": steps,
-                "rollout": rollout or ("client" if environment.only_here else "server"),
-                **settings,
-            }
-        )
-        _refuse_impossible(spec, environment)
-        if spec.rollout == "client":
-            return self._train_here(spec, environment)
-        try:
-            return self.submit(spec)
-        except UnknownEnvironmentError:
-            if rollout is not None or environment.make is None:
-                raise
-        return self._train_here(spec.model_copy(update={"rollout": "client"}), environment)
+        chosen = {"model": model, "algorithm": algorithm or GRPO(), "adapter": adapter or LoRA()}
+        return self._play("rl", env, env_kwargs, rollout, {**chosen, "steps": steps, **settings})
 
-    def submit(self, spec: JobSpec) -> Job:
+    def sft(
+        self,
+        data: DataSource,
+        *,
+        model: str = "nano",
+        steps: int | None = None,
+        epochs: float | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        adapter: Adapter | Mapping[str, Any] | None = None,
+        eval_data: DataSource | None = None,
+        answers: Answers = "all",
+        on_overlong: Overlong = "refuse",
+        **settings: Any,
+    ) -> Job:
+        """Start supervised fine-tuning on conversations: the answers of the assistant are learned, exactly.
+
+        Rows are `{"messages": [...]}` or `{"prompt": ..., "completion": ...}`. They are rendered here, by the
+        template that sampling uses, and sent as token ids; data that the service has is not sent again.
+
+        Args:
+            data: A `.jsonl` file, or tasks of `tinkergym.tasks`.
+            model: A name that the service offers, a model directory on its machine, or a Hugging Face hub id.
+            steps: Train steps; or say `epochs`.
+            epochs: Passes over the data; without both it is one.
+            batch_size: Rows per step; None takes 32, or all if there are fewer.
+            learning_rate: At its highest.
+            adapter: `LoRA(...)` or `FullParameters()`.
+            eval_data: To measure the loss with; or say `held_out=0.1` for a share of `data`.
+            answers: Learn from all answers of a conversation, or from the last only.
+            on_overlong: "drop" leaves out rows that are longer than the model's context, "refuse" names them.
+            **settings: Any other field of `SFTSpec`: seed, lr_schedule, warmup_steps, initial_policy, ...
+
+        Raises:
+            InvalidDataError: a row cannot be trained on; the text names line, field and reason.
+            InvalidRequestError: a setting is wrong; nothing was started.
+        """
+        given = {"batch_size": batch_size, "learning_rate": learning_rate, "adapter": adapter, **settings}
+        spec = written_job(
+            self._api,
+            "sft",
+            data,
+            model=model,
+            eval_data=eval_data,
+            steps=steps,
+            epochs=epochs,
+            answers=answers,
+            on_overlong=on_overlong,
+            settings=given,
+        )
+        return self.submit(spec)
+
+    def submit(self, spec: AnyJobSpec) -> Job:
         """Start a job from a complete specification; who plays its episodes is the caller's business."""
         # One key per call: if the answer is lost and the request repeated, it is still one job.
         return Job(self._api, self._api.create_job(spec, idempotency_key=uuid.uuid4().hex))
@@ -164,9 +202,10 @@ class Client:
             env: The environment's class or function, if the job was started with one.
         """
         view = self._api.job(job_id)
-        if view.spec.rollout != "client" or view.state.final:
+        spec = view.spec
+        if not isinstance(spec, PlayedSpec) or spec.rollout != "client" or view.state.final:
             return Job(self._api, view)
-        return self._play_here(view, for_job(env, view.spec.environment))
+        return self._play_here(view, for_job(env, spec.environment))
 
     def job(self, job_id: str) -> Job:
         """Look at a job without playing its episodes."""
@@ -201,7 +240,35 @@ class Client:
         """Have one sampling request answered, and wait for it."""
         return ask(self._connection, request)
 
-    def _train_here(self, spec: JobSpec, environment: Environment) -> Job:
+    def _play(
+        self,
+        kind: str,
+        env: EnvSource,
+        env_kwargs: Mapping[str, Any] | None,
+        rollout: str | None,
+        settings: Mapping[str, Any],
+    ) -> Job:
+        environment = describe(env, env_kwargs)
+        spec = parse_any_spec(
+            {
+                "environment": environment.ref,
+                "rollout": rollout or ("client" if environment.only_here else "server"),
+                **settings,
+                "kind": kind,
+            }
+        )
+        assert isinstance(spec, JobSpec | DistillationSpec)
+        _refuse_impossible(spec, environment)
+        if spec.rollout == "client":
+            return self._train_here(spec, environment)
+        try:
+            return self.submit(spec)
+        except UnknownEnvironmentError:
+            if rollout is not None or environment.make is None:
+                raise
+        return self._train_here(spec.model_copy(update={"rollout": "client"}), environment)
+
+    def _train_here(self, spec: JobSpec | DistillationSpec, environment: Environment) -> Job:
         if environment.make is None:
             raise UnknownEnvironmentError(
                 f"nothing in this process registers {spec.environment.id!r}",
@@ -215,13 +282,14 @@ class Client:
 
     def _play_here(self, view: JobView, make_env: MakeEnv) -> Job:
         transport = self.rollout_transport(view.job_id)
+        assert isinstance(view.spec, JobSpec | DistillationSpec)
         at_once = min(MOST_EPISODES_AT_ONCE, view.spec.episodes_per_step)
         thread = RolloutThread(transport, make_env, max_episodes=at_once)
         thread.start()
         return Job(self._api, view, rollout=thread)
 
 
-def _refuse_impossible(spec: JobSpec, environment: Environment) -> None:
+def _refuse_impossible(spec: PlayedSpec, environment: Environment) -> None:
     if spec.rollout == "server" and environment.only_here:
         raise InvalidRequestError(
             "'server' needs an environment id: the service runs no code of a client",

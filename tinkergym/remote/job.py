@@ -19,7 +19,8 @@ from tinkergym.errors import (
 )
 from tinkergym.remote.api import Api
 from tinkergym.remote.events import follow
-from tinkergym.wire import CheckpointView, Event, JobSpec, JobState, JobView, StateEvent
+from tinkergym.wire import CheckpointView, Event, JobState, StateEvent
+from tinkergym.wire_jobs import AnyJobSpec, JobView
 
 if TYPE_CHECKING:
     from tinkergym.remote.export import Exported
@@ -60,7 +61,7 @@ class Job:
         return self._view.job_id
 
     @property
-    def spec(self) -> JobSpec:
+    def spec(self) -> AnyJobSpec:
         """The effective configuration, defaults filled in."""
         return self._view.spec
 

@@ -22,7 +22,8 @@ from tinkergym.remote.api import Api
 from tinkergym.remote.ask import SAMPLE_PATH, ask
 from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.remote.local_environment import known_system_prompt
-from tinkergym.wire import JobView, Limits, Reasoning, SampleRequest
+from tinkergym.wire import Limits, PlayedSpec, Reasoning, SampleRequest
+from tinkergym.wire_jobs import JobView
 
 
 class Policy:
@@ -96,12 +97,23 @@ class Policy:
     ) -> Self:
         """Return the policy that a job trains, answering as it does in training."""
         spec = view.spec
+        temperature = spec.sampling.temperature if temperature is None else temperature
+        if not isinstance(spec, PlayedSpec):
+            return cls(
+                api,
+                name=view.job_id,
+                model=spec.model,
+                version=version,
+                temperature=temperature,
+                max_turn_tokens=spec.sampling.max_turn_tokens,
+                seed=seed,
+            )
         return cls(
             api,
             name=view.job_id,
             model=spec.model,
             version=version,
-            temperature=spec.sampling.temperature if temperature is None else temperature,
+            temperature=temperature,
             max_turn_tokens=spec.sampling.max_turn_tokens,
             limits=spec.limits,
             system_prompt=spec.system_prompt,

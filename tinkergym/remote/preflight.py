@@ -11,10 +11,10 @@ from tinkergym.loop.renderer import Renderer
 from tinkergym.loop.trajectory import StopReason
 from tinkergym.messages import NOT_IN_WORDS
 from tinkergym.spec_errors import refuse_long_prompt
-from tinkergym.wire import JobSpec, RendererBundle
+from tinkergym.wire import PlayedSpec, RendererBundle
 
 
-def check_environment(make_env: MakeEnv, spec: JobSpec, bundle: RendererBundle) -> None:
+def check_environment(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundle) -> None:
     """Make the environment once, reset it and render its first prompt.
 
     Raises:
@@ -37,7 +37,7 @@ def check_environment(make_env: MakeEnv, spec: JobSpec, bundle: RendererBundle) 
         env.close()
 
 
-def _check_first_prompt(env: AnyEnv, spec: JobSpec, renderer: Renderer) -> None:
+def _check_first_prompt(env: AnyEnv, spec: PlayedSpec, renderer: Renderer) -> None:
     try:
         observation, info = env.reset(seed=spec.seed)
     except Exception as failure:  # whatever a user's reset raises

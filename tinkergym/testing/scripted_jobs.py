@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tinkergym.errors import NotFoundError, UnknownEnvironmentError
+from tinkergym.errors import InvalidRequestError, NotFoundError, UnknownEnvironmentError
 from tinkergym.wire import (
     CheckpointView,
     EpisodeRequest,
@@ -18,13 +18,13 @@ from tinkergym.wire import (
     EventBody,
     JobSpec,
     JobState,
-    JobView,
     LeaseReply,
     LeaseRequest,
     StateEvent,
     StepEvent,
     SubmitReply,
 )
+from tinkergym.wire_jobs import AnyJobSpec, JobView
 
 
 @dataclass
@@ -56,11 +56,13 @@ class ScriptedJobs:
         self._keys: dict[str, str] = {}
         self._lease_numbers = itertools.count(1)
 
-    def create(self, spec: JobSpec, idempotency_key: str) -> JobView:
+    def create(self, spec: AnyJobSpec, idempotency_key: str) -> JobView:
         """Start a job."""
         with self.changed:
             if idempotency_key in self._keys:
                 return self._jobs[self._keys[idempotency_key]].view
+            if not isinstance(spec, JobSpec):
+                raise InvalidRequestError("scripted jobs play episodes only", field="kind")
             if spec.rollout == "server" and spec.environment.id not in self._environments:
                 raise UnknownEnvironmentError(
                     f"no pack registers {spec.environment.id!r}", field="environment.id"

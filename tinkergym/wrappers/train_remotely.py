@@ -25,7 +25,7 @@ from tinkergym.remote.local_environment import LOCAL
 from tinkergym.remote.script_episode import ScriptEpisode
 from tinkergym.remote.script_episodes import ScriptEpisodes
 from tinkergym.spec_errors import parse_spec
-from tinkergym.wire import GRPO, Adapter, EpisodeRequest, LoRA
+from tinkergym.wire import GRPO, Adapter, EpisodeRequest, JobSpec, LoRA, PlayedSpec
 
 DEFAULT_STEPS = 100
 """A loop of one's own often ends by itself; the job then stays and can be taken up again."""
@@ -100,32 +100,34 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         self._client = client or Client()
         if job_id is not None:
             self.job = self._client.job(job_id)
-            if self.job.spec.rollout != "script":
+            known = self.job.spec
+            if not isinstance(known, JobSpec) or known.rollout != "script":
+                how = f"rollout={known.rollout!r}" if isinstance(known, PlayedSpec) else "nobody"
                 raise InvalidRequestError(
-                    f"the episodes of job {job_id} are played by rollout={self.job.spec.rollout!r}",
+                    f"the episodes of job {job_id} are played by {how}",
                     hint="take it up with Client.attach",
                     field="job_id",
                 )
+            self._spec = known
         else:
-            self.job = self._client.submit(
-                parse_spec(
-                    {
-                        "environment": _environment_of(env),
-                        "model": model,
-                        "algorithm": algorithm or GRPO(),
-                        "adapter": adapter or LoRA(),
-                        "steps": DEFAULT_STEPS if steps is None else steps,
-                        **settings,
-                        "rollout": "script",
-                    }
-                )
+            self._spec = parse_spec(
+                {
+                    "environment": _environment_of(env),
+                    "model": model,
+                    "algorithm": algorithm or GRPO(),
+                    "adapter": adapter or LoRA(),
+                    "steps": DEFAULT_STEPS if steps is None else steps,
+                    **settings,
+                    "rollout": "script",
+                }
             )
+            self.job = self._client.submit(self._spec)
         self.policy = ScriptPolicy(self)
         """Answers observations; what it answers is what the job learns from."""
         transport = self._client.rollout_transport(self.job.id)
-        self._renderer = Renderer.from_bundle(transport.renderer(self.job.spec.model))
+        self._renderer = Renderer.from_bundle(transport.renderer(self._spec.model))
         self._episodes = ScriptEpisodes(
-            transport, heartbeat_seconds=min(5.0, self.job.spec.client_timeout_seconds / 4)
+            transport, heartbeat_seconds=min(5.0, self._spec.client_timeout_seconds / 4)
         )
         self._leased: EpisodeRequest | None = None
         self._episode: ScriptEpisode | None = None
@@ -157,7 +159,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
             InvalidRequestError: a seed was given, and the episodes of a group must start equal.
             JobFailedError: the job ended without success.
         """
-        if seed is not None and self.job.spec.algorithm.compares_siblings and not self._done:
+        if seed is not None and self._spec.algorithm.compares_siblings and not self._done:
             raise InvalidRequestError(
                 "reset() takes the service's seed: episodes that are compared must start equal",
                 hint="leave the seed out, or train with GRPO(baseline='batch')",

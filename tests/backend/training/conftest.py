@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import gymnasium as gym
 import pytest
 import torch
 
 from backend.config import ServiceConfig
+from backend.rollout.models import load_renderer_bundle, resolve_model
 from backend.store.store import Store
+from backend.store.uploads import Uploads
 from backend.training.pool_worker import PoolWorker
 from tinkergym.loop.renderer import Renderer
 from tinkergym.loop.rollout import RolloutWorker, play
@@ -19,8 +21,11 @@ from tinkergym.registration import make_environment, register
 from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
 from tinkergym.remote.transport import Connection
 from tinkergym.spaces import Text
+from tinkergym.spec_errors import parse_any_spec
+from tinkergym.tasks import SequenceTasks
 from tinkergym.wire import (
     GRPO,
+    Completion,
     EnvironmentRef,
     EpisodeRequest,
     EpisodeResult,
@@ -28,9 +33,12 @@ from tinkergym.wire import (
     JobSpec,
     JobState,
     LeaseRequest,
+    SampleRequest,
     Sampling,
     SubmitRequest,
 )
+from tinkergym.wire_data import DataKind
+from tinkergym.written.prepare import prepare
 
 TENANT = "ada"
 PATIENCE_SECONDS = 60.0
@@ -178,6 +186,60 @@ class Lab:
         sha256 = self.service.version_sha256(job_id, version)
         assert sha256 is not None
         return sha256
+
+
+class Written:
+    """Jobs on written data: rendered and stored as client and gateway do it, without HTTP."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        directory = resolve_model("nano", lab.config.models, allow_any=False)
+        self.renderer = Renderer.from_bundle(load_renderer_bundle("nano", directory))
+
+    def upload(self, kind: DataKind, rows: Sequence[Mapping[str, object]], tenant: str = TENANT) -> str:
+        ready = prepare(SequenceTasks(list(rows)), self.renderer, kind=kind)
+        uploads = Uploads(self.lab.config.uploads_dir, tenant)
+        for name, body in ready.bodies.items():
+            uploads.add_chunk(name, body, most_bytes=2**24)
+        return uploads.complete(ready.manifest).data_id
+
+    def start_later(self, kind: DataKind, rows: Sequence[Mapping[str, object]], **settings: object) -> str:
+        defaults = {"steps": 4, "batch_size": 2, "checkpoint_every": 100}
+        spec = {**defaults, **settings, "kind": kind, "data": self.upload(kind, rows)}
+        return self.lab.tenant.create_job(parse_any_spec(spec), {}).job_id
+
+    def start(self, kind: DataKind, rows: Sequence[Mapping[str, object]], **settings: object) -> str:
+        job_id = self.start_later(kind, rows, **settings)
+        self.lab.pool.start_job(job_id)
+        return job_id
+
+    def run(self, kind: DataKind, rows: Sequence[Mapping[str, object]], **settings: object) -> str:
+        job_id = self.start(kind, rows, **settings)
+        self.lab.until(job_id, lambda: self.lab.state(job_id).final)
+        assert self.lab.state(job_id) is JobState.COMPLETED, self.lab.events(job_id, "state")[-1]
+        return job_id
+
+    def answer(self, policy: str, prompt: str) -> str:
+        """What a policy finds likeliest to say."""
+        arrived: list[Completion] = []
+        request = SampleRequest(
+            request_id="r",
+            policy=policy,
+            prompt_ids=self.renderer.start([{"role": "user", "content": prompt}]),
+            max_tokens=24,
+            temperature=0,
+            stop_ids=self.renderer.stop_ids,
+        )
+        sampler = self.lab.transport("").sampler()
+        sampler.submit([request], arrived.extend)
+        self.lab.until(policy, lambda: arrived)
+        sampler.close()
+        return self.renderer.decode_answer(arrived[0].token_ids)
+
+
+@pytest.fixture
+def written(lab):
+    return Written(lab)
 
 
 @pytest.fixture

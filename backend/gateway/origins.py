@@ -1,0 +1,76 @@
+"""Jobs that build on other jobs: whose policy they begin with or learn from, made definite and checked."""
+
+from __future__ import annotations
+
+from backend.gateway.parts import GatewayParts
+from backend.store.store import TenantStore
+from tinkergym.errors import ConflictError, InvalidRequestError, NotFoundError
+from tinkergym.wire import CheckpointView
+from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec, JobView
+
+
+def with_definite_origins(parts: GatewayParts, tenant: TenantStore, spec: AnyJobSpec) -> AnyJobSpec:
+    """Return the job with the versions of the policies that it builds on written out.
+
+    Raises:
+        NotFoundError: Such a policy is not this tenant's, or no checkpoint holds that version.
+        ConflictError: It is on another model or adapter than the job.
+        InvalidRequestError: The teacher has another tokenizer than the student.
+    """
+    changes = {}
+    if spec.initial_policy:
+        job, view = _policy(tenant, spec.initial_policy, "initial_policy")
+        _refuse_other_shape(spec, job)
+        changes["initial_policy"] = f"{job.job_id}@{view.policy_version}"
+    if isinstance(spec, DistillationSpec):
+        changes["teacher"] = _teacher(parts, tenant, spec)
+    return spec.model_copy(update=changes) if changes else spec
+
+
+def _policy(tenant: TenantStore, policy: str, field: str) -> tuple[JobView, CheckpointView]:
+    job_id, _, version = policy.partition("@")
+    try:
+        job, views = tenant.get_job(job_id), tenant.checkpoints(job_id)
+    except NotFoundError as error:
+        raise NotFoundError(error.message, hint=error.hint, field=field) from None
+    chosen = [view for view in views if not version or view.policy_version == int(version)]
+    if not chosen:
+        there = ", ".join(str(view.policy_version) for view in views) or "none yet"
+        raise NotFoundError(
+            f"{job_id} has no checkpoint" + (f" of version {version}" if version else ""),
+            hint=f"versions with a checkpoint: {there}",
+            field=field,
+        )
+    return job, chosen[-1]
+
+
+def _refuse_other_shape(spec: AnyJobSpec, job: JobView) -> None:
+    for name in ("model", "adapter"):
+        theirs, ours = getattr(job.spec, name), getattr(spec, name)
+        if theirs != ours:
+            raise ConflictError(
+                f"{job.job_id} trained {name} {theirs!r}, this job asks for {ours!r}",
+                hint=f"give this job the same {name}",
+                field="initial_policy",
+            )
+
+
+def _teacher(parts: GatewayParts, tenant: TenantStore, spec: DistillationSpec) -> str:
+    """Return the teacher with its version, if it is a job's policy."""
+    named, model = spec.teacher, spec.teacher
+    if spec.teacher.startswith("job-"):
+        job, view = _policy(tenant, spec.teacher, "teacher")
+        named, model = f"{job.job_id}@{view.policy_version}", job.spec.model
+    try:
+        theirs = parts.catalog.renderer(model)
+    except InvalidRequestError as error:
+        error.field = "teacher"
+        raise
+    if theirs.tokenizer_json != parts.catalog.renderer(spec.model).tokenizer_json:
+        raise InvalidRequestError(
+            f"{model!r} has another tokenizer than {spec.model!r}, so it cannot say how likely the student's "
+            "tokens are",
+            hint="choose a teacher of the student's family",
+            field="teacher",
+        )
+    return named

@@ -1,0 +1,48 @@
+"""Written data for SFT and preference jobs: chunks under their hash, and the sets that they make."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Request
+from starlette.concurrency import run_in_threadpool
+
+from backend.gateway.bodies import Tenant, body_of, describes
+from backend.gateway.parts import parts_of
+from backend.store.uploads import Uploads
+from tinkergym.wire import WireModel
+from tinkergym.wire_data import DataChunk, DataManifest, DataView
+
+router = APIRouter(prefix="/v1/data")
+
+Sha256Path = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
+
+
+class ChunkKept(WireModel):
+    """A chunk is on the disk."""
+
+    sha256: str
+
+
+@router.put("/chunks/{sha256}", openapi_extra=describes(DataChunk))
+async def put_chunk(request: Request, tenant: Tenant, sha256: Sha256Path) -> ChunkKept:
+    """Keep a chunk under its hash; sending it twice changes nothing."""
+    parts, body = parts_of(request), await request.body()
+    uploads = Uploads(parts.config.uploads_dir, tenant.tenant_id)
+    most = parts.config.limits.data_bytes
+    await run_in_threadpool(lambda: uploads.add_chunk(sha256, body, most_bytes=most))
+    return ChunkKept(sha256=sha256)
+
+
+@router.post("", openapi_extra=describes(DataManifest))
+def complete(
+    request: Request, tenant: Tenant, manifest: Annotated[DataManifest, Depends(body_of(DataManifest))]
+) -> DataView:
+    """Make a data set of chunks, or say which are missing."""
+    return Uploads(parts_of(request).config.uploads_dir, tenant.tenant_id).complete(manifest)
+
+
+@router.get("/{data_id}")
+def show(request: Request, tenant: Tenant, data_id: Sha256Path) -> DataView:
+    """Describe a data set."""
+    return Uploads(parts_of(request).config.uploads_dir, tenant.tenant_id).view(data_id)

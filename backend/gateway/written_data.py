@@ -1,0 +1,44 @@
+"""What is checked of a job that learns from written data before it is accepted."""
+
+from __future__ import annotations
+
+from backend.gateway.parts import GatewayParts
+from backend.store.store import TenantStore
+from backend.store.uploads import Uploads
+from tinkergym.errors import InvalidDataError, InvalidRequestError
+from tinkergym.wire_data import DataKind
+from tinkergym.wire_jobs import SFTSpec, WrittenDataSpec
+
+
+def check(parts: GatewayParts, tenant: TenantStore, spec: WrittenDataSpec) -> None:
+    """Make sure that the data is there, of the right kind, and fits the model.
+
+    Raises:
+        NotFoundError: It was never uploaded by this tenant.
+        InvalidDataError: It is of another kind, or longer than the model's context.
+        InvalidRequestError: A batch is larger than the data.
+    """
+    bundle = parts.catalog.renderer(spec.model)
+    uploads = Uploads(parts.config.uploads_dir, tenant.tenant_id)
+    kind: DataKind = "sft" if isinstance(spec, SFTSpec) else "preference"
+    for field, data_id in (("data", spec.data), ("eval_data", spec.eval_data)):
+        if data_id is None:
+            continue
+        view = uploads.view(data_id)
+        if view.kind != kind:
+            raise InvalidDataError(f"is data for {view.kind!r}, and the job is {kind!r}", field=field)
+        if view.longest > bundle.context_length:
+            raise InvalidDataError(
+                f"its longest record has {view.longest} tokens, the context of {spec.model!r} "
+                f"{bundle.context_length}",
+                hint="shorten or drop such records, or choose a model with a longer context",
+                field=field,
+            )
+    records = uploads.view(spec.data).records
+    left = records - spec.held_out_records(records)
+    if spec.batch_size > left:
+        raise InvalidRequestError(
+            f"{spec.batch_size} records per step, and there are {left} to train on",
+            hint=f"set it to {left} or lower" if left else "set held_out lower",
+            field="batch_size",
+        )

@@ -1,0 +1,217 @@
+"""Uploaded data: chunks of token ids as files, under their own hash, and the sets that they make.
+
+Each tenant has a folder of its own. What a method acknowledged is on the disk; whatever is written twice is
+the same to the byte, so a repeated upload changes nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from tinkergym.errors import (
+    CheckpointCorruptError,
+    InvalidRequestError,
+    NotFoundError,
+    PayloadTooLargeError,
+    StorageFullError,
+)
+from tinkergym.spec_errors import explain
+from tinkergym.wire import WireModel
+from tinkergym.wire_data import DataChunk, DataKind, DataManifest, DataView, TokenSequence
+
+
+class ChunkSummary(WireModel):
+    """What is known of a chunk without reading it; its file is written last, when the chunk's is there."""
+
+    kind: DataKind
+    bytes: int
+    records: int
+    tokens: int
+    trained_tokens: int
+    longest: int
+    largest_token_id: int
+
+
+class StoredSet(WireModel):
+    """A complete data set."""
+
+    view: DataView
+    chunks: list[str]
+
+
+class Uploads:
+    """One tenant's uploaded data."""
+
+    def __init__(self, root: Path, tenant_id: str) -> None:
+        """Use the tenant's folder below `root`; nothing is made until something is written."""
+        # A tenant's id comes from an operator and may hold anything; a folder's name may not.
+        folder = root / hashlib.sha256(tenant_id.encode()).hexdigest()[:32]
+        self._chunks, self._sets = folder / "chunks", folder / "sets"
+
+    def add_chunk(self, sha256: str, body: bytes, *, most_bytes: int) -> None:
+        """Keep a chunk.
+
+        Args:
+            sha256: Its name.
+            body: A `DataChunk` as JSON.
+            most_bytes: That the tenant may have in all.
+
+        Raises:
+            InvalidRequestError: The body is not what its name says, or no chunk.
+            PayloadTooLargeError: The tenant's share of the disk is used up.
+            StorageFullError: The disk is full.
+        """
+        if hashlib.sha256(body).hexdigest() != sha256:
+            raise InvalidRequestError("the body's SHA-256 is not the chunk's name", hint="send it again")
+        if self._summary_file(sha256).is_file():
+            return
+        try:
+            chunk = DataChunk.model_validate_json(body)
+        except ValidationError as error:
+            raise explain(error, DataChunk) from None
+        used = self.used_bytes()
+        if used + len(body) > most_bytes:
+            raise PayloadTooLargeError(
+                f"this upload needs more than the {most_bytes} bytes of data that a tenant may have "
+                f"({used} are used)",
+                hint="train on less data, or let the operator raise limits.data_bytes",
+                field="data",
+            )
+        with _full_disk_named(self._chunks):
+            self._chunks.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _write(self._chunks / f"{sha256}.json", body)
+            summary = summarise(chunk, len(body)).model_dump_json()
+            _write(self._summary_file(sha256), summary.encode())
+
+    def complete(self, manifest: DataManifest) -> DataView:
+        """Make a set of chunks, or say which are missing.
+
+        Raises:
+            InvalidRequestError: A chunk is of another kind.
+        """
+        view = DataView(data_id=manifest.data_id, kind=manifest.kind)
+        missing = [sha for sha in dict.fromkeys(manifest.chunks) if not self._summary_file(sha).is_file()]
+        if missing:
+            return view.model_copy(update={"missing": missing})
+        summaries = [
+            ChunkSummary.model_validate_json(self._summary_file(sha).read_bytes()) for sha in manifest.chunks
+        ]
+        if any(summary.kind != manifest.kind for summary in summaries):
+            raise InvalidRequestError(f"a chunk is not of the kind {manifest.kind!r}", field="kind")
+        view = DataView(
+            data_id=manifest.data_id,
+            kind=manifest.kind,
+            records=sum(summary.records for summary in summaries),
+            tokens=sum(summary.tokens for summary in summaries),
+            trained_tokens=sum(summary.trained_tokens for summary in summaries),
+            longest=max(summary.longest for summary in summaries),
+            largest_token_id=max(summary.largest_token_id for summary in summaries),
+        )
+        with _full_disk_named(self._sets):
+            self._sets.mkdir(parents=True, exist_ok=True, mode=0o700)
+            stored = StoredSet(view=view, chunks=manifest.chunks)
+            _write(self._set_file(manifest.data_id), stored.model_dump_json().encode())
+        return view
+
+    def view(self, data_id: str) -> DataView:
+        """Describe a set.
+
+        Raises:
+            NotFoundError: It was never completed, or is another tenant's.
+        """
+        return self._stored(data_id).view
+
+    def records(self, data_id: str) -> list[list[TokenSequence]]:
+        """Read a set.
+
+        Raises:
+            NotFoundError: It was never completed, or is another tenant's.
+            CheckpointCorruptError: A chunk is not the one that was written.
+        """
+        found: list[list[TokenSequence]] = []
+        for sha256 in self._stored(data_id).chunks:
+            path = self._chunks / f"{sha256}.json"
+            try:
+                body = path.read_bytes()
+            except FileNotFoundError:
+                body = b""
+            if hashlib.sha256(body).hexdigest() != sha256:
+                raise CheckpointCorruptError(
+                    f"the uploaded data in {path} is not what was written", hint="start the job again"
+                )
+            found += DataChunk.model_validate_json(body).records
+        return found
+
+    def used_bytes(self) -> int:
+        """Return the size of all chunks."""
+        if not self._chunks.is_dir():
+            return 0
+        return sum(entry.stat().st_size for entry in os.scandir(self._chunks))
+
+    def _stored(self, data_id: str) -> StoredSet:
+        try:
+            return StoredSet.model_validate_json(self._set_file(data_id).read_bytes())
+        except FileNotFoundError:
+            raise NotFoundError(
+                f"there is no data set {data_id}",
+                hint="upload it first, as client.sft(...) does",
+                field="data",
+            ) from None
+
+    def _summary_file(self, sha256: str) -> Path:
+        return self._chunks / f"{sha256}.summary"
+
+    def _set_file(self, data_id: str) -> Path:
+        return self._sets / f"{data_id}.json"
+
+
+def summarise(chunk: DataChunk, size: int) -> ChunkSummary:
+    """Count what a chunk holds."""
+    sequences: Sequence[TokenSequence] = [sequence for record in chunk.records for sequence in record]
+    return ChunkSummary(
+        kind=chunk.kind,
+        bytes=size,
+        records=len(chunk.records),
+        tokens=sum(len(sequence.token_ids) for sequence in sequences),
+        trained_tokens=sum(sequence.trained_tokens for sequence in sequences),
+        longest=max(len(sequence.token_ids) for sequence in sequences),
+        largest_token_id=max(max(sequence.token_ids) for sequence in sequences),
+    )
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file that is whole or not there."""
+    part = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}")
+    try:
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def _full_disk_named(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageFullError(
+                f"no space left on the disk for uploaded data in {folder}",
+                hint="free space, then send the job again",
+            ) from error
+        raise

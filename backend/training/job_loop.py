@@ -1,0 +1,114 @@
+"""What every kind of job loop does: begin from a checkpoint, end exactly once, and keep what was learned.
+
+A loop runs in a thread of the pool worker. What it needs to go on after a kill is in the store and in its
+checkpoints before anybody knows of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Generic
+
+from backend.errors import LeaseLostError
+from backend.training import checkpointing
+from backend.training.job_context import JobContext, SpecT_co
+from backend.training.job_control import WorkerStoppingError
+from backend.weights import PolicyWeights
+from tinkergym.errors import InternalServiceError, JobCancelledError, ParityError, TinkerGymError
+from tinkergym.wire import ErrorView, JobState
+
+_log = logging.getLogger(__name__)
+
+
+class JobLoop(ABC, Generic[SpecT_co]):
+    """One job's loop. `run` returns when the job has ended, was handed back or was lost."""
+
+    def __init__(self, context: JobContext[SpecT_co]) -> None:
+        self._context = context
+        self._saved_step = 0
+        self._done_step = 0
+        self._between_steps = True
+        """Whether the policy is that of `_done_step`: from the first update of a step on it is not."""
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Do the job, from where the last attempt stood to its end."""
+
+    def run(self) -> None:
+        """Run the job to its end. Whatever happens is recorded; nothing is raised."""
+        context = self._context
+        try:
+            self._run()
+        except LeaseLostError as error:
+            _log.warning("%s", error)
+        except WorkerStoppingError:
+            _log.info("job %s goes back into the queue", context.job_id)
+            self._quietly(
+                lambda: context.store.release(context.lease, back_to_queue=True, reason="its worker stopped")
+            )
+        except JobCancelledError as error:
+            # What was learned stays usable, here and after a failure.
+            self._quietly(self._save_what_is_done)
+            self._end(JobState.CANCELLED, error)
+        except TinkerGymError as error:
+            self._quietly(self._save_what_is_done)
+            self._end(JobState.FAILED, error)
+        except Exception as error:
+            _log.exception("job %s failed", context.job_id)
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            wrapped = InternalServiceError(
+                f"the job loop met an error it did not expect: {error!r} at {where.name}:{where.lineno}",
+                hint="the service's log has the traceback",
+            )
+            self._end(JobState.FAILED, wrapped)
+        finally:
+            self._quietly(self._clean_up)
+            context.policies.release(context.job_id)
+            self._quietly(lambda: checkpointing.forget_policy(context))
+
+    def _clean_up(self) -> None:
+        """Let go of what only this kind of job holds."""
+
+    def _begin_from_checkpoint(self) -> None:
+        """Make the job's policy, as the last attempt saved it or new."""
+        context = self._context
+        context.policies.hold(context.job_id, from_base=not context.spec.initial_policy)
+        self._saved_step = self._done_step = checkpointing.restore(context)
+
+    def _resumed_from(self) -> str:
+        if self._context.lease.attempt == 1:
+            return ""
+        return (
+            f"resumed after step {self._done_step}" if self._done_step else "started again from the beginning"
+        )
+
+    def _publish(self, version: int, weights: PolicyWeights, sha256: str) -> None:
+        context = self._context
+        arrived = context.engine.publish(context.job_id, version, weights)
+        loaded = context.engine.loaded().get(context.job_id)
+        if loaded != version or arrived != sha256:
+            raise ParityError(
+                f"version {version} of the policy was published with hash {sha256[:12]}, but the engine "
+                f"holds version {loaded} and was given {arrived[:12]}",
+                hint="report this with the job's log",
+            )
+
+    def _save_what_is_done(self) -> None:
+        if self._between_steps and self._done_step > self._saved_step:
+            checkpointing.save(self._context, self._done_step)
+            self._saved_step = self._done_step
+
+    def _end(self, state: JobState, error: TinkerGymError) -> None:
+        context = self._context
+        view = None if state is JobState.CANCELLED else ErrorView.model_validate(error.to_wire())
+        self._quietly(lambda: context.store.set_state(context.lease, state, str(error), view))
+
+    def _quietly(self, act: Callable[[], object]) -> None:
+        """Do one of the last things of a job; if it fails too, the log has it and the lease runs out."""
+        try:
+            act()
+        except Exception:
+            _log.exception("job %s: the end was not orderly", self._context.job_id)

@@ -1,0 +1,43 @@
+"""Supervised fine-tuning: the mean cross-entropy of the trained tokens, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from backend.learner.sft_loss import LikelihoodLoss
+from backend.training.written_data import Record, train_sequence
+from backend.training.written_loop import Update, WrittenDataJob
+from tinkergym.wire_jobs import SFTSpec
+
+_MEASURED_AT_ONCE = 64
+"""Records; between two such parts a cancellation is seen."""
+
+
+class SFTJob(WrittenDataJob[SFTSpec]):
+    """One SFT job's loop."""
+
+    def _learn(self, numbers: Sequence[int]) -> Update:
+        context = self._context
+        sequences = [train_sequence(self._data.train[number][0]) for number in numbers]
+        loss = LikelihoodLoss(aggregation=context.spec.aggregation)
+        result = context.learner.forward_backward(context.job_id, sequences, loss)
+        # Sums of logprobs by token, whatever the aggregation: the number that is known as the loss of a
+        # language model.
+        return Update(
+            loss=result.loss,
+            metrics={
+                "nll_per_token": result.metrics["sampled_entropy"],
+                "shared_fraction": result.metrics["shared_fraction"],
+            },
+        )
+
+    def _measure(self, records: Sequence[Record]) -> dict[str, float]:
+        context = self._context
+        total, tokens = 0.0, 0
+        for start in range(0, len(records), _MEASURED_AT_ONCE):
+            context.control.check()
+            part = [train_sequence(record[0]) for record in records[start : start + _MEASURED_AT_ONCE]]
+            for logprobs in context.learner.logprobs(context.job_id, part):
+                total -= float(logprobs.sum(dtype="float64"))
+                tokens += len(logprobs)
+        return {"eval/loss": total / tokens}

@@ -1,0 +1,86 @@
+"""Written data as a job loop takes it: records to train on and to measure with, and which come when.
+
+The order is a pure function of the job's seed and the step's number, so a resumed job goes on where it was
+without any cursor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from backend.learner.sequences import TrainSequence
+from backend.store.uploads import Uploads
+from backend.training.job_context import JobContext
+from tinkergym.wire_data import TokenSequence
+from tinkergym.wire_jobs import WrittenDataSpec
+
+Record = Sequence[TokenSequence]
+
+_ORDER, _HELD_OUT = 3, 4
+"""Last words of the entropy that orders are drawn from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenData:
+    """A job's records."""
+
+    train: Sequence[Record]
+    evaluate: Sequence[Record]
+    """Not trained on; empty if nothing is measured."""
+
+
+def read(context: JobContext[WrittenDataSpec]) -> WrittenData:
+    """Read a job's data.
+
+    Raises:
+        NotFoundError: It is no longer there.
+        CheckpointCorruptError: It is not what was written.
+    """
+    spec = context.spec
+    uploads = Uploads(context.data_dir, context.lease.tenant_id)
+    records = uploads.records(spec.data)
+    if spec.eval_data is not None:
+        return WrittenData(train=records, evaluate=uploads.records(spec.eval_data))
+    apart = spec.held_out_records(len(records))
+    order = np.random.default_rng([spec.seed, _HELD_OUT]).permutation(len(records))
+    kept_out = set(order[:apart].tolist())
+    return WrittenData(
+        train=[record for number, record in enumerate(records) if number not in kept_out],
+        evaluate=[records[number] for number in sorted(kept_out)],
+    )
+
+
+def batch_numbers(spec: WrittenDataSpec, records: int, step: int) -> list[int]:
+    """Return which of `records` records train step `step` (the first is 1) takes.
+
+    Passes over the data follow each other without a gap: a batch may hold the end of one and the beginning
+    of the next, so every record comes equally often.
+    """
+    first = (step - 1) * spec.batch_size
+    numbers: list[int] = []
+    orders: dict[int, npt.NDArray[np.int64]] = {}
+    for position in range(first, first + spec.batch_size):
+        epoch, place = divmod(position, records)
+        if epoch not in orders:
+            rng = np.random.default_rng([spec.seed, epoch, _ORDER])
+            orders[epoch] = rng.permutation(records) if spec.shuffle else np.arange(records)
+        numbers.append(int(orders[epoch][place]))
+    return numbers
+
+
+def train_sequence(sequence: TokenSequence, *, weight: float = 1.0) -> TrainSequence:
+    """Return tokens as the learner takes them, each trained one with this weight."""
+    mask = [False] * len(sequence.token_ids)
+    for start, stop in sequence.trained:
+        mask[start:stop] = [True] * (stop - start)
+    return TrainSequence(
+        token_ids=sequence.token_ids,
+        loss_mask=mask,
+        # Nobody sampled these tokens; the losses of written data do not look at it.
+        sampling_logprobs=[0.0] * len(mask),
+        advantage=weight,
+    )

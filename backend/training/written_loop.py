@@ -1,0 +1,118 @@
+"""The loop of jobs that learn from written data: batch by batch, measured now and then, resumed anywhere."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from backend.learner.optimiser import OptimStepResult
+from backend.training.job_loop import JobLoop
+from backend.training.schedule import learning_rate
+from backend.training.written_data import Record, WrittenData, batch_numbers, read
+from backend.weights import weights_sha256
+from tinkergym.wire import JobState, StepEvent
+from tinkergym.wire_jobs import WrittenDataSpec
+
+WrittenT_co = TypeVar("WrittenT_co", bound=WrittenDataSpec, covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """What a batch said before the optimiser's step."""
+
+    loss: float
+    metrics: dict[str, float]
+
+
+class WrittenDataJob(JobLoop[WrittenT_co]):
+    """What SFT and preference jobs have in common."""
+
+    _data: WrittenData
+    _version = 0
+    """Of the policy that can be sampled: the newest checkpoint's, and at the end the last step's."""
+    _sha256 = ""
+
+    @abstractmethod
+    def _learn(self, numbers: Sequence[int]) -> Update:
+        """Compute the gradient of a batch of `self._data.train`."""
+
+    @abstractmethod
+    def _measure(self, records: Sequence[Record]) -> dict[str, float]:
+        """Return what the present policy says of records that it is not trained on."""
+
+    def _prepare(self) -> None:
+        """Do what has to be done once, before the first step."""
+
+    def _run(self) -> None:
+        context, spec = self._context, self._context.spec
+        self._data = read(context)
+        self._begin_from_checkpoint()
+        context.store.set_state(context.lease, JobState.RUNNING, self._resumed_from())
+        self._publish_present()
+        if self._done_step < spec.steps:
+            self._prepare()
+            for step in range(self._done_step + 1, spec.steps + 1):
+                context.control.check()
+                self._step(step)
+        context.store.set_state(context.lease, JobState.COMPLETED, f"all {spec.steps} steps done")
+
+    def _step(self, step: int) -> None:
+        context, spec = self._context, self._context.spec
+        numbers = batch_numbers(spec, len(self._data.train), step)
+        sequences = [sequence for number in numbers for sequence in self._data.train[number]]
+        self._between_steps = False
+        with context.clock.part("forward_backward"):
+            update = self._learn(numbers)
+        stepped = self._optimise(step)
+        self._done_step, self._between_steps = step, True
+        metrics = {**update.metrics, **stepped.metrics}
+        last = step == spec.steps
+        if self._data.evaluate and (step == 1 or last or step % spec.eval_every == 0):
+            with context.clock.part("evaluate"):
+                metrics |= self._measure(self._data.evaluate)
+        save = last or step % spec.checkpoint_every == 0
+        if save:
+            with context.clock.part("publish"):
+                self._publish_present()
+        seconds = context.clock.lap()
+        tokens = sum(len(sequence.token_ids) for sequence in sequences)
+        event = StepEvent(
+            step=step,
+            steps=spec.steps,
+            policy_version=self._version,
+            loss=update.loss,
+            records=len(numbers),
+            trained_tokens=sum(sequence.trained_tokens for sequence in sequences),
+            tokens_per_second=tokens / max(seconds.step, 1e-9),
+            step_seconds=seconds.step,
+            sampling_seconds=seconds.sampling,
+            learning_seconds=seconds.learning,
+            seconds_left=context.clock.expected(spec.steps - step),
+            metrics={
+                **metrics,
+                **seconds.parts,
+                "epoch": step * spec.batch_size / len(self._data.train),
+            },
+        )
+        context.store.record_step(context.lease, event, self._sha256)
+        if save:
+            with context.clock.part("checkpoint"):
+                self._save_what_is_done()
+
+    def _optimise(self, step: int) -> OptimStepResult:
+        context, spec = self._context, self._context.spec
+        with context.clock.part("optim_step"):
+            return context.learner.optim_step(
+                context.job_id,
+                learning_rate=learning_rate(spec, step, spec.steps),
+                max_grad_norm=spec.max_grad_norm,
+                weight_decay=spec.weight_decay,
+            )
+
+    def _publish_present(self) -> None:
+        """Let the policy be sampled as it is now."""
+        weights = self._context.learner.weights(self._context.job_id)
+        self._version, self._sha256 = self._done_step, weights_sha256(weights)
+        self._publish(self._version, weights, self._sha256)

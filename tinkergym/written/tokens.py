@@ -1,0 +1,88 @@
+"""From a conversation to token ids with the answers marked, through the renderer that sampling uses.
+
+What is trained is to the token what is sampled later: the prompt is rendered as an episode's first prompt,
+each answer as `AgentLoop` takes an answer into its ledger, and what follows it as a delta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from tinkergym.loop.renderer import Renderer
+from tinkergym.messages import Message
+from tinkergym.wire_data import TokenSequence
+from tinkergym.written.conversations import RowFaultError
+
+Answers = Literal["all", "last"]
+"""Which answers of a conversation are learned from."""
+
+_THINK, _THOUGHT = "<think>", "</think>"
+
+
+def conversation_tokens(
+    renderer: Renderer, messages: Sequence[Message], *, answers: Answers = "all"
+) -> TokenSequence:
+    """Render a conversation; what stands after its last answer is left out, as nothing is learned there.
+
+    Args:
+        renderer: Of the model.
+        messages: At least one answer, and something before each.
+        answers: Whether each answer is learned from, or only the last.
+
+    Raises:
+        RowFaultError: An answer holds the token that ends answers, or never ends a reasoning that the prompt
+            has begun.
+        TemplateError: The model's template refuses the conversation.
+    """
+    places = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    ids = renderer.start(messages[: places[0]])
+    trained: list[tuple[int, int]] = []
+    for position, place in enumerate(places):
+        answer = answer_tokens(renderer, messages[place]["content"], f"messages[{place}].content")
+        trained.append((len(ids), len(ids) + len(answer)))
+        ids = ids + answer
+        if position + 1 < len(places):
+            between = messages[place + 1 : places[position + 1]]
+            ids += renderer.continuation(between, answer_closed=ids[-1] in renderer.stop_ids)
+    return TokenSequence(token_ids=ids, trained=trained if answers == "all" else trained[-1:])
+
+
+def comparison_tokens(
+    renderer: Renderer, messages: Sequence[Message], chosen: str, rejected: str
+) -> list[TokenSequence]:
+    """Render a prompt with each of two answers; only the answers compared are learned from.
+
+    Raises:
+        RowFaultError: As `conversation_tokens`.
+        TemplateError: As `conversation_tokens`.
+    """
+    answered: list[list[Message]] = [
+        [*messages, {"role": "assistant", "content": text}] for text in (chosen, rejected)
+    ]
+    return [conversation_tokens(renderer, whole, answers="last") for whole in answered]
+
+
+def answer_tokens(renderer: Renderer, text: str, field: str) -> list[int]:
+    """Return an answer's ids as the policy would have sampled them, with the token that ends it.
+
+    Raises:
+        RowFaultError: The answer holds that token inside, or does not fit a prompt that begins to reason.
+    """
+    if renderer.opens_reasoning:
+        # The prompt already wrote the opening tag, and sampled answers begin behind it.
+        text = (
+            text.lstrip().removeprefix(_THINK).removeprefix("\n")
+            if text.lstrip().startswith(_THINK)
+            else text
+        )
+        if _THOUGHT not in text:
+            raise RowFaultError(
+                f"{field}: the model's prompts end inside <think>, and this answer never closes it"
+            )
+    ids = renderer.encode_answer(text)
+    if any(token in renderer.stop_ids for token in ids[:-1]):
+        raise RowFaultError(f"{field}: holds the text of a token that ends answers; take it out")
+    if not ids:
+        raise RowFaultError(f"{field}: makes no token to learn from")
+    return ids
