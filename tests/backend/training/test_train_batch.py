@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from backend.training.episode_requests import step_requests
+from backend.training.learn_phase import loss_config
+from backend.training.train_batch import train_batch
+from tinkergym.loop.trajectory import Segment, StopReason, Trajectory, Turn
+from tinkergym.wire import GRPO, EnvironmentRef, EpisodeResult, JobSpec, Sampling
+from tinkergym.wire_algorithms import RLOO, DrGRPO, ReinforcePlusPlus
+
+
+def episode(*turns, stop=StopReason.TERMINATED):
+    """Turns are (reward, answer's tokens, finish reason), each behind a prompt of two tokens."""
+    ids, mask, logprobs, records = [], [], [], []
+    for number, (reward, tokens, finish) in enumerate(turns):
+        ids += [1, 2] + [10 + number] * tokens
+        mask += [False] * 2 + [True] * tokens
+        logprobs += [None] * 2 + [-1.0 - 0.1 * k for k in range(tokens)]
+        records.append(
+            Turn(
+                segment=0,
+                start=len(ids) - tokens,
+                end=len(ids),
+                policy_version=0,
+                finish_reason=finish,
+                observation="o",
+                action="a",
+                reward=reward,
+            )
+        )
+    return Trajectory(
+        segments=[Segment(token_ids=ids, loss_mask=mask, sampling_logprobs=logprobs)],
+        turns=records,
+        terminated=True,
+        truncated=False,
+        stop_reason=stop,
+        seed=0,
+    )
+
+
+def batch(*trajectories, algorithm=None, reference=None, **settings):
+    spec = job(algorithm or GRPO(group_size=len(trajectories), groups_per_step=1), **settings)
+    played = [
+        (request, EpisodeResult(episode_id=request.episode_id, lease_id="l", trajectory=trajectory))
+        for request, trajectory in zip(step_requests("job-1", spec, 1), trajectories, strict=True)
+    ]
+    return train_batch(spec, 1, played, reference or never)
+
+
+def job(algorithm, **settings):
+    return JobSpec(
+        environment=EnvironmentRef(id="x"),
+        steps=1,
+        algorithm=algorithm,
+        sampling=Sampling(max_turn_tokens=8),
+        **settings,
+    )
+
+
+def never(sequences):
+    raise AssertionError("the reference costs a forward pass, and nobody asked for it")
+
+
+GOOD, BAD = episode((1.0, 2, "stop"), (3.0, 1, "stop")), episode((0.0, 2, "stop"), (0.0, 2, "stop"))
+PAIR = {"group_size": 2, "groups_per_step": 1}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [
+        (GRPO(**PAIR), [2.0, -2.0]),
+        (GRPO(**PAIR, normalize="std"), np.array([2.0, -2.0]) / np.sqrt(8)),
+        (DrGRPO(**PAIR), [2.0, -2.0]),
+        (RLOO(**PAIR), [4.0, -4.0]),
+        (ReinforcePlusPlus(**PAIR), np.array([2.0, -2.0]) / np.sqrt(8)),
+        (ReinforcePlusPlus(**PAIR, baseline="group"), np.array([2.0, -2.0]) / np.sqrt(8)),
+    ],
+    ids=["grpo", "grpo_std", "dr_grpo", "rloo", "reinforce++", "reinforce++_baseline"],
+)
+def test_each_algorithm_compares_the_returns_in_its_own_way(algorithm, expected):
+    found = batch(GOOD, BAD, algorithm=algorithm)
+    np.testing.assert_allclose([s.advantage for s in found.sequences], expected, rtol=1e-5)
+
+
+def test_dr_grpo_divides_by_a_constant_and_not_by_an_answers_length():
+    assert loss_config(job(DrGRPO(**PAIR)), 512).aggregation == "constant"
+    assert loss_config(job(GRPO(**PAIR)), 512).aggregation == "token"
+
+
+def test_each_answer_can_be_credited_with_what_was_earned_from_it_on():
+    found = batch(GOOD, BAD, algorithm=GRPO(**PAIR, credit="turn", discount=0.5))
+    # From the first turn on 1 + 0.5 * 3 = 2.5 against 0, from the second on 3 against 0.
+    good, bad = (sequence.advantage for sequence in found.sequences)
+    assert good == [0, 0, 1.25, 1.25, 0, 0, 1.5]
+    assert bad == [0, 0, -1.25, -1.25, 0, 0, -1.5, -1.5]
+    assert found.metrics["lone_turns"] == 0
+
+
+def test_a_long_answer_is_paid_less_and_the_environments_reward_is_left_alone():
+    long = episode((1.0, 8, "length"))
+    short = episode((1.0, 4, "stop"))
+    algorithm = GRPO(**PAIR, overlong_tokens=4, overlong_penalty=0.5)
+    found = batch(long, short, algorithm=algorithm)
+    assert [s.advantage for s in found.sequences] == [-0.25, 0.25]
+    assert found.metrics["overlong_penalty_mean"] == 0.25
+    assert long.episode_return == 1.0
+    assert batch(long, short).metrics["zero_variance_groups"] == 1
+
+
+def test_answers_that_were_cut_off_are_learned_from_or_left_out_as_declared():
+    cut = episode((1.0, 2, "stop"), (1.0, 3, "length"))
+    assert sum(batch(cut, BAD).sequences[0].loss_mask) == 5
+    found = batch(cut, BAD, algorithm=GRPO(**PAIR, mask_truncated=True))
+    assert found.sequences[0].loss_mask == [False, False, True, True] + [False] * 5
+    assert [p is None for p in found.sequences[0].sampling_logprobs] == [
+        not m for m in found.sequences[0].loss_mask
+    ]
+    assert found.sequences[0].advantage == 1.0  # its reward counts all the same
+    assert found.metrics["truncated_fraction"] == 0.25
+    only_cut = episode((5.0, 3, "length"))
+    assert len(batch(only_cut, BAD, algorithm=GRPO(**PAIR, mask_truncated=True)).sequences) == 1
+
+
+def test_a_token_that_was_not_sampled_is_never_trained():
+    for algorithm in (GRPO(**PAIR), GRPO(**PAIR, credit="turn"), GRPO(**PAIR, mask_truncated=True)):
+        for sequence in batch(GOOD, BAD, algorithm=algorithm).sequences:
+            prompt = [i for i, t in enumerate(sequence.token_ids) if t in {1, 2}]
+            assert not any(sequence.loss_mask[i] for i in prompt)
+
+
+def half(sequences):
+    """A reference under which every sampled token is half as likely."""
+    return [
+        np.array([p - np.log(2) for p in s.sampling_logprobs if p is not None], dtype=np.float32)
+        for s in sequences
+    ]
+
+
+def test_kl_in_the_reward_is_taken_off_before_episodes_are_compared():
+    algorithm = GRPO(**PAIR, kl_coefficient=0.1, kl_in="reward", kl_estimator="k1")
+    found = batch(GOOD, BAD, algorithm=algorithm, reference=half)
+    # 3 and 4 sampled tokens: 4 - 0.3 log 2 against 0 - 0.4 log 2.
+    difference = 4.0 + 0.1 * np.log(2)
+    np.testing.assert_allclose([s.advantage for s in found.sequences], [difference / 2, -difference / 2])
+    assert found.metrics["kl"] == pytest.approx(np.log(2))
+    assert found.sequences[0].reference_logprobs is None
+    assert loss_config(job(algorithm), 512).kl_coefficient == 0.0
+
+
+def test_kl_in_the_reward_of_each_turn_is_that_of_its_own_answer():
+    algorithm = GRPO(**PAIR, kl_coefficient=0.1, kl_in="reward", kl_estimator="k1", credit="turn")
+    found = batch(GOOD, BAD, algorithm=algorithm, reference=half)
+    last = (3.0 - 0.1 * np.log(2)) - (0.0 - 0.2 * np.log(2))
+    np.testing.assert_allclose(found.sequences[0].advantage[-1], last / 2)
+
+
+def test_kl_in_the_loss_gives_every_trained_token_its_reference():
+    algorithm = GRPO(**PAIR, kl_coefficient=0.1, mask_truncated=True)
+    cut = episode((1.0, 2, "length"), (1.0, 3, "stop"))
+    found = batch(cut, BAD, algorithm=algorithm, reference=half)
+    np.testing.assert_allclose(found.sequences[0].reference_logprobs, half([cut.segments[0]])[0][2:])
+    assert [s.advantage for s in found.sequences] == [1.0, -1.0]
+    assert loss_config(job(algorithm), 512).kl_coefficient == 0.1
+
+
+def test_failed_episodes_are_neither_compared_nor_asked_about():
+    failed = episode((9.0, 2, "stop"), stop=StopReason.ENVIRONMENT_ERROR)
+    asked = []
+
+    def reference(sequences):
+        asked.append(len(sequences))
+        return half(sequences)
+
+    algorithm = GRPO(group_size=3, groups_per_step=1, kl_coefficient=0.1)
+    found = batch(GOOD, BAD, failed, algorithm=algorithm, reference=reference)
+    assert len(found.sequences) == 2
+    assert asked == [2]
+
+
+@pytest.mark.parametrize("credit", ["episode", "turn"])
+def test_the_control_experiment_permutes_what_was_earned(credit):
+    episodes = [episode((float(reward), 1, "stop")) for reward in range(6)]
+    algorithm = GRPO(group_size=6, groups_per_step=1, credit=credit)
+
+    def advantages(**settings):
+        sequences = batch(*episodes, algorithm=algorithm, **settings).sequences
+        return [s.advantage if credit == "episode" else s.advantage[2] for s in sequences]
+
+    shuffled = advantages(shuffle_rewards=True)
+    assert shuffled != advantages()
+    assert sorted(shuffled) == advantages()
+    assert shuffled == advantages(shuffle_rewards=True)

@@ -1,0 +1,101 @@
+import pytest
+
+import tinkergym as tg
+from tinkergym.errors import InvalidRequestError
+from tinkergym.spec_errors import parse_spec
+from tinkergym.wire import JobSpec
+from tinkergym.wire_algorithms import Algorithm, PolicyGradient
+
+GOOD = {"environment": {"id": "board/TicTacToeVs-v0"}, "steps": 3}
+CLASSES = [tg.GRPO, tg.DrGRPO, tg.RLOO, tg.ReinforcePlusPlus]
+
+
+def test_settings_without_a_name_are_grpos():
+    assert parse_spec({**GOOD, "algorithm": {"group_size": 4}}).algorithm == tg.GRPO(group_size=4)
+    assert parse_spec(GOOD).algorithm == tg.GRPO()
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_an_algorithm_is_the_same_after_the_wire(cls):
+    spec = parse_spec({**GOOD, "algorithm": cls(learning_rate=0.5)})
+    assert JobSpec.model_validate_json(spec.model_dump_json()).algorithm == cls(learning_rate=0.5)
+
+
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo", "reinforce++"])
+def test_each_name_can_be_written_as_plain_settings(name):
+    assert parse_spec({**GOOD, "algorithm": {"name": name}}).algorithm.name == name
+
+
+@pytest.mark.parametrize(
+    ("write", "field", "text"),
+    [
+        (lambda: tg.GRPO(loss="reinforce", clip_low=0.1), "clip_low", "loss='ppo', 'cispo' or 'gspo'"),
+        (lambda: tg.GRPO(loss="dro", clip_high=0.1), "clip_high", "only with loss"),
+        (lambda: tg.GRPO(loss="cispo", dual_clip=3.0), "dual_clip", "loss='ppo' or 'gspo'"),
+        (lambda: tg.GRPO(dual_clip=1.1), "dual_clip", "above 1 + clip_high = 1.2"),
+        (lambda: tg.GRPO(dro_beta=0.5), "dro_beta", "loss='dro'"),
+        (lambda: tg.GRPO(kl_in="reward"), "kl_in", "kl_coefficient above 0"),
+        (lambda: tg.GRPO(kl_estimator="k2"), "kl_estimator", "kl_coefficient above 0"),
+        (lambda: tg.GRPO(kl_coefficient=0.1, kl_estimator="k1"), "kl_estimator", "kl_in='reward'"),
+        (lambda: tg.GRPO(importance_cap=3.0), "importance_cap", "importance_correction"),
+        (lambda: tg.GRPO(importance_level="sequence"), "importance_level", "importance_correction"),
+        (lambda: tg.GRPO(overlong_penalty=0.5), "overlong_penalty", "overlong_tokens above 0"),
+        (lambda: tg.GRPO(discount=0.9), "discount", "credit='turn'"),
+        (
+            lambda: tg.GRPO(baseline="batch", dynamic_sampling_rounds=2),
+            "dynamic_sampling_rounds",
+            "with their group",
+        ),
+        (lambda: tg.RLOO(group_size=1), "group_size", "raise group_size"),
+        (lambda: tg.ReinforcePlusPlus(baseline="group"), "group_size", "or choose baseline='batch'"),
+        (lambda: tg.RLOO(baseline="batch"), "baseline", "unknown setting"),
+        (lambda: tg.GRPO(loss="pppo"), "loss", "did you mean 'ppo'"),
+    ],
+)
+def test_a_setting_that_could_not_take_effect_is_refused_with_what_to_do(write, field, text):
+    with pytest.raises(InvalidRequestError) as caught:
+        write()
+    assert caught.value.field == field
+    assert text in str(caught.value)
+
+
+def test_a_wrong_setting_of_an_algorithm_of_a_job_is_named_with_its_place():
+    with pytest.raises(InvalidRequestError, match="did you mean group_size") as caught:
+        parse_spec({**GOOD, "algorithm": {"name": "rloo", "group_sizee": 3}})
+    assert caught.value.field == "algorithm.group_sizee"
+    with pytest.raises(InvalidRequestError, match="did you mean 'rloo'") as caught:
+        parse_spec({**GOOD, "algorithm": {"name": "rlo"}})
+    assert caught.value.field == "algorithm.name"
+
+
+def test_a_length_penalty_must_fit_into_an_answer():
+    with pytest.raises(InvalidRequestError, match=r"max_turn_tokens=64; lower it|lower it, or") as caught:
+        parse_spec({**GOOD, "algorithm": {"overlong_tokens": 65}})
+    assert caught.value.field == "algorithm"
+    parse_spec({**GOOD, "algorithm": {"overlong_tokens": 64}})
+
+
+def test_a_job_of_yesterday_reads_as_before():
+    """What was stored before there were other algorithms: GRPO's fields of then."""
+    stored = {
+        "name": "grpo",
+        "group_size": 8,
+        "groups_per_step": 16,
+        "learning_rate": 1e-3,
+        "lr_schedule": "constant",
+        "warmup_steps": 0,
+        "baseline": "group",
+        "normalize": "none",
+        "aggregation": "token",
+        "clip_low": 0.2,
+        "clip_high": 0.2,
+        "entropy_coefficient": 0.0,
+        "updates_per_step": 1,
+        "max_grad_norm": 1.0,
+        "weight_decay": 0.0,
+    }
+    assert parse_spec({**GOOD, "algorithm": stored}).algorithm == tg.GRPO()
+
+
+def test_what_all_share_is_no_algorithm_by_itself():
+    assert PolicyGradient not in Algorithm.__args__[0].__args__
