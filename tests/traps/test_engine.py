@@ -1,0 +1,246 @@
+"""Traps between learner and engine: an engine that samples something else than the policy that is trained."""
+
+import threading
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+import torch
+
+from backend.learner.learner import Learner
+from backend.weights import AdapterWeights, weights_sha256
+from tinkergym.wire import Completion, LoRA, SampleFailure
+
+
+def ask(engine, requests):
+    """Submit all at once; every answer is there once."""
+    found, done = {}, threading.Event()
+
+    def deliver(answers):
+        for answer in answers:
+            assert answer.request_id not in found
+            found[answer.request_id] = answer
+        if len(found) == len(requests):
+            done.set()
+
+    engine.submit(requests, deliver)
+    assert done.wait(60)
+    return found
+
+
+def assert_same(left, right):
+    assert isinstance(left, Completion), left
+    assert left.token_ids == right.token_ids
+    np.testing.assert_allclose(left.sampling_logprobs, right.sampling_logprobs, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gpt2"])
+def test_learner_and_engine_agree_after_updates_though_the_model_has_dropout(
+    model_dirs, start_engine, bench, family
+):
+    """Fails when the engine keeps the weights of the version before, or the learner computes with dropout."""
+    learner, engine = Learner(model_dirs[family]), start_engine(model_dirs[family])
+    learner.create_policy("p", bench.ADAPTER, seed=1)
+    for version in range(3):
+        bench.publish(learner, engine, "p", version)
+        requests = [
+            bench.request(
+                f"{version}-{i}", bench.prompt(4 + i, i % 3), policy="p", version=version, temperature=t
+            )
+            for i, t in enumerate([1.0, 0.5, 1.5, 1.0, 1.0, 1.0])
+        ]
+        answers = ask(engine, requests)
+        batch = [
+            bench.sequence(request, answers[request.request_id], advantage=(-1.0) ** i)
+            for i, request in enumerate(requests)
+        ]
+        for sequence, found in zip(batch, learner.logprobs("p", batch), strict=True):
+            sampled = [p for p in sequence.sampling_logprobs if p is not None]
+            np.testing.assert_allclose(found, sampled, atol=1e-5)
+        bench.train(learner, "p", batch)
+
+
+def test_what_was_learned_arrives_in_what_is_sampled(learner, start_engine, bench):
+    """Fails when the engine samples the base model, or when the adapter is published before its update."""
+    engine, prompt, canary = start_engine(), bench.prompt(6), 42
+    learner.create_policy("p", bench.ADAPTER, seed=1)
+    said = Completion(
+        request_id="r", token_ids=[canary], sampling_logprobs=[0.0], finish_reason="stop", policy_version=0
+    )
+    wanted = bench.sequence(bench.request("r", prompt), said, advantage=1.0)
+    bench.train(learner, "p", [wanted], steps=120, learning_rate=3e-2)
+    bench.publish(learner, engine, "p", 1)
+    requests = [
+        bench.request(f"r{i}", prompt, policy="p", version=1, max_tokens=1, seed=i) for i in range(200)
+    ]
+    answers = ask(engine, requests)
+    assert {answer.token_ids[0] for answer in answers.values()} == {canary}
+    assert min(answer.sampling_logprobs[0] for answer in answers.values()) > np.log(0.99)
+    others = ask(engine, [bench.request(f"b{i}", prompt, max_tokens=1, seed=i) for i in range(50)])
+    assert {answer.token_ids[0] for answer in others.values()} != {canary}
+
+
+def test_nothing_computed_by_an_old_version_serves_a_new_one(learner, start_engine, bench):
+    """Fails when a session's cache, or an equal prompt's, is found again under another version."""
+    engine = start_engine()
+    learner.create_policy("p", bench.ADAPTER, seed=1)
+    for version in (1, 2):
+        bench.train(learner, "p", bench.batch(version), learning_rate=5e-2)
+        bench.publish(learner, engine, "p", version)
+        prompt = bench.prompt(20)
+        requests = [
+            bench.request(f"{kind}-{version}", prompt, policy="p", version=version, session_id=session)
+            for kind, session in (("session", "s"), ("prompt", ""))
+        ]
+        answers = [ask(engine, [request])[request.request_id] for request in requests]
+        for request, answer in zip(requests, answers, strict=True):
+            sequence = bench.sequence(request, answer)
+            np.testing.assert_allclose(
+                learner.logprobs("p", [sequence])[0], answer.sampling_logprobs, atol=1e-5
+            )
+
+
+def adapters(learner, count):
+    """Adapters of different ranks on all the model's linear layers, far from one another."""
+    shapes = {}
+    learner.create_policy("shape", LoRA(rank=2), seed=0)
+    for name, tensor in learner.weights("shape").tensors.items():
+        shapes[name] = tensor.shape
+    learner.drop("shape")
+    found = {}
+    for number in range(count):
+        rank, generator = 1 + number % 5, torch.Generator().manual_seed(number)
+        tensors = {
+            name: 0.25
+            * torch.randn((rank, shape[1]) if "lora_A" in name else (shape[0], rank), generator=generator)
+            for name, shape in shapes.items()
+        }
+        found[f"tenant-{number}"] = AdapterWeights(rank=rank, alpha=1.5 * rank, tensors=tensors)
+    return found
+
+
+def test_a_thousand_requests_over_adapters_that_come_and_go_each_get_their_own(learner, start_engine, bench):
+    """Fails when a batch's adapters are added to each other's tokens."""
+    weights = adapters(learner, 16)
+
+    def request(name, number, label=""):
+        return bench.request(
+            f"{label}{name}-{number}",
+            bench.prompt(3 + number % 4, number % 3),
+            policy=name,
+            version=1,
+            max_tokens=2 + number % 3,
+            seed=number,
+            session_id=f"s{number % 2}" if number % 2 else "",
+        )
+
+    alone_engine, alone = start_engine(), {}
+    for name, own in weights.items():
+        alone_engine.publish(name, 1, own)
+        alone |= ask(alone_engine, [request(name, number) for number in range(8)])
+        alone_engine.retire(name)
+
+    engine = start_engine(max_slots=48, merged_adapters=2)
+    names, answered, gone, wave = list(weights), 0, 0, 0
+    pending: list[tuple[list, Future]] = []
+    while answered < 1000:
+        loaded = names[wave % 16 :][:6] + names[: max(0, wave % 16 - 10)]
+        for name in set(engine.loaded()) - set(loaded):
+            engine.retire(name)  # some of its requests may be on their way
+        for name in loaded:
+            if name not in engine.loaded():
+                engine.publish(name, 1, weights[name])
+        requests = [request(name, (wave + n) % 8, f"{wave}:{n}:") for n in range(8) for name in loaded]
+        pending.append((requests, _later(engine, requests)))
+        if len(pending) > 2:
+            requests, future = pending.pop(0)
+            for one, answer in zip(requests, future.result(60), strict=True):
+                if isinstance(answer, SampleFailure):
+                    assert answer.error.type == "PolicyVersionGoneError"
+                    gone += 1
+                    continue
+                assert_same(answer, alone[one.request_id.rpartition(":")[2]])
+                answered += 1
+        wave += 1
+    assert gone < answered
+
+
+def _later(engine, requests):
+    found, future = {}, Future()
+
+    def deliver(answers):
+        found.update({answer.request_id: answer for answer in answers})
+        if len(found) == len(requests):
+            future.set_result([found[request.request_id] for request in requests])
+
+    engine.submit(requests, deliver)
+    return future
+
+
+def test_an_adapter_that_is_pushed_out_while_it_samples_goes_on_as_if_it_had_not_been(
+    learner, start_engine, bench
+):
+    """Fails when a policy whose merged weights were pushed out is sampled with another table of weights.
+
+    And when a policy that was retired under way is answered with what the base model says.
+    """
+    weights = adapters(learner, 4)
+    calm, engine = start_engine(), start_engine(merged_adapters=1, max_slots=3)
+    for name, own in weights.items():
+        for each in (calm, engine):
+            each.publish(name, 1, own)
+    requests = [
+        bench.request(
+            f"{name}-{n}",
+            bench.prompt(5 + n, n),
+            policy=name,
+            version=1,
+            max_tokens=24,
+            session_id=f"{name}{n}",
+        )
+        for n in range(3)
+        for name in weights
+    ]
+    expected = {request.request_id: ask(calm, [request])[request.request_id] for request in requests}
+    # One after the other, so that each policy in turn is alone and merged, and pushes the one before it out.
+    for request in requests:
+        assert_same(ask(engine, [request])[request.request_id], expected[request.request_id])
+    begun = engine.stats().iterations
+    together = _later(engine, requests)
+    while engine.stats().iterations < begun + 2:
+        pass  # a moment: its requests are accepted, and their forwards have begun
+    engine.retire("tenant-2")
+    for request, answer in zip(requests, together.result(60), strict=True):
+        if isinstance(answer, SampleFailure):
+            assert (request.policy, answer.error.type) == ("tenant-2", "PolicyVersionGoneError")
+        else:
+            assert_same(answer, expected[request.request_id])
+
+
+def test_the_same_seed_gives_the_same_bits_whatever_else_the_machine_does(model_dir, start_engine, bench):
+    """Fails when a new adapter is drawn from a generator that others draw from too."""
+    hashes = []
+    for busy in (False, True):
+        learner, engine = Learner(model_dir), start_engine()
+        if busy:
+            torch.manual_seed(99)
+            learner.create_policy("other", LoRA(rank=5), seed=7)
+        learner.create_policy("p", bench.ADAPTER, seed=1)
+        for version in range(3):
+            bench.publish(learner, engine, "p", version)
+            requests = [
+                bench.request(f"{version}-{i}", bench.prompt(4 + i % 2, i % 2), policy="p", version=version)
+                for i in range(6)
+            ]
+            if busy:
+                bench.train(learner, "other", bench.batch(version))
+                ask(engine, [bench.request(f"x{version}-{i}", bench.prompt(9, i), seed=i) for i in range(5)])
+            answers = engine.generate_together(requests)
+            batch = [
+                bench.sequence(request, answer, advantage=(-1.0) ** i)
+                for i, (request, answer) in enumerate(zip(requests, answers, strict=True))
+            ]
+            learner.forward_backward("p", batch, bench.UNCLIPPED)
+            learner.optim_step("p", learning_rate=2e-2)
+        hashes.append(weights_sha256(learner.weights("p")))
+    assert hashes[0] == hashes[1]
