@@ -13,7 +13,13 @@ from backend.training.job_loop import JobLoop
 from backend.training.learn_phase import Learned, learn
 from backend.training.rollout_phase import RolloutPhase
 from backend.training.step_clock import StepSeconds
-from backend.training.step_report import Played, episodes_to_read, failure_warnings, statistics
+from backend.training.step_report import (
+    Played,
+    episodes_to_read,
+    failure_warnings,
+    spike_warnings,
+    statistics,
+)
 from backend.weights import PolicyWeights, weights_sha256
 from tinkergym.errors import TooManyFailedEpisodesError
 from tinkergym.wire import JobSpec, JobState, StepEvent, WarningEvent
@@ -144,7 +150,7 @@ class RLJob(JobLoop[JobSpec]):
         )
         context.store.record_step(context.lease, event, sha256)
         context.boards.step_recorded(context.job_id, step)
-        context.store.append_events(context.lease, list(episodes_to_read(played, step)))
+        context.store.append_events(context.lease, [*spike_warnings(event), *episodes_to_read(played, step)])
 
     def _check_replay(self, step: int, sha256: str) -> None:
         """Drop the stored episodes after `step` if they were sampled by other weights than it has now."""

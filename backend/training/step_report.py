@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinkergym.loop.trajectory import Trajectory
-from tinkergym.wire import EpisodeEvent, EpisodeRequest, EpisodeResult, WarningEvent
+from tinkergym.wire import EpisodeEvent, EpisodeRequest, EpisodeResult, StepEvent, WarningEvent
 
 Played = Sequence[tuple[EpisodeRequest, EpisodeResult]]
 """A step's episodes in index order."""
@@ -80,6 +80,21 @@ def failure_warnings(played: Played, step: int) -> list[WarningEvent]:
     return [
         WarningEvent(name=name, message=errors[0][-_LONGEST_TEXT:], count=len(errors), step=step)
         for (name, _), errors in commonest[:_WARNINGS_PER_STEP]
+    ]
+
+
+def spike_warnings(event: StepEvent) -> list[WarningEvent]:
+    """Return a warning for each number of the step that was far from usual, see `backend.learner.spikes`."""
+    return [
+        WarningEvent(
+            name=name,
+            message=f"the {what} of step {event.step} is {event.metrics[name]:.0f} times as large as in the "
+            "steps before; the gradient was clipped and applied. If rewards fall from here on, resume with a "
+            "lower learning_rate",
+            step=event.step,
+        )
+        for name, what in (("loss_spike", "loss"), ("grad_norm_spike", "gradient's norm"))
+        if name in event.metrics
     ]
 
 

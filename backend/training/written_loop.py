@@ -10,6 +10,7 @@ from typing import TypeVar
 from backend.learner.optimiser import OptimStepResult
 from backend.training.job_loop import JobLoop
 from backend.training.schedule import learning_rate
+from backend.training.step_report import spike_warnings
 from backend.training.written_data import Record, WrittenData, batch_numbers, read
 from backend.weights import weights_sha256
 from tinkergym.wire import JobState, StepEvent
@@ -97,6 +98,7 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
             },
         )
         context.store.record_step(context.lease, event, self._sha256)
+        context.store.append_events(context.lease, list(spike_warnings(event)))
         if save:
             with context.clock.part("checkpoint"):
                 self._save_what_is_done()

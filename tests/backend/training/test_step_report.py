@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from backend.training.episode_requests import step_requests
-from backend.training.step_report import episodes_to_read, failure_warnings, statistics
+from backend.training.step_report import episodes_to_read, failure_warnings, spike_warnings, statistics
 from tinkergym.loop.trajectory import Segment, StopReason, Trajectory, Turn
-from tinkergym.wire import GRPO, EnvironmentRef, EpisodeResult, JobSpec
+from tinkergym.wire import GRPO, EnvironmentRef, EpisodeResult, JobSpec, StepEvent
 
 
 def episode(reward: float = 0.0, stop: StopReason = StopReason.TERMINATED, error: str = "", **metrics: float):
@@ -82,3 +82,11 @@ def test_the_best_and_the_worst_episode_are_shown(rewards, shown):
 
 def test_failed_episodes_are_not_shown():
     assert episodes_to_read(played(broken("boom"), broken("boom")), step=1) == []
+
+
+def test_a_number_that_left_what_was_usual_is_a_warning_of_its_own():
+    event = StepEvent.model_construct(step=7, metrics={"grad_norm": 9.0, "grad_norm_spike": 31.4})
+    (warning,) = spike_warnings(event)
+    assert (warning.name, warning.step) == ("grad_norm_spike", 7)
+    assert "31 times" in warning.message
+    assert spike_warnings(StepEvent.model_construct(step=8, metrics={"grad_norm": 0.3})) == []
