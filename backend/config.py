@@ -11,7 +11,7 @@ import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -54,6 +54,27 @@ class GatewayLimits(Settings):
     """Largest job description; it is stored, listed and handed on many times."""
     episodes_per_step: int = Field(16_384, ge=1)
     """Most episodes that a job may ask for in one train step: they are all in memory at once."""
+
+
+class VllmSettings(Settings):
+    """How vLLM runs; only read with `engine="vllm"`."""
+
+    max_adapter_rank: Literal[8, 16, 32, 64, 128, 256, 512] = 32
+    """Adapters of a higher rank are refused. Smaller ones are padded to it, which costs time and memory."""
+    adapters_at_once: int = Field(8, ge=1)
+    """Different adapters in one batch; further ones wait for their turn."""
+    cache_bytes: int = Field(1 << 30, ge=1 << 20)
+    """For keys and values on a CPU."""
+    gpu_memory: float = Field(0.4, gt=0, lt=1)
+    """Part of a GPU's memory for vLLM's weights and cache together; the learner needs the rest."""
+    max_sequences: int = Field(256, ge=1)
+    """Sequences in one batch."""
+    start_seconds: float = Field(300.0, gt=0)
+    """For vLLM to load the model and to answer its first canary."""
+    canary_seconds: float = Field(20.0, gt=0)
+    """After so long without an answer vLLM is asked for one token."""
+    canary_deadline_seconds: float = Field(60.0, gt=0)
+    """Without that token by then vLLM is ended and started again."""
 
 
 def _home() -> Path:
@@ -116,6 +137,13 @@ class ServiceConfig(Settings):
 
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """Where models compute; `auto` takes a GPU if torch sees one. Equal bits are promised on a CPU."""
+
+    engine: Literal["transformers", "vllm", "scripted"] = "transformers"
+    """What samples: `transformers` inside the pool worker, `vllm` in a process of its own; `scripted` draws
+    tokens evenly, to try the service out without waiting for a model."""
+
+    vllm: VllmSettings = VllmSettings()
+    """Only read with `engine="vllm"`."""
 
     torch_threads: int = Field(default_factory=_cores, ge=1)
     """Threads of a pool worker; several pools on one machine want to divide its cores."""

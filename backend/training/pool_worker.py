@@ -20,8 +20,8 @@ from backend.errors import StartError
 from backend.fair_lock import FairLock
 from backend.learner.checkpoints import Checkpoint
 from backend.learner.learner import Learner
+from backend.rollout.engines.choose import make_engine
 from backend.rollout.engines.protocol import Deliver
-from backend.rollout.engines.transformers_engine import TransformersEngine
 from backend.rollout.models import load_renderer_bundle, resolve_model
 from backend.store.store import JobLease, Store
 from backend.training.boards import Boards
@@ -66,13 +66,24 @@ class PoolWorker:
             UnknownModelError: There is no such model.
             StartError: The device that the settings ask for is not there.
             InvalidRequestError: The engine or the learner cannot run it.
+            MissingExtraError: The engine that the settings name is not installed.
         """
         torch.set_num_threads(config.torch_threads)
         self._config, self._pool_id, self._model = config, pool_id, model
         self._store = Store.open(config.store_url).service()
         self._model_dir = resolve_model(model, config.models, allow_any=config.allow_any_model)
         device, device_lock = _device(config.device), FairLock()
-        self._engine = TransformersEngine(self._model_dir, device=device, device_lock=device_lock)
+        self._device_lock = device_lock
+        config.log_dir.mkdir(parents=True, exist_ok=True)
+        self._engine = make_engine(
+            config.engine,
+            self._model_dir,
+            device=device,
+            device_lock=device_lock,
+            threads=config.torch_threads,
+            vllm=config.vllm,
+            log=config.log_dir / "vllm.log",
+        )
         self._learner = Learner(self._model_dir, device=device, device_lock=device_lock)
         self._boards = Boards()
         self._policies = PolicyDirectory(
@@ -210,6 +221,7 @@ class PoolWorker:
                 control=self._pulses[job_id].control,
                 clock=StepClock(lambda: self._engine.busy_seconds, lambda: self._learner.busy_seconds),
                 checkpoints_dir=self._config.jobs_dir / job_id / "checkpoints",
+                open_model=self._open_model,
                 data_dir=self._config.uploads_dir,
                 lease_seconds=self._config.lease_seconds,
             )
@@ -221,6 +233,10 @@ class PoolWorker:
             with self._lock:
                 self._pulses.pop(job_id, None)
                 self._threads.pop(job_id, None)
+
+    def _open_model(self, model: str) -> Learner:
+        directory = resolve_model(model, self._config.models, allow_any=self._config.allow_any_model)
+        return Learner(directory, device=str(self._learner.device), device_lock=self._device_lock)
 
     def _stored_policy(self, job_id: str) -> StoredPolicy | None:
         views = self._store.checkpoints(job_id)

@@ -3,10 +3,13 @@
 import re
 from pathlib import Path
 
-from backend.config import GatewayLimits, ServiceConfig
-from tinkergym.wire import GRPO, JobSpec, Limits, Sampling
+from backend.config import GatewayLimits, ServiceConfig, VllmSettings
+from tinkergym.wire import JobSpec, Limits, Sampling
+from tinkergym.wire_algorithms import GRPO, RLOO, DrGRPO, ReinforcePlusPlus
 
 PAGE = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
+
+ALGORITHMS = (GRPO, DrGRPO, RLOO, ReinforcePlusPlus)
 
 
 def named(section):
@@ -15,10 +18,11 @@ def named(section):
 
 
 def test_every_setting_of_a_job_is_on_the_page():
-    fields = {name for model in (JobSpec, GRPO, Sampling, Limits) for name in model.model_fields}
+    fields = {name for model in (JobSpec, *ALGORITHMS, Sampling, Limits) for name in model.model_fields}
     assert named("a job") == fields
 
 
 def test_every_setting_of_the_service_is_on_the_page():
     limits = {f"limits.{name}" for name in GatewayLimits.model_fields}
-    assert named("the service") == set(ServiceConfig.model_fields) - {"limits"} | limits
+    vllm = {f"vllm.{name}" for name in VllmSettings.model_fields}
+    assert named("the service") == set(ServiceConfig.model_fields) - {"limits", "vllm"} | limits | vllm

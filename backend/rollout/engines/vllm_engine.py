@@ -1,8 +1,9 @@
 """The vLLM engine: samples with vLLM, in a process of its own that may die without anybody losing an answer.
 
-This side knows every policy and every unanswered request; the process (`vllm_host.py`) knows only what it was
-told. When it dies or stops answering, it is ended with all its children and started again, gets every policy
-anew, proves itself by a canary, and then the unanswered requests. vLLM itself is imported in that process only.
+This side knows every policy and every unanswered request; the process (`vllm_host.py`) knows only what it
+was told. When it dies or stops answering, it is ended with all its children and started again, gets every
+policy anew, proves itself by a canary, and then gets the unanswered requests. vLLM itself is imported in that
+process only.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
+from backend.config import VllmSettings
 from backend.rollout.engines.protocol import BASE_POLICY, Deliver
 from backend.rollout.engines.vllm_files import adapted_modules, finite, write_policy
 from backend.rollout.engines.vllm_folder import private_folder
-from backend.rollout.engines.vllm_process import Message, VllmProcess
-from backend.rollout.engines.vllm_settings import VllmSettings
+from backend.rollout.engines.vllm_process import HOST, Message, VllmProcess
+from backend.rollout.engines.vllm_settings import engine_arguments, process_environment
 from backend.rollout.models import ModelFacts, read_model_facts
 from backend.weights import AdapterWeights, PolicyWeights
 from tinkergym.errors import (
@@ -87,6 +89,7 @@ class VllmEngine:
         threads: int = 1,
         settings: VllmSettings | None = None,
         log: Path | None = None,
+        host: Sequence[str] = HOST,
     ) -> None:
         """Start vLLM and wait until it has answered a canary.
 
@@ -96,12 +99,13 @@ class VllmEngine:
             threads: OpenMP threads of vLLM on a CPU.
             settings: What the operator set.
             log: Where vLLM's processes write what they print; None keeps it only while the engine lives.
+            host: The command of the process that holds vLLM, without its last argument.
 
         Raises:
             MissingExtraError: vLLM is not installed.
             InvalidRequestError: vLLM cannot run the model.
         """
-        if find_spec("vllm") is None:
+        if host == HOST and find_spec("vllm") is None:
             raise MissingExtraError(
                 "engine=vllm needs vLLM, which is not installed",
                 hint="bash scripts/install_vllm.sh on a Linux x86-64 machine, or set engine=transformers",
@@ -109,10 +113,13 @@ class VllmEngine:
             )
         self._facts: ModelFacts = read_model_facts(model_directory)
         self._settings = settings or VllmSettings()
+        self._host = host
         self._folder = private_folder(self._facts.parameters * 4)
         self._log_file = log or self._folder / "vllm.log"
-        self._environment = self._settings.environment(device, threads)
-        self._arguments = self._settings.arguments(model_directory, self._facts.context_length, device)
+        self._environment = process_environment(self._folder, device, threads)
+        self._arguments = engine_arguments(
+            self._settings, model_directory, self._facts.context_length, device
+        )
         self._numbers = itertools.count(1)
         self._keys = itertools.count(_BASE_KEY + 1)
         self._lock = threading.Lock()
@@ -121,6 +128,7 @@ class VllmEngine:
         self._open: dict[int, _Open] = {}
         self._process: VllmProcess | None = None
         self._ready = threading.Event()
+        self._reused_tokens = 0
         self._lives = 0
         """How often vLLM has become ready."""
         self._told = 0
@@ -144,6 +152,11 @@ class VllmEngine:
     def busy_seconds(self) -> float:
         """Seconds in which at least one request was being worked on."""
         return self._busy.seconds()
+
+    @property
+    def reused_tokens(self) -> int:
+        """Prompt tokens that were found in the cache instead of being computed."""
+        return self._reused_tokens
 
     @property
     def restarts(self) -> int:
@@ -245,7 +258,7 @@ class VllmEngine:
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    # --- any thread, with the lock ----------------------------------------------------------------------------
+    # --- any thread, with the lock ---
 
     def _ask(self, entry: _Open) -> None:
         """Send a message, now or when vLLM is ready again."""
@@ -320,7 +333,7 @@ class VllmEngine:
             self._process.send({"do": "drop", "id": 0, "policy": policy.key})
         return [(entry, _version_gone(entry.request)) for entry in flying.values() if entry.request]
 
-    # --- the publisher's thread ----------------------------------------------------------------------------------
+    # --- the publisher's thread ---
 
     def _require_loadable(self, policy: str, weights: PolicyWeights) -> None:
         bad = finite(weights)
@@ -333,7 +346,7 @@ class VllmEngine:
             most = self._settings.max_adapter_rank
             if weights.rank > most:
                 raise InvalidRequestError(
-                    f"policy {policy!r} has an adapter of rank {weights.rank}; this vLLM takes at most {most}",
+                    f"policy {policy!r} has an adapter of rank {weights.rank}; this engine takes {most}",
                     hint=f"set vllm.max_adapter_rank to {weights.rank} or more, or train a smaller adapter",
                     field="adapter.rank",
                 )
@@ -363,7 +376,7 @@ class VllmEngine:
             sha256: str = answer["sha256"]
             return sha256
 
-    # --- the engine's thread ---------------------------------------------------------------------------------------
+    # --- the engine's thread ---
 
     def _run(self) -> None:
         failed = 0
@@ -389,7 +402,7 @@ class VllmEngine:
                 return False
             # A new process knows none of those that were dropped.
             doomed, self._doomed = self._doomed, {}
-            process = VllmProcess(log=self._log_file, environment=self._environment)
+            process = VllmProcess(self._host, log=self._log_file, environment=self._environment)
             self._process = process
             known = [policy.message() for policy in self._policies.values()]
             self._told += 1
@@ -406,8 +419,7 @@ class VllmEngine:
                 if self._lives:
                     self._ready.clear()
                 self._process = None
-                closing = self._closing
-            process.end(kindly=closing)
+            process.end()
         if not self._closing:
             _log.error("vLLM ended or hung; it is started again (its output: %s)", self._log_file)
             self._forget_the_reason()
@@ -484,6 +496,7 @@ class VllmEngine:
             elif entry.request is None or entry.deliver is None:
                 entry.result.set_result(message)
             else:
+                self._reused_tokens += message.get("reused", 0)
                 answer = self._completion(entry.request, message)
                 answers.setdefault(entry.deliver, []).append(answer)
         for deliver, some in answers.items():

@@ -42,7 +42,8 @@ def write_policy(folder: Path, weights: PolicyWeights) -> None:
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """Read back the tensors of a policy."""
     path = folder / _ADAPTER
-    return load_file(path if path.exists() else folder / _FULL)
+    tensors: dict[str, Tensor] = load_file(path if path.exists() else folder / _FULL)
+    return tensors
 
 
 def adapted_modules(weights: AdapterWeights) -> list[str]:

@@ -1,4 +1,4 @@
-"""A private folder for weights on their way to vLLM: in memory where there is room, gone when its owner is."""
+"""A private folder for weights on their way to vLLM: in memory if there is room, gone when its owner is."""
 
 from __future__ import annotations
 

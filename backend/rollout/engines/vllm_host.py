@@ -1,7 +1,7 @@
 """`python -m backend.rollout.engines.vllm_host FD`: the process that holds vLLM's `AsyncLLM`.
 
-Messages come and go as JSON lines over the socket FD; `vllm_engine.py` is at the other end, keeps all state that
-matters and starts this process again when it ends. When the socket closes, this process and vLLM's end too.
+Messages come and go as JSON lines over the socket FD. `vllm_engine.py` at the other end keeps all state that
+matters and starts this process again when it ends; when the socket closes, this process and vLLM's end too.
 """
 
 from __future__ import annotations
@@ -171,7 +171,12 @@ class Host:
         ]
         if answer.finish_reason not in {"stop", "length"}:
             return {"error": f"vLLM ended the request with {answer.finish_reason!r}"}
-        return {"tokens": tokens, "logprobs": logprobs, "reason": answer.finish_reason}
+        return {
+            "tokens": tokens,
+            "logprobs": logprobs,
+            "reason": answer.finish_reason,
+            "reused": output.num_cached_tokens or 0,
+        }
 
     # --- policies ---
 
@@ -269,7 +274,6 @@ async def serve(connection: socket.socket) -> None:
     send({"ready": True, "vocabulary": engine.model_config.get_vocab_size()})
     while line := await reader.readline():
         host.handle(json.loads(line))
-    engine.shutdown()
 
 
 def _engine_args(settings: Message) -> AsyncEngineArgs:
@@ -301,10 +305,8 @@ def main() -> None:
         sys.stderr.flush()
         raise
     finally:
-        # vLLM's processes are in our group; those that did not end by themselves end now, and so do we.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        with suppress(OSError):
-            os.killpg(0, signal.SIGTERM)
+        # vLLM's processes are in our group, and so are we.
+        os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":

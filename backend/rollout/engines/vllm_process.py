@@ -11,24 +11,25 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 Message = dict[str, Any]
-_ENDING_SECONDS = 5.0
+HOST = (sys.executable, "-m", "backend.rollout.engines.vllm_host")
+"""The command of the process that holds vLLM."""
 
 
 class VllmProcess:
     """One life of the host."""
 
-    def __init__(self, *, log: Path, environment: Mapping[str, str]) -> None:
-        """Start the process; it says that it is ready when it is."""
+    def __init__(self, command: Sequence[str], *, log: Path, environment: Mapping[str, str]) -> None:
+        """Start the process, with a socket's number as its last argument; it says when it is ready."""
         ours, theirs = socket.socketpair()
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "backend.rollout.engines.vllm_host", str(theirs.fileno())],
+                [*command, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -72,12 +73,9 @@ class VllmProcess:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
-    def end(self, *, kindly: bool) -> None:
-        """End the process and its children, and wait until they are gone; `kindly` lets vLLM say goodbye."""
+    def end(self) -> None:
+        """End the process and its children, and wait for it; there is nothing in them worth a goodbye."""
         self.hang_up()
-        if kindly:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_ENDING_SECONDS)
         # The group outlives its leader, and its number is not given to others before the last of it is gone.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What runs inside vLLM's own process: how tokens are drawn, how weights are exchanged, and that it ends with us.
+"""What runs inside vLLM's own process: how tokens are drawn, weights are exchanged, and that it ends with us.
 
 vLLM imports this file by name; nothing else does. It reaches into vLLM's model runner, so it holds for the
 version that `scripts/install_vllm.sh` installs; where a part is missing, the engine does not start.
@@ -73,8 +73,8 @@ def _tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 def _repack(model: torch.nn.Module) -> None:
-    # On a CPU vLLM multiplies by a packed copy of a weight. A reload packs anew what was loaded, but an output
-    # head tied to the embedding is not loaded, and would keep yesterday's copy.
+    # On a CPU vLLM multiplies by a packed copy of a weight. A reload packs anew what was loaded, but an
+    # output head tied to the embedding is not loaded, and would keep yesterday's copy.
     for module in model.modules():
         method, weight = getattr(module, "quant_method", None), getattr(module, "weight", None)
         if "cpu_linear" in vars(module) and method is not None and weight is not None and weight.numel():

@@ -1,0 +1,60 @@
+"""Which engine a pool samples with, as the operator's settings say."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Literal
+
+from backend.config import VllmSettings
+from backend.rollout.engines.protocol import SamplingEngine
+from backend.rollout.engines.scripted_engine import ScriptedEngine
+from backend.rollout.engines.token_sampling import uniforms
+from backend.rollout.engines.transformers_engine import TransformersEngine
+from backend.rollout.engines.vllm_engine import VllmEngine
+from backend.rollout.models import read_model_facts
+from tinkergym.wire import SampleRequest
+
+EngineName = Literal["transformers", "vllm", "scripted"]
+
+
+def make_engine(
+    name: EngineName,
+    model_directory: Path,
+    *,
+    device: str,
+    device_lock: AbstractContextManager[object],
+    threads: int,
+    vllm: VllmSettings,
+    log: Path,
+) -> SamplingEngine:
+    """Start the engine of a pool.
+
+    Args:
+        name: `scripted` answers with tokens drawn evenly and never looks at weights, to try the service out:
+            a job that trains with it is stopped by the parity check.
+        model_directory: As `resolve_model` returns it.
+        device: `cpu`, `cuda`, `cuda:1`, ...
+        device_lock: Held by the embedded engine while it computes; vLLM has a process of its own.
+        threads: Of vLLM on a CPU.
+        vllm: Its settings.
+        log: Where vLLM's processes write what they print.
+
+    Raises:
+        InvalidRequestError: The engine cannot run the model.
+        MissingExtraError: vLLM is not installed.
+    """
+    if name == "vllm":
+        return VllmEngine(model_directory, device=device, threads=threads, settings=vllm, log=log)
+    if name == "scripted":
+        facts = read_model_facts(model_directory)
+        vocabulary = facts.vocabulary_size
+
+        def evenly(request: SampleRequest) -> list[int]:
+            places = range(len(request.prompt_ids), len(request.prompt_ids) + request.max_tokens)
+            numbers = uniforms([request.seed] * request.max_tokens, list(places))
+            return [int(number * vocabulary) for number in numbers]
+
+        return ScriptedEngine(evenly, context_length=facts.context_length, logprob=-math.log(vocabulary))
+    return TransformersEngine(model_directory, device=device, device_lock=device_lock)
