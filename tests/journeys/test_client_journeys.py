@@ -1,6 +1,7 @@
 """What a user does, against the real service: gateway, scheduler, Ray, learner and engine, each for real."""
 
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -165,3 +166,39 @@ def test_a_policy_learns_from_its_rewards_and_nothing_from_shuffled_ones(client)
     before = client.policy("nano").evaluate(BOARD, episodes=300, seed=10**6, temperature=1.0)
     assert learned.low > before.high, (before, learned)
     assert control.low <= before.high and before.low <= control.high
+
+
+def test_other_algorithms_train_through_the_service_and_say_what_they_did(client):
+    algorithms = {
+        "rloo": tg.RLOO(
+            group_size=4,
+            groups_per_step=2,
+            loss="cispo",
+            kl_coefficient=0.01,
+            importance_correction="truncated",
+        ),
+        "reinforce++": tg.ReinforcePlusPlus(
+            groups_per_step=8, loss="gspo", aggregation="sequence", updates_per_step=2, credit="turn"
+        ),
+    }
+    jobs = {name: client.train(BOARD, steps=2, algorithm=a, seed=5) for name, a in algorithms.items()}
+    learned = set()
+    for name, job in jobs.items():
+        assert job.spec.algorithm.name == name
+        steps = [event for event in job.events() if isinstance(event, StepEvent)]
+        assert [step.episodes for step in steps] == [8, 8]
+        assert all(step.metrics["grad_norm"] > 0 for step in steps)
+        learned.add(job.checkpoints()[-1].sha256)
+        if name == "rloo":
+            assert steps[0].metrics["kl"] == pytest.approx(0.0, abs=1e-6)  # not yet moved
+            assert steps[1].metrics["kl"] > 0
+            assert steps[0].metrics["importance_weight_max"] == pytest.approx(1.0, abs=1e-4)
+    assert len(learned) == 2
+
+
+def test_the_page_on_algorithms_runs(service, monkeypatch, tmp_path, capsys):
+    page = (EXAMPLES.parent / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "algorithms.md", "exec"), {"__name__": "page"})
+    assert capsys.readouterr().out.splitlines()[-1] == "rloo"

@@ -21,6 +21,7 @@ from tinkergym.wire import (
     LoRA,
     SampleRequest,
 )
+from tinkergym.wire_algorithms import RLOO, ReinforcePlusPlus
 
 
 @pytest.mark.parametrize("adapter", [LoRA(rank=4), FullParameters()])
@@ -163,8 +164,24 @@ def test_every_setting_of_the_training_changes_what_is_learned(lab):
         {"max_grad_norm": 1e-9},
         {"entropy_coefficient": 0.5},
         {"weight_decay": 0.5},
+        {"updates_per_step": 2, "loss": "reinforce"},
+        {"updates_per_step": 2, "loss": "importance_sampling"},
+        {"updates_per_step": 2, "loss": "cispo"},
+        {"updates_per_step": 2, "loss": "gspo"},
+        {"updates_per_step": 2, "loss": "dro"},
+        {"updates_per_step": 2, "loss": "dro", "dro_beta": 1.0},
+        {"updates_per_step": 3, "learning_rate": 0.1},
+        {"updates_per_step": 3, "learning_rate": 0.1, "dual_clip": 1.3},
+        {"kl_coefficient": 0.1},
+        {"kl_coefficient": 0.1, "kl_estimator": "k2"},
+        {"kl_coefficient": 0.1, "kl_in": "reward"},
+        {"updates_per_step": 2, "learning_rate": 0.1, "importance_correction": "truncated"},
+        {"overlong_tokens": 4},
+        {"overlong_tokens": 4, "overlong_penalty": 0.5},
+        {"mask_truncated": True},
     ]
     jobs = [{"algorithm": GRPO(**plain | settings)} for settings in algorithms]
+    jobs += [{"algorithm": other(**plain)} for other in (RLOO, ReinforcePlusPlus)]
     others = [{"seed": 1}, {"shuffle_rewards": True}, {"adapter": LoRA(rank=4)}, {"adapter": LoRA(alpha=8)}]
     jobs += [{"algorithm": GRPO(**plain), **settings} for settings in others]
     learned = {}
