@@ -30,17 +30,22 @@ if TYPE_CHECKING:
     from tinkergym.tools.definition import tool
     from tinkergym.wire import FullParameters, Limits, LoRA, Sampling
     from tinkergym.wire_algorithms import GRPO, RLOO, DrGRPO, ReinforcePlusPlus
+    from tinkergym.wire_jobs import DPO, IPO, ORPO, Hinge, SimPO
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "DPO",
     "GRPO",
+    "IPO",
+    "ORPO",
     "RLOO",
     "Client",
     "DrGRPO",
     "Evaluation",
     "FullParameters",
     "GeneratorTasks",
+    "Hinge",
     "HuggingFaceTasks",
     "IllegalMoveError",
     "Job",
@@ -53,6 +58,7 @@ __all__ = [
     "Rubric",
     "Sampling",
     "SequenceTasks",
+    "SimPO",
     "SingleTurnEnv",
     "TaskSource",
     "TextEnv",
@@ -74,6 +80,11 @@ __all__ = [
 # needs `TextEnv` pays neither for HTTP nor for the tokenizer.
 _HOMES = {
     "Client": "tinkergym.remote.client",
+    "DPO": "tinkergym.wire_jobs",
+    "Hinge": "tinkergym.wire_jobs",
+    "IPO": "tinkergym.wire_jobs",
+    "ORPO": "tinkergym.wire_jobs",
+    "SimPO": "tinkergym.wire_jobs",
     "Evaluation": "tinkergym.evaluation",
     "FullParameters": "tinkergym.wire",
     "DrGRPO": "tinkergym.wire_algorithms",

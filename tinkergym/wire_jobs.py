@@ -135,7 +135,7 @@ class DistillationSpec(PlayedSpec):
     """A model as in `model`, or `job-...@version`: what another job trained. It must have the student's
     tokenizer.
     """
-    episodes_per_step: int = Field(64, ge=1)
+    episodes_per_step: int = Field(64, ge=2)
     learning_rate: float = Field(1e-3, gt=0)
     lr_schedule: Schedule = "constant"
     warmup_steps: int = Field(0, ge=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from backend.training.job_context import JobContext
@@ -57,6 +58,27 @@ def begin_from(context: JobContext[TrainingSpec], policy: str) -> None:
     )
 
 
+@contextlib.contextmanager
+def beginning(context: JobContext[TrainingSpec]) -> Iterator[str | None]:
+    """Give the learner's name of the policy that the job began with; None is the model itself.
+
+    Raises:
+        NotFoundError: Its weights are no longer there.
+    """
+    if not context.spec.initial_policy:
+        yield None
+        return
+    directory = context.checkpoints_dir / "step-000000"
+    policy_id = f"{context.job_id}@0"
+    with contextlib.suppress(NotFoundError):
+        context.learner.drop(policy_id)
+    context.learner.load(policy_id, directory, context.spec.adapter, fresh_optimiser=True)
+    try:
+        yield policy_id
+    finally:
+        context.learner.drop(policy_id)
+
+
 def _load(context: JobContext[TrainingSpec], view: CheckpointView) -> None:
     manifest = context.learner.load(context.job_id, view.path, context.spec.adapter)
     if manifest.files[manifest.weights_file].sha256 != view.sha256:
@@ -89,7 +111,9 @@ def save(context: JobContext[TrainingSpec], step: int) -> None:
         CheckpointEvent(step=step, policy_version=step, path=view.path, sha256=view.sha256),
     )
     context.store.discard_episodes(context.lease, through_step=step)
-    for old in context.store.checkpoints(context.job_id)[: -spec.keep_checkpoints]:
+    # What the job began with stays: losses may compare the policy with it.
+    made = [view for view in context.store.checkpoints(context.job_id) if view.step > 0]
+    for old in made[: -spec.keep_checkpoints]:
         # First out of the store, then off the disk: a kill in between leaves files, never a dangling promise.
         context.store.remove_checkpoint(context.lease, old.step)
         shutil.rmtree(old.path, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -35,6 +36,8 @@ class JobContext(Generic[SpecT_co]):
     clock: StepClock
     checkpoints_dir: Path
     """`<jobs_dir>/<job_id>/checkpoints`"""
+    open_model: Callable[[str], Learner]
+    """Loads another model than the pool's, for this job alone."""
     data_dir: Path
     """Where the service keeps uploaded data."""
     lease_seconds: float

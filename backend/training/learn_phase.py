@@ -13,12 +13,13 @@ import numpy as np
 from backend.learner.importance import ImportanceCorrection
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import FloatArray, TrainSequence
+from backend.training import checkpointing
 from backend.training.job_context import JobContext
 from backend.training.schedule import learning_rate
 from backend.training.step_report import Played
 from backend.training.train_batch import train_batch
 from tinkergym.errors import ParityError
-from tinkergym.wire import JobSpec
+from tinkergym.wire import JobSpec, PlayedSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,7 @@ def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
             result = context.learner.forward_backward(context.job_id, sequences, config)
         if update == 0:
             # Only the first update sees the very policy that sampled.
-            metrics |= _parity(spec, sequences, result.learner_logprobs)
+            metrics |= parity(spec, sequences, result.learner_logprobs)
             loss = result.loss
             if config.correction is not None and algorithm.updates_per_step > 1:
                 sequences = [
@@ -96,13 +97,19 @@ def loss_config(spec: JobSpec, context_length: int) -> LossConfig:
 
 
 def _reference(context: JobContext[JobSpec], sequences: Sequence[TrainSequence]) -> list[FloatArray]:
-    """Ask the policy that the job began with: the model without adapter, or before full training."""
-    return context.learner.logprobs(None, sequences)
+    """Ask the policy that the job began with: the model itself, or the other job's that it names."""
+    with checkpointing.beginning(context) as policy_id:
+        return context.learner.logprobs(policy_id, sequences)
 
 
-def _parity(
-    spec: JobSpec, sequences: list[TrainSequence], learner_logprobs: list[FloatArray]
+def parity(
+    spec: PlayedSpec, sequences: list[TrainSequence], learner_logprobs: list[FloatArray]
 ) -> dict[str, float]:
+    """Compare the learner's logprobs with those that came with the tokens.
+
+    Raises:
+        ParityError: They differ by more than the job allows.
+    """
     sampled = np.concatenate(
         [
             np.asarray([p for p in sequence.sampling_logprobs if p is not None], dtype=np.float32)

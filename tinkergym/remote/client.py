@@ -39,7 +39,7 @@ from tinkergym.wire import (
     PlayedSpec,
     SampleRequest,
 )
-from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec, JobView
+from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec, JobView, PreferenceLoss
 from tinkergym.written.prepare import Overlong
 from tinkergym.written.rows import DataSource
 from tinkergym.written.tokens import Answers
@@ -186,6 +186,88 @@ class Client:
             settings=given,
         )
         return self.submit(spec)
+
+    def preference(
+        self,
+        data: DataSource,
+        *,
+        model: str = "nano",
+        loss: PreferenceLoss | Mapping[str, Any] | None = None,
+        steps: int | None = None,
+        epochs: float | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        adapter: Adapter | Mapping[str, Any] | None = None,
+        eval_data: DataSource | None = None,
+        on_overlong: Overlong = "refuse",
+        **settings: Any,
+    ) -> Job:
+        """Start preference training on pairs of answers: the chosen one is raised over the rejected one.
+
+        Rows are `{"prompt": ..., "chosen": ..., "rejected": ...}`; a prompt may be `messages` instead.
+
+        Args:
+            data: A `.jsonl` file, or tasks of `tinkergym.tasks`.
+            model: A name that the service offers, a model directory on its machine, or a Hugging Face hub id.
+            loss: `DPO(...)` (the default), `IPO(...)`, `Hinge(...)`, `SimPO(...)` or `ORPO(...)`.
+            steps: Train steps; or say `epochs`.
+            epochs: Passes over the data; without both it is one.
+            batch_size: Pairs per step; None takes 32, or all if there are fewer.
+            learning_rate: At its highest.
+            adapter: `LoRA(...)` or `FullParameters()`.
+            eval_data: To measure with; or say `held_out=0.1` for a share of `data`.
+            on_overlong: "drop" leaves out rows that are longer than the model's context, "refuse" names them.
+            **settings: Any other field of `PreferenceSpec`: seed, initial_policy, warmup_steps, ...
+
+        Raises:
+            InvalidDataError: a row cannot be trained on; the text names line, field and reason.
+            InvalidRequestError: a setting is wrong; nothing was started.
+        """
+        given = {"batch_size": batch_size, "learning_rate": learning_rate, "adapter": adapter, "loss": loss}
+        spec = written_job(
+            self._api,
+            "preference",
+            data,
+            model=model,
+            eval_data=eval_data,
+            steps=steps,
+            epochs=epochs,
+            answers="all",
+            on_overlong=on_overlong,
+            settings={**given, **settings},
+        )
+        return self.submit(spec)
+
+    def distill(
+        self,
+        env: EnvSource,
+        *,
+        teacher: str,
+        steps: int,
+        model: str = "nano",
+        adapter: Adapter | Mapping[str, Any] | None = None,
+        rollout: str | None = None,
+        env_kwargs: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> Job:
+        """Start on-policy distillation: the student plays and learns what the teacher would rather say.
+
+        Args:
+            env: A registered id, an environment class, or a function that makes an environment.
+            teacher: A model as in `model`, or a job's id (with `@version`): what that job trained.
+            steps: Train steps.
+            model: The student.
+            adapter: `LoRA(...)` or `FullParameters()`, of the student.
+            rollout: Who plays, as in `train`.
+            env_kwargs: For the environment's constructor; JSON values.
+            **settings: Any other field of `DistillationSpec`: episodes_per_step, learning_rate, sampling, ...
+
+        Raises:
+            InvalidRequestError: a setting is wrong, or the teacher has another tokenizer.
+            NotFoundError: the teacher is no job of yours, or has no checkpoint.
+        """
+        chosen = {"model": model, "adapter": adapter or LoRA(), "teacher": teacher}
+        return self._play("distillation", env, env_kwargs, rollout, {**chosen, "steps": steps, **settings})
 
     def submit(self, spec: AnyJobSpec) -> Job:
         """Start a job from a complete specification; who plays its episodes is the caller's business."""

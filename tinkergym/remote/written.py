@@ -12,7 +12,7 @@ from tinkergym.remote.api import Api
 from tinkergym.spec_errors import parse_any_spec
 from tinkergym.wire import LoRA
 from tinkergym.wire_data import DataKind, DataView
-from tinkergym.wire_jobs import AnyJobSpec
+from tinkergym.wire_jobs import AnyJobSpec, WrittenDataSpec
 from tinkergym.written.prepare import Overlong, PreparedData, prepare
 from tinkergym.written.rows import DataSource
 from tinkergym.written.tokens import Answers
@@ -74,8 +74,9 @@ def written_job(
         )
         draft["eval_data"] = upload(api, measured).data_id
     draft["data"] = upload(api, ready).data_id
-    spec = parse_any_spec({"batch_size": 1, **draft})
-    left = ready.records - spec.held_out_records(ready.records)
+    checked = parse_any_spec(draft)
+    assert isinstance(checked, WrittenDataSpec)
+    left = ready.records - checked.held_out_records(ready.records)
     batch_size = given.get("batch_size", max(1, min(_BATCH_SIZE, left)))
     if steps is None:
         steps = max(1, math.ceil((1.0 if epochs is None else epochs) * left / batch_size))

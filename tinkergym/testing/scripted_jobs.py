@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tinkergym.errors import InvalidRequestError, NotFoundError, UnknownEnvironmentError
+from tinkergym.errors import NotFoundError, UnknownEnvironmentError
 from tinkergym.wire import (
     CheckpointView,
     EpisodeRequest,
@@ -20,11 +20,12 @@ from tinkergym.wire import (
     JobState,
     LeaseReply,
     LeaseRequest,
+    PlayedSpec,
     StateEvent,
     StepEvent,
     SubmitReply,
 )
-from tinkergym.wire_jobs import AnyJobSpec, JobView
+from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec, JobView
 
 
 @dataclass
@@ -49,7 +50,7 @@ class ScriptedJobs:
     """All jobs of a scripted service. Thread-safe; `changed` is notified of every change."""
 
     def __init__(self, environments: Sequence[str] = ()) -> None:
-        """Offer the environments that server-side jobs may name; such jobs are done at once, unplayed."""
+        """Offer the environments that server-side jobs may name; these, and written data, are done at once."""
         self.changed = threading.Condition(threading.RLock())
         self._environments = frozenset(environments)
         self._jobs: dict[str, ScriptedJob] = {}
@@ -61,9 +62,11 @@ class ScriptedJobs:
         with self.changed:
             if idempotency_key in self._keys:
                 return self._jobs[self._keys[idempotency_key]].view
-            if not isinstance(spec, JobSpec):
-                raise InvalidRequestError("scripted jobs play episodes only", field="kind")
-            if spec.rollout == "server" and spec.environment.id not in self._environments:
+            if (
+                isinstance(spec, PlayedSpec)
+                and spec.rollout == "server"
+                and spec.environment.id not in self._environments
+            ):
                 raise UnknownEnvironmentError(
                     f"no pack registers {spec.environment.id!r}", field="environment.id"
                 )
@@ -75,12 +78,16 @@ class ScriptedJobs:
             job = self._jobs[job_id] = ScriptedJob(view)
             self._keys[idempotency_key] = job_id
             self._enter(job, JobState.RUNNING)
-            if spec.rollout == "server":
+            if not isinstance(spec, PlayedSpec) or spec.rollout == "server":
                 for _ in range(spec.steps):
                     self._finish_step(job)
             else:
                 self._issue(job)
             return job.view
+
+    def _refuse_unknown(self, environment_id: str) -> None:
+        if environment_id not in self._environments:
+            raise UnknownEnvironmentError(f"no pack registers {environment_id!r}", field="environment.id")
 
     def get(self, job_id: str) -> ScriptedJob:
         """Return a job."""
@@ -150,6 +157,8 @@ class ScriptedJobs:
 
     def _issue(self, job: ScriptedJob) -> None:
         spec, step = job.view.spec, job.view.step + 1
+        assert isinstance(spec, JobSpec | DistillationSpec)
+        size = spec.algorithm.group_size if isinstance(spec, JobSpec) else 1
         job.results = []
         job.waiting = [
             EpisodeRequest(
@@ -157,9 +166,9 @@ class ScriptedJobs:
                 episode_id=f"{job.view.job_id}:{step}:{index}",
                 step=step,
                 index=index,
-                group=index // spec.algorithm.group_size,
+                group=index // size,
                 environment=spec.environment,
-                seed=1000 * step + index // spec.algorithm.group_size,
+                seed=1000 * step + index // size,
                 sampling_seed=index,
                 model=spec.model,
                 policy=job.view.job_id,
@@ -185,7 +194,7 @@ class ScriptedJobs:
         self._emit(job, _step_event(job.view, returns))
         if step == job.view.spec.steps:
             self._enter(job, JobState.COMPLETED)
-        elif job.view.spec.rollout != "server":
+        elif isinstance(job.view.spec, PlayedSpec) and job.view.spec.rollout != "server":
             self._issue(job)
 
     def _enter(

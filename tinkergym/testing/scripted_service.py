@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from tinkergym.errors import AuthenticationError, NotFoundError, ServiceUnavailableError, TinkerGymError
 from tinkergym.loop.renderer import Renderer
-from tinkergym.spec_errors import parse_spec
+from tinkergym.spec_errors import parse_any_spec
 from tinkergym.testing.bundles import byte_bundle
 from tinkergym.testing.samplers import ScriptedSampler
 from tinkergym.testing.scripted_jobs import ScriptedJobs
@@ -28,6 +28,7 @@ from tinkergym.wire import (
     SampleRequest,
     SubmitRequest,
 )
+from tinkergym.wire_data import DataChunk, DataManifest, DataView
 
 API_KEY = "tg-scripted"
 
@@ -61,6 +62,8 @@ class ScriptedService:
         """Of every checkpoint."""
         self.sampled: list[list[SampleRequest]] = []
         """Every batch that was asked for."""
+        self.chunks: dict[str, bytes] = {}
+        """Of written data, by hash."""
         self.calls: list[str] = []
         """`METHOD path` of every request."""
         self._sampler = ScriptedSampler(Renderer.from_bundle(self.bundle), answer)
@@ -142,6 +145,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer("POST")
 
+    def do_PUT(self) -> None:
+        self._answer("PUT")
+
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         """Print nothing."""
 
@@ -186,7 +192,15 @@ class _Handler(BaseHTTPRequestHandler):
             self._reply_bytes(200, b"".join(service.sample(batch.requests)), "application/x-ndjson")
         elif path == "/v1/jobs" and method == "POST":
             key = self.headers.get("Idempotency-Key", "")
-            self._view(jobs.create(parse_spec(json.loads(body)), key), status=201)
+            self._view(jobs.create(parse_any_spec(json.loads(body)), key), status=201)
+        elif path == "/v1/data":
+            manifest = DataManifest.model_validate_json(body)
+            missing = [name for name in manifest.chunks if name not in service.chunks]
+            self._view(DataView(data_id=manifest.data_id, kind=manifest.kind, missing=missing))
+        elif path.startswith("/v1/data/chunks/"):
+            DataChunk.model_validate_json(body)
+            service.chunks[path.rpartition("/")[2]] = body
+            self.reply(200, {})
         elif path == "/v1/jobs":
             views = [view.model_dump(mode="json") for view in jobs.newest_first()]
             self.reply(200, {"jobs": views[: int(query.get("limit", ["50"])[0])]})

@@ -62,7 +62,8 @@ def prepare(
         InvalidDataError: A row cannot be trained on, or there are none.
     """
     read: Callable[[Any], list[TokenSequence]] = _reader(kind, renderer, answers)
-    collected, faults, dropped, since = _Collected(kind), [], 0, 0
+    collected, dropped, since = _Collected(kind), 0, 0
+    faults: list[str] = []
     for row in rows(source):
         since += bool(faults)
         if since > _MOST_READ_AFTER_A_FAULT:

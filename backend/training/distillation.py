@@ -1,0 +1,98 @@
+"""On-policy distillation: an RL job whose episodes are judged by a teacher, token by token."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from backend.learner.distillation_loss import distillation_advantages
+from backend.learner.losses import LossConfig
+from backend.learner.sequences import TrainSequence
+from backend.training.job_context import JobContext
+from backend.training.learn_phase import Learned, parity
+from backend.training.rl import RLJob
+from backend.training.schedule import learning_rate
+from backend.training.step_report import Played
+from backend.training.teacher import Teacher
+from tinkergym.wire import GRPO, JobSpec, PlayedSpec, TrainingSpec
+from tinkergym.wire_jobs import DistillationSpec
+
+_LOSS = LossConfig(name="importance_sampling", aggregation="token")
+
+
+class DistillationJob(RLJob):
+    """One distillation job's loop: everything but the learning is RL's."""
+
+    def __init__(self, context: JobContext[TrainingSpec], spec: DistillationSpec) -> None:
+        super().__init__(replace(context, spec=_as_played(spec)), self._distil)  # type: ignore[arg-type]
+        self._spec = spec
+        self._teacher: Teacher | None = None
+
+    def _run(self) -> None:
+        self._teacher = Teacher.of(self._context, self._spec)
+        super()._run()
+
+    def _clean_up(self) -> None:
+        super()._clean_up()
+        if self._teacher is not None:
+            self._teacher.close()
+
+    def _distil(self, context: JobContext[JobSpec], step: int, played: Played) -> Learned:
+        """Update the student by what the teacher says of its completed episodes."""
+        spec = self._spec
+        assert self._teacher is not None
+        rate = learning_rate(spec, step, spec.steps)
+        sampled = [
+            TrainSequence.from_segment(segment, advantage=0.0, temperature=spec.sampling.temperature)
+            for _, result in played
+            if result.trajectory.completed
+            for segment in result.trajectory.segments
+            if any(segment.loss_mask)
+        ]
+        if not sampled:
+            return Learned(loss=None, metrics={"learning_rate": rate})
+        with context.clock.part("teacher"):
+            sequences, metrics = self._judged(sampled)
+        loss: float | None = None
+        for update in range(spec.updates_per_step):
+            with context.clock.part("forward_backward"):
+                result = context.learner.forward_backward(context.job_id, sequences, _LOSS)
+            if update == 0:
+                metrics |= parity(context.spec, sequences, result.learner_logprobs)
+                loss = result.loss
+            with context.clock.part("optim_step"):
+                stepped = context.learner.optim_step(
+                    context.job_id,
+                    learning_rate=rate,
+                    max_grad_norm=spec.max_grad_norm,
+                    weight_decay=spec.weight_decay,
+                )
+            metrics |= {**result.metrics, **stepped.metrics}
+        return Learned(loss=loss, metrics=metrics)
+
+    def _judged(self, sampled: list[TrainSequence]) -> tuple[list[TrainSequence], dict[str, float]]:
+        """Return the sequences with the teacher's advantages, and what they say on the whole."""
+        assert self._teacher is not None
+        judged, every = [], []
+        for sequence, teacher in zip(sampled, self._teacher.logprobs(sampled), strict=True):
+            places = np.flatnonzero(np.asarray(sequence.loss_mask, dtype=bool))
+            own = np.asarray(
+                [sequence.sampling_logprobs[place] for place in places.tolist()], dtype=np.float64
+            )
+            advantages = np.zeros(len(sequence.token_ids))
+            advantages[places] = distillation_advantages(own, teacher)
+            judged.append(replace(sequence, advantage=advantages.tolist()))
+            every.append(advantages[places])
+        together = np.concatenate(every)
+        return judged, {
+            "reverse_kl": float(-together.mean()),
+            "teacher_gap_max": float(np.abs(together).max()),
+        }
+
+
+def _as_played(spec: DistillationSpec) -> JobSpec:
+    """Return the job as the rollout knows it: so many episodes per step, each of its own beginning."""
+    common = {name: getattr(spec, name) for name in PlayedSpec.model_fields}
+    algorithm = GRPO(group_size=1, groups_per_step=spec.episodes_per_step, baseline="batch")
+    return JobSpec(**common, algorithm=algorithm)

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from backend.learner.preference_loss import (
+    ComparedAnswers,
+    dpo_loss,
+    hinge_loss,
+    ipo_loss,
+    orpo_loss,
+    preference_loss,
+    simpo_loss,
+)
+from tinkergym.wire_jobs import DPO, IPO, ORPO, Hinge, SimPO
+
+
+def f64(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def log_sigmoid(x: float) -> float:
+    return -math.log1p(math.exp(-x))
+
+
+ANSWERS = ComparedAnswers(
+    chosen=np.asarray([-6.0, -9.0, -2.5]),
+    rejected=np.asarray([-8.0, -7.0, -2.0]),
+    chosen_tokens=np.asarray([3, 4, 2]),
+    rejected_tokens=np.asarray([5, 2, 1]),
+    reference_chosen=np.asarray([-7.0, -8.5, -2.5]),
+    reference_rejected=np.asarray([-7.5, -7.0, -2.25]),
+)
+"""Margins over the reference: 1.5, -0.5, -0.25."""
+
+
+def test_golden_vector_dpo():
+    # Equation 7 of arXiv:2305.18290, term by term.
+    expected = [-log_sigmoid(0.1 * margin) for margin in (1.5, -0.5, -0.25)]
+    assert dpo_loss(f64(1.5, -0.5, -0.25), beta=0.1).tolist() == pytest.approx(expected, abs=1e-12)
+    assert dpo_loss(f64(0.0), beta=0.1).item() == pytest.approx(math.log(2), abs=1e-12)
+
+
+def test_golden_vector_conservative_dpo():
+    # Equation 3 of Mitchell's note: the two directions, weighed 0.9 and 0.1.
+    expected = -0.9 * log_sigmoid(0.15) - 0.1 * log_sigmoid(-0.15)
+    found = dpo_loss(f64(1.5), beta=0.1, label_smoothing=0.1)
+    assert found.item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_golden_vector_ipo():
+    # Equation 17 of arXiv:2310.12036: (h - 1 / (2 tau)) squared, here with 1 / (2 tau) = 5.
+    assert ipo_loss(f64(1.5, 5.0, 6.0), beta=0.1).tolist() == pytest.approx([12.25, 0.0, 1.0], abs=1e-12)
+
+
+def test_golden_vector_hinge():
+    assert hinge_loss(f64(1.5, 20.0, -4.0), beta=0.1).tolist() == pytest.approx([0.85, 0.0, 1.4], abs=1e-12)
+
+
+def test_golden_vector_simpo():
+    # Equation 6 of arXiv:2405.14734.
+    found = simpo_loss(f64(-2.0), f64(-1.6), beta=2.0, gamma=1.0)
+    assert found.item() == pytest.approx(-log_sigmoid(2.0 * -0.4 - 1.0), abs=1e-12)
+
+
+def test_golden_vector_orpo():
+    # Equations 6 and 7 of arXiv:2403.07691; probabilities 1/2 and 1/4 have odds 1 and 1/3.
+    found = orpo_loss(f64(math.log(0.5)), f64(math.log(0.25)), odds_weight=0.1)
+    assert found.item() == pytest.approx(math.log(2) - 0.1 * log_sigmoid(math.log(3)), abs=1e-12)
+
+
+def test_orpo_is_finite_for_an_answer_that_is_certain():
+    assert torch.isfinite(orpo_loss(f64(0.0), f64(-1.0), odds_weight=0.1)).all()
+
+
+def test_a_batch_is_the_mean_of_its_pairs_and_says_how_often_the_chosen_answer_wins():
+    result = preference_loss(DPO(beta=0.1), ANSWERS)
+    assert result.loss == pytest.approx(
+        sum(-log_sigmoid(0.1 * margin) for margin in (1.5, -0.5, -0.25)) / 3, abs=1e-12
+    )
+    assert result.metrics["accuracy"] == pytest.approx(1 / 3)
+    assert result.metrics["reward_margin"] == pytest.approx(0.1 * 0.25)
+    assert result.metrics["reward_chosen"] == pytest.approx(0.1 * 0.5 / 3)
+    assert result.metrics["logprob_rejected"] == pytest.approx(-17 / 3)
+
+
+@pytest.mark.parametrize("loss", [DPO(), DPO(label_smoothing=0.2), IPO(), Hinge(), SimPO(), ORPO()])
+def test_the_weights_of_the_tokens_are_minus_the_slope_of_the_loss(loss):
+    result = preference_loss(loss, ANSWERS)
+    step = 1e-6
+    for name, weights in (("chosen", result.chosen_weights), ("rejected", result.rejected_weights)):
+        for pair in range(3):
+            sides = []
+            for sign in (1, -1):
+                moved = getattr(ANSWERS, name).copy()
+                moved[pair] += sign * step
+                fields = {field: getattr(ANSWERS, field) for field in ANSWERS.__dataclass_fields__}
+                sides.append(preference_loss(loss, ComparedAnswers(**{**fields, name: moved})).loss)
+            slope = (sides[0] - sides[1]) / (2 * step)
+            assert weights[pair] == pytest.approx(-slope, abs=1e-7)
+
+
+@pytest.mark.parametrize("loss", [DPO(), Hinge(), SimPO(), ORPO()])
+def test_the_chosen_answer_becomes_likelier_and_the_rejected_one_less_likely(loss):
+    result = preference_loss(loss, ANSWERS)
+    assert (result.chosen_weights > 0).all()
+    assert (result.rejected_weights < 0).all()
+
+
+def test_ipo_pulls_a_margin_back_that_went_too_far():
+    far = ComparedAnswers(
+        chosen=np.asarray([0.0]),
+        rejected=np.asarray([-20.0]),
+        chosen_tokens=np.asarray([1]),
+        rejected_tokens=np.asarray([1]),
+        reference_chosen=np.asarray([0.0]),
+        reference_rejected=np.asarray([0.0]),
+    )
+    assert preference_loss(IPO(beta=0.1), far).chosen_weights[0] < 0

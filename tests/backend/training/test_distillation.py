@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+
+from tinkergym.spec_errors import parse_any_spec
+from tinkergym.wire import EnvironmentRef, FullParameters, JobState, LoRA
+
+SAYS = [{"prompt": "say something", "completion": "hello"}]
+
+
+def distill(lab, teacher, **settings):
+    spec = {
+        "kind": "distillation",
+        "environment": EnvironmentRef(id="test/Fickle-v0"),
+        "teacher": teacher,
+        "steps": 4,
+        "episodes_per_step": 8,
+        "sampling": {"max_turn_tokens": 8},
+        "rollout": "client",
+        "client_timeout_seconds": 3600.0,
+        **settings,
+    }
+    job_id = lab.tenant.create_job(parse_any_spec(spec), {}).job_id
+    lab.pool.start_job(job_id)
+    return job_id
+
+
+@pytest.mark.parametrize("adapter", [LoRA(rank=8), FullParameters()])
+def test_the_student_learns_to_say_what_the_teacher_finds_likely(lab, written, adapter):
+    teacher = written.run("sft", SAYS, steps=15, batch_size=1, learning_rate=1e-2)
+    rate = 1e-2 if adapter.kind == "lora" else 1e-3
+    student = distill(lab, f"{teacher}@15", steps=8, learning_rate=rate, adapter=adapter)
+    lab.play_on(student)
+    assert lab.state(student) is JobState.COMPLETED, lab.events(student, "state")[-1]
+    first, *_, last = lab.events(student, "step")
+    assert last.metrics["reverse_kl"] < first.metrics["reverse_kl"] - 1
+    assert all(step.metrics["parity_max"] <= 1e-5 for step in (first, last))
+
+
+def test_a_teacher_that_is_the_student_teaches_nothing(lab):
+    student = distill(lab, "nano", steps=1)
+    lab.play_on(student)
+    (step,) = lab.events(student, "step")
+    assert step.metrics["reverse_kl"] == pytest.approx(0.0, abs=1e-5)

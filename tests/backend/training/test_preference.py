@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+
+from tinkergym.wire import FullParameters, LoRA
+from tinkergym.wire_jobs import DPO, IPO, ORPO, Hinge, SimPO
+
+PAIRS = [
+    {"prompt": f"{word}?", "chosen": chosen, "rejected": rejected}
+    for word, chosen, rejected in [
+        ("sky", "blue", "red"),
+        ("grass", "green", "pink"),
+        ("snow", "white", "brown"),
+        ("coal", "black", "yellow"),
+    ]
+]
+
+
+@pytest.mark.parametrize("adapter", [LoRA(rank=8), FullParameters()])
+def test_the_chosen_answers_win_and_the_margin_grows(lab, written, adapter):
+    rate = 2e-3 if adapter.kind == "lora" else 3e-4
+    settings = {"steps": 12, "batch_size": 4, "learning_rate": rate, "adapter": adapter}
+    job_id = written.run("preference", PAIRS, **settings)
+    first, *_, last = lab.events(job_id, "step")
+    # Before its first step the policy is its own reference.
+    assert first.loss == pytest.approx(0.693147, abs=1e-5)
+    assert first.metrics["reward_margin"] == pytest.approx(0.0, abs=1e-5)
+    assert last.metrics["accuracy"] == 1.0
+    assert last.metrics["reward_margin"] > 0.1
+    assert last.loss < first.loss
+
+
+@pytest.mark.parametrize("loss", [IPO(), Hinge(), SimPO(), ORPO(), DPO(label_smoothing=0.1)])
+def test_every_loss_parts_the_answers(lab, written, loss):
+    job_id = written.run("preference", PAIRS, steps=8, batch_size=4, learning_rate=2e-3, loss=loss)
+    first, *_, last = lab.events(job_id, "step")
+    gap = [event.metrics["logprob_chosen"] - event.metrics["logprob_rejected"] for event in (first, last)]
+    assert gap[1] > gap[0] + 0.1
+    assert last.loss < first.loss
+
+
+def test_what_is_held_out_is_measured_and_not_trained_on(lab, written):
+    job_id = written.run("preference", PAIRS * 2, steps=4, batch_size=2, held_out=0.5, eval_every=2)
+    steps = lab.events(job_id, "step")
+    assert ["eval/loss" in step.metrics for step in steps] == [True, True, False, True]
+    assert steps[-1].metrics["epoch"] == 2.0
+
+
+def test_a_policy_that_began_with_another_has_that_one_as_its_reference(lab, written):
+    rows = [{"prompt": pair["prompt"], "completion": pair["rejected"]} for pair in PAIRS]
+    taught = written.run("sft", rows, steps=20, batch_size=4, learning_rate=1e-2)
+    job_id = written.run(
+        "preference", PAIRS, steps=2, batch_size=4, learning_rate=1e-3, initial_policy=f"{taught}@20"
+    )
+    first = lab.events(job_id, "step")[0]
+    assert first.metrics["reward_margin"] == pytest.approx(0.0, abs=1e-5)
+    assert first.metrics["logprob_rejected"] > -3 > first.metrics["logprob_chosen"]
