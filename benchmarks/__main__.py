@@ -24,6 +24,7 @@ NAMES = (
     "multi_turn",
     "http_sampling",
     "learner_speed",
+    "many_adapters",
     "parity",
     "versus_trl",
     "tenants",
