@@ -67,7 +67,8 @@ def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
                 max_grad_norm=algorithm.max_grad_norm,
                 weight_decay=algorithm.weight_decay,
             )
-        metrics |= {**result.metrics, **stepped.metrics}
+        # Of a batch without any advantage no token has a loss that could be clipped.
+        metrics |= {"clip_fraction": 0.0, **result.metrics, **stepped.metrics}
     return Learned(loss=loss, metrics=metrics)
 
 

@@ -39,6 +39,7 @@ from tinkergym.wire import (
     PlayedSpec,
     SampleRequest,
 )
+from tinkergym.wire_algorithms import PolicyGradient
 from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec, JobView, PreferenceLoss
 from tinkergym.written.prepare import Overlong
 from tinkergym.written.rows import DataSource
@@ -104,7 +105,7 @@ class Client:
         *,
         steps: int,
         model: str = "nano",
-        algorithm: GRPO | Mapping[str, Any] | None = None,
+        algorithm: PolicyGradient | Mapping[str, Any] | None = None,
         adapter: Adapter | Mapping[str, Any] | None = None,
         rollout: str | None = None,
         env_kwargs: Mapping[str, Any] | None = None,
@@ -120,7 +121,7 @@ class Client:
             env: A registered id, an environment class, or a function that makes an environment.
             steps: Train steps.
             model: A name that the service offers, a model directory on its machine, or a Hugging Face hub id.
-            algorithm: How the policy learns.
+            algorithm: How the policy learns: `GRPO(...)`, `RLOO(...)`, ...
             adapter: `LoRA(...)` or `FullParameters()`.
             rollout: "server" or "client"; explicit always wins.
             env_kwargs: For the environment's constructor; JSON values.

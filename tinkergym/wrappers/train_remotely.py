@@ -26,6 +26,7 @@ from tinkergym.remote.script_episode import ScriptEpisode
 from tinkergym.remote.script_episodes import ScriptEpisodes
 from tinkergym.spec_errors import parse_spec
 from tinkergym.wire import GRPO, Adapter, EpisodeRequest, JobSpec, LoRA, PlayedSpec
+from tinkergym.wire_algorithms import PolicyGradient
 
 DEFAULT_STEPS = 100
 """A loop of one's own often ends by itself; the job then stays and can be taken up again."""
@@ -71,7 +72,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         steps: int | None = None,
         client: Client | None = None,
         model: str = "nano",
-        algorithm: GRPO | Mapping[str, Any] | None = None,
+        algorithm: PolicyGradient | Mapping[str, Any] | None = None,
         adapter: Adapter | Mapping[str, Any] | None = None,
         job_id: str | None = None,
         **settings: Any,
@@ -84,7 +85,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
                 100 for a new job.
             client: None makes one, see `Client`.
             model: A name that the service offers, a model directory on its machine, or a hub id.
-            algorithm: How the policy learns.
+            algorithm: How the policy learns: `GRPO(...)`, `RLOO(...)`, ...
             adapter: `LoRA(...)` or `FullParameters()`.
             job_id: Go on with a job that an earlier script left; its settings are its own, and given ones are
                 refused.
