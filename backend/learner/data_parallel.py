@@ -232,10 +232,17 @@ class DataParallelLearner:
         return manifest
 
     def load(
-        self, policy_id: str, directory: str | Path, adapter: LoRA | FullParameters
+        self,
+        policy_id: str,
+        directory: str | Path,
+        adapter: LoRA | FullParameters,
+        *,
+        fresh_optimiser: bool = False,
     ) -> CheckpointManifest:
         """Create a policy from a checkpoint on every rank; see `Learner.load`."""
-        manifest: CheckpointManifest = self._on_all("load", policy_id, str(directory), adapter)[0]
+        manifest: CheckpointManifest = self._on_all(
+            "load", policy_id, str(directory), adapter, fresh_optimiser=fresh_optimiser
+        )[0]
         return manifest
 
     def drop(self, policy_id: str) -> None:

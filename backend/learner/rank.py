@@ -92,7 +92,7 @@ def _summed(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     # One message instead of hundreds.
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     dist.all_reduce(flat)
-    parts = flat.split([tensor.numel() for tensor in tensors])
+    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
     return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
 
 

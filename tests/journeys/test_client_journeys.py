@@ -62,6 +62,9 @@ def test_a_trained_policy_acts_is_downloaded_and_differs_from_the_model_it_began
     assert untrained.last_version == 0
     folder = job.download(path=tmp_path)
     assert (folder / "adapter_model.safetensors").exists()
+    exported = job.export(tmp_path / "policy", version=3)
+    assert (exported.policy_version, exported.is_adapter, exported.without_tokenizer) == (3, True, "")
+    assert (tmp_path / "policy" / "tokenizer.json").exists()
     assert len(policy.evaluate(BOARD, episodes=20, seed=10**6).completed) == 20
 
 

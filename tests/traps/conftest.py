@@ -5,6 +5,7 @@ which change to the program makes it fail; each was tried.
 """
 
 import importlib.util
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -201,11 +202,14 @@ def bench():
 
 
 def _training_conftest():
-    path = Path(__file__).parents[1] / "backend" / "training" / "conftest.py"
-    spec = importlib.util.spec_from_file_location("traps_training_conftest", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """The fixtures of the job loop's tests, loaded once whoever comes first: they register environments."""
+    name = "tests.backend.training.conftest"
+    if name not in sys.modules:
+        path = Path(__file__).parents[1] / "backend" / "training" / "conftest.py"
+        spec = importlib.util.spec_from_file_location(name, path)
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
 
 
 lab = _training_conftest().lab

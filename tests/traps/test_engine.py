@@ -6,6 +6,7 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from backend.learner.learner import Learner
 from backend.weights import AdapterWeights, weights_sha256
@@ -31,7 +32,8 @@ def ask(engine, requests):
 def assert_same(left, right):
     assert isinstance(left, Completion), left
     assert left.token_ids == right.token_ids
-    np.testing.assert_allclose(left.sampling_logprobs, right.sampling_logprobs, atol=1e-5)
+    # Random adapters amplify the rounding of a sum in another order; a foreign one is off by tenths.
+    np.testing.assert_allclose(left.sampling_logprobs, right.sampling_logprobs, atol=1e-4)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gpt2"])
@@ -60,22 +62,30 @@ def test_learner_and_engine_agree_after_updates_though_the_model_has_dropout(
         bench.train(learner, "p", batch)
 
 
-def test_what_was_learned_arrives_in_what_is_sampled(learner, start_engine, bench):
+def test_what_was_learned_arrives_in_what_is_sampled(model_dir, start_engine, bench, tmp_path):
     """Fails when the engine samples the base model, or when the adapter is published before its update."""
-    engine, prompt, canary = start_engine(), bench.prompt(6), 42
+    # Behind the last norm the adapter cannot make a logit larger than the frozen head allows.
+    model = AutoModelForCausalLM.from_pretrained(model_dir)
+    model.get_output_embeddings().weight.data.mul_(5)
+    model.save_pretrained(tmp_path / "model")
+    learner, engine = Learner(tmp_path / "model"), start_engine(tmp_path / "model")
+    prompt, canary = bench.prompt(6), 42
     learner.create_policy("p", bench.ADAPTER, seed=1)
     said = Completion(
         request_id="r", token_ids=[canary], sampling_logprobs=[0.0], finish_reason="stop", policy_version=0
     )
     wanted = bench.sequence(bench.request("r", prompt), said, advantage=1.0)
-    bench.train(learner, "p", [wanted], steps=120, learning_rate=3e-2)
+    for _ in range(40):
+        bench.train(learner, "p", [wanted], steps=10, learning_rate=5e-2)
+        if learner.logprobs("p", [wanted])[0][0] > -1e-5:
+            break
     bench.publish(learner, engine, "p", 1)
     requests = [
         bench.request(f"r{i}", prompt, policy="p", version=1, max_tokens=1, seed=i) for i in range(200)
     ]
     answers = ask(engine, requests)
     assert {answer.token_ids[0] for answer in answers.values()} == {canary}
-    assert min(answer.sampling_logprobs[0] for answer in answers.values()) > np.log(0.99)
+    assert min(answer.sampling_logprobs[0] for answer in answers.values()) > -1e-4
     others = ask(engine, [bench.request(f"b{i}", prompt, max_tokens=1, seed=i) for i in range(50)])
     assert {answer.token_ids[0] for answer in others.values()} != {canary}
 
@@ -87,10 +97,15 @@ def test_nothing_computed_by_an_old_version_serves_a_new_one(learner, start_engi
     for version in (1, 2):
         bench.train(learner, "p", bench.batch(version), learning_rate=5e-2)
         bench.publish(learner, engine, "p", version)
-        prompt = bench.prompt(20)
         requests = [
-            bench.request(f"{kind}-{version}", prompt, policy="p", version=version, session_id=session)
-            for kind, session in (("session", "s"), ("prompt", ""))
+            bench.request(
+                f"{session}-{version}",
+                bench.prompt(20, kind),
+                policy="p",
+                version=version,
+                session_id=session,
+            )
+            for kind, session in enumerate(("s", ""))
         ]
         answers = [ask(engine, [request])[request.request_id] for request in requests]
         for request, answer in zip(requests, answers, strict=True):
@@ -111,7 +126,7 @@ def adapters(learner, count):
     for number in range(count):
         rank, generator = 1 + number % 5, torch.Generator().manual_seed(number)
         tensors = {
-            name: 0.25
+            name: 0.12
             * torch.randn((rank, shape[1]) if "lora_A" in name else (shape[0], rank), generator=generator)
             for name, shape in shapes.items()
         }

@@ -12,6 +12,7 @@ from backend.learner.learner import Learner, PolicyBatch
 from backend.learner.losses import LossConfig
 from backend.learner.merging import merge_adapter
 from backend.learner.sequences import BatchTotals
+from backend.learner.sft_loss import LikelihoodLoss
 from backend.learner.shards import shards
 from backend.weights import weights_sha256
 from tinkergym.errors import ConflictError, NonFiniteLossError
@@ -187,13 +188,11 @@ TENANTS = {
 
 
 def _work(bench):
-    """RL with different losses, and texts that somebody wrote: advantage 1, no ratio to speak of."""
+    """RL with different losses, and texts that somebody wrote."""
     batches = {name: bench.batch(seed, sequences=4 + seed) for seed, name in enumerate(TENANTS)}
-    batches["written"] = [
-        replace(s, advantage=1.0, sampling_logprobs=[p and 0.0 for p in s.sampling_logprobs])
-        for s in batches["written"]
-    ]
+    batches["written"] = [replace(s, advantage=1.0) for s in batches["written"]]
     losses = {name: LossConfig() for name in TENANTS}
+    losses["written"] = LikelihoodLoss()
     losses["wide"] = LossConfig(aggregation="sequence", entropy_coefficient=0.01)
     return {name: PolicyBatch(sequences=batches[name], loss=losses[name]) for name in TENANTS}
 
