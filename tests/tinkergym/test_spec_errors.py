@@ -29,7 +29,7 @@ def refusal(**settings) -> InvalidRequestError:
         ({"rollout": "clent"}, "rollout", "did you mean 'client'"),
         ({"sampling": {"temperature": math.nan}}, "sampling.temperature", "finite"),
         ({"environment": {"id": "a", "kwargs": {"x": math.inf}}}, "environment.kwargs.x", "finite"),
-        ({"zzz": 1}, "zzz", "known settings: kind, environment"),
+        ({"zzz": 1}, "zzz", "known settings: model, adapter"),
     ],
 )
 def test_a_wrong_setting_is_named_with_the_reason_and_what_to_do(settings, field, text):

@@ -18,6 +18,7 @@ from tinkergym.cli import (
     serve_env,
     tokens,
     train,
+    written,
 )
 from tinkergym.cli import eval as eval_command
 from tinkergym.cli.console import Commands
@@ -36,6 +37,9 @@ app = typer.Typer(
 )
 app.command()(serve.serve)
 app.command()(train.train)
+app.command()(written.sft)
+app.command()(written.preference)
+app.command()(written.distill)
 app.add_typer(jobs.app, name="jobs")
 app.command()(export.export)
 app.command()(play.play)

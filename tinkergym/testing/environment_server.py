@@ -24,7 +24,7 @@ def environment_server(environment_id: str, **settings: Any) -> Iterator[str]:
     """
     import uvicorn
 
-    from tinkergym.serving.server import listen, uvicorn_config, url_of
+    from tinkergym.serving.server import listen, url_of, uvicorn_config
 
     wanted = ServerSettings(**{"environment_id": environment_id, "port": 0, "token": TOKEN, **settings})
     with listen(wanted.host, wanted.port) as listener:

@@ -50,7 +50,7 @@ class ScriptedJobs:
     """All jobs of a scripted service. Thread-safe; `changed` is notified of every change."""
 
     def __init__(self, environments: Sequence[str] = ()) -> None:
-        """Offer the environments that server-side jobs may name; these, and written data, are done at once."""
+        """Offer the environments that server-side jobs may name; those, and written data, end at once."""
         self.changed = threading.Condition(threading.RLock())
         self._environments = frozenset(environments)
         self._jobs: dict[str, ScriptedJob] = {}

@@ -1,0 +1,132 @@
+import hashlib
+
+import pytest
+
+from tinkergym.wire import CheckpointView
+from tinkergym.wire_data import DataChunk, DataManifest
+
+pytestmark = pytest.mark.service
+
+
+def error_of(response):
+    return response.json()["error"]
+
+
+def upload(client, *lengths, kind="sft"):
+    """Send records of these lengths and return the set's name."""
+    each = 1 if kind == "sft" else 2
+    records = [[{"token_ids": list(range(length)), "trained": [[1, length]]}] * each for length in lengths]
+    body = DataChunk(kind=kind, records=records).model_dump_json().encode()
+    name = hashlib.sha256(body).hexdigest()
+    assert client.put(f"/v1/data/chunks/{name}", content=body).status_code == 200
+    manifest = DataManifest(kind=kind, chunks=[name])
+    view = client.post("/v1/data", json=manifest.model_dump()).json()
+    assert (view["data_id"], view["missing"], view["records"]) == (manifest.data_id, [], len(lengths))
+    assert client.get(f"/v1/data/{manifest.data_id}").json() == view
+    return manifest.data_id
+
+
+def sft(data, **settings):
+    return {"kind": "sft", "data": data, "steps": 3, "batch_size": 2, **settings}
+
+
+def test_a_job_on_uploaded_data_is_created_with_every_default_filled_in(client):
+    response = client.post("/v1/jobs", json=sft(upload(client, 4, 5, 6)))
+    assert response.status_code == 201, response.text
+    spec = response.json()["spec"]
+    assert (spec["kind"], spec["aggregation"], spec["lr_schedule"]) == ("sft", "token", "linear")
+    leased = client.post(
+        f"/v1/jobs/{response.json()['job_id']}/episodes/lease", json={"worker_id": "w", "max_episodes": 1}
+    )
+    assert (leased.status_code, "plays no episodes" in error_of(leased)["message"]) == (409, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "text"),
+    [
+        ({"data": "f" * 64}, "data", "there is no data set"),
+        ({"data": "short"}, "data", "pattern"),
+        ({"batch_size": 4}, "batch_size", "set it to 3 or lower"),
+        ({"held_out": 0.4}, "batch_size", ""),
+        ({"held_out": 0.4, "eval_data": "f" * 64}, "held_out", "choose one of them"),
+        ({"kind": "preference"}, "data", "is data for 'sft'"),
+        ({"kind": "sfft"}, "kind", "did you mean 'sft'"),
+        ({"learning_rat": 1}, "learning_rat", "did you mean learning_rate"),
+        ({"initial_policy": "job-none"}, "initial_policy", "there is no job"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_starts(client, change, field, text):
+    settings = {
+        **sft(upload(client, 4, 5, 6)),
+        **({"batch_size": 3} if "held_out" in change else {}),
+        **change,
+    }
+    response = client.post("/v1/jobs", json=settings)
+    error = error_of(response)
+    assert (response.status_code in (404, 422), error["field"]) == (True, field), error
+    assert text in error["message"] + error["hint"]
+
+
+def test_data_that_is_longer_than_the_models_context_is_refused(client):
+    error = error_of(client.post("/v1/jobs", json=sft(upload(client, 4, 1025))))
+    assert (error["type"], error["field"]) == ("InvalidDataError", "data")
+    assert "1025 tokens" in error["message"]
+
+
+def test_a_tenant_cannot_train_on_the_data_of_another(gateway, client):
+    data = upload(client, 4, 5)
+    with gateway.client("bob") as bob:
+        assert bob.get(f"/v1/data/{data}").status_code == 404
+        response = bob.post("/v1/jobs", json=sft(data))
+        assert (response.status_code, error_of(response)["type"]) == (404, "NotFoundError")
+
+
+def test_a_chunk_needs_a_key_and_its_own_name(gateway, client):
+    with gateway.client("") as nobody:
+        assert nobody.put(f"/v1/data/chunks/{'0' * 64}", content=b"{}").status_code == 401
+    wrong = client.put(f"/v1/data/chunks/{'0' * 64}", content=b"{}")
+    assert (wrong.status_code, "SHA-256" in error_of(wrong)["message"]) == (422, True)
+    assert client.put("/v1/data/chunks/..%2Fx", content=b"{}").status_code in (404, 422)
+    large = client.put(f"/v1/data/chunks/{'0' * 64}", content=b" " * 300_000)
+    assert large.status_code == 413
+
+
+def checkpointed(gateway, client, spec, *versions):
+    """Create a job that has checkpoints of these versions."""
+    job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
+    service = gateway.store.service()
+    lease = service.acquire(job_id, "pool-x", 100, 0.0)
+    for version in versions:
+        view = CheckpointView(step=version, policy_version=version, path="/x", sha256="0" * 64, files={})
+        service.add_checkpoint(lease, view)
+    return job_id
+
+
+def test_the_job_that_another_begins_with_is_written_down_with_its_version(gateway, client, spec):
+    first = checkpointed(gateway, client, spec, 5, 10)
+    data = upload(client, 4, 5)
+    for named, kept in ((first, f"{first}@10"), (f"{first}@5", f"{first}@5")):
+        job = client.post("/v1/jobs", json=sft(data, initial_policy=named)).json()
+        assert job["spec"]["initial_policy"] == kept
+    rl = client.post("/v1/jobs", json={**spec, "initial_policy": first}).json()
+    assert rl["spec"]["initial_policy"] == f"{first}@10"
+    gone = client.post("/v1/jobs", json=sft(data, initial_policy=f"{first}@7"))
+    assert (gone.status_code, "versions with a checkpoint: 5, 10" in error_of(gone)["hint"]) == (404, True)
+    other = client.post("/v1/jobs", json=sft(data, initial_policy=first, adapter={"kind": "lora", "rank": 3}))
+    assert (other.status_code, error_of(other)["field"]) == (409, "initial_policy")
+    with gateway.client("bob") as bob:
+        foreign = bob.post("/v1/jobs", json={**spec, "initial_policy": first})
+        assert foreign.status_code == 404
+
+
+def test_a_teacher_is_a_model_or_a_job_of_ones_own(gateway, client, spec):
+    first = checkpointed(gateway, client, spec, 5)
+    distil = {**spec, "kind": "distillation"}
+    assert client.post("/v1/jobs", json={**distil, "teacher": "nano"}).json()["spec"]["teacher"] == "nano"
+    assert (
+        client.post("/v1/jobs", json={**distil, "teacher": first}).json()["spec"]["teacher"] == f"{first}@5"
+    )
+    unknown = client.post("/v1/jobs", json={**distil, "teacher": "mega"})
+    assert (unknown.status_code, error_of(unknown)["field"]) == (422, "teacher")
+    with gateway.client("bob") as bob:
+        assert bob.post("/v1/jobs", json={**distil, "teacher": first}).status_code == 404

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from backend.store.uploads import Uploads
+from tinkergym.errors import (
+    CheckpointCorruptError,
+    InvalidRequestError,
+    NotFoundError,
+    PayloadTooLargeError,
+)
+from tinkergym.wire_data import DataChunk, DataManifest
+
+MOST = 10_000
+
+
+def chunk(*records, kind="sft"):
+    sequences = [[{"token_ids": ids, "trained": [[1, len(ids)]]} for ids in record] for record in records]
+    body = DataChunk(kind=kind, records=sequences).model_dump_json().encode()
+    return hashlib.sha256(body).hexdigest(), body
+
+
+@pytest.fixture
+def uploads(tmp_path):
+    return Uploads(tmp_path, "ada")
+
+
+def test_a_set_is_complete_when_all_its_chunks_are_there(uploads):
+    chunks = [chunk([[1, 2, 3]]), chunk([[4, 5]], [[6, 900, 7, 8]])]
+    manifest = DataManifest(kind="sft", chunks=[name for name, _ in chunks])
+    assert uploads.complete(manifest).missing == manifest.chunks
+    for name, body in chunks:
+        uploads.add_chunk(name, body, most_bytes=MOST)
+        uploads.add_chunk(name, body, most_bytes=MOST)
+    view = uploads.complete(manifest)
+    assert (view.missing, view.records, view.tokens, view.trained_tokens) == ([], 3, 9, 6)
+    assert (view.longest, view.largest_token_id) == (4, 900)
+    assert uploads.view(manifest.data_id) == view
+    assert [record[0].token_ids for record in uploads.records(manifest.data_id)] == [
+        [1, 2, 3],
+        [4, 5],
+        [6, 900, 7, 8],
+    ]
+
+
+def test_a_tenant_sees_nothing_of_another(uploads, tmp_path):
+    name, body = chunk([[1, 2]])
+    manifest = DataManifest(kind="sft", chunks=[name])
+    uploads.add_chunk(name, body, most_bytes=MOST)
+    uploads.complete(manifest)
+    bob = Uploads(tmp_path, "bob")
+    assert bob.complete(manifest).missing == [name]
+    with pytest.raises(NotFoundError, match="upload it first"):
+        bob.records(manifest.data_id)
+
+
+def test_a_chunk_is_what_its_name_says_or_refused(uploads):
+    name, body = chunk([[1, 2]])
+    with pytest.raises(InvalidRequestError, match="SHA-256"):
+        uploads.add_chunk(name, body + b" ", most_bytes=MOST)
+    for bad in (b"{}", b"nothing", b'{"kind":"sft","records":[[]]}'):
+        with pytest.raises(InvalidRequestError):
+            uploads.add_chunk(hashlib.sha256(bad).hexdigest(), bad, most_bytes=MOST)
+    two, pair = chunk([[1, 2], [1, 3]], kind="preference")
+    uploads.add_chunk(two, pair, most_bytes=MOST)
+    with pytest.raises(InvalidRequestError, match="not of the kind 'sft'"):
+        uploads.complete(DataManifest(kind="sft", chunks=[two]))
+
+
+def test_a_tenants_share_of_the_disk_is_held(uploads):
+    name, body = chunk([list(range(100))])
+    uploads.add_chunk(name, body, most_bytes=MOST)
+    other, more = chunk([list(range(1, 101))])
+    with pytest.raises(PayloadTooLargeError, match=r"limits\.data_bytes"):
+        uploads.add_chunk(other, more, most_bytes=len(body) + 10)
+    uploads.add_chunk(name, body, most_bytes=1)  # it is there already
+
+
+def test_a_damaged_chunk_is_found_before_it_is_trained_on(uploads, tmp_path):
+    name, body = chunk([[1, 2]])
+    manifest = DataManifest(kind="sft", chunks=[name])
+    uploads.add_chunk(name, body, most_bytes=MOST)
+    uploads.complete(manifest)
+    (file,) = tmp_path.glob(f"*/chunks/{name}.json")
+    file.write_bytes(body.replace(b"2", b"3"))
+    with pytest.raises(CheckpointCorruptError, match="not what was written"):
+        uploads.records(manifest.data_id)

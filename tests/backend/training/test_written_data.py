@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backend.training.written_data import batch_numbers, train_sequence
+from tinkergym.wire_data import TokenSequence
+from tinkergym.wire_jobs import SFTSpec
+
+DATA = "0" * 64
+
+
+def spec(**settings):
+    return SFTSpec(data=DATA, **{"steps": 100, **settings})
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    records=st.integers(1, 40),
+    batch_size=st.integers(1, 50),
+    seed=st.integers(0, 2**63 - 1),
+    passes=st.integers(1, 3),
+)
+def test_every_record_comes_equally_often_however_the_batches_fall(records, batch_size, seed, passes):
+    job = spec(batch_size=batch_size, seed=seed)
+    stream = []
+    step = 1
+    while len(stream) < passes * records:
+        stream += batch_numbers(job, records, step)
+        step += 1
+    counted = Counter(stream[: passes * records])
+    assert counted == Counter(dict.fromkeys(range(records), passes))
+
+
+def test_the_order_follows_from_the_seed_and_can_be_left_as_it_is():
+    orders = [batch_numbers(spec(batch_size=20, seed=seed), 20, 1) for seed in (0, 0, 1)]
+    assert orders[0] == orders[1] != orders[2]
+    assert batch_numbers(spec(batch_size=20), 20, 2) != orders[0]
+    assert batch_numbers(spec(batch_size=6, shuffle=False), 4, 2) == [2, 3, 0, 1, 2, 3]
+
+
+def test_spans_become_a_mask():
+    sequence = train_sequence(TokenSequence(token_ids=[5, 6, 7, 8, 9], trained=[(1, 2), (3, 5)]), weight=0.5)
+    assert list(sequence.loss_mask) == [False, True, False, True, True]
+    assert sequence.advantage == 0.5
+
+
+@pytest.mark.parametrize("trained", [[], [(0, 1)], [(1, 1)], [(2, 4), (3, 5)], [(3, 5), (1, 2)], [(1, 6)]])
+def test_spans_that_make_no_sense_are_refused(trained):
+    with pytest.raises(ValueError, match="trained"):
+        TokenSequence(token_ids=[5, 6, 7, 8, 9], trained=trained)

@@ -1,0 +1,190 @@
+"""`tinkergym sft`, `tinkergym preference` and `tinkergym distill`: the other kinds of jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tinkergym.cli.console import out
+from tinkergym.wire import PlayedSpec
+
+if TYPE_CHECKING:
+    from tinkergym.remote.job import Job
+
+Data = Annotated[str, typer.Argument(metavar="DATA", help="A .jsonl file, one JSON object per line.")]
+Model = Annotated[
+    str, typer.Option(help="A model of the service, a model directory there, or a Hugging Face hub id.")
+]
+Full = Annotated[bool, typer.Option("--full", help="Train all parameters instead of a LoRA adapter.")]
+Rank = Annotated[int | None, typer.Option(help="Rank of the LoRA adapter. (default: 8)")]
+Steps = Annotated[int | None, typer.Option(help="Train steps; or say --epochs.")]
+Epochs = Annotated[float | None, typer.Option(help="Passes over the data. (default: 1, without --steps)")]
+BatchSize = Annotated[int | None, typer.Option(help="Rows per step. (default: 32, or all if fewer)")]
+Rate = Annotated[float | None, typer.Option(help="At its highest; it falls in a line by default.")]
+HeldOut = Annotated[float | None, typer.Option(help="Share of the data to measure with, not to train on.")]
+EvalData = Annotated[str | None, typer.Option(metavar="DATA", help="Another file to measure with.")]
+Begin = Annotated[
+    str | None, typer.Option("--from", metavar="JOB_ID", help="Begin with what this job trained.")
+]
+Seed = Annotated[int | None, typer.Option(help="Makes the job repeatable. (default: 0)")]
+Drop = Annotated[
+    bool, typer.Option("--drop-overlong", help="Leave out rows that are longer than the model's context.")
+]
+Setting = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, e.g. warmup_steps=10; repeatable."),
+]
+Detach = Annotated[bool, typer.Option("--detach", help="Start the job and do not wait for it.")]
+
+
+def sft(
+    data: Data,
+    *,
+    model: Model = "nano",
+    steps: Steps = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    learning_rate: Rate = None,
+    full: Full = False,
+    rank: Rank = None,
+    last_answer: Annotated[
+        bool, typer.Option("--last-answer", help="Learn from the last answer of a conversation only.")
+    ] = False,
+    held_out: HeldOut = None,
+    eval_data: EvalData = None,
+    begin: Begin = None,
+    seed: Seed = None,
+    drop_overlong: Drop = False,
+    setting: Setting = None,
+    detach: Detach = False,
+) -> None:
+    """Fine-tune on conversations: {"messages": [...]} or {"prompt": ..., "completion": ...} per line.
+
+    Example: tinkergym sft chats.jsonl --epochs 3 --held-out 0.1
+    """
+    from tinkergym.remote.client import Client
+
+    settings = _settings(setting, full=full, rank=rank, held_out=held_out, seed=seed, initial_policy=begin)
+    with Client() as client:
+        job = client.sft(
+            data,
+            model=model,
+            steps=steps,
+            epochs=epochs,
+            **_given(batch_size=batch_size, learning_rate=learning_rate, eval_data=eval_data),
+            answers="last" if last_answer else "all",
+            on_overlong="drop" if drop_overlong else "refuse",
+            **settings,
+        )
+        _show(job, detach=detach)
+
+
+def preference(
+    data: Data,
+    *,
+    model: Model = "nano",
+    loss: Annotated[str | None, typer.Option(help="dpo, ipo, hinge, simpo or orpo. (default: dpo)")] = None,
+    steps: Steps = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    learning_rate: Rate = None,
+    full: Full = False,
+    rank: Rank = None,
+    held_out: HeldOut = None,
+    eval_data: EvalData = None,
+    begin: Begin = None,
+    seed: Seed = None,
+    drop_overlong: Drop = False,
+    setting: Setting = None,
+    detach: Detach = False,
+) -> None:
+    """Train on pairs of answers: {"prompt": ..., "chosen": ..., "rejected": ...} per line.
+
+    Example: tinkergym preference pairs.jsonl --from job-0123456789abcdef --set loss.beta=0.2
+    """
+    from tinkergym.cli.settings import merged
+    from tinkergym.remote.client import Client
+
+    chosen = {"loss": {"name": loss or "dpo"}}
+    settings = merged(
+        chosen,
+        _settings(setting, full=full, rank=rank, held_out=held_out, seed=seed, initial_policy=begin),
+    )
+    with Client() as client:
+        job = client.preference(
+            data,
+            model=model,
+            steps=steps,
+            epochs=epochs,
+            **_given(batch_size=batch_size, learning_rate=learning_rate, eval_data=eval_data),
+            on_overlong="drop" if drop_overlong else "refuse",
+            **settings,
+        )
+        _show(job, detach=detach)
+
+
+def distill(
+    env: Annotated[
+        str, typer.Argument(metavar="ENV", help="An environment's id; or module:ClassName of your own.")
+    ],
+    *,
+    teacher: Annotated[str, typer.Option(help="A model, or the id of a job: what it trained.")],
+    steps: Annotated[int, typer.Option(help="Train steps.")],
+    model: Model = "nano",
+    episodes: Annotated[int | None, typer.Option(help="Episodes per step. (default: 64)")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="(default: 0.001)")] = None,
+    full: Full = False,
+    rank: Rank = None,
+    rollout: Annotated[
+        str | None, typer.Option(help="Who plays: server or client. (default: the server if it can)")
+    ] = None,
+    begin: Begin = None,
+    seed: Seed = None,
+    setting: Setting = None,
+    detach: Detach = False,
+) -> None:
+    """Let a student play and learn, token by token, what a teacher would rather have said.
+
+    Example: tinkergym distill board/TicTacToeVs-v0 --teacher job-0123456789abcdef --steps 20
+    """
+    from tinkergym.cli.settings import find_environment
+    from tinkergym.remote.client import Client
+
+    settings = _settings(setting, full=full, rank=rank, seed=seed, initial_policy=begin)
+    with Client() as client:
+        job = client.distill(
+            find_environment(env),
+            teacher=teacher,
+            steps=steps,
+            model=model,
+            rollout=rollout,
+            **_given(episodes_per_step=episodes, learning_rate=learning_rate),
+            **settings,
+        )
+        _show(job, detach=detach, env=env)
+
+
+def _settings(setting: list[str] | None, *, full: bool, rank: int | None, **options: Any) -> dict[str, Any]:
+    from tinkergym.cli.settings import merged, parse_settings
+
+    adapter: dict[str, Any] = {"kind": "full"} if full else {"kind": "lora", **_given(rank=rank)}
+    return merged({"adapter": adapter}, _given(**options), parse_settings(setting or []))
+
+
+def _show(job: Job, *, detach: bool, env: str | None = None) -> None:
+    from tinkergym.cli.following import attach_command, follow
+
+    if not detach:
+        follow(job, env)
+        return
+    attach = attach_command(job, env)
+    out.print(f"job {job.id} is started; see it with: {attach}", highlight=False, soft_wrap=True)
+    if isinstance(job.spec, PlayedSpec) and job.spec.rollout == "client":
+        job.close()
+        out.print("It waits for a client to play its episodes; `attach` does that too.")
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """Leave out what was not given, so that the schema's own defaults hold."""
+    return {name: value for name, value in options.items() if value is not None}
