@@ -188,7 +188,7 @@ def test_other_algorithms_train_through_the_service_and_say_what_they_did(client
     learned = set()
     for name, job in jobs.items():
         assert job.spec.algorithm.name == name
-        steps = [event for event in job.events() if isinstance(event, StepEvent)]
+        steps = [event.body for event in job.events() if isinstance(event.body, StepEvent)]
         assert [step.episodes for step in steps] == [8, 8]
         assert all(step.metrics["grad_norm"] > 0 for step in steps)
         learned.add(job.checkpoints()[-1].sha256)
