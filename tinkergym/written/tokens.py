@@ -36,6 +36,8 @@ def conversation_tokens(
         TemplateError: The model's template refuses the conversation.
     """
     places = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    if len(places) > 1 and renderer.rewrites_history(messages):
+        return _rendered_anew(renderer, messages, places[-1], answers)
     ids = renderer.start(messages[: places[0]])
     trained: list[tuple[int, int]] = []
     for position, place in enumerate(places):
@@ -46,6 +48,20 @@ def conversation_tokens(
             between = messages[place + 1 : places[position + 1]]
             ids += renderer.continuation(between, answer_closed=ids[-1] in renderer.stop_ids)
     return TokenSequence(token_ids=ids, trained=trained if answers == "all" else trained[-1:])
+
+
+def _rendered_anew(
+    renderer: Renderer, messages: Sequence[Message], place: int, answers: Answers
+) -> TokenSequence:
+    """Render the last answer after a history that the template changes as the conversation goes on."""
+    if answers == "all":
+        raise RowFaultError(
+            "messages: the model's chat template rewrites the past, so each answer has another one; give "
+            "each answer a row of its own, with answers='last'"
+        )
+    ids = renderer.start(messages[:place])
+    answer = answer_tokens(renderer, messages[place]["content"], f"messages[{place}].content")
+    return TokenSequence(token_ids=ids + answer, trained=[(len(ids), len(ids) + len(answer))])
 
 
 def comparison_tokens(
