@@ -29,6 +29,8 @@ def export(
     """Write a trained policy to a folder that transformers and PEFT load.
 
     Every file's SHA-256 is checked, and the folder appears only when it is complete.
+
+    Example: tinkergym export job-74e0b0387b33b183@40 my-policy --merge
     """
     from tinkergym.remote.client import Client
 

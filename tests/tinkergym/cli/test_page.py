@@ -24,7 +24,7 @@ def test_the_commands_on_the_page_say_what_it_shows(tg_run, start_service, tmp_p
         assert [row.rstrip() for row in said.splitlines()] == [row.rstrip() for row in output.splitlines()]
 
 
-@pytest.mark.parametrize("command", ["check", "eval", "compare", "replay", "tokens", "play"])
+@pytest.mark.parametrize("command", ["check", "eval", "compare", "replay", "tokens", "play", "export"])
 def test_every_command_explains_itself_with_an_example(tg_run, command):
     result = tg_run(command, "--help")
     assert result.exit_code == 0
