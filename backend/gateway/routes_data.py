@@ -10,6 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from backend.gateway.bodies import Tenant, body_of, describes
 from backend.gateway.parts import parts_of
 from backend.store.uploads import Uploads
+from tinkergym.errors import PayloadTooLargeError
 from tinkergym.wire import WireModel
 from tinkergym.wire_data import DataChunk, DataManifest, DataView
 
@@ -26,11 +27,19 @@ class ChunkKept(WireModel):
 
 @router.put("/chunks/{sha256}", openapi_extra=describes(DataChunk))
 async def put_chunk(request: Request, tenant: Tenant, sha256: Sha256Path) -> ChunkKept:
-    """Keep a chunk under its hash; sending it twice changes nothing."""
+    """Keep a chunk under its hash; where there is no room, the oldest data that no job waits for goes."""
     parts, body = parts_of(request), await request.body()
     uploads = Uploads(parts.config.uploads_dir, tenant.tenant_id)
     most = parts.config.limits.data_bytes
-    await run_in_threadpool(lambda: uploads.add_chunk(sha256, body, most_bytes=most))
+
+    def keep() -> None:
+        try:
+            uploads.add_chunk(sha256, body, most_bytes=most)
+        except PayloadTooLargeError:
+            uploads.make_room(most - len(body), in_use=tenant.data_in_use())
+            uploads.add_chunk(sha256, body, most_bytes=most)
+
+    await run_in_threadpool(keep)
     return ChunkKept(sha256=sha256)
 
 

@@ -10,11 +10,11 @@ from typing import Any
 from sqlalchemy import Connection, Row, select, update
 
 from backend.store.database import Database
-from backend.store.records import append, enter_state, event_view, job_row, job_view
+from backend.store.records import FINAL_STATES, append, enter_state, event_view, job_row, job_view
 from backend.store.tables import checkpoints, events, jobs
 from tinkergym.errors import ConflictError, NotFoundError
 from tinkergym.wire import CheckpointView, Event, JobState, StateEvent
-from tinkergym.wire_jobs import AnyJobSpec, JobView
+from tinkergym.wire_jobs import ANY_JOB_SPEC, AnyJobSpec, JobView, WrittenDataSpec
 
 
 class TenantStore:
@@ -130,6 +130,23 @@ class TenantStore:
         with self._db.read() as connection:
             self._own(connection, job_id)
             return checkpoint_views(connection, job_id)
+
+    def data_in_use(self) -> set[str]:
+        """Return the names of the data sets that jobs need which have not ended."""
+        with self._db.read() as connection:
+            rows = connection.execute(
+                select(jobs.c.spec).where(
+                    jobs.c.tenant_id == self.tenant_id, jobs.c.state.not_in(FINAL_STATES)
+                )
+            )
+            specs = [ANY_JOB_SPEC.validate_json(spec) for (spec,) in rows]
+        return {
+            data_id
+            for spec in specs
+            if isinstance(spec, WrittenDataSpec)
+            for data_id in (spec.data, spec.eval_data)
+            if data_id is not None
+        }
 
     def get_job_and_worker(self, job_id: str) -> tuple[JobView, str | None]:
         """Return one job, and the worker (a pool id) that holds it at the moment.

@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from tinkergym.errors import (
 from tinkergym.spec_errors import explain
 from tinkergym.wire import WireModel
 from tinkergym.wire_data import DataChunk, DataKind, DataManifest, DataView, TokenSequence
+
+_LATELY_SECONDS = 3600.0
 
 
 class ChunkSummary(WireModel):
@@ -90,6 +93,37 @@ class Uploads:
             summary = summarise(chunk, len(body)).model_dump_json()
             _write(self._summary_file(sha256), summary.encode())
 
+    def make_room(self, most_bytes: int, *, in_use: Collection[str]) -> int:
+        """Remove the oldest sets until no more than `most_bytes` are left, and return what is left.
+
+        Whoever trains on removed data again sends it again. Chunks of sets that are `in_use` stay, and so do
+        chunks that arrived lately: a set may be on its way.
+        """
+        stored = sorted(self._sets.glob("*.json"), key=lambda path: path.stat().st_mtime)
+        used = self.used_bytes()
+        for path in stored:
+            if used <= most_bytes:
+                break
+            if path.stem not in in_use:
+                path.unlink(missing_ok=True)
+                used = self._drop_loose_chunks()
+        return used
+
+    def _drop_loose_chunks(self) -> int:
+        """Remove chunks that belong to no set; return the size of the others."""
+        wanted = {
+            name
+            for path in self._sets.glob("*.json")
+            for name in StoredSet.model_validate_json(path.read_bytes()).chunks
+        }
+        before = time.time() - _LATELY_SECONDS
+        for file in self._chunks.glob("*.json"):
+            if file.stem not in wanted and file.stat().st_mtime < before:
+                # The summary first: without it a chunk counts as not there.
+                self._summary_file(file.stem).unlink(missing_ok=True)
+                file.unlink(missing_ok=True)
+        return self.used_bytes()
+
     def complete(self, manifest: DataManifest) -> DataView:
         """Make a set of chunks, or say which are missing.
 
@@ -128,14 +162,13 @@ class Uploads:
         """
         return self._stored(data_id).view
 
-    def records(self, data_id: str) -> list[list[TokenSequence]]:
-        """Read a set.
+    def records(self, data_id: str) -> Iterator[list[TokenSequence]]:
+        """Read a set, chunk by chunk.
 
         Raises:
             NotFoundError: It was never completed, or is another tenant's.
             CheckpointCorruptError: A chunk is not the one that was written.
         """
-        found: list[list[TokenSequence]] = []
         for sha256 in self._stored(data_id).chunks:
             path = self._chunks / f"{sha256}.json"
             try:
@@ -146,8 +179,7 @@ class Uploads:
                 raise CheckpointCorruptError(
                     f"the uploaded data in {path} is not what was written", hint="start the job again"
                 )
-            found += DataChunk.model_validate_json(body).records
-        return found
+            yield from DataChunk.model_validate_json(body).records
 
     def used_bytes(self) -> int:
         """Return the size of all chunks."""

@@ -6,6 +6,7 @@ without any cursor.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,21 @@ from backend.training.job_context import JobContext
 from tinkergym.wire_data import TokenSequence
 from tinkergym.wire_jobs import WrittenDataSpec
 
-Record = Sequence[TokenSequence]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenSequence:
+    """A `TokenSequence` in little memory: data sets may be large, and wait whole."""
+
+    token_ids: array[int]
+    trained: tuple[tuple[int, int], ...]
+
+    @property
+    def trained_tokens(self) -> int:
+        """How many tokens are learned from."""
+        return sum(stop - start for start, stop in self.trained)
+
+
+Record = Sequence[WrittenSequence]
 
 _ORDER, _HELD_OUT = 3, 4
 """Last words of the entropy that orders are drawn from."""
@@ -42,9 +57,9 @@ def read(context: JobContext[WrittenDataSpec]) -> WrittenData:
     """
     spec = context.spec
     uploads = Uploads(context.data_dir, context.lease.tenant_id)
-    records = uploads.records(spec.data)
+    records = _read(uploads, spec.data)
     if spec.eval_data is not None:
-        return WrittenData(train=records, evaluate=uploads.records(spec.eval_data))
+        return WrittenData(train=records, evaluate=_read(uploads, spec.eval_data))
     apart = spec.held_out_records(len(records))
     order = np.random.default_rng([spec.seed, _HELD_OUT]).permutation(len(records))
     kept_out = set(order[:apart].tolist())
@@ -52,6 +67,15 @@ def read(context: JobContext[WrittenDataSpec]) -> WrittenData:
         train=[record for number, record in enumerate(records) if number not in kept_out],
         evaluate=[records[number] for number in sorted(kept_out)],
     )
+
+
+def _read(uploads: Uploads, data_id: str) -> list[Record]:
+    return [[written(sequence) for sequence in record] for record in uploads.records(data_id)]
+
+
+def written(sequence: TokenSequence) -> WrittenSequence:
+    """Take a sequence over."""
+    return WrittenSequence(token_ids=array("i", sequence.token_ids), trained=tuple(sequence.trained))
 
 
 def batch_numbers(spec: WrittenDataSpec, records: int, step: int) -> list[int]:
@@ -72,13 +96,13 @@ def batch_numbers(spec: WrittenDataSpec, records: int, step: int) -> list[int]:
     return numbers
 
 
-def train_sequence(sequence: TokenSequence, *, weight: float = 1.0) -> TrainSequence:
+def train_sequence(sequence: WrittenSequence, *, weight: float = 1.0) -> TrainSequence:
     """Return tokens as the learner takes them, each trained one with this weight."""
     mask = [False] * len(sequence.token_ids)
     for start, stop in sequence.trained:
         mask[start:stop] = [True] * (stop - start)
     return TrainSequence(
-        token_ids=sequence.token_ids,
+        token_ids=sequence.token_ids.tolist(),
         loss_mask=mask,
         # Nobody sampled these tokens; the losses of written data do not look at it.
         sampling_logprobs=[0.0] * len(mask),

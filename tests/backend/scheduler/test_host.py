@@ -15,13 +15,20 @@ import psutil
 import pytest
 
 from backend.config import ServiceConfig
+from backend.rollout.models import load_renderer_bundle, resolve_model
 from backend.store.store import Store
+from backend.store.uploads import Uploads
+from tinkergym.loop.renderer import Renderer
+from tinkergym.spec_errors import parse_any_spec
+from tinkergym.tasks import SequenceTasks
 from tinkergym.wire import GRPO, EnvironmentRef, JobSpec, JobState, Sampling
+from tinkergym.written.prepare import prepare
 
 pytestmark = [pytest.mark.service, pytest.mark.slow]
 
 PATIENCE_SECONDS = 180.0
 STEPS = 5
+WRITTEN_STEPS = 40
 
 
 class Host:
@@ -71,6 +78,30 @@ class Host:
         )
         return self.tenant.create_job(spec, {}).job_id
 
+    def submit_written(self, kind: str) -> str:
+        """A job on written data, with a checkpoint now and then."""
+        directory = resolve_model("nano", self.config.models, allow_any=False)
+        renderer = Renderer.from_bundle(load_renderer_bundle("nano", directory))
+        rows = [
+            {"prompt": f"{n}?", "completion": f"{n}."}
+            if kind == "sft"
+            else {"prompt": f"{n}?", "chosen": f"{n}.", "rejected": f"{n + 1}."}
+            for n in range(64)
+        ]
+        ready = prepare(SequenceTasks(rows), renderer, kind=kind)
+        uploads = Uploads(self.config.uploads_dir, "ada")
+        for name, body in ready.bodies.items():
+            uploads.add_chunk(name, body, most_bytes=2**24)
+        data = uploads.complete(ready.manifest).data_id
+        settings = {
+            "kind": kind,
+            "data": data,
+            "steps": WRITTEN_STEPS,
+            "batch_size": 32,
+            "checkpoint_every": 7,
+        }
+        return self.tenant.create_job(parse_any_spec(settings), {}).job_id
+
     def until(self, happened) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not happened():
@@ -82,7 +113,7 @@ class Host:
         self.until(lambda: self.service.job(job_id).state.final)
         job = self.service.job(job_id)
         assert job.state is JobState.COMPLETED, job.reason
-        sha256 = self.service.version_sha256(job_id, STEPS)
+        sha256 = self.service.version_sha256(job_id, job.step)
         assert sha256 is not None
         return sha256
 
@@ -128,3 +159,13 @@ def test_a_job_ends_with_the_same_bits_when_a_process_is_killed_at_step_3(host, 
         e for e in host.tenant.events_after(job_id, 0, 1000) if e.body.type == "state" and e.body.state.final
     ]
     assert len(ends) == 1
+
+
+@pytest.mark.parametrize("kind", ["sft", "preference"])
+def test_a_job_on_written_data_ends_with_the_same_bits_when_its_pool_is_killed(host, kind):
+    undisturbed = host.final_weights(host.submit_written(kind))
+    job_id = host.submit_written(kind)
+    host.until(lambda: host.service.job(job_id).step >= 10)
+    host.find("PoolProcess").kill()
+    assert host.final_weights(job_id) == undisturbed
+    assert host.service.job(job_id).attempt == 2

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_a_tenant_sees_nothing_of_another(uploads, tmp_path):
     bob = Uploads(tmp_path, "bob")
     assert bob.complete(manifest).missing == [name]
     with pytest.raises(NotFoundError, match="upload it first"):
-        bob.records(manifest.data_id)
+        list(bob.records(manifest.data_id))
 
 
 def test_a_chunk_is_what_its_name_says_or_refused(uploads):
@@ -78,6 +79,26 @@ def test_a_tenants_share_of_the_disk_is_held(uploads):
     uploads.add_chunk(name, body, most_bytes=1)  # it is there already
 
 
+def test_the_oldest_data_that_no_job_waits_for_makes_room(uploads, tmp_path):
+    names, sets = [], []
+    for age, first in ((3, 0), (2, 100), (1, 200)):
+        name, body = chunk([list(range(first, first + 50))])
+        uploads.add_chunk(name, body, most_bytes=MOST)
+        manifest = DataManifest(kind="sft", chunks=[name])
+        uploads.complete(manifest)
+        names.append(name)
+        sets.append(manifest.data_id)
+        for file in tmp_path.glob(f"*/*/{name}*"), tmp_path.glob(f"*/*/{manifest.data_id}*"):
+            for path in file:
+                os.utime(path, (1e9 - age, 1e9 - age))
+    left = uploads.make_room(uploads.used_bytes() - 1, in_use={sets[0]})
+    assert left == uploads.used_bytes()
+    assert list(uploads.records(sets[0])) and list(uploads.records(sets[2]))
+    with pytest.raises(NotFoundError):
+        list(uploads.records(sets[1]))
+    assert uploads.complete(DataManifest(kind="sft", chunks=[names[1]])).missing == [names[1]]
+
+
 def test_a_damaged_chunk_is_found_before_it_is_trained_on(uploads, tmp_path):
     name, body = chunk([[1, 2]])
     manifest = DataManifest(kind="sft", chunks=[name])
@@ -86,4 +107,4 @@ def test_a_damaged_chunk_is_found_before_it_is_trained_on(uploads, tmp_path):
     (file,) = tmp_path.glob(f"*/chunks/{name}.json")
     file.write_bytes(body.replace(b"2", b"3"))
     with pytest.raises(CheckpointCorruptError, match="not what was written"):
-        uploads.records(manifest.data_id)
+        list(uploads.records(manifest.data_id))

@@ -48,9 +48,9 @@ def test_what_is_held_out_is_measured_and_not_trained_on(lab, written):
 
 def test_a_policy_that_began_with_another_has_that_one_as_its_reference(lab, written):
     rows = [{"prompt": pair["prompt"], "completion": pair["rejected"]} for pair in PAIRS]
-    taught = written.run("sft", rows, steps=20, batch_size=4, learning_rate=1e-2)
+    taught = written.run("sft", rows, steps=40, batch_size=4, learning_rate=1e-2)
     job_id = written.run(
-        "preference", PAIRS, steps=2, batch_size=4, learning_rate=1e-3, initial_policy=f"{taught}@20"
+        "preference", PAIRS, steps=2, batch_size=4, learning_rate=1e-3, initial_policy=f"{taught}@40"
     )
     first = lab.events(job_id, "step")[0]
     assert first.metrics["reward_margin"] == pytest.approx(0.0, abs=1e-5)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.training.written_data import batch_numbers, train_sequence
+from backend.training.written_data import batch_numbers, train_sequence, written
 from tinkergym.wire_data import TokenSequence
 from tinkergym.wire_jobs import SFTSpec
 
@@ -43,7 +43,9 @@ def test_the_order_follows_from_the_seed_and_can_be_left_as_it_is():
 
 
 def test_spans_become_a_mask():
-    sequence = train_sequence(TokenSequence(token_ids=[5, 6, 7, 8, 9], trained=[(1, 2), (3, 5)]), weight=0.5)
+    sent = TokenSequence(token_ids=[5, 6, 7, 8, 9], trained=[(1, 2), (3, 5)])
+    sequence = train_sequence(written(sent), weight=0.5)
+    assert sequence.token_ids == sent.token_ids
     assert list(sequence.loss_mask) == [False, True, False, True, True]
     assert sequence.advantage == 0.5
 
