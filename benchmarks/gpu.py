@@ -375,7 +375,7 @@ def _graphed(step: Callable[[], None]) -> Callable[[], None]:
 
 
 def _weight_bytes(model: Any) -> int:
-    """Bytes of weights that a step reads: all but the embedding's rows, unless the head is the same matrix."""
+    """Bytes of weights that a step reads: all but an embedding that is not the head too."""
     embedding = model.get_input_embeddings().weight
     tied = embedding is model.get_output_embeddings().weight
     total = sum(p.numel() * p.element_size() for p in model.parameters())
@@ -494,9 +494,9 @@ def _sliced_loss(hidden: Tensor, targets: Tensor, head: Tensor) -> Tensor:
 def train_flops(model: Any, work: Work) -> float:
     """Return the useful work of one step in FLOP.
 
-    A frozen weight is multiplied twice per token, forward and for the gradient of its input: 4 FLOP each. An
-    adapter's weight is multiplied a third time, for its own gradient: 6. Causal attention looks back over half
-    the sequence on average; its backward pass takes twice its forward. The input embedding is looked up.
+    A frozen weight is multiplied twice per token, forward and for the gradient of its input: 4 FLOP each.
+    An adapter's weight is multiplied a third time, for its own gradient: 6. Causal attention looks back over
+    half the sequence on average; its backward takes twice its forward. The input embedding is looked up.
     """
     config = model.config
     head = model.get_output_embeddings().weight

@@ -42,11 +42,11 @@ def measure() -> list[Figure]:
         engine = TransformersEngine(model)
         inside = [_ask_engine(engine, run) for run in range(RUNS + 1)][1:]
         engine.close()
-        with service(None, f'preload=["{model}"]') as running:
+        with service(None, f'models={{"bench": "{model}"}}', 'preload=["bench"]') as running:
             context = multiprocessing.get_context("spawn")
             times: multiprocessing.Queue[float] = context.Queue()
             clients = context.Process(
-                target=_http_clients, args=(running.url, running.api_key, str(model), times)
+                target=_http_clients, args=(running.url, running.api_key, "bench", times)
             )
             clients.start()
             over_http = [times.get(timeout=120) for _ in range(RUNS + 1)][1:]

@@ -26,7 +26,7 @@ END_OF_TURN = 2
 GROUPS = 8
 GROUP_SIZE = 8
 ANSWER_TOKENS = 32
-PROMPT_TOKENS = 18
+PROMPT_TOKENS = 17
 """Of each rendered prompt."""
 LEARNING_RATE = 1e-4
 
@@ -45,13 +45,13 @@ class Shape:
 
 
 def prompt(digits: Sequence[int]) -> str:
-    """Write a prompt of five digits; all are equally long in tokens."""
-    return f"Add {', '.join(map(str, digits))}."
+    """Write a prompt of four digits; all are equally long in tokens."""
+    return f"Add {' '.join(map(str, digits))}"
 
 
 def fixed_prompts(count: int) -> list[str]:
     """Return distinct prompts, for whoever does not draw them by seed."""
-    return [prompt([int(digit) for digit in f"{10_007 * (number + 1):05d}"[-5:]]) for number in range(count)]
+    return [prompt([int(digit) for digit in f"{1_009 * (number + 1):04d}"[-4:]]) for number in range(count)]
 
 
 def score(answer: str) -> float:
@@ -71,7 +71,7 @@ class Prompts(gym.Env[str, str]):
     ) -> tuple[str, dict[str, Any]]:
         """Draw a prompt by the seed."""
         super().reset(seed=seed, options=options)
-        return prompt(self.np_random.integers(10, size=5).tolist()), {}
+        return prompt(self.np_random.integers(10, size=4).tolist()), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Score the answer."""

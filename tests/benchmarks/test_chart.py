@@ -1,0 +1,22 @@
+import json
+
+import pytest
+
+from benchmarks import chart, common
+
+
+def test_a_chart_shows_the_figures_that_have_a_margin(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(chart, "RESULTS", tmp_path)
+    figure = {"what": "speed", "asked": ">= 1", "measured": "2", "reached": True}
+    (tmp_path / "bare.json").write_text(json.dumps({"figures": [figure]}))
+    assert chart.draw(["bare", "missing"], tmp_path / "figures.png") is None
+    (tmp_path / "one.json").write_text(json.dumps({"figures": [{**figure, "margin": 2.0}]}))
+    path = chart.draw(["bare", "one"], tmp_path / "figures.png")
+    assert path is not None
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_figure_without_a_margin_stays_readable():
+    figure = common.Figure(what="a", asked="b", measured="c", reached=True)
+    assert figure.margin is None

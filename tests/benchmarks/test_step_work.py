@@ -1,0 +1,34 @@
+from backend.rollout.engines.protocol import BASE_POLICY
+from backend.rollout.engines.transformers_engine import TransformersEngine
+from backend.rollout.models import load_renderer_bundle
+from benchmarks.step_work import ANSWER_TOKENS, END_OF_TURN, PROMPT_TOKENS, fixed_prompts, model_directory
+from tinkergym.loop.renderer import Renderer
+from tinkergym.wire import Completion, SampleRequest
+
+
+def test_every_answer_of_the_random_model_has_all_its_tokens_and_every_prompt_the_same_number():
+    with model_directory() as model:
+        renderer = Renderer.from_bundle(load_renderer_bundle("bench", model))
+        prompts = [renderer.start([{"role": "user", "content": text}]) for text in fixed_prompts(8)]
+        engine = TransformersEngine(model)
+        answers = engine.generate_together(
+            [
+                SampleRequest(
+                    request_id=str(number),
+                    policy=BASE_POLICY,
+                    policy_version=0,
+                    prompt_ids=prompts[number % 8],
+                    max_tokens=ANSWER_TOKENS,
+                    seed=number,
+                    temperature=2.0,
+                    stop_ids=renderer.stop_ids,
+                )
+                for number in range(64)
+            ]
+        )
+        engine.close()
+    assert renderer.stop_ids == [END_OF_TURN]
+    assert {len(prompt) for prompt in prompts} == {PROMPT_TOKENS}
+    assert len({tuple(prompt) for prompt in prompts}) == 8
+    assert all(isinstance(answer, Completion) for answer in answers)
+    assert {len(answer.token_ids) for answer in answers if isinstance(answer, Completion)} == {ANSWER_TOKENS}
