@@ -42,7 +42,7 @@ def measure() -> list[Figure]:
         engine = TransformersEngine(model)
         inside = [_ask_engine(engine, run) for run in range(RUNS + 1)][1:]
         engine.close()
-        with service(None, f'models={{"bench": "{model}"}}', 'preload=["bench"]') as running:
+        with service(None, f"models.bench={model}", 'preload=["bench"]') as running:
             context = multiprocessing.get_context("spawn")
             times: multiprocessing.Queue[float] = context.Queue()
             clients = context.Process(

@@ -103,7 +103,6 @@ def train(
     """Run one job to its end; seconds are those between the records of two steps, whatever lay there."""
     job = client.train(
         Prompts,
-        fixed_prompts,
         model=str(model),
         steps=steps,
         seed=seed,
