@@ -40,7 +40,10 @@ def assert_same(left, right):
 def test_learner_and_engine_agree_after_updates_though_the_model_has_dropout(
     model_dirs, start_engine, bench, family
 ):
-    """Fails when the engine keeps the weights of the version before, or the learner computes with dropout."""
+    """Fails when the engine keeps the weights of the version before, or the learner computes with dropout.
+
+    Or when a merged weight of the learner outlives the step that changed its adapter.
+    """
     learner, engine = Learner(model_dirs[family]), start_engine(model_dirs[family])
     learner.create_policy("p", bench.ADAPTER, seed=1)
     for version in range(3):

@@ -198,7 +198,7 @@ def _work(bench):
 
 
 def test_tenants_that_train_in_one_call_get_the_bits_of_training_alone(model_dir, bench):
-    """Fails when a merged weight outlives the step that changed its adapter.
+    """Fails when the adapter that was made first computes for all policies.
 
     Or when the base model computes with the adapter that was used last.
     """
