@@ -31,6 +31,7 @@ from tinkergym.messages import (
     opening_messages,
 )
 from tinkergym.quoting import quoted
+from tinkergym.unchecked import unchecked
 from tinkergym.wire import Completion, SampleRequest
 
 _CUT_OFF = frozenset(
@@ -206,7 +207,8 @@ class AgentLoop:
         self._expect(AgentState.TERMINATED, "trajectory")
         assert self._stop_reason is not None
         # Built from checked parts; see Ledger.segments.
-        return Trajectory.model_construct(
+        return unchecked(
+            Trajectory,
             agent=self._plan.agent,
             segments=self._ledger.segments(),
             turns=list(self._turns),
@@ -285,7 +287,8 @@ class AgentLoop:
         self._request_id = self._plan.request_id(turn)
         self._state = AgentState.GENERATING
         # Built from checked parts; whoever sends it over a wire validates it there.
-        return SampleRequest.model_construct(
+        return unchecked(
+            SampleRequest,
             request_id=self._request_id,
             policy=self._plan.policy,
             policy_version=self._plan.policy_version,
@@ -301,7 +304,8 @@ class AgentLoop:
         assert self._answer is not None
         span, completion, action = self._answer
         self._turns.append(
-            Turn.model_construct(
+            unchecked(
+                Turn,
                 segment=span.segment,
                 start=span.start,
                 end=span.end,

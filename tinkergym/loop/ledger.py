@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tinkergym.loop.trajectory import Segment
+from tinkergym.unchecked import unchecked
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,8 @@ class Ledger:
         """Return all segments that hold tokens, copied."""
         return [
             # Valid by construction; checking every token again would double the cost of an episode.
-            Segment.model_construct(
+            unchecked(
+                Segment,
                 token_ids=list(token_ids),
                 loss_mask=[p is not None for p in logprobs],
                 sampling_logprobs=list(logprobs),

@@ -24,6 +24,7 @@ from tinkergym.loop.renderer import Renderer
 from tinkergym.loop.sampler import Sampler
 from tinkergym.loop.trajectory import FAILED_REASONS, StopReason
 from tinkergym.quoting import quoted
+from tinkergym.unchecked import unchecked
 from tinkergym.wire import Completion, EpisodeResult, ErrorView, SampleFailure, SampleRequest
 
 _TICK_SECONDS = 0.05
@@ -326,8 +327,11 @@ class EpisodePlayer:
             return
         self._finished.append(
             # Built from checked parts; see Ledger.segments.
-            EpisodeResult.model_construct(
-                episode_id=plan.episode_id, lease_id=plan.lease_id, trajectory=episode.loop.trajectory()
+            unchecked(
+                EpisodeResult,
+                episode_id=plan.episode_id,
+                lease_id=plan.lease_id,
+                trajectory=episode.loop.trajectory(),
             )
         )
         self._release(episode)

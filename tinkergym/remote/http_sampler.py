@@ -13,6 +13,7 @@ from pydantic_core import from_json
 from tinkergym.errors import ServiceUnavailableError, TinkerGymError
 from tinkergym.remote.backoff import Backoff
 from tinkergym.remote.transport import Connection
+from tinkergym.unchecked import unchecked
 from tinkergym.wire import Completion, ErrorView, SampleBatch, SampleFailure, SampleRequest
 
 Answer = Completion | SampleFailure
@@ -146,7 +147,7 @@ class HttpSampler:
 
     def _stream(self, pending: dict[str, tuple[SampleRequest, Deliver]]) -> None:
         """Post what is pending and deliver answers as they arrive; those leave `pending`."""
-        body = SampleBatch.model_construct(requests=[request for request, _ in pending.values()])
+        body = unchecked(SampleBatch, requests=[request for request, _ in pending.values()])
         with self._connection.stream(
             "POST",
             self._path,
@@ -178,7 +179,7 @@ def _read(line: bytes) -> Answer:
     if "error" in fields:
         return SampleFailure(request_id=fields["request_id"], error=ErrorView(**fields["error"]))
     # Not validated: the service wrote it from the same class, and this is once per turn of every episode.
-    return Completion.model_construct(**fields)
+    return unchecked(Completion, **fields)
 
 
 def _deliver(answers: list[Answer], pending: dict[str, tuple[SampleRequest, Deliver]]) -> None:
