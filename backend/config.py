@@ -115,7 +115,7 @@ class ServiceConfig(Settings):
     heartbeat_seconds: float = Field(5.0, gt=0)
     """How often a worker shows that it lives."""
 
-    env_workers: int = Field(1, ge=0)
+    env_workers: int = Field(2, ge=0)
     """Processes that play the episodes of installed packs."""
 
     environment_urls: list[str] = []

@@ -1,7 +1,8 @@
 """Reading drills: questions about a board and their right answers, so that the nano model knows what it sees.
 
-They teach the notation and the rules, nothing about which move is good. Without them a model this small does
-not learn where a stone lies, because a legal move can be copied without knowing it.
+They teach the notation and the rules: what lies where, which cell would complete a row, who has won. Which of
+the legal moves to choose is not in them. Without them a model this small does not learn where a stone lies,
+because a legal move can be copied without knowing it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tinkergym_board.text import MARKS, board_text, cell_names
 
 from tinkergym.messages import Message, assistant, user
 
-_RULES = (Rules(3, 3), Rules(3, 3), Rules(4, 3), Rules(5, 4))
+_RULES = (Rules(3, 3), Rules(3, 3), Rules(3, 3), Rules(5, 4))
 _FINISHED_SHARE = 0.3
 
 
@@ -57,6 +58,14 @@ def _what_is_on(position: Position, rng: np.random.Generator) -> tuple[str, str]
     return f"{cell_names(position.rules.size)[cell]}?", "free" if owner is None else MARKS[owner]
 
 
+def _what_completes_a_row(position: Position, rng: np.random.Generator) -> tuple[str, str]:
+    player = int(rng.integers(2))
+    names, lines = cell_names(position.rules.size), position.rules.lines_through
+    missing = ~position.stones[player]
+    found = [names[cell] for cell in position.free if any(line & missing == 1 << cell for line in lines[cell])]
+    return f"{MARKS[player]} row?", " ".join(found) or "none"
+
+
 def _who_won(position: Position, rng: np.random.Generator) -> tuple[str, str]:
     return "won?", "none" if position.winner is None else MARKS[position.winner]
 
@@ -65,5 +74,7 @@ _QUESTIONS: tuple[Callable[[Position, np.random.Generator], tuple[str, str]], ..
     _where_are,
     _what_is_free,
     _what_is_on,
+    _what_completes_a_row,
+    _what_completes_a_row,
     _who_won,
 )
