@@ -9,7 +9,7 @@ from benchmarks.learning import GAMES, Course, run, verdict
 COURSE = Course(
     name="tictactoe",
     environment="board/TicTacToeVs-v0",
-    steps=450,
+    steps=560,
     settings={
         "algorithm": GAMES,
         "adapter": tg.LoRA(rank=8),
