@@ -9,6 +9,7 @@ process only.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import logging
 import shutil
@@ -35,6 +36,7 @@ from tinkergym.errors import (
     PolicyVersionGoneError,
     PromptTooLongError,
     ServiceUnavailableError,
+    StorageFullError,
     TinkerGymError,
 )
 from tinkergym.wire import Completion, ErrorView, SampleFailure, SampleRequest
@@ -217,7 +219,8 @@ class VllmEngine:
 
         Raises:
             InvalidRequestError: vLLM cannot sample these weights; what was published before stays.
-            ServiceUnavailableError: The engine is closing or cannot be started.
+            ServiceUnavailableError: The engine is closing.
+            StorageFullError: There is no space to hand them over.
         """
         self._require_loadable(policy, weights)
         key = next(self._keys)
@@ -231,11 +234,17 @@ class VllmEngine:
         )
         try:
             write_policy(folder, weights)
-            sha256 = self._load(made)
-        except BaseException:
+            return self._load(made)
+        except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                raise StorageFullError(
+                    f"no space for the weights of policy {policy!r} under {self._folder}",
+                    hint="free some; with room in /dev/shm they are kept in memory",
+                ) from error
+            if isinstance(error, OSError) and self._closing:
+                raise _closing() from error
             raise
-        return sha256
 
     def retire(self, policy: str) -> None:
         """Forget a policy, its weights and its caches."""

@@ -35,6 +35,8 @@ from backend.weights import FullWeights, weights_sha256
 _log = logging.getLogger(__name__)
 _LONGEST_LINE = 1 << 30
 _WORKER = "backend.rollout.engines.vllm_worker"
+_SEED = "tinkergym_seed"
+"""As `vllm_worker.py` reads it, which is imported in vLLM's process only."""
 _BASE = 0
 """The base model's weights; full policies have keys of their own."""
 _CANARY_DRIFT = 1e-3
@@ -136,7 +138,7 @@ class Host:
     async def _add(self, message: Message) -> Any:
         settings = SamplingParams(
             temperature=message["temperature"],
-            seed=message["seed"],
+            extra_args={_SEED: message["seed"]},
             max_tokens=message["max_tokens"],
             stop_token_ids=message["stop"],
             # Where an answer ends is the request's to say: an end token that is not in `stop` is a token.

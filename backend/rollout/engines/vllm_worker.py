@@ -19,6 +19,9 @@ from vllm.v1.executor.uniproc_executor import UniProcExecutor
 from backend.processes import die_with_parent
 from backend.rollout.engines.token_sampling import draw_tokens
 
+SEED = "tinkergym_seed"
+"""Where a request's seed stands in its `extra_args`."""
+
 
 class InProcessExecutor(UniProcExecutor):  # type: ignore[misc]
     """One device, computed in the process of vLLM's scheduler: one process less to start, and to lose."""
@@ -39,7 +42,9 @@ class WorkerExtension:
         """Draw as the embedded engine does: by a number that depends on seed and position alone.
 
         vLLM's own draw depends on how many tokens the request has drawn before, so that two turns of an
-        episode, which share a seed, would use the same numbers.
+        episode, which share a seed, would use the same numbers. And a request that it draws for by seed ends
+        the whole engine on a CPU as soon as its prompt is computed in two parts (0.32.0: the generator is
+        turned back, which CPU generators cannot do). So our seed travels where vLLM does not look.
         """
         runner = self.model_runner
 
@@ -48,10 +53,9 @@ class WorkerExtension:
         ) -> tuple[Tensor, Tensor]:
             assert k is None and p is None, "the engine asks for neither top-k nor top-p"
             logprobs = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
-            rows = range(logits.shape[0])
-            # Rows without a generator are greedy; what is drawn for them is not used.
-            seeds = [generators[row].initial_seed() if row in generators else 0 for row in rows]
-            positions = runner.input_batch.num_tokens_no_spec[: logits.shape[0]].tolist()
+            batch, count = runner.input_batch, logits.shape[0]
+            seeds = [runner.requests[name].sampling_params.extra_args[SEED] for name in batch.req_ids[:count]]
+            positions = batch.num_tokens_no_spec[:count].tolist()
             return draw_tokens(logprobs, seeds, positions), logprobs
 
         runner.sampler.topk_topp_sampler.forward = draw

@@ -1,0 +1,195 @@
+"""Engines under one contract: each with a way to say what its answers must be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from backend.config import PACKAGED_MODELS, VllmSettings
+from backend.rollout.engines.protocol import SamplingEngine
+from backend.rollout.engines.scripted_engine import ScriptedEngine
+from backend.rollout.engines.transformers_engine import TransformersEngine
+from backend.weights import AdapterWeights, FullWeights, PolicyWeights
+from tinkergym.wire import Completion, SampleFailure, SampleRequest
+
+NANO = Path(PACKAGED_MODELS["nano"])
+_LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+class Subject(Protocol):
+    """An engine, and what its answers must be."""
+
+    engine: SamplingEngine
+    tolerance: float
+
+    def weights(self, seed: int) -> PolicyWeights:
+        """Some policy."""
+        ...
+
+    def full_weights(self, seed: int) -> PolicyWeights:
+        """Some policy without an adapter."""
+        ...
+
+    def canary(self, policy: str, version: int, token: int, prompt: Sequence[int]) -> None:
+        """Publish a policy that answers this prompt with this token."""
+        ...
+
+    def publish(self, policy: str, version: int, weights: PolicyWeights) -> str:
+        """As the engine does; from now on the answers are known."""
+        ...
+
+    def expected(self, request: SampleRequest, answer: Completion) -> list[float]:
+        """What the answer's logprobs must be."""
+        ...
+
+
+class ScriptedSubject:
+    """Every token of a policy tells which version of which policy it is from."""
+
+    tolerance = 0.0
+
+    def __init__(self) -> None:
+        self._tokens: dict[tuple[str, int], int] = {("", 0): 11}
+        self.engine: SamplingEngine = ScriptedEngine(self._script, context_length=1024, logprob=-0.5)
+
+    def _script(self, request: SampleRequest) -> list[int]:
+        return [self._tokens[request.policy, request.policy_version or 0]] * request.max_tokens
+
+    def weights(self, seed: int) -> PolicyWeights:
+        return AdapterWeights(rank=1, alpha=1.0, tensors={"x": torch.full((1,), float(seed))})
+
+    full_weights = weights
+
+    def canary(self, policy: str, version: int, token: int, prompt: Sequence[int]) -> None:
+        self._tokens[policy, version] = token
+        self.engine.publish(policy, version, self.weights(token))
+
+    def publish(self, policy: str, version: int, weights: PolicyWeights) -> str:
+        self._tokens[policy, version] = 100 + len(self._tokens)
+        return self.engine.publish(policy, version, weights)
+
+    def expected(self, request: SampleRequest, answer: Completion) -> list[float]:
+        assert set(answer.token_ids) == {self._tokens[request.policy, answer.policy_version]}
+        return [-0.5] * len(answer.token_ids)
+
+
+class ModelSubject:
+    """An engine over the nano model, compared with plain transformers."""
+
+    tolerance = 2e-5
+
+    def __init__(self, engine: SamplingEngine, directory: Path = NANO) -> None:
+        self.engine = engine
+        self._directory = directory
+        self._base = AutoModelForCausalLM.from_pretrained(directory).eval()
+        self._models: dict[tuple[str, int], Any] = {("", 0): self._base}
+
+    def weights(self, seed: int) -> AdapterWeights:
+        generator = torch.Generator().manual_seed(seed)
+        tensors = {}
+        for path, module in self._base.named_modules():
+            if path.endswith(_LINEARS):
+                high, wide = module.weight.shape
+                key = f"base_model.model.{path}.lora_"
+                tensors[f"{key}A.weight"] = torch.randn(4, wide, generator=generator) * 0.1
+                tensors[f"{key}B.weight"] = torch.randn(high, 4, generator=generator) * 0.1
+        return AdapterWeights(rank=4, alpha=8.0, tensors=tensors)
+
+    def full_weights(self, seed: int) -> FullWeights:
+        generator = torch.Generator().manual_seed(seed)
+        state = self._base.state_dict()
+        return FullWeights(
+            tensors={n: t + torch.randn(t.shape, generator=generator) * 0.02 for n, t in state.items()}
+        )
+
+    def canary(self, policy: str, version: int, token: int, prompt: Sequence[int]) -> None:
+        last = self._base.model.layers[-1].mlp.down_proj
+        seen = []
+        handle = last.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0][0, -1].clone()))
+        with torch.no_grad():
+            self._base(torch.tensor([list(prompt)]))
+        handle.remove()
+        gain = self._base.model.norm.weight.detach()
+        wanted = self._base.lm_head.weight.detach()[token] * gain
+        path = f"base_model.model.model.layers.{len(self._base.model.layers) - 1}.mlp.down_proj.lora_"
+        weights = AdapterWeights(
+            rank=1,
+            alpha=1.0,
+            tensors={
+                f"{path}A.weight": (seen[0] / seen[0].square().sum())[None],
+                f"{path}B.weight": (1e4 * wanted / wanted.norm())[:, None],
+            },
+        )
+        self.publish(policy, version, weights)
+
+    def publish(self, policy: str, version: int, weights: PolicyWeights) -> str:
+        model = AutoModelForCausalLM.from_pretrained(self._directory).eval()
+        if isinstance(weights, FullWeights):
+            model.load_state_dict(weights.tensors)
+        else:
+            modules = dict(model.named_modules())
+            for name, down in weights.tensors.items():
+                if name.endswith("lora_A.weight"):
+                    path = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+                    up = weights.tensors[name.replace("lora_A", "lora_B")]
+                    weight = modules[path].weight
+                    delta = weights.scaling * up.double() @ down.double()
+                    weight.data = (weight.double() + delta).float()
+        self._models[policy, version] = model
+        return self.engine.publish(policy, version, weights)
+
+    @torch.no_grad()
+    def expected(self, request: SampleRequest, answer: Completion) -> list[float]:
+        model = self._models[request.policy, answer.policy_version]
+        logits = model(torch.tensor([request.prompt_ids + answer.token_ids])).logits[0]
+        logprobs = torch.log_softmax(logits.float() / (request.temperature or 1.0), dim=-1)
+        start = len(request.prompt_ids) - 1
+        return [float(logprobs[start + i, token]) for i, token in enumerate(answer.token_ids)]
+
+
+@pytest.fixture(scope="session")
+def vllm_subject() -> Iterator[ModelSubject]:
+    """One vLLM for all tests that want it; starting it is what takes long."""
+    pytest.importorskip("vllm", reason="vLLM is not installed: bash scripts/install_vllm.sh")
+    from backend.rollout.engines.vllm_engine import VllmEngine
+
+    engine = VllmEngine(NANO, settings=VllmSettings(adapters_at_once=2))
+    yield ModelSubject(engine)
+    engine.close()
+
+
+@pytest.fixture(
+    params=["scripted", "transformers", pytest.param("vllm", marks=[pytest.mark.slow, pytest.mark.service])]
+)
+def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
+    """Each engine in turn, without policies."""
+    made: Subject
+    if request.param == "vllm":
+        made = request.getfixturevalue("vllm_subject")
+        yield made
+        for policy in made.engine.loaded():
+            made.engine.retire(policy)
+        return
+    made = ScriptedSubject() if request.param == "scripted" else ModelSubject(TransformersEngine(NANO))
+    yield made
+    made.engine.close()
+
+
+@pytest.fixture
+def check(subject: Subject) -> Callable[..., None]:
+    """Compare completions with what they must be."""
+
+    def compare(requests: Sequence[SampleRequest], found: dict[str, Completion | SampleFailure]) -> None:
+        for request in requests:
+            answer = found[request.request_id]
+            assert isinstance(answer, Completion), answer
+            assert answer.sampling_logprobs == pytest.approx(
+                subject.expected(request, answer), abs=subject.tolerance
+            )
+
+    return compare

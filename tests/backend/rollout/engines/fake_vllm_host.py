@@ -1,0 +1,55 @@
+"""Speaks as `vllm_host.py` does, without vLLM: `python fake_vllm_host.py FOLDER FD`.
+
+Answers a sample with its prompt's first token, repeated. Tokens above 900 are orders: 901 dies, 902 dies in
+its first life only, 903 says nothing any more in that one. FOLDER holds what was heard, a file per life.
+"""
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+folder = Path(sys.argv[1])
+life = len(list(folder.iterdir()))
+heard = (folder / str(life)).open("w")
+_socket = socket.socket(fileno=int(sys.argv[2]))
+hearing, saying = _socket.makefile("r"), _socket.makefile("w")
+
+
+def say(message):
+    saying.write(json.dumps(message) + "\n")
+    saying.flush()
+
+
+def sample(request):
+    order = request["prompt"][0]
+    if order == 901 or (order == 902 and life == 0):
+        os._exit(1)
+    if order == 903 and life == 0:
+        sys.stdin.close()
+        while True:
+            hearing.readline()
+    count = request["max_tokens"]
+    return {"tokens": [order] * count, "logprobs": [-1.0] * count, "reason": "length"}
+
+
+for line in hearing:
+    heard.write(line)
+    heard.flush()
+    message = json.loads(line)
+    kind = message.get("do")
+    if kind is None:
+        if (folder.parent / "broken").exists():
+            sys.exit("ValueError: the model is made of cheese")
+        say({"ready": True})
+    elif kind == "sample":
+        say({"id": message["id"], **sample(message)})
+    elif kind == "together":
+        say({"id": message["id"], "answers": [sample(request) for request in message["requests"]]})
+    elif kind == "load":
+        say({"id": message["id"], "sha256": "0" * 64})
+    elif kind == "drop":
+        say({"dropped": message["policy"]})
+    elif kind == "canary":
+        say({"id": message["id"]})

@@ -1,0 +1,169 @@
+"""What every engine promises, whichever it is."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from backend.weights import weights_sha256
+from tinkergym.wire import Completion, SampleRequest
+
+CANARY = 321
+
+
+def ask(request_id, prompt_ids, **options):
+    settings = {"policy": "", "policy_version": 0, "max_tokens": 6, "seed": sum(request_id.encode())}
+    return SampleRequest(request_id=request_id, prompt_ids=list(prompt_ids), **(settings | options))
+
+
+def prompt(length, kind=0):
+    return [20 + (11 * kind + 7 * index * (kind + 1)) % 900 for index in range(length)]
+
+
+@pytest.fixture
+def answers(subject):
+    def submit(requests):
+        found, done = {}, threading.Event()
+
+        def deliver(batch):
+            for answer in batch:
+                assert answer.request_id not in found
+                found[answer.request_id] = answer
+            if len(found) == len(requests):
+                done.set()
+
+        subject.engine.submit(requests, deliver)
+        assert done.wait(180)
+        return found
+
+    return submit
+
+
+def test_logprobs_are_those_of_the_policy_at_the_sampling_temperature(subject, answers, check):
+    for name, seed in (("one", 1), ("two", 2)):
+        subject.publish(name, 3, subject.weights(seed))
+    requests = [
+        ask(f"{policy}{i}", prompt(3 + 9 * i, i), policy=policy, policy_version=version, temperature=t)
+        for policy, version in (("", 0), ("one", 3), ("two", 3))
+        for i, t in enumerate([1.0, 0.5, 1.5, 0.0])
+    ]
+    check(requests, answers(requests))
+
+
+def test_a_policy_with_all_weights_of_its_own_samples_beside_the_others(subject, answers, check):
+    subject.publish("adapter", 1, subject.weights(1))
+    subject.publish("full", 1, subject.full_weights(2))
+    requests = [
+        ask(f"{i}", prompt(4 + i, i), policy=name, policy_version=0 if name == "" else 1)
+        for i, name in enumerate(["", "full", "adapter", "full", "", "adapter", "full"])
+    ]
+    check(requests, answers(requests))
+    subject.publish("full", 2, subject.full_weights(3))
+    again = [ask("again", prompt(5), policy="full", policy_version=2), ask("base", prompt(5))]
+    check(again, answers(again))
+
+
+def test_a_published_adapter_arrives_its_canary_token_has_probability_one(subject, answers):
+    shown = prompt(12)
+    subject.canary("canary", 1, CANARY, shown)
+    answer = answers([ask("r", shown, policy="canary", policy_version=1, max_tokens=1)])["r"]
+    assert answer.token_ids == [CANARY]
+    if subject.tolerance:
+        assert answer.sampling_logprobs[0] > -1e-3
+
+
+def test_the_hash_of_what_arrived_is_that_of_what_was_sent(subject):
+    for weights in (subject.weights(5), subject.full_weights(5)):
+        assert subject.publish("job", 1, weights) == weights_sha256(weights)
+
+
+def test_after_a_publish_nothing_computed_before_it_is_used(subject, answers, check):
+    for version in (1, 2, 3):
+        subject.publish("job", version, subject.weights(version))
+        request = ask("same", prompt(100), policy="job", policy_version=version, session_id="ada/s")
+        check([request], answers([request]))
+
+
+def test_older_versions_and_strangers_are_told_that_their_policy_is_gone(subject, answers):
+    subject.publish("job", 2, subject.weights(1))
+    gone = [ask("old", prompt(4), policy="job", policy_version=1), ask("x", prompt(4), policy="stranger")]
+    assert {a.error.type for a in answers(gone).values()} == {"PolicyVersionGoneError"}
+    subject.engine.retire("job")
+    late = answers([ask("late", prompt(4), policy="job", policy_version=2)])
+    assert late["late"].error.type == "PolicyVersionGoneError"
+    assert subject.engine.loaded() == {}
+
+
+def test_no_answer_ever_comes_from_another_policy_while_policies_come_and_go(subject, answers, check):
+    """A thousand requests; of each wave's policies some are new, some published anew, some retired."""
+    waiting, found, lock, last = {}, {}, threading.Lock(), threading.Semaphore(0)
+
+    def deliver(batch):
+        with lock:
+            for answer in batch:
+                assert answer.request_id not in found
+                found[answer.request_id] = answer
+                last.release()
+
+    names = [f"p{i}" for i in range(5)]
+    for wave in range(10):
+        for number, name in enumerate(names):
+            if (wave + number) % 3 == 0:
+                subject.publish(name, wave, subject.weights(100 * wave + number))
+            elif (wave + number) % 7 == 3:
+                subject.engine.retire(name)
+        loaded = subject.engine.loaded()
+        some = [*sorted(loaded), ""]
+        requests = [
+            ask(
+                f"{wave}-{i}",
+                prompt(3 + i % 4, i % 3),
+                policy=some[i % len(some)],
+                policy_version=loaded.get(some[i % len(some)], 0),
+                max_tokens=1 + i % 2,
+                seed=i,
+            )
+            for i in range(100)
+        ]
+        waiting |= {request.request_id: request for request in requests}
+        subject.engine.submit(requests, deliver)
+    for _ in range(1000):
+        assert last.acquire(timeout=180)
+    done = {name: answer for name, answer in found.items() if isinstance(answer, Completion)}
+    gone = [answer for name, answer in found.items() if name not in done]
+    assert {answer.error.type for answer in gone} <= {"PolicyVersionGoneError"}
+    assert len(done) >= 200
+    requests = [waiting[name] for name in done]
+    assert all(done[r.request_id].policy_version == r.policy_version for r in requests)
+    check(requests, done)
+
+
+def test_generate_together_gives_the_same_bits_whatever_ran_before(subject, answers):
+    subject.publish("job", 1, subject.weights(1))
+    requests = [
+        ask(f"{i}", prompt(30 + i % 3, i), policy="job" if i % 2 else "", policy_version=i % 2)
+        for i in range(9)
+    ]
+    first = subject.engine.generate_together(requests)
+    answers([ask(f"x{i}", prompt(30 + i, i)) for i in range(5)])
+    assert subject.engine.generate_together(requests) == first
+
+
+def test_stop_ids_the_limit_and_the_context_end_an_answer(subject, answers):
+    free = answers([ask("r", prompt(9), max_tokens=12)])["r"].token_ids
+    assert len(free) == 12
+    stop = free[4]
+    cut = answers([ask("r", prompt(9), max_tokens=12, stop_ids=[stop, 10**6])])["r"]
+    assert cut.token_ids == free[: free.index(stop) + 1]
+    assert cut.finish_reason == "stop"
+    room = subject.engine.context_length
+    found = answers([ask("cut", prompt(room - 3), max_tokens=50), ask("full", prompt(room))])
+    assert (len(found["cut"].token_ids), found["cut"].finish_reason) == (3, "length")
+    assert found["full"].error.type == "PromptTooLongError"
+
+
+def test_busy_seconds_only_grow(subject, answers):
+    before = subject.engine.busy_seconds
+    answers([ask("r", prompt(9))])
+    assert subject.engine.busy_seconds >= before

@@ -1,0 +1,190 @@
+"""The vLLM engine's side of the process border, with a process that dies and hangs on order."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from backend.config import PACKAGED_MODELS, VllmSettings
+from backend.rollout.engines.vllm_engine import VllmEngine
+from backend.weights import AdapterWeights
+from tinkergym.errors import InvalidRequestError
+from tinkergym.wire import SampleRequest
+
+FAKE = Path(__file__).with_name("fake_vllm_host.py")
+DIES, DIES_ONCE, HANGS_ONCE = 901, 902, 903
+ADAPTER = AdapterWeights(
+    rank=1,
+    alpha=1.0,
+    tensors={f"base_model.model.lm.lora_{side}.weight": torch.ones(1, 1) for side in "AB"},
+)
+
+
+def ask(first: int, policy: str = "", version: int = 0, request_id: str = "r") -> SampleRequest:
+    return SampleRequest(
+        request_id=request_id, policy=policy, policy_version=version, prompt_ids=[first, 5], max_tokens=2
+    )
+
+
+def answers(engine, requests):
+    found, done = [], threading.Event()
+
+    def deliver(batch):
+        found.extend(batch)
+        if len(found) == len(requests):
+            done.set()
+
+    engine.submit(requests, deliver)
+    assert done.wait(60)
+    return found
+
+
+@pytest.fixture
+def start(tmp_path):
+    engines = []
+    (tmp_path / "lives").mkdir()
+
+    def make(**settings):
+        engine = VllmEngine(
+            Path(PACKAGED_MODELS["nano"]),
+            settings=VllmSettings(**settings),
+            host=(sys.executable, str(FAKE), str(tmp_path / "lives")),
+        )
+        engines.append(engine)
+        return engine
+
+    yield make
+    for engine in engines:
+        engine.close()
+
+
+@pytest.fixture
+def heard(tmp_path):
+    def read(life):
+        return [json.loads(line) for line in (tmp_path / "lives" / str(life)).read_text().splitlines()]
+
+    return read
+
+
+def test_when_the_process_dies_unanswered_requests_are_computed_by_the_next_one(start):
+    engine = start()
+    found = answers(engine, [ask(7, request_id="a"), ask(DIES_ONCE, request_id="b"), ask(8, request_id="c")])
+    assert {answer.request_id: answer.token_ids for answer in found} == {
+        "a": [7, 7],
+        "b": [DIES_ONCE] * 2,
+        "c": [8, 8],
+    }
+    assert engine.restarts == 1
+    assert engine.generate_together([ask(9)])[0].token_ids == [9, 9]
+
+
+def test_a_batch_that_must_be_computed_together_survives_too(start):
+    engine = start()
+    found = engine.generate_together([ask(4), ask(DIES_ONCE)])
+    assert [answer.token_ids for answer in found] == [[4, 4], [DIES_ONCE] * 2]
+
+
+def test_a_new_process_knows_every_policy_before_it_gets_a_request(start, heard):
+    engine = start()
+    engine.publish("job", 1, ADAPTER)
+    engine.publish("job", 2, ADAPTER)
+    engine.publish("other", 5, ADAPTER)
+    engine.publish("gone", 1, ADAPTER)
+    engine.retire("gone")
+    assert answers(engine, [ask(DIES_ONCE, "job", 2)])[0].policy_version == 2
+    first, *others = heard(1)
+    assert {policy["name"] for policy in first["policies"]} == {"job@2", "other@5"}
+    assert [message["do"] for message in others][:1] == ["sample"]
+    assert engine.loaded() == {"job": 2, "other": 5}
+
+
+def test_a_policys_number_is_never_used_again(start, heard):
+    engine = start()
+    for version in (1, 2, 1):
+        engine.publish("job", version, ADAPTER)
+        engine.retire("job")
+    loads = [message["policy"] for message in heard(0) if message.get("do") == "load"]
+    assert len(set(loads)) == 3
+
+
+def test_a_process_that_hangs_is_found_by_its_canary_and_replaced(start):
+    engine = start(canary_seconds=0.1, canary_deadline_seconds=0.2)
+    assert answers(engine, [ask(HANGS_ONCE)])[0].token_ids == [HANGS_ONCE] * 2
+    assert engine.restarts == 1
+
+
+def test_a_request_that_kills_every_process_is_given_up_and_the_others_are_answered(start):
+    engine = start()
+    found = {a.request_id: a for a in answers(engine, [ask(DIES, request_id="bad")])}
+    assert found["bad"].error.type == "InternalServiceError"
+    assert "3 times" in found["bad"].error.message
+    assert answers(engine, [ask(7)])[0].token_ids == [7, 7]
+
+
+def test_a_model_that_vllm_cannot_start_with_is_refused_with_what_it_said(start, tmp_path):
+    (tmp_path / "broken").touch()
+    with pytest.raises(InvalidRequestError, match="made of cheese"):
+        start()
+
+
+def test_a_publish_answers_what_is_in_flight_for_the_old_version(start):
+    engine = start()
+    engine.publish("job", 1, ADAPTER)
+    found, done = [], threading.Event()
+
+    def deliver(batch):
+        found.extend(batch)
+        done.set()
+
+    engine.submit([ask(HANGS_ONCE, "job", 1)], deliver)
+    # The process says nothing any more, so this publish waits for the next one, which the canary brings.
+    engine.retire("job")
+    assert done.wait(60)
+    assert found[0].error.type == "PolicyVersionGoneError"
+
+
+def test_closing_answers_what_is_open_and_leaves_no_process_and_no_file(start):
+    engine = start()
+    found, done = [], threading.Event()
+
+    def deliver(batch):
+        found.extend(batch)
+        done.set()
+
+    engine.submit([ask(HANGS_ONCE)], deliver)
+    engine.close()
+    assert done.wait(60)
+    late = engine.generate_together([ask(7)])
+    assert [answer.error.type for answer in (*found, *late)] == ["ServiceUnavailableError"] * 2
+    assert engine.host_pid is None
+    with pytest.raises(Exception, match="closing"):
+        engine.publish("job", 1, ADAPTER)
+
+
+def test_what_vllm_would_do_otherwise_than_asked_is_refused(start):
+    engine = start(max_adapter_rank=8)
+    refused = answers(
+        engine,
+        [
+            ask(7).model_copy(update={"temperature": 0.001}),
+            ask(7).model_copy(update={"prompt_ids": [10**6]}),
+            ask(7).model_copy(update={"prompt_ids": [7] * engine.context_length}),
+            ask(7, "job", 3),
+        ],
+    )
+    assert [answer.error.type for answer in refused] == [
+        "InvalidRequestError",
+        "InvalidRequestError",
+        "PromptTooLongError",
+        "PolicyVersionGoneError",
+    ]
+    with pytest.raises(InvalidRequestError, match="rank 9"):
+        engine.publish("job", 1, AdapterWeights(rank=9, alpha=1.0, tensors=ADAPTER.tensors))
+    wild = {name: tensor * float("nan") for name, tensor in ADAPTER.tensors.items()}
+    with pytest.raises(InvalidRequestError, match="NaN"):
+        engine.publish("job", 1, AdapterWeights(rank=1, alpha=1.0, tensors=wild))
