@@ -121,12 +121,15 @@ def train(
     times = [record.time for record in records]
     bodies = [record.body for record in records]
     return {
-        "step_seconds": [after - before for before, after in pairwise(times)],
+        # From the second step on; None keeps the index that of TRL's steps.
+        "step_seconds": [None, *(after - before for before, after in pairwise(times))],
         "answer_tokens": [body.sampled_tokens for body in bodies],
         "sampling_seconds": [body.sampling_seconds for body in bodies],
         "learning_seconds": [body.learning_seconds for body in bodies],
         "parts": {
-            name: statistics.median(body.metrics.get(name, 0.0) for body in bodies[WARM_UP:])
+            name: statistics.median(
+                body.metrics.get(name, 0.0) for body in bodies[-max(1, len(bodies) - WARM_UP) :]
+            )
             for name in sorted(bodies[-1].metrics)
             if name.startswith("time/")
         },
@@ -165,7 +168,7 @@ def run_trl(python: Path, model: Path, adapter: tg.LoRA | tg.FullParameters) -> 
 
 def median_seconds(runs: list[dict[str, Any]]) -> float:
     """Return the median over all runs of the steps after warm-up."""
-    return statistics.median(seconds for run in runs for seconds in run["step_seconds"][WARM_UP:])
+    return statistics.median(seconds for run in runs for seconds in run["step_seconds"][WARM_UP:] if seconds)
 
 
 def _figure(contest: Contest, ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> Figure:
