@@ -100,8 +100,8 @@ def test_nothing_computed_by_an_old_version_serves_a_new_one(learner, start_engi
     for version in (1, 2):
         bench.train(learner, "p", bench.batch(version), learning_rate=5e-2)
         bench.publish(learner, engine, "p", version)
-        # The second time the other way round: the first place that is taken again is then another prompt's.
-        order = list(enumerate(("s", "", "", "")))[:: 1 if version == 1 else -1]
+        # The prompts in another order the second time, so that no request takes its own old place.
+        order = [(0, "s"), *((kind, "") for kind in ((1, 2, 3) if version == 1 else (3, 2, 1)))]
         requests = [
             bench.request(
                 f"{kind}-{version}", bench.prompt(20, kind), policy="p", version=version, session_id=session
