@@ -205,3 +205,22 @@ def test_the_page_on_algorithms_runs(service, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "algorithms.md", "exec"), {"__name__": "page"})
     assert capsys.readouterr().out.splitlines()[-1] == "rloo"
+
+
+def test_written_answers_then_preferences_then_a_teacher_each_begin_where_one_ended(client, tmp_path):
+    words = {"sky": "blue", "snow": "white", "coal": "black", "grass": "green"}
+    rows, pairs = tmp_path / "rows.jsonl", tmp_path / "pairs.jsonl"
+    rows.write_text("".join(f'{{"prompt": "{w}?", "completion": "{c}"}}\n' for w, c in words.items()))
+    pairs.write_text(
+        "".join(f'{{"prompt": "{w}?", "chosen": "{c}!", "rejected": "{c}"}}\n' for w, c in words.items())
+    )
+    first = client.sft(rows, steps=40, learning_rate=1e-2)
+    first.wait()
+    assert {word: first.policy(temperature=0).act(f"{word}?") for word in words} == words
+    second = client.preference(pairs, steps=8, learning_rate=1e-3, initial_policy=first.id)
+    second.wait()
+    steps = [event.body for event in second.events() if isinstance(event.body, StepEvent)]
+    assert steps[0].metrics["reward_margin"] == pytest.approx(0.0, abs=1e-5)
+    assert steps[-1].metrics["accuracy"] == 1.0
+    third = client.distill(BOARD, teacher=second.id, steps=2, episodes_per_step=4)
+    assert third.wait().spec.teacher == f"{second.id}@8"
