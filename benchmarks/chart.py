@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from benchmarks.common import RESULTS
 
@@ -52,6 +53,6 @@ def draw(names: list[str], path: Path = CHART) -> Path | None:
     return path
 
 
-def _figures(name: str) -> list[dict[str, object]] | list[dict[str, float]]:
+def _figures(name: str) -> list[dict[str, Any]]:
     path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text())["figures"] if path.is_file() else []  # type: ignore[no-any-return]
+    return json.loads(path.read_text())["figures"] if path.is_file() else []

@@ -344,7 +344,7 @@ def _decode_seconds(
     def rewind() -> None:
         at.fill_(work.prompt_tokens)
         for layer in cache.layers:
-            layer.cumulative_length.fill_(work.prompt_tokens)  # type: ignore[union-attr]
+            layer.cumulative_length.fill_(work.prompt_tokens)
 
     _cached_logits(model, prompt, torch.arange(work.prompt_tokens, device=device), cache)
     rewind()
@@ -362,7 +362,7 @@ def _decode_seconds(
 
 def _graphed(step: Callable[[], None]) -> Callable[[], None]:
     """Record a step as a CUDA graph and return what replays it."""
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(3):
@@ -379,7 +379,7 @@ def _weight_bytes(model: Any) -> int:
     embedding = model.get_input_embeddings().weight
     tied = embedding is model.get_output_embeddings().weight
     total = sum(p.numel() * p.element_size() for p in model.parameters())
-    return total if tied else total - embedding.numel() * embedding.element_size()
+    return int(total) if tied else int(total - embedding.numel() * embedding.element_size())
 
 
 def _cache_bytes(model: Any, work: Work) -> int:
@@ -387,7 +387,7 @@ def _cache_bytes(model: Any, work: Work) -> int:
     config = model.config
     head_dim = config.hidden_size // config.num_attention_heads
     per_token = 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * 2
-    return work.batch * (work.prompt_tokens + work.decode_tokens // 2) * per_token
+    return int(work.batch * (work.prompt_tokens + work.decode_tokens // 2) * per_token)
 
 
 # --- training -------------------------------------------------------------------------------------------
@@ -421,8 +421,8 @@ def train_speed(
         step_loss = torch.compile(loss_of, dynamic=False) if way == "compiled" else loss_of
 
         def step(step_loss: Callable[[Tensor], Tensor] = step_loss) -> None:
-            for rows in ids.split(work.micro_batch):
-                (step_loss(rows) / sequences).backward()
+            for rows in torch.split(ids, work.micro_batch):
+                (step_loss(rows) / sequences).backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
 

@@ -87,7 +87,7 @@ def _bare(model_dir: Path, adapter: LoRA | FullParameters) -> Callable[[int], No
         for start in range(0, SEQUENCES, batch):
             rows = ids[start : start + batch]
             logits = model(input_ids=rows, use_cache=False, logits_to_keep=LENGTH - PROMPT + 1).logits[:, :-1]
-            functional.cross_entropy(logits.flatten(0, 1), rows[:, PROMPT:].flatten()).backward()
+            functional.cross_entropy(logits.flatten(0, 1), rows[:, PROMPT:].flatten()).backward()  # type: ignore[no-untyped-call]
         model.zero_grad()
 
     return run

@@ -98,7 +98,7 @@ def _sampled(engine: TransformersEngine, version: int) -> list[TrainSequence]:
             TrainSequence(
                 token_ids=[*request.prompt_ids, *answer.token_ids],
                 loss_mask=[False] * before + [True] * len(answer.token_ids),
-                sampling_logprobs=[None] * before + answer.sampling_logprobs,
+                sampling_logprobs=[*[None] * before, *answer.sampling_logprobs],
                 advantage=float(draw.normal()),
                 temperature=request.temperature,
             )

@@ -116,10 +116,10 @@ def train(
         sampling=tg.Sampling(max_turn_tokens=ANSWER_TOKENS),
         checkpoint_every=steps,
     )
-    records = [event for event in job.events() if isinstance(event.body, StepEvent)]
+    records = [(event.time, event.body) for event in job.events() if isinstance(event.body, StepEvent)]
     job.wait()
-    times = [record.time for record in records]
-    bodies = [record.body for record in records]
+    times = [time for time, _ in records]
+    bodies = [body for _, body in records]
     return {
         # From the second step on; None keeps the index that of TRL's steps.
         "step_seconds": [None, *(after - before for before, after in pairwise(times))],
@@ -168,7 +168,9 @@ def run_trl(python: Path, model: Path, adapter: tg.LoRA | tg.FullParameters) -> 
 
 def median_seconds(runs: list[dict[str, Any]]) -> float:
     """Return the median over all runs of the steps after warm-up."""
-    return statistics.median(seconds for run in runs for seconds in run["step_seconds"][WARM_UP:] if seconds)
+    return statistics.median(
+        float(seconds) for run in runs for seconds in run["step_seconds"][WARM_UP:] if seconds
+    )
 
 
 def _figure(contest: Contest, ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> Figure:

@@ -32,7 +32,7 @@ def main() -> None:
     from datasets import Dataset
     from peft import LoraConfig
     from transformers import TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer, __version__
+    from trl import GRPOConfig, GRPOTrainer, __version__  # type: ignore[attr-defined]
 
     transformers.logging.set_verbosity_error()
     ends: list[float] = []
@@ -48,7 +48,7 @@ def main() -> None:
         texts = [completion[0]["content"] for completion in completions]
         return [len(set(text)) + sum(map(ord, text[:8])) % 97 / 97 for text in texts]
 
-    class Trainer(GRPOTrainer):  # type: ignore[misc]
+    class Trainer(GRPOTrainer):
         def _generate_and_score_completions(self, inputs: Any) -> Any:
             scored = super()._generate_and_score_completions(inputs)
             prompt_tokens.append(int(scored["prompt_mask"].sum()))
