@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import torch
 
+import tinkergym as tg
 from backend.rollout.engines.protocol import BASE_POLICY
 from backend.rollout.engines.transformers_engine import TransformersEngine
 from benchmarks.common import Figure, service, write_result
@@ -43,6 +44,8 @@ def measure() -> list[Figure]:
         inside = [_ask_engine(engine, run) for run in range(RUNS + 1)][1:]
         engine.close()
         with service(None, f"models.bench={model}", 'preload=["bench"]') as running:
+            with tg.Client(running.url, running.api_key) as client:
+                client.ask(_request("bench", 0, 0))  # waits until the model is loaded
             context = multiprocessing.get_context("spawn")
             times: multiprocessing.Queue[float] = context.Queue()
             clients = context.Process(
