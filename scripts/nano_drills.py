@@ -62,7 +62,9 @@ def _what_completes_a_row(position: Position, rng: np.random.Generator) -> tuple
     player = int(rng.integers(2))
     names, lines = cell_names(position.rules.size), position.rules.lines_through
     missing = ~position.stones[player]
-    found = [names[cell] for cell in position.free if any(line & missing == 1 << cell for line in lines[cell])]
+    found = [
+        names[cell] for cell in position.free if any(line & missing == 1 << cell for line in lines[cell])
+    ]
     return f"{MARKS[player]} row?", " ".join(found) or "none"
 
 
