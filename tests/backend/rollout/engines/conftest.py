@@ -35,8 +35,8 @@ class Subject(Protocol):
         """Some policy without an adapter."""
         ...
 
-    def canary(self, policy: str, version: int, token: int, prompt: Sequence[int]) -> None:
-        """Publish a policy that answers this prompt with this token."""
+    def canary(self, policy: str, version: int, prompt: Sequence[int]) -> int:
+        """Publish a policy that answers this prompt with one token, and return the token."""
         ...
 
     def publish(self, policy: str, version: int, weights: PolicyWeights) -> str:
@@ -65,9 +65,10 @@ class ScriptedSubject:
 
     full_weights = weights
 
-    def canary(self, policy: str, version: int, token: int, prompt: Sequence[int]) -> None:
-        self._tokens[policy, version] = token
-        self.engine.publish(policy, version, self.weights(token))
+    def canary(self, policy: str, version: int, prompt: Sequence[int]) -> int:
+        self._tokens[policy, version] = 321
+        self.engine.publish(policy, version, self.weights(321))
+        return 321
 
     def publish(self, policy: str, version: int, weights: PolicyWeights) -> str:
         self._tokens[policy, version] = 100 + len(self._tokens)
@@ -107,25 +108,29 @@ class ModelSubject:
             tensors={n: t + torch.randn(t.shape, generator=generator) * 0.02 for n, t in state.items()}
         )
 
-    def canary(self, policy: str, version: int, token: int, prompt: Sequence[int]) -> None:
-        last = self._base.model.layers[-1].mlp.down_proj
+    @torch.no_grad()
+    def canary(self, policy: str, version: int, prompt: Sequence[int]) -> int:
+        layers = self._base.model.layers
         seen = []
-        handle = last.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0][0, -1].clone()))
-        with torch.no_grad():
-            self._base(torch.tensor([list(prompt)]))
+        handle = layers[-1].mlp.down_proj.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+        self._base(torch.tensor([list(prompt)]))
         handle.remove()
-        gain = self._base.model.norm.weight.detach()
-        wanted = self._base.lm_head.weight.detach()[token] * gain
-        path = f"base_model.model.model.layers.{len(self._base.model.layers) - 1}.mlp.down_proj.lora_"
+        inputs = seen[0][0, -1]
+        # Far out in a token's own direction only that token is left; some tokens have a better one than others.
+        readout = self._base.lm_head.weight * self._base.model.norm.weight
+        directions = torch.nn.functional.normalize(torch.linalg.pinv(readout), dim=0)
+        token = int(torch.softmax(readout.shape[1] ** 0.5 * readout @ directions, dim=0).diagonal().argmax())
+        path = f"base_model.model.model.layers.{len(layers) - 1}.mlp.down_proj.lora_"
         weights = AdapterWeights(
             rank=1,
             alpha=1.0,
             tensors={
-                f"{path}A.weight": (seen[0] / seen[0].square().sum())[None],
-                f"{path}B.weight": (1e4 * wanted / wanted.norm())[:, None],
+                f"{path}A.weight": (inputs / inputs.square().sum())[None],
+                f"{path}B.weight": (1e4 * directions[:, token])[:, None].contiguous(),
             },
         )
         self.publish(policy, version, weights)
+        return token
 
     def publish(self, policy: str, version: int, weights: PolicyWeights) -> str:
         model = AutoModelForCausalLM.from_pretrained(self._directory).eval()

@@ -9,8 +9,6 @@ import pytest
 from backend.weights import weights_sha256
 from tinkergym.wire import Completion, SampleRequest
 
-CANARY = 321
-
 
 def ask(request_id, prompt_ids, **options):
     settings = {"policy": "", "policy_version": 0, "max_tokens": 6, "seed": sum(request_id.encode())}
@@ -66,9 +64,9 @@ def test_a_policy_with_all_weights_of_its_own_samples_beside_the_others(subject,
 
 def test_a_published_adapter_arrives_its_canary_token_has_probability_one(subject, answers):
     shown = prompt(12)
-    subject.canary("canary", 1, CANARY, shown)
+    token = subject.canary("canary", 1, shown)
     answer = answers([ask("r", shown, policy="canary", policy_version=1, max_tokens=1)])["r"]
-    assert answer.token_ids == [CANARY]
+    assert answer.token_ids == [token]
     if subject.tolerance:
         assert answer.sampling_logprobs[0] > -1e-3
 
