@@ -80,8 +80,8 @@ Every step takes dialogues of every kind, from the packs' own `dialogues` genera
 {data}
 
 The assistant of the games moves at random among the legal moves and the bandit's pulls random arms, so good
-play is not in the data. The drills ask what lies where, which cells complete a row and who has won: the rules,
-but not which move to choose. The sums are right in
+play is not in the data. The drills ask what lies where, which cells complete a row and who has won: rules,
+not which move to choose. The sums are right in
 {ARITHMETIC_ACCURACY:.0%} of the dialogues and near misses in the others; the questions of the test split are
 not among them.
 
