@@ -1,5 +1,6 @@
 """What holds on every route, taken from the OpenAPI document so that no new one is forgotten."""
 
+import hashlib
 import time
 
 import pytest
@@ -7,8 +8,9 @@ import pytest
 pytestmark = pytest.mark.service
 
 OPEN = {("GET", "/v1/health")}
-TENANTLESS = {"/v1/health", "/v1/models", "/v1/renderer", "/v1/jobs", "/v1/sample"}
-"""Routes without an id of a tenant's thing in their path; /v1/sample has it in the body."""
+TENANTLESS = {"/v1/health", "/v1/models", "/v1/renderer", "/v1/jobs", "/v1/sample", "/v1/data"}
+TENANTLESS |= {"/v1/data/{data_id}", "/v1/data/chunks/{sha256}"}
+"""Routes without a job's id in their path; /v1/sample has it in the body, of data `test_data.py` tells."""
 
 
 def error_of(response):
@@ -23,7 +25,8 @@ def every_route(client):
 
 
 def filled(path, job_id):
-    return path.format(job_id=job_id, step=1, name="manifest.json")
+    digest = hashlib.sha256(job_id.encode()).hexdigest()
+    return path.format(job_id=job_id, step=1, name="manifest.json", sha256=digest, data_id=digest)
 
 
 BODIES = {
@@ -47,6 +50,9 @@ def test_the_inventory_is_what_the_clients_know(client):
         ("GET", "/v1/jobs/{job_id}/checkpoints/{step}/files/{name}"),
         ("POST", "/v1/jobs/{job_id}/episodes/lease"),
         ("POST", "/v1/jobs/{job_id}/episodes/submit"),
+        ("PUT", "/v1/data/chunks/{sha256}"),
+        ("POST", "/v1/data"),
+        ("GET", "/v1/data/{data_id}"),
     }
 
 

@@ -28,8 +28,9 @@ def distill(lab, teacher, **settings):
 @pytest.mark.parametrize("adapter", [LoRA(rank=8), FullParameters()])
 def test_the_student_learns_to_say_what_the_teacher_finds_likely(lab, written, adapter):
     teacher = written.run("sft", SAYS, steps=15, batch_size=1, learning_rate=1e-2)
-    rate = 1e-2 if adapter.kind == "lora" else 1e-3
-    student = distill(lab, f"{teacher}@15", steps=8, learning_rate=rate, adapter=adapter)
+    rate = 3e-3 if adapter.kind == "lora" else 3e-4
+    settings = {"steps": 16, "episodes_per_step": 32, "learning_rate": rate, "adapter": adapter}
+    student = distill(lab, f"{teacher}@15", **settings)
     lab.play_on(student)
     assert lab.state(student) is JobState.COMPLETED, lab.events(student, "state")[-1]
     first, *_, last = lab.events(student, "step")
