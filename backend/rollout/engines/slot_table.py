@@ -123,6 +123,9 @@ class SlotTable:
             return False
         slot.cached = len(slot.tokens) - 1
         if slot.cached:
+            if any(pending is slot for pending, _ in self._copies):
+                # The slot was idle, promised its contents to others, and was then taken: they come first.
+                self.finish_copies()
             self._copies.setdefault((source, slot.cached), []).append(slot)
         return True
 

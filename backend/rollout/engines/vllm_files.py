@@ -19,7 +19,7 @@ _MODULE = re.compile(r"base_model\.model\.(.+)\.lora_[AB]\.weight")
 
 def write_policy(folder: Path, weights: PolicyWeights) -> None:
     """Write a policy into a new folder that only this user can read."""
-    folder.mkdir(mode=0o700)
+    folder.mkdir(mode=0o700, exist_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.tensors.items()}
     # Tied parameters are one tensor under two names, which the format does not keep.
     tensors = {
@@ -37,6 +37,16 @@ def write_policy(folder: Path, weights: PolicyWeights) -> None:
             "bias": "none",
         }
         (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+def write_nothing(folder: Path, like: Path) -> None:
+    """Write an adapter that adds nothing, to one of the layers that the adapter in `like` changes."""
+    tensors = read_tensors(like)
+    module = next(found[1] for name in sorted(tensors) if (found := _MODULE.fullmatch(name)))
+    names = [f"base_model.model.{module}.lora_{side}.weight" for side in "AB"]
+    down, up = (tensors[name] for name in names)
+    zeros = dict(zip(names, (torch.zeros_like(down[:1]), torch.zeros_like(up[:, :1])), strict=True))
+    write_policy(folder, AdapterWeights(rank=1, alpha=1.0, tensors=zeros))
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:

@@ -28,7 +28,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from backend.processes import die_with_parent
-from backend.rollout.engines.vllm_files import read_tensors
+from backend.rollout.engines.vllm_files import read_tensors, write_nothing
 from backend.rollout.engines.vllm_rooms import Rooms
 from backend.weights import FullWeights, weights_sha256
 
@@ -38,9 +38,19 @@ _WORKER = "backend.rollout.engines.vllm_worker"
 _SEED = "tinkergym_seed"
 """As `vllm_worker.py` reads it, which is imported in vLLM's process only."""
 _BASE = 0
-"""The base model's weights; full policies have keys of their own."""
+"""The base model, as a policy; adapters and full policies have keys of their own, from 1."""
+_PLAIN, _ADAPTED = 0, -1
+"""Rooms of the base model's weights, without and with adapters; a full policy's room is its key.
+
+vLLM's CPU kernels read "no adapter" (-1) as the last adapter slot (0.32.0): in a batch with adapters the base
+model would answer with somebody's adapter as soon as all slots are taken. So there it gets one that adds
+nothing, and where there is none nobody has an adapter.
+"""
 _CANARY_DRIFT = 1e-3
 """By how much the canary's logprob may change between two askings of the same weights."""
+_NOTHING_KEY = 1 << 30
+_NOBODY = -1
+"""While weights are being exchanged."""
 
 Message = dict[str, Any]
 
@@ -56,8 +66,9 @@ class Host:
         self._uses: Counter[int] = Counter()
         self._dropped: set[int] = set()
         self._samples: dict[int, asyncio.Task[None]] = {}
-        self._rooms = Rooms(self._exchange, room=_BASE)
+        self._rooms = Rooms(self._exchange, room=_PLAIN)
         self._resident = _BASE
+        self._nothing: LoRARequest | None = None
         self._canary_logprob: float | None = None
         self._others: set[asyncio.Task[None]] = set()
 
@@ -66,7 +77,9 @@ class Host:
         await self._engine.collective_rpc("tinkergym_draw_by_position")
         for policy in policies:
             await self._load(policy)
-        await self._canary({})
+        answer = await self._canary({})
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
 
     def handle(self, message: Message) -> None:
         """Begin to do what a message asks for."""
@@ -107,8 +120,9 @@ class Host:
     # --- sampling ---
 
     async def _sample(self, message: Message) -> Message:
-        async with self._rooms.hold(self._room(message["policy"])):
-            queue = await self._add(message)
+        room = self._room(message["policy"])
+        async with self._rooms.hold(room):
+            queue = await self._add(message, room)
             return await self._collect(queue)
 
     def _sampled(self, message: Message) -> None:
@@ -128,14 +142,14 @@ class Host:
             async with self._rooms.hold(room, alone=True):
                 await self._engine.pause_generation(mode="keep", clear_cache=False)
                 try:
-                    queues = [await self._add(request) for request in requests[:count]]
+                    queues = [await self._add(request, room) for request in requests[:count]]
                 finally:
                     await self._engine.resume_generation()
                 answers += [await self._collect(queue) for queue in queues]
             del requests[:count]
         return {"answers": answers}
 
-    async def _add(self, message: Message) -> Any:
+    async def _add(self, message: Message, room: int) -> Any:
         settings = SamplingParams(
             temperature=message["temperature"],
             extra_args={_SEED: message["seed"]},
@@ -152,7 +166,7 @@ class Host:
             f"r{message['id']}",
             tokens_input(message["prompt"], cache_salt=message["salt"]),
             settings,
-            lora_request=self._adapters.get(message["policy"]),
+            lora_request=self._adapters.get(message["policy"], self._nothing if room == _ADAPTED else None),
         )
 
     async def _collect(self, queue: Any) -> Message:
@@ -187,6 +201,10 @@ class Host:
         adapter = message["rank"] is not None
         if adapter:
             # vLLM compares adapters by name and caches by number: neither is ever used twice.
+            if self._nothing is None:
+                nothing = path.with_name("nothing")
+                write_nothing(nothing, path)
+                self._nothing = LoRARequest("nothing", _NOTHING_KEY, str(nothing))
             request = LoRARequest(f"{message['name']}#{key}", key, str(path))
             await self._engine.add_lora(request)
             self._adapters[key] = request
@@ -220,26 +238,28 @@ class Host:
         self._send({"dropped": key})
 
     def _room(self, key: int) -> int:
-        return key if key in self._full else _BASE
+        if key in self._full:
+            return key
+        return _ADAPTED if self._adapters else _PLAIN
 
     async def _exchange(self, room: int) -> None:
-        path = None if room == _BASE else str(self._full[room])
+        resident = max(room, _BASE)
+        if resident == self._resident:
+            return
+        path = None if resident == _BASE else str(self._full[resident])
+        self._resident = _NOBODY
         await self._engine.collective_rpc(
             "tinkergym_load_weights", args=(path and f"{path}/model.safetensors",)
         )
         # Every request's cache is salted by its policy; what is reset here is what the salt does not cover:
         # states of weights that are gone, which would only take room.
         await self._engine.reset_prefix_cache()
-        self._resident = room
+        self._resident = resident
 
     # --- health ---
 
     async def _canary(self, message: Message) -> Message:
-        """Sample one token, or while a batch must not be joined, hear from vLLM's loop."""
-        if self._rooms.alone:
-            await self._engine.get_weight_version()
-            return {}
-        resident = self._resident
+        """Sample one token; while no batch may be joined, hear from vLLM's loop instead."""
         request: Message = {
             "id": "canary",
             "policy": _BASE,
@@ -250,15 +270,18 @@ class Host:
             "stop": [],
             "salt": "canary",
         }
-        answer = await self._collect(await self._add(request))
-        if "error" in answer:
-            return answer
+        with self._rooms.join() as room:
+            if room is None:
+                await self._engine.get_weight_version()
+                return {}
+            answer = await self._collect(await self._add(request, room))
+        if "error" in answer or room > _PLAIN:
+            return answer if "error" in answer else {}
         logprob = answer["logprobs"][0]
-        if resident == _BASE == self._resident:
-            if self._canary_logprob is None:
-                self._canary_logprob = logprob
-            elif not abs(logprob - self._canary_logprob) <= _CANARY_DRIFT:
-                return {"error": f"the canary's logprob was {self._canary_logprob} and is {logprob}"}
+        if self._canary_logprob is None:
+            self._canary_logprob = logprob
+        if not abs(logprob - self._canary_logprob) <= _CANARY_DRIFT:
+            return {"error": f"the canary's logprob was {self._canary_logprob} and is {logprob}"}
         return {}
 
 
@@ -273,7 +296,7 @@ async def serve(connection: socket.socket) -> None:
     engine = AsyncLLM.from_engine_args(_engine_args(first["settings"]))
     host = Host(engine, send)
     await host.prepare(first["policies"])
-    send({"ready": True, "vocabulary": engine.model_config.get_vocab_size()})
+    send({"ready": True})
     while line := await reader.readline():
         host.handle(json.loads(line))
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 
@@ -32,10 +32,18 @@ class Rooms:
         self._waiting: deque[_Waiter] = deque()
         self._moving: asyncio.Task[None] | None = None
 
-    @property
-    def alone(self) -> bool:
-        """Whether somebody inside must not be joined."""
-        return self._alone
+    @contextmanager
+    def join(self) -> Iterator[int | None]:
+        """Enter the present room past the queue and learn which it is; None if nobody may enter."""
+        if self._alone or self._moving is not None or self._room is None:
+            yield None
+            return
+        self._inside += 1
+        try:
+            yield self._room
+        finally:
+            self._inside -= 1
+            self._admit()
 
     @asynccontextmanager
     async def hold(self, room: int, *, alone: bool = False) -> AsyncIterator[None]:

@@ -23,9 +23,10 @@ def engine_arguments(
         "max_model_len": context_length,
         "max_num_seqs": settings.max_sequences,
         "max_lora_rank": settings.max_adapter_rank,
-        "max_loras": settings.adapters_at_once,
+        # One more, for what the base model's requests carry beside them.
+        "max_loras": settings.adapters_at_once + 1,
         # What falls out of this cache is read from its file again.
-        "max_cpu_loras": 4 * settings.adapters_at_once,
+        "max_cpu_loras": 4 * settings.adapters_at_once + 1,
         **memory,
     }
 
