@@ -3,7 +3,7 @@ PY := .venv/bin/python
 PACKS := $(wildcard envs/*/pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check lint fast bench bench-gpu serve nano clean
+.PHONY: help install demo test check lint fast vllm test-vllm bench bench-gpu serve nano clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -27,6 +27,12 @@ lint: install
 
 fast: install
 	@$(PY) -m pytest -m "not service and not slow"
+
+vllm: install  ## add vLLM's CPU build to .venv (Linux x86-64, two minutes), for engine=vllm and its tests
+	@bash scripts/install_vllm.sh
+
+test-vllm: vllm  ## run the tests of the engines with the real vLLM
+	@$(PY) -m pytest tests/backend/rollout/engines
 
 bench: install  ## measure the figures of the README and write benchmarks/results/
 	@$(PY) -m benchmarks

@@ -116,7 +116,7 @@ class ModelSubject:
         self._base(torch.tensor([list(prompt)]))
         handle.remove()
         inputs = seen[0][0, -1]
-        # Far out in a token's own direction only that token is left; some tokens have a better one than others.
+        # Far out in a token's own direction only that token is left; some have a better one than others.
         readout = self._base.lm_head.weight * self._base.model.norm.weight
         directions = torch.nn.functional.normalize(torch.linalg.pinv(readout), dim=0)
         token = int(torch.softmax(readout.shape[1] ** 0.5 * readout @ directions, dim=0).diagonal().argmax())

@@ -1,0 +1,188 @@
+"""The vLLM engine with the real vLLM: what only it can get wrong; see also `test_engine_contract.py`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from backend.config import PACKAGED_MODELS
+from backend.rollout.engines.transformers_engine import TransformersEngine
+from backend.weights import FullWeights
+from tinkergym.errors import InvalidRequestError
+from tinkergym.wire import SampleRequest
+
+NANO = Path(PACKAGED_MODELS["nano"])
+pytestmark = [pytest.mark.slow, pytest.mark.service]
+pytest.importorskip("vllm", reason="vLLM is not installed: bash scripts/install_vllm.sh")
+
+
+def ask(request_id, prompt_ids, **options):
+    settings = {"policy": "", "policy_version": 0, "max_tokens": 8, "seed": sum(request_id.encode())}
+    return SampleRequest(request_id=request_id, prompt_ids=list(prompt_ids), **(settings | options))
+
+
+def prompt(length, kind=0):
+    return [20 + (11 * kind + 7 * index * (kind + 1)) % 900 for index in range(length)]
+
+
+def answers(engine, requests):
+    found, done = {}, threading.Event()
+
+    def deliver(batch):
+        found.update({answer.request_id: answer for answer in batch})
+        if len(found) == len(requests):
+            done.set()
+
+    engine.submit(requests, deliver)
+    assert done.wait(240)
+    return found
+
+
+@pytest.fixture
+def subject(vllm_subject):
+    yield vllm_subject
+    for policy in vllm_subject.engine.loaded():
+        vllm_subject.engine.retire(policy)
+
+
+def close_to(subject, requests, found):
+    for request in requests:
+        answer = found[request.request_id]
+        assert answer.sampling_logprobs == pytest.approx(subject.expected(request, answer), abs=2e-5)
+
+
+def test_a_seed_gives_the_tokens_that_it_gives_in_the_embedded_engine(subject):
+    requests = [
+        ask(f"{i}", prompt(5 + 3 * i, i), temperature=t, seed=seed)
+        for i, (t, seed) in enumerate([(1.0, 0), (0.5, 7), (1.5, 2**63), (0.0, 3), (1.0, 2**64 - 1)])
+    ]
+    embedded = TransformersEngine(NANO)
+    expected = embedded.generate_together(requests)
+    embedded.close()
+    found = answers(subject.engine, requests)
+    assert [found[r.request_id].token_ids for r in requests] == [answer.token_ids for answer in expected]
+    alone = answers(subject.engine, requests[:1])["0"]
+    assert alone.token_ids == expected[0].token_ids
+    rest = ask("rest", requests[0].prompt_ids + alone.token_ids[:3], seed=0, max_tokens=5)
+    assert answers(subject.engine, [rest])["rest"].token_ids == alone.token_ids[3:]
+
+
+def test_prompts_that_are_computed_in_parts_are_sampled_by_their_seed_too(subject):
+    requests = [ask(f"{i}", prompt(900 - i, i), max_tokens=2) for i in range(6)]
+    close_to(subject, requests, answers(subject.engine, requests))
+
+
+def test_more_adapters_than_slots_take_turns(subject):
+    for number in range(7):
+        subject.publish(f"p{number}", 1, subject.weights(number))
+    requests = [
+        ask(f"{i}", prompt(4 + i % 5), policy=f"p{i % 7}" if i % 8 else "", policy_version=1 if i % 8 else 0)
+        for i in range(40)
+    ]
+    close_to(subject, requests, answers(subject.engine, requests))
+
+
+def test_a_cache_serves_its_own_policy_version_and_owner_only(subject):
+    subject.publish("job", 1, subject.weights(1))
+
+    def reused(owner, version):
+        before = subject.engine.reused_tokens
+        request = ask(
+            "r", prompt(200), policy="job", policy_version=version, session_id=f"{owner}/s", max_tokens=1
+        )
+        answers(subject.engine, [request])
+        return subject.engine.reused_tokens - before
+
+    assert reused("ada", 1) == 0
+    assert reused("ada", 1) > 100
+    assert reused("bob", 1) == 0
+    subject.publish("job", 2, subject.weights(1))
+    assert reused("ada", 2) == 0
+
+
+def test_an_adapter_of_another_model_is_refused_and_the_engine_goes_on(subject):
+    weights = subject.weights(1)
+    strange = {name.replace("layers.0", "layers.77"): tensor[:1] for name, tensor in weights.tensors.items()}
+    with pytest.raises(InvalidRequestError, match="cannot load"):
+        subject.engine.publish("job", 1, type(weights)(rank=4, alpha=8.0, tensors=strange))
+    assert subject.engine.loaded() == {}
+    close_to(subject, [ask("r", prompt(4))], answers(subject.engine, [ask("r", prompt(4))]))
+
+
+def test_a_killed_engine_core_loses_no_answer_and_no_policy(subject):
+    subject.publish("adapter", 4, subject.weights(1))
+    subject.publish("full", 2, subject.full_weights(2))
+    requests = [
+        ask(f"{name}{i}", prompt(9 + i), policy=name, policy_version=version, max_tokens=200)
+        for name, version in (("", 0), ("adapter", 4), ("full", 2))
+        for i in range(4)
+    ]
+    restarts = subject.engine.restarts
+    old = [psutil.Process(subject.engine.host_pid), *psutil.Process(subject.engine.host_pid).children(True)]
+    core = next(process for process in old[1:] if "EngineCore" in " ".join(process.cmdline()))
+    found, done = {}, threading.Event()
+
+    def deliver(batch):
+        for answer in batch:
+            assert answer.request_id not in found
+            found[answer.request_id] = answer
+        if len(found) == len(requests):
+            done.set()
+
+    subject.engine.submit(requests, deliver)
+    os.kill(core.pid, signal.SIGKILL)
+    assert done.wait(240)
+    assert subject.engine.restarts == restarts + 1
+    assert subject.engine.loaded() == {"adapter": 4, "full": 2}
+    close_to(subject, requests, found)
+    assert psutil.wait_procs(old, timeout=10)[1] == []
+
+
+def test_a_tied_output_head_follows_full_weights_and_nothing_is_left_after_closing(tmp_path):
+    from backend.rollout.engines.vllm_engine import VllmEngine
+
+    torch.manual_seed(1)
+    config = Qwen2Config(
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        intermediate_size=96,
+        vocab_size=128,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+    )
+    base = Qwen2ForCausalLM(config)
+    base.save_pretrained(tmp_path / "tied")
+    changed = AutoModelForCausalLM.from_pretrained(tmp_path / "tied").eval()
+    with torch.no_grad():
+        for parameter in changed.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    engine = VllmEngine(tmp_path / "tied")
+    processes = [psutil.Process(engine.host_pid), *psutil.Process(engine.host_pid).children(True)]
+    folder = engine._folder
+    try:
+        engine.publish("full", 1, FullWeights(tensors=changed.state_dict()))
+        requests = [
+            ask("full", range(20, 40), policy="full", policy_version=1),
+            ask("base", range(20, 40)),
+        ]
+        found = answers(engine, requests)
+    finally:
+        engine.close()
+    for request, model in zip(requests, (changed, base.eval()), strict=True):
+        answer = found[request.request_id]
+        with torch.no_grad():
+            logits = model(torch.tensor([request.prompt_ids + answer.token_ids])).logits[0]
+        logprobs = torch.log_softmax(logits, -1)
+        expected = [float(logprobs[19 + i, token]) for i, token in enumerate(answer.token_ids)]
+        assert answer.sampling_logprobs == pytest.approx(expected, abs=2e-5)
+    assert psutil.wait_procs(processes, timeout=10)[1] == []
+    assert not folder.exists()
