@@ -23,7 +23,7 @@ from pathlib import Path
 
 from backend.config import VllmSettings
 from backend.rollout.engines.protocol import BASE_POLICY, Deliver
-from backend.rollout.engines.vllm_files import adapted_modules, finite, write_policy
+from backend.rollout.engines.vllm_files import adapted_modules, finite, misfit, model_shapes, write_policy
 from backend.rollout.engines.vllm_folder import private_folder
 from backend.rollout.engines.vllm_process import HOST, Message, VllmProcess
 from backend.rollout.engines.vllm_settings import engine_arguments, process_environment
@@ -114,6 +114,7 @@ class VllmEngine:
                 field="engine",
             )
         self._facts: ModelFacts = read_model_facts(model_directory)
+        self._shapes = model_shapes(model_directory)
         self._settings = settings or VllmSettings()
         self._host = host
         self._folder = private_folder(self._facts.parameters * 4)
@@ -350,6 +351,12 @@ class VllmEngine:
             raise InvalidRequestError(
                 f"the weights {bad!r} hold NaN or infinity",
                 hint="the learner diverged; lower the learning rate and resume from a checkpoint",
+            )
+        strange = misfit(weights, self._shapes)
+        if strange is not None:
+            raise InvalidRequestError(
+                f"the weights of policy {policy!r} do not fit the model at {strange!r}",
+                hint="were they made for another model? full weights hold every parameter under its name",
             )
         if isinstance(weights, AdapterWeights):
             most = self._settings.max_adapter_rank

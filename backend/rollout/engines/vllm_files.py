@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -59,6 +61,39 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 def adapted_modules(weights: AdapterWeights) -> list[str]:
     """Return the paths of the linear layers that an adapter changes."""
     return sorted({found[1] for name in weights.tensors if (found := _MODULE.fullmatch(name))})
+
+
+def model_shapes(directory: Path) -> dict[str, tuple[int, ...]]:
+    """Read the shape of every tensor of a model from its files' headers."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in sorted(directory.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 - not a mapping
+                shapes[name] = tuple(file.get_slice(name).get_shape())
+    return shapes
+
+
+def misfit(weights: PolicyWeights, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+    """Return what of a policy does not fit the model; vLLM itself passes over what it does not know.
+
+    Args:
+        weights: The policy.
+        shapes: As `model_shapes` returns them. A model's files may leave out the first part of a name.
+    """
+    if isinstance(weights, AdapterWeights):
+        for module in adapted_modules(weights):
+            name = f"{module}.weight"
+            shape = shapes.get(name, shapes.get(name.partition(".")[2]))
+            sides = [weights.tensors.get(f"base_model.model.{module}.lora_{side}.weight") for side in "AB"]
+            ends = [side.shape[end] for side, end in zip(sides, (1, 0), strict=True) if side is not None]
+            if shape is None or sorted(ends) != sorted(shape):
+                return module
+        return None
+    given = {name: tuple(tensor.shape) for name, tensor in weights.tensors.items()}
+    given |= {
+        name.partition(".")[2]: shape for name, shape in given.items() if name.partition(".")[2] in shapes
+    }
+    return next((name for name, shape in shapes.items() if given.get(name) != shape), None)
 
 
 def _shared(tensor: Tensor, tensors: dict[str, Tensor]) -> bool:

@@ -12,16 +12,17 @@ import torch
 
 from backend.config import PACKAGED_MODELS, VllmSettings
 from backend.rollout.engines.vllm_engine import VllmEngine
-from backend.weights import AdapterWeights
+from backend.weights import AdapterWeights, FullWeights
 from tinkergym.errors import InvalidRequestError
 from tinkergym.wire import SampleRequest
 
 FAKE = Path(__file__).with_name("fake_vllm_host.py")
 DIES, DIES_ONCE, HANGS_ONCE = 901, 902, 903
+LAYER = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
 ADAPTER = AdapterWeights(
     rank=1,
     alpha=1.0,
-    tensors={f"base_model.model.lm.lora_{side}.weight": torch.ones(1, 1) for side in "AB"},
+    tensors={f"{LAYER}A.weight": torch.ones(1, 128), f"{LAYER}B.weight": torch.ones(128, 1)},
 )
 
 
@@ -185,6 +186,11 @@ def test_what_vllm_would_do_otherwise_than_asked_is_refused(start):
     ]
     with pytest.raises(InvalidRequestError, match="rank 9"):
         engine.publish("job", 1, AdapterWeights(rank=9, alpha=1.0, tensors=ADAPTER.tensors))
+    narrow = {name: tensor[..., :1] for name, tensor in ADAPTER.tensors.items()}
+    with pytest.raises(InvalidRequestError, match="do not fit the model"):
+        engine.publish("job", 1, AdapterWeights(rank=1, alpha=1.0, tensors=narrow))
+    with pytest.raises(InvalidRequestError, match="do not fit the model"):
+        engine.publish("job", 1, FullWeights(tensors={}))
     wild = {name: tensor * float("nan") for name, tensor in ADAPTER.tensors.items()}
     with pytest.raises(InvalidRequestError, match="NaN"):
         engine.publish("job", 1, AdapterWeights(rank=1, alpha=1.0, tensors=wild))
