@@ -90,7 +90,8 @@ def test_a_checkpoint_of_the_group_goes_on_in_one_process_and_back(both, batch, 
     assert weights_sha256(single.weights("again")) == manifest.weights_sha256
     group.load("again", tmp_path / "step-1", ADAPTERS["lora"])
     for left, right in zip(group.logprobs("again", batch), single.logprobs("again", batch), strict=True):
-        np.testing.assert_allclose(left, right, atol=1e-6)
+        # The weights are equal to the bit; the ranks compute them in batches of other sizes.
+        np.testing.assert_allclose(left, right, atol=5e-6)
     group.drop("again")
     assert group.policy_ids == ["lora", "full"]
 

@@ -55,7 +55,7 @@ class ScriptedWorkers:
 
 class World:
     def __init__(self, tmp_path, **settings: object) -> None:
-        self.config = ServiceConfig(data_dir=tmp_path, **settings)
+        self.config = ServiceConfig(data_dir=tmp_path, **({"env_workers": 1} | settings))
         self.clock = Clock()
         self.store = Store.open(self.config.store_url, clock=self.clock)
         self.service = self.store.service()

@@ -12,7 +12,7 @@ import pytest
 import tinkergym as tg
 from tinkergym.games.registry import make_game, register_game, registered_games
 from tinkergym.games.text_game import TextGame
-from tinkergym.registration import make, registered
+from tinkergym.registration import load_packs, make
 from tinkergym.testing.checks import CHECKS, Outcome, run_checks
 from tinkergym.testing.checks_subject import Subject, TooSlowError, time_limit
 
@@ -25,7 +25,7 @@ def results(make_env, only=None):
     return {result.name: result for result in run_checks(Subject(make=make_env), checks)}
 
 
-@pytest.mark.parametrize("name", sorted(name for name in registered() if not name.startswith("tests/")))
+@pytest.mark.parametrize("name", sorted(name for pack in load_packs() for name in pack.environment_ids))
 def test_every_installed_environment_passes_every_check(name):
     failed = [
         f"{result.name}: {result.message}"
