@@ -9,7 +9,7 @@ from benchmarks.learning import GAMES, Course, run
 COURSE = Course(
     name="gomoku",
     environment="board/GomokuVs-v0",
-    steps=60,
+    steps=100,
     settings={
         "algorithm": GAMES,
         "adapter": tg.LoRA(rank=8),
