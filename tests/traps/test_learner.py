@@ -139,7 +139,8 @@ def test_ranks_divide_by_the_whole_batch(learner, bench, aggregation, ranks):
         for part in parts
         if part
     ]
-    close(total(found), whole)
+    # Batches of other sizes round differently; a rank's own divisor would be off by a third or more.
+    close(total(found), whole, tolerance=5e-6)
 
 
 def test_the_scaling_of_an_adapter_is_the_same_in_learner_engine_and_export(
