@@ -105,7 +105,9 @@ def test_of_a_subclass_the_plain_value_travels():
 
 
 @pytest.mark.parametrize(
-    "value", [{1, 2}, object(), np.array([object()]), 1j, np.array(["a"]), np.longdouble(1)], ids=repr
+    "value",
+    [{1, 2}, object(), np.array([object()]), 1j, np.array(["a"]), np.longdouble(1)],
+    ids=lambda value: type(value).__name__,
 )
 def test_what_cannot_travel_is_refused_by_name(value):
     with pytest.raises(TypeError, match="cannot travel"):

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-import os
+import random
 import socket
 
 import pytest
@@ -83,7 +83,7 @@ def test_a_session_can_be_taken_up_by_another_connection_which_then_has_it(stran
 @pytest.mark.parametrize(
     "frame",
     [
-        os.urandom(1000),
+        random.Random(0).randbytes(1000),
         b"",
         b"\xff\xff\xff\xff",
         b"\x02\x00\x00\x00{}",
