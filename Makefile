@@ -14,8 +14,8 @@ install:  ## make .venv with everything in it (done by the other targets when ne
 demo: install  ## start the service, train tic-tac-toe, show the result, stop what was started
 	@$(PY) scripts/demo.py
 
-test: install  ## run the whole test-suite, two files at a time
-	@$(PY) -m pytest -n 2 --dist loadfile
+test: install  ## run the whole test-suite
+	@$(PY) -m pytest
 
 check: lint fast  ## what every commit must pass: format, lint, types, import rules, fast tests
 
