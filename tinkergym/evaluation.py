@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -195,14 +195,60 @@ def evaluate(
         raise InvalidRequestError("there must be at least one episode", field="episodes")
     reference, make_env = _resolved(environment, dict(env_kwargs or {}))
     run = f"evaluate-{uuid.uuid4().hex[:12]}"
+    episodes_wanted = {
+        f"{run}-{number}": PolicyEpisode(seed=number, sampling_seed=sampling_seed(number, _SAMPLING))
+        for number in range(seed, seed + episodes)
+    }
+    played: dict[str, Trajectory] = {}
+    for episode_id, trajectory in play_policy(
+        policy,
+        reference,
+        make_env,
+        episodes_wanted,
+        temperature=temperature,
+        max_concurrent=max_concurrent,
+    ):
+        played[episode_id] = trajectory
+        if on_episode is not None:
+            on_episode(trajectory)
+    evaluation = Evaluation(trajectories=tuple(played[episode_id] for episode_id in episodes_wanted))
+    if not evaluation.completed:
+        first = evaluation.failed[0]
+        raise TinkerGymError(
+            f"all {episodes} episodes failed; the first: {first.stop_reason.value}: {first.error}",
+            hint="mend what the error names and evaluate again",
+        )
+    return evaluation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyEpisode:
+    """One episode that a policy is to play."""
+
+    seed: int
+    sampling_seed: int
+    task_index: int | None = None
+
+
+def play_policy(
+    policy: EvaluablePolicy,
+    reference: EnvironmentRef,
+    make_env: MakeEnv,
+    episodes: Mapping[str, PolicyEpisode],
+    *,
+    temperature: float,
+    max_concurrent: int,
+) -> Iterator[tuple[str, Trajectory]]:
+    """Let a policy play episodes, many at once; each is yielded under its id as it ends."""
     plans = [
         EpisodePlan(
-            episode_id=f"{run}-{seed + index}",
-            seed=seed + index,
+            episode_id=episode_id,
+            seed=episode.seed,
             policy=policy.name,
             model=policy.model,
             environment=reference,
-            sampling_seed=_sampling_seed(seed + index),
+            task_index=episode.task_index,
+            sampling_seed=episode.sampling_seed,
             policy_version=policy.version,
             temperature=temperature,
             max_turn_tokens=policy.max_turn_tokens,
@@ -211,9 +257,8 @@ def evaluate(
             # A policy that says nothing of it keeps it.
             reasoning=getattr(policy, "reasoning", "keep"),
         )
-        for index in range(episodes)
+        for episode_id, episode in episodes.items()
     ]
-    played: dict[str, Trajectory] = {}
     sampler = policy.sampler()
     try:
         for result in play(
@@ -223,19 +268,15 @@ def evaluate(
             make_env=make_env,
             max_concurrent=max_concurrent,
         ):
-            played[result.episode_id] = result.trajectory
-            if on_episode is not None:
-                on_episode(result.trajectory)
+            yield result.episode_id, result.trajectory
     finally:
         sampler.close()
-    evaluation = Evaluation(trajectories=tuple(played[plan.episode_id] for plan in plans))
-    if not evaluation.completed:
-        first = evaluation.failed[0]
-        raise TinkerGymError(
-            f"all {episodes} episodes failed; the first: {first.stop_reason.value}: {first.error}",
-            hint="mend what the error names and evaluate again",
-        )
-    return evaluation
+
+
+def sampling_seed(*entropy: int) -> int:
+    """Return the sampling seed that these numbers stand for."""
+    words = np.random.SeedSequence(entropy).generate_state(1, np.uint64)
+    return int(words[0]) >> 1  # room for the turns that are added to it
 
 
 def _resolved(environment: EnvironmentSource, kwargs: dict[str, Any]) -> tuple[EnvironmentRef, MakeEnv]:
@@ -251,11 +292,6 @@ def _resolved(environment: EnvironmentSource, kwargs: dict[str, Any]) -> tuple[E
     name = getattr(build, "__name__", type(build).__name__)
     # The arguments may be no JSON, and they stay here; the reference is a name only.
     return EnvironmentRef(id=f"local/{name}"[:200]), lambda reference: build(**kwargs)
-
-
-def _sampling_seed(seed: int) -> int:
-    words = np.random.SeedSequence([seed, _SAMPLING]).generate_state(1, np.uint64)
-    return int(words[0]) >> 1
 
 
 def _indented(text: str) -> str:

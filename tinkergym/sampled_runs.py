@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 
-from tinkergym.evaluation import EvaluablePolicy
+from tinkergym.evaluation import EvaluablePolicy, PolicyEpisode, play_policy, sampling_seed
 from tinkergym.loop.host_pool import MakeEnv
-from tinkergym.loop.plan import EpisodePlan
-from tinkergym.loop.rollout import play
 from tinkergym.policies import TextPolicy, play_episode
 from tinkergym.records import EpisodeRecord
 from tinkergym.wire import EnvironmentRef
@@ -94,45 +91,22 @@ def play_with_model(
     The same seed and sample give the same sampling seed in every run.
     """
     by_id = {f"{item.seed}-{item.sample}": item for item in wanted}
-    plans = [
-        EpisodePlan(
-            episode_id=episode_id,
-            seed=item.seed,
-            policy=policy.name,
-            model=policy.model,
-            environment=reference,
-            task_index=item.task_index,
-            sampling_seed=_seed_of(item),
-            policy_version=policy.version,
-            temperature=temperature,
-            max_turn_tokens=policy.max_turn_tokens,
-            limits=policy.limits,
-            system_prompt=policy.system_prompt,
-            reasoning=getattr(policy, "reasoning", "keep"),
-        )
+    episodes = {
+        episode_id: PolicyEpisode(seed=item.seed, sampling_seed=_seed_of(item), task_index=item.task_index)
         for episode_id, item in by_id.items()
-    ]
-    sampler = policy.sampler()
-    try:
-        for result in play(
-            plans,
-            sampler=sampler,
-            renderer=policy.renderer,
-            make_env=make_env,
-            max_concurrent=max_concurrent,
-        ):
-            item = by_id[result.episode_id]
-            yield EpisodeRecord(
-                episode_id=result.episode_id,
-                environment=reference.id,
-                seed=item.seed,
-                sample=item.sample,
-                trajectory=result.trajectory,
-            )
-    finally:
-        sampler.close()
+    }
+    for episode_id, trajectory in play_policy(
+        policy, reference, make_env, episodes, temperature=temperature, max_concurrent=max_concurrent
+    ):
+        item = by_id[episode_id]
+        yield EpisodeRecord(
+            episode_id=episode_id,
+            environment=reference.id,
+            seed=item.seed,
+            sample=item.sample,
+            trajectory=trajectory,
+        )
 
 
 def _seed_of(item: Wanted) -> int:
-    words = np.random.SeedSequence([item.seed, item.sample, _STREAM]).generate_state(1, np.uint64)
-    return int(words[0]) >> 1  # room for the turns that are added to it
+    return sampling_seed(item.seed, item.sample, _STREAM)

@@ -18,7 +18,7 @@ from tinkergym.loop.trajectory import Segment
 FloatArray = npt.NDArray[np.float32]
 
 
-_PER_SAMPLED_TOKEN = ("proximal_logprobs", "reference_logprobs", "value_targets")
+_PER_SAMPLED_TOKEN = ("proximal_logprobs", "reference_logprobs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +39,6 @@ class TrainSequence:
     importance correction, in later updates only."""
     reference_logprobs: Sequence[float] | FloatArray | None = None
     """One per token with `loss_mask` True: of the policy that a KL penalty holds on to."""
-    value_targets: Sequence[float] | FloatArray | None = None
-    """One per token with `loss_mask` True: what the value head is to predict before that token."""
 
     def __post_init__(self) -> None:
         length = len(self.token_ids)
@@ -122,8 +120,7 @@ class SampledTokens:
     advantages: FloatArray
     proximal_logprobs: FloatArray | None = None
     reference_logprobs: FloatArray | None = None
-    value_targets: FloatArray | None = None
-    """These three are None unless every sequence has them."""
+    """These two are None unless every sequence has them."""
 
     @classmethod
     def of(cls, sequences: Sequence[TrainSequence]) -> SampledTokens:

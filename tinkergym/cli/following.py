@@ -40,6 +40,18 @@ def follow(job: Job, env: str | None = None) -> None:
         out.print(f"play it: {play_command(job, env)}", markup=False, highlight=False, soft_wrap=True)
 
 
+def follow_or_detach(job: Job, env: str | None = None, *, detach: bool) -> None:
+    """Follow a job that was just started, or say how to see it later."""
+    if not detach:
+        follow(job, env)
+        return
+    attach = attach_command(job, env)
+    out.print(f"job {job.id} is started; see it with: {attach}", highlight=False, soft_wrap=True)
+    if isinstance(job.spec, PlayedSpec) and job.spec.rollout == "client":
+        job.close()
+        out.print("It waits for a client to play its episodes; `attach` does that too.")
+
+
 def attach_command(job: Job, env: str | None) -> str:
     """Return what to type to follow a job, and to play its episodes if this side plays them."""
     ours = f" --env {env}" if env and ":" in env else ""

@@ -48,6 +48,16 @@ def merged(*layers: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+def given(**options: Any) -> dict[str, Any]:
+    """Leave out what was not given, so that the schema's own defaults hold."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def adapter_settings(*, full: bool, rank: int | None) -> dict[str, Any]:
+    """Return what `--full` and `--rank` say of the adapter."""
+    return {"kind": "full"} if full else {"kind": "lora", **given(rank=rank)}
+
+
 def find_environment(name: str) -> EnvSource:
     """Return an id as it is, and the class or function that `module:Name` names.
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-
-from tinkergym.cli.console import out
-from tinkergym.wire import PlayedSpec
 
 
 def train(
@@ -52,15 +49,19 @@ def train(
 
     Example: tinkergym train board/TicTacToeVs-v0 --steps 60 --learning-rate 0.002
     """
-    from tinkergym.cli.following import attach_command, follow
-    from tinkergym.cli.settings import find_environment, merged, parse_settings
+    from tinkergym.cli.following import follow_or_detach
+    from tinkergym.cli.settings import adapter_settings, find_environment, given, merged, parse_settings
     from tinkergym.remote.client import Client
 
-    algorithm = _given(group_size=group_size, groups_per_step=groups, learning_rate=learning_rate)
-    adapter = {"kind": "full"} if full else {"kind": "lora", **_given(rank=rank)}
+    algorithm = given(group_size=group_size, groups_per_step=groups, learning_rate=learning_rate)
     settings = merged(
-        {"steps": steps, "model": model, "algorithm": algorithm, "adapter": adapter},
-        _given(seed=seed),
+        {
+            "steps": steps,
+            "model": model,
+            "algorithm": algorithm,
+            "adapter": adapter_settings(full=full, rank=rank),
+        },
+        given(seed=seed),
         parse_settings(setting or []),
     )
     with Client() as client:
@@ -70,16 +71,4 @@ def train(
             env_kwargs=parse_settings(env_setting or []),
             **settings,
         )
-        if not detach:
-            follow(job, env)
-            return
-        attach = attach_command(job, env)
-        out.print(f"job {job.id} is started; see it with: {attach}", highlight=False, soft_wrap=True)
-        if isinstance(job.spec, PlayedSpec) and job.spec.rollout == "client":
-            job.close()
-            out.print("It waits for a client to play its episodes; `attach` does that too.")
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    """Leave out what was not given, so that the schema's own defaults hold."""
-    return {name: value for name, value in options.items() if value is not None}
+        follow_or_detach(job, env, detach=detach)

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-
-from tinkergym.cli.console import out
-from tinkergym.wire import PlayedSpec
-
-if TYPE_CHECKING:
-    from tinkergym.remote.job import Job
 
 Data = Annotated[str, typer.Argument(metavar="DATA", help="A .jsonl file, one JSON object per line.")]
 Model = Annotated[
@@ -63,6 +57,8 @@ def sft(
 
     Example: tinkergym sft chats.jsonl --epochs 3 --held-out 0.1
     """
+    from tinkergym.cli.following import follow_or_detach
+    from tinkergym.cli.settings import given
     from tinkergym.remote.client import Client
 
     settings = _settings(setting, full=full, rank=rank, held_out=held_out, seed=seed, initial_policy=begin)
@@ -72,12 +68,12 @@ def sft(
             model=model,
             steps=steps,
             epochs=epochs,
-            **_given(batch_size=batch_size, learning_rate=learning_rate, eval_data=eval_data),
+            **given(batch_size=batch_size, learning_rate=learning_rate, eval_data=eval_data),
             answers="last" if last_answer else "all",
             on_overlong="drop" if drop_overlong else "refuse",
             **settings,
         )
-        _show(job, detach=detach)
+        follow_or_detach(job, detach=detach)
 
 
 def preference(
@@ -103,7 +99,8 @@ def preference(
 
     Example: tinkergym preference pairs.jsonl --from job-0123456789abcdef --set loss.beta=0.2
     """
-    from tinkergym.cli.settings import merged
+    from tinkergym.cli.following import follow_or_detach
+    from tinkergym.cli.settings import given, merged
     from tinkergym.remote.client import Client
 
     chosen = {"loss": {"name": loss or "dpo"}}
@@ -117,11 +114,11 @@ def preference(
             model=model,
             steps=steps,
             epochs=epochs,
-            **_given(batch_size=batch_size, learning_rate=learning_rate, eval_data=eval_data),
+            **given(batch_size=batch_size, learning_rate=learning_rate, eval_data=eval_data),
             on_overlong="drop" if drop_overlong else "refuse",
             **settings,
         )
-        _show(job, detach=detach)
+        follow_or_detach(job, detach=detach)
 
 
 def distill(
@@ -148,7 +145,8 @@ def distill(
 
     Example: tinkergym distill board/TicTacToeVs-v0 --teacher job-0123456789abcdef --steps 20
     """
-    from tinkergym.cli.settings import find_environment
+    from tinkergym.cli.following import follow_or_detach
+    from tinkergym.cli.settings import find_environment, given
     from tinkergym.remote.client import Client
 
     settings = _settings(setting, full=full, rank=rank, seed=seed, initial_policy=begin)
@@ -159,32 +157,14 @@ def distill(
             steps=steps,
             model=model,
             rollout=rollout,
-            **_given(episodes_per_step=episodes, learning_rate=learning_rate),
+            **given(episodes_per_step=episodes, learning_rate=learning_rate),
             **settings,
         )
-        _show(job, detach=detach, env=env)
+        follow_or_detach(job, env, detach=detach)
 
 
 def _settings(setting: list[str] | None, *, full: bool, rank: int | None, **options: Any) -> dict[str, Any]:
-    from tinkergym.cli.settings import merged, parse_settings
+    from tinkergym.cli.settings import adapter_settings, given, merged, parse_settings
 
-    adapter: dict[str, Any] = {"kind": "full"} if full else {"kind": "lora", **_given(rank=rank)}
-    return merged({"adapter": adapter}, _given(**options), parse_settings(setting or []))
-
-
-def _show(job: Job, *, detach: bool, env: str | None = None) -> None:
-    from tinkergym.cli.following import attach_command, follow
-
-    if not detach:
-        follow(job, env)
-        return
-    attach = attach_command(job, env)
-    out.print(f"job {job.id} is started; see it with: {attach}", highlight=False, soft_wrap=True)
-    if isinstance(job.spec, PlayedSpec) and job.spec.rollout == "client":
-        job.close()
-        out.print("It waits for a client to play its episodes; `attach` does that too.")
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    """Leave out what was not given, so that the schema's own defaults hold."""
-    return {name: value for name, value in options.items() if value is not None}
+    adapter = {"adapter": adapter_settings(full=full, rank=rank)}
+    return merged(adapter, given(**options), parse_settings(setting or []))

@@ -98,16 +98,14 @@ class Policy:
         """Return the policy that a job trains, answering as it does in training."""
         spec = view.spec
         temperature = spec.sampling.temperature if temperature is None else temperature
-        if not isinstance(spec, PlayedSpec):
-            return cls(
-                api,
-                name=view.job_id,
-                model=spec.model,
-                version=version,
-                temperature=temperature,
-                max_turn_tokens=spec.sampling.max_turn_tokens,
-                seed=seed,
-            )
+        played: dict[str, Any] = {}
+        if isinstance(spec, PlayedSpec):
+            played = {
+                "limits": spec.limits,
+                "system_prompt": spec.system_prompt,
+                "reasoning": spec.reasoning,
+                "environment_prompt": known_system_prompt(spec.environment),
+            }
         return cls(
             api,
             name=view.job_id,
@@ -115,11 +113,8 @@ class Policy:
             version=version,
             temperature=temperature,
             max_turn_tokens=spec.sampling.max_turn_tokens,
-            limits=spec.limits,
-            system_prompt=spec.system_prompt,
-            reasoning=spec.reasoning,
-            environment_prompt=known_system_prompt(spec.environment),
             seed=seed,
+            **played,
         )
 
     @classmethod
