@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from math import isfinite
 
 from backend.rollout.engines.policy_shelf import LoadedPolicy
@@ -23,6 +26,8 @@ class Row:
     """Tokens of prompt and answer together at which the answer is cut."""
     tokens: list[int] = field(init=False)
     logprobs: list[float] = field(default_factory=list)
+    path: bytes = field(init=False)
+    """Digest of the prompt and of each token sampled since: rows with the same one have the same tokens."""
     stops: frozenset[int] = field(init=False)
     slot: Slot | None = None
     waits_for: Row | None = None
@@ -34,6 +39,7 @@ class Row:
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt_ids)
+        self.path = _digest(b"", self.tokens)
         self.stops = frozenset(self.request.stop_ids)
 
     def fail(self, error: TinkerGymError) -> None:
@@ -61,11 +67,16 @@ class Row:
             )
             return
         self.tokens.append(token)
+        self.path = _digest(self.path, (token,))
         self.logprobs.append(logprob)
         if token in self.stops:
             self.finish("stop")
         elif len(self.tokens) >= self.limit:
             self.finish("length")
+
+
+def _digest(before: bytes, tokens: Iterable[int]) -> bytes:
+    return blake2b(before + array("q", tokens).tobytes(), digest_size=16).digest()
 
 
 def failure(request: SampleRequest, error: TinkerGymError) -> SampleFailure:

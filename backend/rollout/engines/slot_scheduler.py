@@ -193,14 +193,16 @@ class SlotScheduler:
 
     def _select(self) -> list[_Work]:
         works, left = [], self._iteration_tokens
-        places: dict[tuple[PromptKey, int], list[Row]] = {}
+        # Not by their tokens: to hash a long conversation anew for each token costs more than the token.
+        places: dict[tuple[LoadedPolicy, str, bytes, int], list[Row]] = {}
         for row in self._active:
             if row.waits_for is None and row.answer is None:
                 assert row.slot is not None
-                places.setdefault((self.table.prompt_key(row.slot), row.slot.cached), []).append(row)
+                place = row.policy, row.slot.owner, row.path, row.slot.cached
+                places.setdefault(place, []).append(row)
         # Rows with one token to go come first: they are few tokens and somebody waits for each.
         for single in (True, False):
-            for (_, cached), (row, *twins) in places.items():
+            for (*_, cached), (row, *twins) in places.items():
                 assert row.slot is not None
                 pending = len(row.tokens) - cached
                 if (pending == 1) is single and left > 0:
