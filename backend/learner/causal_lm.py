@@ -43,6 +43,7 @@ class CausalLM:
         self.vocabulary = int(self.output_head.weight.shape[0])
         self.context_length = getattr(model.config, "max_position_embeddings", None)
         """Most tokens of a sequence; None if the model does not say."""
+        self.hidden_size = int(self.output_head.weight.shape[1])
         self.shares_prefixes = False
         self.splits_head = False
         self.splits_head = self._head_is_plain()
@@ -83,7 +84,6 @@ class CausalLM:
         For models whose logits are more than a matrix times that (scaled, soft-capped), the logits
         themselves.
         """
-        predictions = torch.from_numpy(batch.predictions)
         if self.shares_prefixes:
             inputs: dict[str, Any] = {
                 "input_ids": torch.from_numpy(batch.token_ids)[None].to(self.device),
@@ -94,12 +94,37 @@ class CausalLM:
             # Padding on the right needs no mask: causal attention never looks at what comes later.
             ids = torch.from_numpy(batch.token_ids[batch.node_of].reshape(batch.blocks[0])).to(self.device)
             inputs, layout = {"input_ids": ids}, None
-            predictions = torch.from_numpy(batch.first_place)[predictions]
         with attending(layout):
             if self.splits_head:
                 out = self.decoder(**inputs, use_cache=False).last_hidden_state
             else:
                 out = self.model(**inputs, use_cache=False).logits
+        return self._at_predictions(batch, out)
+
+    def features_and_states(self, batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return `features`, and the last hidden state at each prediction, [U, hidden].
+
+        Where the output head is one matrix, both are the same tensor.
+        """
+        if self.splits_head:
+            features = self.features(batch)
+            return features, features
+        caught: list[torch.Tensor] = []
+        hook = self.output_head.register_forward_pre_hook(lambda _, given: caught.append(given[0]))
+        try:
+            features = self.features(batch)
+        finally:
+            hook.remove()
+        return features, self._at_predictions(batch, caught[0])
+
+    def states(self, batch: MicroBatch) -> torch.Tensor:
+        """Return the last hidden state at each prediction, [U, hidden], and compute no logits if it can."""
+        return self.features_and_states(batch)[1]
+
+    def _at_predictions(self, batch: MicroBatch, out: torch.Tensor) -> torch.Tensor:
+        predictions = torch.from_numpy(batch.predictions)
+        if not self.shares_prefixes:
+            predictions = torch.from_numpy(batch.first_place)[predictions]
         rows: torch.Tensor = out.reshape(-1, out.shape[-1])
         return rows.index_select(0, predictions.to(self.device))
 

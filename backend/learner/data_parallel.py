@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -44,7 +45,10 @@ class _Rank:
 
 
 class DataParallelLearner:
-    """Ranks on one machine that train as one `Learner` would. Not thread-safe: one call at a time."""
+    """Ranks on one machine that train as one `Learner` would.
+
+    Thread-safe: calls for several policies wait for each other, as one call is worked on by all ranks.
+    """
 
     def __init__(
         self,
@@ -76,6 +80,10 @@ class DataParallelLearner:
             raise InvalidRequestError(f"{ranks} ranks cannot train", hint="give 1 or more", field="ranks")
         self._silence_seconds = silence_seconds
         self._lost: RankLostError | None = None
+        # One may hold it several times: cleaning up after a failed call is part of the call.
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._busy_seconds = 0.0
         self._meeting = tempfile.TemporaryDirectory(prefix="tinkergym-ranks-")
         options = RankOptions(
             ranks=ranks,
@@ -123,12 +131,19 @@ class DataParallelLearner:
 
     @property
     def busy_seconds(self) -> float:
-        """Seconds in which the busiest rank computed."""
-        return float(max(self._on_all("busy_seconds")))
+        """Seconds in which the ranks worked on a call; grows monotonically."""
+        return self._busy_seconds
 
-    def create_policy(self, policy_id: str, adapter: LoRA | FullParameters, *, seed: int) -> None:
+    @property
+    def broken(self) -> bool:
+        """Whether a rank was lost, after which every call raises RankLostError."""
+        return self._lost is not None
+
+    def create_policy(
+        self, policy_id: str, adapter: LoRA | FullParameters, *, seed: int, value_head: bool = False
+    ) -> None:
         """Add an untrained policy; see `Learner.create_policy`."""
-        self._on_all("create_policy", policy_id, adapter, seed=seed)
+        self._on_all("create_policy", policy_id, adapter, seed=seed, value_head=value_head)
 
     def forward_backward(
         self,
@@ -154,17 +169,18 @@ class DataParallelLearner:
             for part in parts
         ]
         working = [number for number, part in enumerate(parts) if part]
-        for number in working:
-            self._send(number, *calls[number])
-        try:
-            found: list[ForwardBackwardResult] = self._replies(working, "forward_backward")
-        except RankLostError:
-            raise
-        except TinkerGymError:
-            # Some ranks hold their part of a gradient whose other parts do not exist.
-            with contextlib.suppress(TinkerGymError):
-                self._on_all("forget_gradient", policy_id)
-            raise
+        with self._calling():
+            for number in working:
+                self._send(number, *calls[number])
+            try:
+                found: list[ForwardBackwardResult] = self._replies(working, "forward_backward")
+            except RankLostError:
+                raise
+            except TinkerGymError:
+                # Some ranks hold their part of a gradient whose other parts do not exist.
+                with contextlib.suppress(TinkerGymError):
+                    self._on_all("forget_gradient", policy_id)
+                raise
         return _merged([parts[number] for number in working], found, counts)
 
     def gradient(self, policy_id: str) -> dict[str, torch.Tensor]:
@@ -179,6 +195,7 @@ class DataParallelLearner:
         learning_rate: float,
         max_grad_norm: float = 1.0,
         weight_decay: float = 0.0,
+        value_learning_rate: float | None = None,
     ) -> OptimStepResult:
         """Sum the gradients over the ranks and take the same step on each; see `Learner.optim_step`.
 
@@ -191,19 +208,31 @@ class DataParallelLearner:
             learning_rate=learning_rate,
             max_grad_norm=max_grad_norm,
             weight_decay=weight_decay,
+            value_learning_rate=value_learning_rate,
         )
         norms = [result.grad_norm for result in found]
         if len(set(norms)) > 1:
-            raise self._break(f"the ranks have gradients of different norms after their sum: {norms}")
+            with self._lock:
+                raise self._break(f"the ranks have gradients of different norms after their sum: {norms}")
         return found[0]
 
     def logprobs(self, policy_id: str | None, sequences: Sequence[TrainSequence]) -> list[FloatArray]:
         """Return the logprobs of the sampled tokens, per sequence in input order; see `Learner.logprobs`."""
+        return self._per_sequence("logprobs", policy_id, sequences)
+
+    def values(self, policy_id: str, sequences: Sequence[TrainSequence]) -> list[FloatArray]:
+        """Return what the value head expects before each sampled token; see `Learner.values`."""
+        return self._per_sequence("values", policy_id, sequences)
+
+    def _per_sequence(
+        self, name: str, policy_id: str | None, sequences: Sequence[TrainSequence]
+    ) -> list[FloatArray]:
         parts = shards(sequences, len(self._ranks))
         working = [number for number, part in enumerate(parts) if part]
-        for number in working:
-            self._send(number, "logprobs", (policy_id, [sequences[i] for i in parts[number]]), {})
-        found = self._replies(working, "logprobs")
+        with self._calling():
+            for number in working:
+                self._send(number, name, (policy_id, [sequences[i] for i in parts[number]]), {})
+            found = self._replies(working, name)
         return _in_order([parts[number] for number in working], found, len(sequences))
 
     def weights(self, policy_id: str) -> PolicyWeights:
@@ -238,10 +267,16 @@ class DataParallelLearner:
         adapter: LoRA | FullParameters,
         *,
         fresh_optimiser: bool = False,
+        value_head: bool = False,
     ) -> CheckpointManifest:
         """Create a policy from a checkpoint on every rank; see `Learner.load`."""
         manifest: CheckpointManifest = self._on_all(
-            "load", policy_id, str(directory), adapter, fresh_optimiser=fresh_optimiser
+            "load",
+            policy_id,
+            str(directory),
+            adapter,
+            fresh_optimiser=fresh_optimiser,
+            value_head=value_head,
         )[0]
         return manifest
 
@@ -250,7 +285,17 @@ class DataParallelLearner:
         self._on_all("drop", policy_id)
 
     def close(self) -> None:
-        """End the ranks."""
+        """End the ranks, after the call that they work on unless it takes long."""
+        if not self._lock.acquire(timeout=_CLOSING_SECONDS):
+            for rank in self._ranks:
+                rank.process.kill()  # whoever waits for the call is told
+            self._lock.acquire()
+        try:
+            self._end()
+        finally:
+            self._lock.release()
+
+    def _end(self) -> None:
         for rank in self._ranks:
             rank.pipe.close()  # a rank whose pipe ends, ends
         deadline = time.monotonic() + (0.0 if self._lost else _CLOSING_SECONDS)
@@ -264,15 +309,31 @@ class DataParallelLearner:
 
     # --- talking to the ranks ---
 
+    @contextlib.contextmanager
+    def _calling(self) -> Iterator[None]:
+        """Have the ranks for one call; messages of two would be answered in each other's place."""
+        with self._lock:
+            self._depth += 1
+            begin = time.perf_counter()
+            try:
+                yield
+            finally:
+                self._depth -= 1
+                if self._depth == 0:
+                    self._busy_seconds += time.perf_counter() - begin
+
     def _on_one(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        self._send(0, name, args, kwargs)
-        return self._replies([0], name)[0]
+        with self._calling():
+            self._send(0, name, args, kwargs)
+            return self._replies([0], name)[0]
 
     def _on_all(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
-        numbers = range(len(self._ranks))
-        for number in numbers:
-            self._send(number, name, args, kwargs)
-        return self._replies(numbers, name)
+        with self._calling():
+            # A closed group has no ranks left, and `_send` says so.
+            numbers = range(max(1, len(self._ranks)))
+            for number in numbers:
+                self._send(number, name, args, kwargs)
+            return self._replies(numbers, name)
 
     def _send(self, number: int, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if self._lost is not None:

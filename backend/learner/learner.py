@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,15 +23,24 @@ from pydantic import JsonValue
 
 from backend.learner.adapters import AdapterSet
 from backend.learner.aggregation import token_weights
+from backend.learner.batching import MicroBatch
 from backend.learner.causal_lm import CausalLM
 from backend.learner.checkpoints import CheckpointManifest
 from backend.learner.optimiser import OptimStepResult, PolicyOptimiser
 from backend.learner.policies import FullPolicy, LoraPolicy, Policy
-from backend.learner.policy_checkpoints import BaseModel, Progress, open_for, restore_policy, save_policy
+from backend.learner.policy_checkpoints import (
+    BaseModel,
+    Progress,
+    open_for,
+    restore_policy,
+    restore_value_head,
+    save_policy,
+)
 from backend.learner.sequences import BatchTotals, FloatArray, SampledTokens, TrainSequence
 from backend.learner.spikes import SpikeWatch
 from backend.learner.token_loss import TokenLoss
 from backend.learner.train_pass import ForwardBackwardResult, TrainPass, check_sequences
+from backend.learner.value_head import ValueHead, ValuePass
 from backend.weights import PolicyWeights
 from tinkergym.errors import ConflictError, InvalidRequestError, NonFiniteLossError, NotFoundError
 from tinkergym.wire import FullParameters, LoRA
@@ -43,6 +52,7 @@ class _Entry:
 
     policy: Policy
     optimiser: PolicyOptimiser
+    value_head: ValueHead | None = None
     pending: bool = False
     """Whether a gradient waits for `optim_step`."""
     losses: SpikeWatch = field(default_factory=SpikeWatch)
@@ -63,6 +73,14 @@ class PolicyBatch:
     loss: TokenLoss
     totals: BatchTotals | None = None
     """Of the policy's whole batch if `sequences` is a part of it."""
+
+
+class _Pass(Protocol):
+    """What is found out about a batch, micro-batch by micro-batch."""
+
+    def run(self, batch: MicroBatch, *, gradient: bool) -> None:
+        """Compute one."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +143,23 @@ class Learner:
         """The policies that exist, oldest first."""
         return list(self._policies)
 
-    def create_policy(self, policy_id: str, adapter: LoRA | FullParameters, *, seed: int) -> None:
+    def create_policy(
+        self, policy_id: str, adapter: LoRA | FullParameters, *, seed: int, value_head: bool = False
+    ) -> None:
         """Add an untrained policy: it answers exactly as the base model does.
+
+        Args:
+            policy_id: A new name.
+            adapter: What of the policy is trained.
+            seed: Of the adapter's initial weights.
+            value_head: Whether it also says what it expects to earn (0 at first), for losses with
+                `LossConfig.value`.
 
         Raises:
             ConflictError: There is one of this name.
             InvalidRequestError: Full parameters are asked for in a short type, where small updates vanish.
         """
-        self._add(policy_id, adapter, seed=seed, model_dir=self._model_dir)
+        self._add(policy_id, adapter, seed=seed, model_dir=self._model_dir, value_head=value_head)
 
     def forward_backward(
         self,
@@ -229,8 +256,9 @@ class Learner:
         learning_rate: float,
         max_grad_norm: float = 1.0,
         weight_decay: float = 0.0,
+        value_learning_rate: float | None = None,
     ) -> OptimStepResult:
-        """Apply the accumulated gradient with AdamW and clear it.
+        """Apply the accumulated gradient with AdamW and clear it; see `PolicyOptimiser.step`.
 
         Raises:
             NotFoundError: There is no such policy.
@@ -246,7 +274,10 @@ class Learner:
         entry.pending = False
         with self._computing():
             stepped = entry.optimiser.step(
-                learning_rate=learning_rate, max_grad_norm=max_grad_norm, weight_decay=weight_decay
+                learning_rate=learning_rate,
+                max_grad_norm=max_grad_norm,
+                weight_decay=weight_decay,
+                value_learning_rate=value_learning_rate,
             )
         stepped.metrics.update(entry.grad_norms.look(stepped.grad_norm, name="grad_norm_spike"))
         return stepped
@@ -258,12 +289,30 @@ class Learner:
         """
         policy = None if policy_id is None else self._entry(policy_id).policy
         check_sequences(self._base, sequences)
-        counts = np.asarray([np.count_nonzero(sequence.loss_mask) for sequence in sequences])
-        blank = np.zeros(counts.sum(), dtype=np.float32)
-        tokens = SampledTokens(counts=counts, sampling_logprobs=blank, advantages=blank)
+        tokens = _unjudged(sequences)
         train_pass = TrainPass(policy.lm if policy else self._base, tokens, weights=None, loss=None)
         self._run(policy, sequences, train_pass, only=None, gradient=False)
         return train_pass.learner_logprobs
+
+    def values(self, policy_id: str, sequences: Sequence[TrainSequence]) -> list[FloatArray]:
+        """Return what the policy's value head expects before each sampled token, per sequence in input order.
+
+        One forward pass through the decoder. `sampling_logprobs` and `advantage` are not looked at.
+
+        Raises:
+            NotFoundError: There is no such policy.
+            ConflictError: It has no value head.
+            InvalidRequestError: A sequence cannot be computed.
+        """
+        entry = self._entry(policy_id)
+        if entry.value_head is None:
+            raise ConflictError(
+                f"policy {policy_id} has no value head", hint="create or load it with value_head=True"
+            )
+        check_sequences(self._base, sequences)
+        value_pass = ValuePass(entry.policy.lm, _unjudged(sequences), entry.value_head)
+        self._run(entry.policy, sequences, value_pass, only=None, gradient=False)
+        return value_pass.values
 
     def weights(self, policy_id: str) -> PolicyWeights:
         """Return a copy of the policy's weights, on the CPU."""
@@ -308,6 +357,7 @@ class Learner:
             self.weights(policy_id),
             base=self._base_model,
             progress=Progress(step=step, policy_version=policy_version, extra=extra or {}),
+            value_head=entry.value_head,
         )
 
     def load(
@@ -317,17 +367,24 @@ class Learner:
         adapter: LoRA | FullParameters,
         *,
         fresh_optimiser: bool = False,
+        value_head: bool = False,
     ) -> CheckpointManifest:
         """Create a policy from a checkpoint, with its optimizer state or, for another training, without.
 
+        Another training (`fresh_optimiser`) with a value head takes over the checkpoint's, if it has one.
+
         Raises:
             CheckpointCorruptError: Its files are not those that were written.
-            ConflictError: It belongs to another base model or adapter, or the policy exists.
+            ConflictError: It belongs to another base model or adapter, its training had a value head and this
+                one has not or the other way round, or the policy exists.
         """
         checkpoint = open_for(Path(directory), adapter, base=self._base_model)
         full = isinstance(adapter, FullParameters)
-        entry = self._add(policy_id, adapter, seed=0, model_dir=str(directory) if full else self._model_dir)
+        model_dir = str(directory) if full else self._model_dir
+        entry = self._add(policy_id, adapter, seed=0, model_dir=model_dir, value_head=value_head)
         try:
+            if entry.value_head is not None:
+                restore_value_head(checkpoint, entry.value_head, needed=not fresh_optimiser)
             restore_policy(checkpoint, entry.policy, None if fresh_optimiser else entry.optimiser)
         except BaseException:
             self.drop(policy_id)
@@ -356,9 +413,10 @@ class Learner:
             totals=part.totals or BatchTotals.of(part.sequences),
             constant_tokens=part.loss.constant_tokens,
         )
-        return _Begun(
-            entry, part.sequences, TrainPass(entry.policy.lm, tokens, weights=weights, loss=part.loss)
+        train_pass = TrainPass(
+            entry.policy.lm, tokens, weights=weights, loss=part.loss, value_head=entry.value_head
         )
+        return _Begun(entry, part.sequences, train_pass)
 
     def _entry(self, policy_id: str) -> _Entry:
         try:
@@ -368,7 +426,15 @@ class Learner:
                 f"the learner has no policy {policy_id}", hint="create or load it first"
             ) from None
 
-    def _add(self, policy_id: str, adapter: LoRA | FullParameters, *, seed: int, model_dir: str) -> _Entry:
+    def _add(
+        self,
+        policy_id: str,
+        adapter: LoRA | FullParameters,
+        *,
+        seed: int,
+        model_dir: str,
+        value_head: bool,
+    ) -> _Entry:
         with self._computing():
             if policy_id in self._policies:
                 raise ConflictError(f"the learner already has a policy {policy_id}", hint="drop it first")
@@ -385,7 +451,9 @@ class Learner:
                     )
                 policy = FullPolicy(CausalLM.load(model_dir, device=self.device, dtype=self._dtype), adapter)
             self._created += 1
-            entry = _Entry(policy, PolicyOptimiser(policy.parameters))
+            head = ValueHead(policy.lm.hidden_size, device=self.device) if value_head else None
+            optimiser = PolicyOptimiser(policy.parameters, head.parameters if head else None)
+            entry = _Entry(policy, optimiser, head)
             self._policies[policy_id] = entry
             return entry
 
@@ -402,7 +470,7 @@ class Learner:
         self,
         policy: Policy | None,
         sequences: Sequence[TrainSequence],
-        train_pass: TrainPass,
+        train_pass: _Pass,
         *,
         only: npt.NDArray[np.bool_] | None,
         gradient: bool,
@@ -420,6 +488,13 @@ class Learner:
         finally:
             if policy:
                 policy.release()
+
+
+def _unjudged(sequences: Sequence[TrainSequence]) -> SampledTokens:
+    """Return the sampled tokens of sequences of which nothing else is known yet."""
+    counts = np.asarray([np.count_nonzero(sequence.loss_mask) for sequence in sequences])
+    blank = np.zeros(counts.sum(), dtype=np.float32)
+    return SampledTokens(counts=counts, sampling_logprobs=blank, advantages=blank)
 
 
 def _finite(policy_id: str, result: ForwardBackwardResult) -> ForwardBackwardResult:

@@ -15,6 +15,7 @@ from backend.learner.aggregation import Aggregation
 from backend.learner.importance import ImportanceCorrection, importance_ratios, importance_weights
 from backend.learner.kl import KLEstimator, kl_estimates
 from backend.learner.token_loss import LossTokens, TokenLosses
+from backend.learner.value_loss import ValueLoss, value_losses
 from tinkergym.errors import InvalidRequestError
 
 LossName = Literal["ppo", "reinforce", "importance_sampling", "cispo", "gspo", "dro"]
@@ -42,6 +43,8 @@ class LossConfig:
     kl_estimator: KLEstimator = "k3"
     correction: ImportanceCorrection | None = None
     """Between the policy that sampled and the one that the step began with."""
+    value: ValueLoss | None = None
+    """Added to the loss for a policy with a value head, whose gradient reaches the policy's weights too."""
 
     @property
     def reads_sequences(self) -> bool:
@@ -51,13 +54,19 @@ class LossConfig:
     @property
     def silent_without_advantage(self) -> bool:
         """Whether a sequence with advantage 0 everywhere has gradient 0."""
-        return not self.entropy_coefficient and not self.kl_coefficient and self.name != "dro"
+        return (
+            not self.entropy_coefficient
+            and not self.kl_coefficient
+            and self.name != "dro"
+            and self.value is None
+        )
 
     def token_losses(self, tokens: LossTokens) -> TokenLosses:
         """Return each token's loss, with correction and KL penalty, and what is worth counting.
 
         Raises:
-            InvalidRequestError: There is a KL penalty, but no reference.
+            InvalidRequestError: There is a KL penalty but no reference, or a value loss but no value head or
+                nothing that it could learn.
         """
         anchor = tokens.sampling_logprobs
         if self.correction is not None:
@@ -96,6 +105,20 @@ class LossConfig:
             kl = kl_estimates(tokens.learner_logprobs, tokens.reference_logprobs, self.kl_estimator)
             losses = losses + self.kl_coefficient * kl
             shares["kl"] = kl.detach()
+        if self.value is not None:
+            if tokens.values is None or tokens.value_targets is None:
+                raise InvalidRequestError(
+                    "a value loss needs a policy with a value head and sequences with value_targets",
+                    hint="create the policy with value_head=True, or leave LossConfig.value out",
+                    field="value_targets",
+                )
+            missed, held = value_losses(
+                tokens.values, tokens.value_targets, tokens.old_values, clip=self.value.clip
+            )
+            losses = losses + self.value.coefficient * missed
+            shares["value_loss"] = missed.detach()
+            if self.value.clip is not None:
+                shares["value_clip_fraction"] = held
         return TokenLosses(losses=losses, shares=shares, largest=largest)
 
     def _policy_losses(self, tokens: LossTokens, anchor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

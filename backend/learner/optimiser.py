@@ -16,37 +16,62 @@ class OptimStepResult:
     """What an optimiser step did."""
 
     grad_norm: float
-    """L2 over all parameters, before clipping."""
+    """L2 over all parameters but a value head's, before clipping."""
     learning_rate: float
     optimizer_step: int
     """1 after the first."""
     metrics: dict[str, float]
-    """The numbers for the job's log: grad_norm, learning_rate, and grad_norm_spike in a step that has one."""
+    """The numbers for the job's log: grad_norm, learning_rate, with a value head value_grad_norm, and
+    grad_norm_spike in a step that has one."""
 
 
 class PolicyOptimiser:
     """AdamW (arXiv:1711.05101), betas 0.9 and 0.999, eps 1e-8, decoupled weight decay.
 
     Learning rate and decay come with every step, so a schedule is the caller's arithmetic and not a state
-    here.
+    here. A value head is a group of its own: another learning rate, no decay, and a gradient that is clipped
+    by itself, so that a value far off does not take the policy's update away.
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        self._parameters = dict(parameters)
-        self._adamw = torch.optim.AdamW(self._parameters.values(), lr=0.0, weight_decay=0.0, fused=True)
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        value_parameters: Mapping[str, nn.Parameter] | None = None,
+    ) -> None:
+        self._groups = [dict(group) for group in (parameters, value_parameters) if group]
+        self._parameters = {name: p for group in self._groups for name, p in group.items()}
+        self._adamw = torch.optim.AdamW(
+            [{"params": list(group.values())} for group in self._groups],
+            lr=0.0,
+            weight_decay=0.0,
+            fused=True,
+        )
         self.steps = 0
 
-    def step(self, *, learning_rate: float, max_grad_norm: float, weight_decay: float) -> OptimStepResult:
+    def step(
+        self,
+        *,
+        learning_rate: float,
+        max_grad_norm: float,
+        weight_decay: float,
+        value_learning_rate: float | None = None,
+    ) -> OptimStepResult:
         """Clip the accumulated gradient to `max_grad_norm`, apply it and clear it.
+
+        Args:
+            learning_rate: Of the policy's weights.
+            max_grad_norm: Of the policy's gradient, and of the value head's.
+            weight_decay: Of the policy's weights.
+            value_learning_rate: Of the value head, if there is one; None is `learning_rate`.
 
         Raises:
             NonFiniteGradientError: A gradient is NaN or infinite. Weights and state are as before; the
                 gradient is cleared.
         """
-        gradients = list(self.gradient().values())
-        norm = torch.nn.utils.get_total_norm(gradients)
-        grad_norm = float(norm)
-        if not torch.isfinite(norm):
+        by_name = self.gradient()
+        gradients = [[by_name[name] for name in group] for group in self._groups]
+        norms = [torch.nn.utils.get_total_norm(group) for group in gradients]
+        if not all(torch.isfinite(norm) for norm in norms):
             bad = [
                 n for n, p in self._parameters.items() if p.grad is not None and not p.grad.isfinite().all()
             ]
@@ -56,18 +81,22 @@ class PolicyOptimiser:
                 f"(first: {bad[0] if bad else 'their norm overflows'}); the weights were left as they are",
                 hint="lower learning_rate, and look for extreme rewards or importance ratios",
             )
-        if grad_norm > max_grad_norm:
-            torch._foreach_mul_(gradients, max_grad_norm / (grad_norm + 1e-6))
-        for group in self._adamw.param_groups:
-            group["lr"], group["weight_decay"] = learning_rate, weight_decay
+        found = [float(norm) for norm in norms]
+        for group, group_norm in zip(gradients, found, strict=True):
+            if group_norm > max_grad_norm:
+                torch._foreach_mul_(group, max_grad_norm / (group_norm + 1e-6))
+        policy_group, *value_groups = self._adamw.param_groups
+        policy_group["lr"], policy_group["weight_decay"] = learning_rate, weight_decay
+        for value_group in value_groups:
+            value_group["lr"] = learning_rate if value_learning_rate is None else value_learning_rate
         self._adamw.step()
         self.clear()
         self.steps += 1
+        metrics = {"grad_norm": found[0], "learning_rate": learning_rate}
+        if value_groups:
+            metrics["value_grad_norm"] = found[1]
         return OptimStepResult(
-            grad_norm=grad_norm,
-            learning_rate=learning_rate,
-            optimizer_step=self.steps,
-            metrics={"grad_norm": grad_norm, "learning_rate": learning_rate},
+            grad_norm=found[0], learning_rate=learning_rate, optimizer_step=self.steps, metrics=metrics
         )
 
     def gradient(self) -> dict[str, torch.Tensor]:

@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from backend.learner.checkpoints import Checkpoint, CheckpointManifest, writing
 from backend.learner.optimiser import PolicyOptimiser
 from backend.learner.policies import LoraPolicy, Policy, restore
+from backend.learner.value_head import ValueHead
 from backend.weights import PolicyWeights, weights_sha256
 from tinkergym.errors import CheckpointCorruptError, ConflictError
 from tinkergym.wire import FullParameters, LoRA
@@ -18,6 +19,8 @@ from tinkergym.wire import FullParameters, LoRA
 _ADAPTER_FILE = "adapter_model.safetensors"
 _MODEL_FILE = "model.safetensors"
 _OPTIMIZER_FILE = "optimizer.safetensors"
+_VALUE_HEAD_FILE = "value_head.safetensors"
+"""Beside the weights and not among them: what loads a policy elsewhere has no use for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,7 @@ def save_policy(
     *,
     base: BaseModel,
     progress: Progress,
+    value_head: ValueHead | None = None,
 ) -> CheckpointManifest:
     """Write it; `weights` are the policy's present ones."""
     with writing(directory) as writer:
@@ -55,6 +59,8 @@ def save_policy(
             # transformers knows how each family is stored: tied and fused weights, and a config to match.
             policy.lm.model.save_pretrained(writer.directory, max_shard_size="1000GB")
         writer.add_tensors(_OPTIMIZER_FILE, optimiser.state())
+        if value_head is not None:
+            writer.add_tensors(_VALUE_HEAD_FILE, value_head.tensors())
         return writer.finish(
             step=progress.step,
             policy_version=progress.policy_version,
@@ -112,3 +118,19 @@ def restore_policy(checkpoint: Checkpoint, policy: Policy, optimiser: PolicyOpti
         )
     if optimiser is not None:
         optimiser.restore(checkpoint.tensors(_OPTIMIZER_FILE), steps=checkpoint.manifest.optimizer_steps)
+
+
+def restore_value_head(checkpoint: Checkpoint, value_head: ValueHead, *, needed: bool) -> None:
+    """Take over the checkpoint's value head; where it has none and none is `needed`, leave it at zero.
+
+    Raises:
+        ConflictError: There is none, or it belongs to a model of another width.
+    """
+    if _VALUE_HEAD_FILE in checkpoint.manifest.files:
+        value_head.restore(checkpoint.tensors(_VALUE_HEAD_FILE))
+    elif needed:
+        raise ConflictError(
+            f"checkpoint {checkpoint.directory} has no value head, which the job's algorithm trains",
+            hint="resume with the settings that the job began with",
+            field="algorithm",
+        )

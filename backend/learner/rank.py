@@ -66,6 +66,7 @@ class Rank(Learner):
         learning_rate: float,
         max_grad_norm: float = 1.0,
         weight_decay: float = 0.0,
+        value_learning_rate: float | None = None,
     ) -> OptimStepResult:
         """Sum the gradient over the ranks, then take the step that every rank takes."""
         waiting = torch.tensor([float(self.has_gradient(policy_id))], device=self.device)
@@ -79,6 +80,7 @@ class Rank(Learner):
             learning_rate=learning_rate,
             max_grad_norm=max_grad_norm,
             weight_decay=weight_decay,
+            value_learning_rate=value_learning_rate,
         )
 
     def summed_gradient(self, policy_id: str) -> dict[str, torch.Tensor]:

@@ -18,7 +18,7 @@ from tinkergym.loop.trajectory import Segment
 FloatArray = npt.NDArray[np.float32]
 
 
-_PER_SAMPLED_TOKEN = ("proximal_logprobs", "reference_logprobs")
+_PER_SAMPLED_TOKEN = ("proximal_logprobs", "reference_logprobs", "value_targets", "old_values")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,10 @@ class TrainSequence:
     importance correction, in later updates only."""
     reference_logprobs: Sequence[float] | FloatArray | None = None
     """One per token with `loss_mask` True: of the policy that a KL penalty holds on to."""
+    value_targets: Sequence[float] | FloatArray | None = None
+    """One per token with `loss_mask` True: what the value head is to expect before it, in units of return."""
+    old_values: Sequence[float] | FloatArray | None = None
+    """One per token with `loss_mask` True: what it expected at the step's first update."""
 
     def __post_init__(self) -> None:
         length = len(self.token_ids)
@@ -120,7 +124,9 @@ class SampledTokens:
     advantages: FloatArray
     proximal_logprobs: FloatArray | None = None
     reference_logprobs: FloatArray | None = None
-    """These two are None unless every sequence has them."""
+    value_targets: FloatArray | None = None
+    old_values: FloatArray | None = None
+    """These four are None unless every sequence has them."""
 
     @classmethod
     def of(cls, sequences: Sequence[TrainSequence]) -> SampledTokens:

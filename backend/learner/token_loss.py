@@ -22,6 +22,10 @@ class LossTokens:
     proximal_logprobs: torch.Tensor | None = None
     """Of the policy at the step's first update; None in that update itself, where it is the learner's."""
     reference_logprobs: torch.Tensor | None = None
+    values: torch.Tensor | None = None
+    """With gradient; of the policy's value head, if it has one and the batch has targets for it."""
+    value_targets: torch.Tensor | None = None
+    old_values: torch.Tensor | None = None
     sequence_gaps: torch.Tensor | None = None
     """Mean of (learner - anchor) over the token's whole sequence, where the anchor is the policy that the
     ratio is taken against; only if `reads_sequences`."""

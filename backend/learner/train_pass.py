@@ -17,6 +17,7 @@ from backend.learner.causal_lm import CausalLM, sampled_logprobs
 from backend.learner.losses import token_entropies
 from backend.learner.sequences import FloatArray, SampledTokens, TrainSequence
 from backend.learner.token_loss import LossTokens, TokenLoss
+from backend.learner.value_head import ValueHead
 from tinkergym.errors import InvalidRequestError
 
 _HEAD_ELEMENTS = 2**22
@@ -44,7 +45,13 @@ class TrainPass:
     """The sampled tokens of a train batch, and what is found out about each, micro-batch by micro-batch."""
 
     def __init__(
-        self, lm: CausalLM, tokens: SampledTokens, *, weights: FloatArray | None, loss: TokenLoss | None
+        self,
+        lm: CausalLM,
+        tokens: SampledTokens,
+        *,
+        weights: FloatArray | None,
+        loss: TokenLoss | None,
+        value_head: ValueHead | None = None,
     ) -> None:
         """Begin.
 
@@ -53,10 +60,12 @@ class TrainPass:
             tokens: Of the batch.
             weights: In front of each token's loss; None, as `loss`, if only logprobs are wanted.
             loss: Which one.
+            value_head: The policy's; used if the tokens have value targets.
         """
         self._lm = lm
         self._tokens = tokens
         self._loss_config = loss
+        self._value_head = None if tokens.value_targets is None else value_head
         self._sampling_logprobs = torch.from_numpy(tokens.sampling_logprobs).to(lm.device)
         self._advantages = torch.from_numpy(tokens.advantages).to(lm.device)
         self._weights = None if weights is None else torch.from_numpy(weights).to(lm.device)
@@ -66,6 +75,8 @@ class TrainPass:
             for name, values in (
                 ("proximal_logprobs", tokens.proximal_logprobs),
                 ("reference_logprobs", tokens.reference_logprobs),
+                ("value_targets", tokens.value_targets),
+                ("old_values", tokens.old_values),
             )
         }
         self._sequence_of = tokens.sequence_of
@@ -95,10 +106,14 @@ class TrainPass:
         self._input_tokens += batch.input_tokens
         self._computed_tokens += len(batch.token_ids) if lm.shares_prefixes else batch.node_of.size
         with torch.set_grad_enabled(gradient):
-            features = lm.features(batch)
+            if self._value_head is None:
+                features = states = lm.features(batch)
+            else:
+                features, states = lm.features_and_states(batch)
             # The head runs on a detached copy, some rows at a time: its gradient is collected there and then
             # sent through the decoder once, so never more than a slice of the logits exists.
             leaf = features.detach().requires_grad_(gradient)
+            state_leaf = leaf if states is features else states.detach().requires_grad_(gradient)
             rows = max(_HEAD_ROWS, _HEAD_ELEMENTS // lm.vocabulary)
             slices = [(start, start + rows) for start in range(0, len(batch.predictions), rows)]
             if gradient and self._loss_config is not None and self._loss_config.reads_sequences:
@@ -108,11 +123,21 @@ class TrainPass:
                         self._run_head(features.detach(), batch, start, min(stop, len(batch.predictions)))
                 self._sum_up_sequences(batch)
             for start, stop in slices:
-                self._run_head(leaf, batch, start, min(stop, len(batch.predictions)))
-            if gradient:
+                self._run_head(leaf, batch, start, min(stop, len(batch.predictions)), states=state_leaf)
+            if gradient and states is features:
                 features.backward(leaf.grad)  # type: ignore[no-untyped-call]
+            elif gradient:
+                torch.autograd.backward([features, states], [leaf.grad, state_leaf.grad])
 
-    def _run_head(self, leaf: torch.Tensor, batch: MicroBatch, start: int, stop: int) -> None:
+    def _run_head(
+        self,
+        leaf: torch.Tensor,
+        batch: MicroBatch,
+        start: int,
+        stop: int,
+        *,
+        states: torch.Tensor | None = None,
+    ) -> None:
         lm = self._lm
         first, last = np.searchsorted(batch.prediction_of, [start, stop])
         at = batch.temperatures[start:stop]
@@ -125,11 +150,15 @@ class TrainPass:
         if not leaf.requires_grad or self._weights is None or self._loss_config is None:
             return
         slots = torch.from_numpy(batch.slots[first:last]).to(lm.device)
+        values = None
+        if self._value_head is not None and states is not None:
+            values = self._value_head.values(states[start:stop])[drawn_from]
         found = self._loss_config.token_losses(
             LossTokens(
                 learner_logprobs=logprobs,
                 sampling_logprobs=self._sampling_logprobs[slots],
                 advantages=self._advantages[slots],
+                values=values,
                 **{k: None if v is None else v[slots] for k, v in self._extras.items()},
                 **{
                     k: torch.from_numpy(v[batch.slots[first:last]]).to(lm.device)

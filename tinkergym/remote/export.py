@@ -31,7 +31,7 @@ from tinkergym.remote.api import Api
 from tinkergym.wire import CheckpointView, RendererBundle
 
 _MANIFEST = "manifest.json"
-_NOT_EXPORTED = frozenset({_MANIFEST, "optimizer.safetensors"})
+_NOT_EXPORTED = frozenset({_MANIFEST, "optimizer.safetensors", "value_head.safetensors"})
 _ADAPTER_FILE = "adapter_model.safetensors"
 _MERGE_PROGRAM = "backend.learner.merging"
 

@@ -1,0 +1,93 @@
+"""Generalised advantage estimation: how much better each step went than a value function expected.
+
+Pure functions over one episode's numbers, or a batch's. Where the values come from is not known here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from backend.learner.advantages import STD_EPSILON
+from tinkergym.errors import InvalidRequestError
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def generalised_advantages(
+    rewards: npt.ArrayLike, values: npt.ArrayLike, *, gamma: float, gae_lambda: float
+) -> FloatArray:
+    """Return `A_t = delta_t + gamma * lambda * A_(t+1)`, with `delta_t = r_t + gamma * V_(t+1) - V_t`.
+
+    A step is a sampled token. After the last one nothing is expected, V is 0 there; also where a limit cut
+    the episode off: what it would still have earned is not made up.
+
+    Args:
+        rewards: [T], paid after each step, of one episode.
+        values: [T], what is expected before each step.
+        gamma: What a reward counts less for each step that it is further away, 0 to 1.
+        gae_lambda: 1 credits a step with all that follows, which is exact and noisy (`A` is then the
+            discounted return minus the value); 0 with the change of the value only, which is as right as the
+            values are.
+
+    Returns:
+        [T] float64; with the values added, what the value function is to learn (the TD(lambda) return).
+
+    Raises:
+        InvalidRequestError: The lengths differ, or a number is not finite.
+
+    Source:
+        GAE, arXiv:1506.02438, equations 11 and 16.
+    """
+    earned, expected = np.asarray(rewards, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    if earned.shape != expected.shape or earned.ndim != 1:
+        raise InvalidRequestError(
+            f"rewards have shape {earned.shape} and values {expected.shape}",
+            hint="give one of each per sampled token",
+            field="values",
+        )
+    if not (np.isfinite(earned).all() and np.isfinite(expected).all()):
+        raise InvalidRequestError(
+            "a reward or a value is not finite",
+            hint="the value head may have diverged: lower value_learning_rate",
+            field="values",
+        )
+    advantages = np.zeros(len(earned))
+    ahead, value_ahead = 0.0, 0.0
+    for step in reversed(range(len(earned))):
+        surprise = earned[step] + gamma * value_ahead - expected[step]
+        ahead = advantages[step] = surprise + gamma * gae_lambda * ahead
+        value_ahead = expected[step]
+    return advantages
+
+
+def whitened(advantages: FloatArray) -> FloatArray:
+    """Bring a batch's advantages to mean 0 and sample deviation 1 (N - 1, plus 1e-6); equal ones become 0.
+
+    Args:
+        advantages: [P], of all steps that are learned from.
+
+    Source:
+        A usual detail of PPO, see "What matters in on-policy reinforcement learning", arXiv:2006.05990.
+    """
+    if len(advantages) < 2 or advantages.min() == advantages.max():
+        return np.zeros_like(advantages)
+    centred: FloatArray = advantages - advantages.mean()
+    return centred / (advantages.std(ddof=1) + STD_EPSILON)
+
+
+def explained_variance(values: FloatArray, targets: FloatArray) -> float | None:
+    """Return which part of the targets' variance the values foresaw: `1 - Var(target - value) / Var(target)`.
+
+    1 is all of it, 0 is no better than a constant, below 0 is worse than that.
+
+    Args:
+        values: [P].
+        targets: [P], what the values should have been.
+
+    Returns:
+        None if the targets are all equal: then there is nothing to foresee.
+    """
+    if not len(targets) or targets.min() == targets.max():
+        return None
+    return float(1.0 - (targets - values).var() / targets.var())

@@ -1,0 +1,84 @@
+"""A policy's value head: what it expects still to earn, read from the state that it samples from.
+
+Trained with the policy and kept in its checkpoints, but no part of its weights: engines and exports never see
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+
+from backend.learner.batching import MicroBatch
+from backend.learner.sequences import FloatArray, SampledTokens
+from tinkergym.errors import ConflictError
+
+if TYPE_CHECKING:
+    from backend.learner.causal_lm import CausalLM
+
+_WEIGHT, _BIAS = "value_head.weight", "value_head.bias"
+
+
+class ValueHead:
+    """One linear function of the model's last hidden state, float32, zero at first."""
+
+    def __init__(self, hidden: int, *, device: torch.device) -> None:
+        self._weight = nn.Parameter(torch.zeros(1, hidden, dtype=torch.float32, device=device))
+        self._bias = nn.Parameter(torch.zeros(1, dtype=torch.float32, device=device))
+        self.parameters: Mapping[str, nn.Parameter] = {_WEIGHT: self._weight, _BIAS: self._bias}
+        """What is trained, by the names they are saved under."""
+
+    def values(self, states: torch.Tensor) -> torch.Tensor:
+        """Return what is expected in some states.
+
+        Args:
+            states: [U, hidden], as `CausalLM.features_and_states` returns them.
+
+        Returns:
+            [U] float32, in units of return.
+        """
+        return F.linear(states.float(), self._weight, self._bias).squeeze(-1)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return copies of the parameters, on the CPU."""
+        return {name: p.detach().to("cpu", copy=True) for name, p in self.parameters.items()}
+
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take over what `tensors` returned.
+
+        Raises:
+            ConflictError: It belongs to a model of another width.
+        """
+        if {n: t.shape for n, t in tensors.items()} != {n: p.shape for n, p in self.parameters.items()}:
+            raise ConflictError(
+                "the saved value head does not fit the model's hidden states",
+                hint="serve the model that the job began with, under the same name",
+            )
+        with torch.no_grad():
+            for name, parameter in self.parameters.items():
+                parameter.copy_(tensors[name])
+
+
+class ValuePass:
+    """The values of a batch's sampled tokens, micro-batch by micro-batch; costs no output head."""
+
+    def __init__(self, lm: CausalLM, tokens: SampledTokens, head: ValueHead) -> None:
+        self._lm, self._tokens, self._head = lm, tokens, head
+        self._values = np.zeros(int(tokens.counts.sum()), dtype=np.float32)
+
+    def run(self, batch: MicroBatch, *, gradient: bool) -> None:
+        """Compute a micro-batch; never with a gradient."""
+        assert not gradient
+        with torch.no_grad():
+            values = self._head.values(self._lm.states(batch)).cpu().numpy()
+        self._values[batch.slots] = values[batch.prediction_of]
+
+    @property
+    def values(self) -> list[FloatArray]:
+        """Per sequence, in input order: one per sampled token, of the moment before it was sampled."""
+        return self._tokens.split(self._values)

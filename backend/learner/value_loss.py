@@ -1,0 +1,53 @@
+"""The value loss: how far a value head is from what the steps turned out to be worth. Pure, per token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueLoss:
+    """How much the value loss counts beside the policy's, and how it is bounded."""
+
+    coefficient: float
+    """Above 0."""
+    clip: float | None = None
+    """See `value_losses`."""
+
+
+def value_losses(
+    values: torch.Tensor,
+    targets: torch.Tensor,
+    old_values: torch.Tensor | None = None,
+    *,
+    clip: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return half the squared distance from the targets, per token.
+
+    With `clip` the larger of that and the same for `old_values + clamp(values - old_values, -clip, clip)`: a
+    value that has moved by more than `clip` towards its target within a step moves no further.
+
+    Args:
+        values: [P] float32, with gradient.
+        targets: [P] float32.
+        old_values: [P] float32, of the step's first update; read by `clip` only. None is that update itself.
+        clip: Above 0, in units of return; None: no bound.
+
+    Returns:
+        losses: [P] float32.
+        clipped: [P] bool, where the bounded term was taken, whose gradient is 0.
+
+    Source:
+        PPO, arXiv:1707.06347, equation 9, where the clipping is that of its authors' implementation; see
+        "Implementation matters in deep policy gradients", arXiv:2005.12729, section 3.
+    """
+    squares = 0.5 * (values - targets).square()
+    if clip is None or old_values is None:
+        return squares, torch.zeros_like(values, dtype=torch.bool)
+    bounded = old_values + (values.detach() - old_values).clamp(-clip, clip)
+    held = 0.5 * (bounded - targets).square()
+    # Within the bound both are the same number: then the one with the gradient is taken.
+    clipped = (held > squares.detach()) & ((values.detach() - old_values).abs() > clip)
+    return torch.where(clipped, held, squares), clipped
