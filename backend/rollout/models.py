@@ -62,8 +62,8 @@ def resolve_model(name: str, offered: Mapping[str, str], *, allow_any: bool = Tr
         if not allow_any:
             raise _unknown(name, offered, "the service does not offer this model")
         target = name
-    directory = Path(target).expanduser()
-    if not directory.is_dir():
+    directory = _folder(target)
+    if directory is None:
         if not _HUB_ID.fullmatch(target) or target.startswith(("./", "../")):
             raise _unknown(name, offered, "no such name, directory or hub id")
         directory = _hub_directory(name, target, offered)
@@ -144,6 +144,15 @@ def model_fingerprint(directory: Path) -> str:
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
+
+
+def _folder(target: str) -> Path | None:
+    """Return the folder of that name; None if there is none, also where no folder could have such a name."""
+    try:
+        directory = Path(target).expanduser()
+        return directory if directory.is_dir() else None
+    except (OSError, RuntimeError, ValueError):  # too long; the home of somebody unknown; with a zero byte
+        return None
 
 
 def _hub_directory(name: str, hub_id: str, offered: Mapping[str, str]) -> Path:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from backend.rollout.engines.protocol import BASE_POLICY, SamplingEngine
 from backend.weights import PolicyWeights
-from tinkergym.errors import NotFoundError
+from tinkergym.errors import InvalidRequestError, NotFoundError
 from tinkergym.wire import SampleRequest
 
 
@@ -68,8 +68,15 @@ class PolicyDirectory:
 
         Raises:
             NotFoundError: The policy is neither loaded nor stored.
+            InvalidRequestError: A model's name with a version; only policies have such.
         """
         if request.policy in self._model_names:
+            if request.policy_version:
+                raise InvalidRequestError(
+                    f"{request.policy!r} is a model, which has no version {request.policy_version}",
+                    hint="leave it out, or name the job whose policy is meant",
+                    field="policy_version",
+                )
             return request.model_copy(update={"policy": BASE_POLICY, "policy_version": 0})
         version = self._engine.loaded().get(request.policy)
         if version is None:

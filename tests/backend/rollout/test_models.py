@@ -38,7 +38,11 @@ def test_a_model_is_found_by_offered_name_and_by_directory(directory):
     assert resolve_model(str(directory), {}) == directory
 
 
-@pytest.mark.parametrize("name", ["nanno", "../../etc", "no such thing", ""])
+@pytest.mark.parametrize(
+    "name",
+    ["nanno", "../../etc", "no such thing", "", "x" * 5000, "~nobody-of-that-name/model", "a\0b"],
+    ids=lambda name: repr(name[:20]),
+)
 def test_an_unknown_name_says_what_there_is(name, directory):
     with pytest.raises(UnknownModelError, match="offered are: llama, nano") as caught:
         resolve_model(name, {"nano": str(directory), "llama": "x/y"})

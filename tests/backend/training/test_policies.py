@@ -4,7 +4,7 @@ import pytest
 
 from backend.training.policies import PolicyDirectory, StoredPolicy
 from backend.weights import AdapterWeights
-from tinkergym.errors import NotFoundError
+from tinkergym.errors import InvalidRequestError, NotFoundError
 from tinkergym.wire import SampleRequest
 
 WEIGHTS = AdapterWeights(rank=1, alpha=1.0, tensors={})
@@ -49,6 +49,12 @@ class Shelf:
 
 def test_a_models_name_means_the_model_without_an_adapter():
     assert Shelf({}).resolve("nano") == ("", 0)
+
+
+@pytest.mark.parametrize("version", [7, -1])
+def test_a_models_name_with_a_version_is_refused_rather_than_answered_by_another(version):
+    with pytest.raises(InvalidRequestError, match="has no version"):
+        Shelf({}).resolve("nano", version)
 
 
 def test_no_version_means_the_newest_that_is_loaded():
