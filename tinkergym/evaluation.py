@@ -256,6 +256,7 @@ def play_policy(
             system_prompt=policy.system_prompt,
             # A policy that says nothing of it keeps it.
             reasoning=getattr(policy, "reasoning", "keep"),
+            structured=getattr(policy, "structured", None),
         )
         for episode_id, episode in episodes.items()
     ]

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from tinkergym.errors import InvalidRequestError, PromptTooLongError
-from tinkergym.wire import EnvironmentRef, JobSpec, PlayedSpec
+from tinkergym.wire import EnvironmentRef, JobSpec, PlayedSpec, Sampling
 from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec, PreferenceSpec, SFTSpec
 
 MOST_SHOWN = 4
@@ -22,6 +22,14 @@ MOST_SHOWN = 4
 
 JSON_TAGS = frozenset({"list", "dict", "str", "bool", "int", "float"})
 """What pydantic adds to the path of a `JsonValue` to say as which kind it tried to read it."""
+
+REFUSED_IN_TRAINING = {
+    "top_p": "draws from a part of the distribution, which the learner's logprobs would not be of",
+    "top_k": "draws from a part of the distribution, which the learner's logprobs would not be of",
+    "min_p": "draws from a part of the distribution, which the learner's logprobs would not be of",
+    "structured": "draws from what a grammar allows, which the learner's logprobs would not be of",
+}
+"""Settings of sampling that others have: the importance ratios of a job that trained with them would be wrong."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -125,6 +133,9 @@ def _explain_one(detail: ErrorDetails, model: type[BaseModel]) -> InvalidRequest
     match detail["type"]:
         case "extra_forbidden":
             message, hint = "unknown setting", _close(path[-1], list(parent.model_fields) if parent else [])
+            if parent is Sampling and path[-1] in REFUSED_IN_TRAINING:
+                message = f"is refused in training: it {REFUSED_IN_TRAINING[path[-1]]}"
+                hint = "use temperature; policy.act and policy.evaluate take structured"
         case "missing":
             message = "is required and was not given"
         case "literal_error" | "enum":

@@ -15,6 +15,9 @@ from tinkergym.wire_algorithms import GRPO as GRPO
 from tinkergym.wire_algorithms import Algorithm as Algorithm
 from tinkergym.wire_model import Choice as Choice
 from tinkergym.wire_model import WireModel as WireModel
+from tinkergym.wire_structured import JsonSchema as JsonSchema
+from tinkergym.wire_structured import Regex as Regex
+from tinkergym.wire_structured import Structured as Structured
 
 # --- what a user chooses -------------------------------------------------------------------------------
 
@@ -403,6 +406,8 @@ class SampleRequest(WireModel):
     """Sampling ends with the first of these, which is part of the answer."""
     session_id: str = ""
     """Requests of one episode share it, so that the next turn finds its cache; empty means no next turn."""
+    structured: Structured | None = None
+    """What the answer must look like; only with `engine="vllm"`, and never in training, see `docs/engines.md`."""
 
 
 class Completion(WireModel):

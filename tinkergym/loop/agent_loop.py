@@ -298,6 +298,7 @@ class AgentLoop:
             seed=self._plan.sampling_seed + turn,
             stop_ids=self._renderer.stop_ids,
             session_id=self._plan.session_id,
+            structured=self._plan.structured,
         )
 
     def _record(self, reward: float, metrics: dict[str, float]) -> None:

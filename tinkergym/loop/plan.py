@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from tinkergym.wire import EnvironmentRef, EpisodeRequest, ExecutorName, Limits, Reasoning
+from tinkergym.wire import EnvironmentRef, EpisodeRequest, ExecutorName, Limits, Reasoning, Structured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,8 @@ class EpisodePlan:
     temperature: float = 1.0
     """0 takes the likeliest token."""
     max_turn_tokens: int = 64
+    structured: Structured | None = None
+    """What each answer must look like; in training there is none."""
     limits: Limits = field(default_factory=Limits)
     system_prompt: str | None = None
     """None leaves it to the environment's own."""

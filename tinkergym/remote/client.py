@@ -38,6 +38,7 @@ from tinkergym.wire import (
     ModelView,
     PlayedSpec,
     SampleRequest,
+    Structured,
 )
 from tinkergym.wire_algorithms import PolicyGradient
 from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec, JobView, PreferenceLoss
@@ -311,9 +312,16 @@ class Client:
         """Ask whether the service is complete or waits for one of its parts."""
         return self._api.health()
 
-    def policy(self, model: str = "nano", *, temperature: float = 1.0, seed: int = 0) -> Policy:
-        """Return an untrained model as a policy, to act with or to compare with."""
-        return Policy.of_model(self._api, model, temperature=temperature, seed=seed)
+    def policy(
+        self,
+        model: str = "nano",
+        *,
+        temperature: float = 1.0,
+        seed: int = 0,
+        structured: Structured | None = None,
+    ) -> Policy:
+        """Return an untrained model as a policy, to act with or to compare with; see `Job.policy`."""
+        return Policy.of_model(self._api, model, temperature=temperature, seed=seed, structured=structured)
 
     def rollout_transport(self, job_id: str) -> HttpRolloutTransport:
         """Return what a rollout worker of this job needs: leases, results, sampling, renderers."""

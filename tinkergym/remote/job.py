@@ -19,7 +19,7 @@ from tinkergym.errors import (
 )
 from tinkergym.remote.api import Api
 from tinkergym.remote.events import follow
-from tinkergym.wire import CheckpointView, Event, JobState, StateEvent
+from tinkergym.wire import CheckpointView, Event, JobState, StateEvent, Structured
 from tinkergym.wire_jobs import AnyJobSpec, JobView
 
 if TYPE_CHECKING:
@@ -118,7 +118,12 @@ class Job:
         return self._view
 
     def policy(
-        self, version: int | None = None, *, temperature: float | None = None, seed: int = 0
+        self,
+        version: int | None = None,
+        *,
+        temperature: float | None = None,
+        seed: int = 0,
+        structured: Structured | None = None,
     ) -> Policy:
         """Return what the job trains, to act with.
 
@@ -127,10 +132,18 @@ class Job:
                 before any training. Versions in between are gone as soon as the next one is published.
             temperature: Of its answers; None is the job's own, 0 always takes the likeliest token.
             seed: Makes its answers repeatable.
+            structured: What every answer must look like; needs a service with `engine=vllm`.
         """
         from tinkergym.remote.policy import Policy
 
-        return Policy.of_job(self._api, self._view, version=version, temperature=temperature, seed=seed)
+        return Policy.of_job(
+            self._api,
+            self._view,
+            version=version,
+            temperature=temperature,
+            seed=seed,
+            structured=structured,
+        )
 
     def checkpoints(self) -> list[CheckpointView]:
         """List the checkpoints that are still there, oldest first."""

@@ -22,7 +22,7 @@ from tinkergym.remote.api import Api
 from tinkergym.remote.ask import SAMPLE_PATH, ask
 from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.remote.local_environment import known_system_prompt
-from tinkergym.wire import Limits, PlayedSpec, Reasoning, SampleRequest
+from tinkergym.wire import Limits, PlayedSpec, Reasoning, SampleRequest, Structured
 from tinkergym.wire_jobs import JobView
 
 
@@ -59,6 +59,7 @@ class Policy:
         reasoning: Reasoning = "keep",
         environment_prompt: str | None = None,
         seed: int = 0,
+        structured: Structured | None = None,
         renderer: Renderer | None = None,
     ) -> None:
         """Hold a policy; users get one from `Job.policy` or `Client.policy`.
@@ -75,6 +76,8 @@ class Policy:
             reasoning: Whether later turns see the `<think>...</think>` of earlier answers.
             environment_prompt: The environment's own, which `act` cannot see.
             seed: Makes the answers repeatable.
+            structured: What every answer must look like, `Regex` or `JsonSchema` of `tinkergym.wire`; the
+                service needs `engine=vllm` for it.
             renderer: The model's renderer, if it is at hand.
         """
         self._api = api
@@ -82,7 +85,7 @@ class Policy:
         self.temperature, self.max_turn_tokens, self.seed = temperature, max_turn_tokens, seed
         self.limits = limits or Limits()
         self.system_prompt, self.environment_prompt = system_prompt, environment_prompt
-        self.reasoning = reasoning
+        self.reasoning, self.structured = reasoning, structured
         self._renderer = renderer
         self._loop: AgentLoop | None = None
         self._pending: SampleRequest | None = None
@@ -93,7 +96,14 @@ class Policy:
 
     @classmethod
     def of_job(
-        cls, api: Api, view: JobView, *, version: int | None, temperature: float | None, seed: int
+        cls,
+        api: Api,
+        view: JobView,
+        *,
+        version: int | None,
+        temperature: float | None,
+        seed: int,
+        structured: Structured | None = None,
     ) -> Self:
         """Return the policy that a job trains, answering as it does in training."""
         spec = view.spec
@@ -114,13 +124,16 @@ class Policy:
             temperature=temperature,
             max_turn_tokens=spec.sampling.max_turn_tokens,
             seed=seed,
+            structured=structured,
             **played,
         )
 
     @classmethod
-    def of_model(cls, api: Api, model: str, *, temperature: float, seed: int) -> Self:
+    def of_model(
+        cls, api: Api, model: str, *, temperature: float, seed: int, structured: Structured | None = None
+    ) -> Self:
         """Return a model without any adapter."""
-        return cls(api, name=model, model=model, temperature=temperature, seed=seed)
+        return cls(api, name=model, model=model, temperature=temperature, seed=seed, structured=structured)
 
     def __repr__(self) -> str:
         version = "newest" if self.version is None else self.version
@@ -140,6 +153,7 @@ class Policy:
             reasoning=self.reasoning,
             environment_prompt=self.environment_prompt,
             seed=self.seed,
+            structured=self.structured,
             renderer=self._renderer,
         )
 
@@ -238,4 +252,5 @@ class Policy:
             limits=self.limits,
             system_prompt=self.system_prompt,
             reasoning=self.reasoning,
+            structured=self.structured,
         )

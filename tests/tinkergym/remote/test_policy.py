@@ -8,6 +8,7 @@ import tinkergym as tg
 from tinkergym.errors import EpisodeProtocolError, PromptTooLongError
 from tinkergym.messages import assistant, system, user
 from tinkergym.spaces import Chat, Text
+from tinkergym.wire import Regex
 
 
 class Countdown(tg.TextEnv):
@@ -118,6 +119,18 @@ def test_the_same_seed_asks_with_the_same_seeds(start_service):
         client.policy("nano", seed=seed).act("hello")
     one, again, other = (batch[0].seed for batch in service.sampled)
     assert one == again != other
+
+
+def test_a_structure_goes_with_every_request_of_act_copies_and_evaluations(start_service):
+    service = start_service(count_messages)
+    shape = Regex(pattern="[0-9]+")
+    policy = tg.Client().policy("nano", structured=shape)
+    policy.act("hello")
+    policy.copy().act("hello")
+    policy.evaluate(Countdown, episodes=2)
+    asked = [request.structured for batch in service.sampled for request in batch]
+    assert len(asked) == 2 + 4
+    assert set(map(repr, asked)) == {repr(shape)}
 
 
 def test_an_answer_that_failed_can_be_asked_for_again(start_service):
