@@ -64,7 +64,9 @@ class PolicyDirectory:
                 self._became_idle(policy)
 
     def resolve(self, request: SampleRequest) -> SampleRequest:
-        """Return the request as the engine wants it: a published policy and a definite version.
+        """Return the request as the engine wants it: a published policy.
+
+        Which version is the newest is left to the engine: until it takes the request there may be another.
 
         Raises:
             NotFoundError: The policy is neither loaded nor stored.
@@ -85,8 +87,6 @@ class PolicyDirectory:
             with self._lock:
                 if request.policy in self._idle:
                     self._idle.move_to_end(request.policy)
-        if request.policy_version is None:
-            return request.model_copy(update={"policy_version": version})
         if request.policy_version == 0 and version != 0 and request.policy not in self._not_from_base:
             # Version 0 is the untrained model whatever was published since.
             return request.model_copy(update={"policy": BASE_POLICY})

@@ -8,6 +8,7 @@ the base table is bound and each linear layer adds every adapter's product to th
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +31,10 @@ class LoadedPolicy:
     name: str
     version: int
     live: bool = True
-    """False once a newer version took its place; from then on nothing is sampled with it."""
+    """False once a newer version took its place and nobody is let finish with this one; from then on nothing
+    is sampled with it."""
+    users: int = 0
+    """Requests that were taken for it and are not answered yet."""
     factors: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """Of an adapter: [in, rank] and [rank, out], the scaling in the second, by the linear layer's path."""
     table: list[Tensor] | None = None
@@ -77,7 +81,11 @@ class AdapterSite:
 
 
 class PolicyShelf:
-    """Policies by name, each at its newest version."""
+    """Policies by name, each at its newest version, and older versions while requests finish with them.
+
+    Whoever samples calls `take` and, once the request is answered, `leave`; both may be called from any
+    thread.
+    """
 
     def __init__(self, model: nn.Module, *, merged_limit: int) -> None:
         """Take over the model's parameters.
@@ -106,6 +114,10 @@ class PolicyShelf:
         self._index = {name: index for index, name in enumerate(self._names)}
         self.base = LoadedPolicy(name=BASE_POLICY, version=0, table=table)
         self._policies: dict[str, LoadedPolicy] = {}
+        self._finishing: list[LoadedPolicy] = []
+        """Older versions that still have users."""
+        self._lock = threading.Lock()
+        """Guards both of these, and the counts of users."""
         self._bound: list[Tensor] | None = None
 
     def find(self, name: str, version: int | None) -> LoadedPolicy | None:
@@ -113,12 +125,36 @@ class PolicyShelf:
         policy = self.base if name == BASE_POLICY else self._policies.get(name)
         return policy if policy is not None and version in (policy.version, None) else None
 
-    def loaded(self) -> dict[str, int]:
-        """Return the published policies' versions by name."""
-        return {policy.name: policy.version for policy in list(self._policies.values())}
+    def take(self, name: str, version: int | None) -> LoadedPolicy | None:
+        """Return the policy as `find` does, and keep it for one request until `leave`."""
+        with self._lock:
+            policy = self.find(name, version)
+            if policy is not None:
+                policy.users += 1
+            return policy
 
-    def publish(self, name: str, version: int, weights: PolicyWeights) -> None:
+    def leave(self, policy: LoadedPolicy) -> None:
+        """Say that a request is answered; the last one of an older version takes its weights with it."""
+        with self._lock:
+            policy.users -= 1
+            if policy in self._finishing and not policy.users:
+                self._finishing.remove(policy)
+                _drop(policy)
+
+    def loaded(self) -> dict[str, int]:
+        """Return the published policies' newest versions by name."""
+        with self._lock:
+            return {policy.name: policy.version for policy in self._policies.values()}
+
+    def publish(self, name: str, version: int, weights: PolicyWeights, *, let_finish: bool = False) -> None:
         """Put a version in the place of the one before it.
+
+        Args:
+            name: Of the policy.
+            version: Of these weights.
+            weights: They are copied.
+            let_finish: Requests that were taken for older versions go on with those; otherwise these are
+                gone.
 
         Raises:
             InvalidRequestError: The weights do not fit the model, or hold NaN or infinity.
@@ -133,13 +169,27 @@ class PolicyShelf:
                 policy.table = self.base.table
         else:
             policy.table = self._full_table(weights)
-        old = self._policies.get(name)
-        self._policies[name] = policy
-        _drop(old)
+        with self._lock:
+            old = self._policies.get(name)
+            self._policies[name] = policy
+            if old is not None and old.users and let_finish:
+                self._finishing.append(old)
+            else:
+                _drop(old)
+            if not let_finish:
+                self._drop_finishing(name)
 
     def retire(self, name: str) -> None:
-        """Forget a policy."""
-        _drop(self._policies.pop(name, None))
+        """Forget a policy, also for the requests that were taken for it."""
+        with self._lock:
+            _drop(self._policies.pop(name, None))
+            self._drop_finishing(name)
+
+    def _drop_finishing(self, name: str) -> None:
+        for policy in self._finishing:
+            if policy.name == name:
+                _drop(policy)
+        self._finishing = [policy for policy in self._finishing if policy.live]
 
     def bind(self, segments: Sequence[AdapterSegment]) -> None:
         """Set the model up for a batch; the segments' policies must be compatible (see `batches`)."""

@@ -19,7 +19,9 @@ class SamplingEngine(Protocol):
     """Samples tokens from one base model under many policies.
 
     All methods are thread-safe. In `SampleRequest`s that reach an engine, `policy` is a published policy id
-    (or `BASE_POLICY`) and `policy_version` is never None. Their `session_id` may be `owner/session`: no
+    (or `BASE_POLICY`). Which version answers is settled when they are submitted: without `policy_version` the
+    newest. A request is sampled by one version from its first token to its last, on keys and values that this
+    version computed, and its completion says which. Their `session_id` may be `owner/session`: no
     cache, that of equal prompts included, serves two owners.
     """
 
@@ -44,10 +46,12 @@ class SamplingEngine(Protocol):
         """
         ...
 
-    def publish(self, policy: str, version: int, weights: PolicyWeights) -> str:
+    def publish(self, policy: str, version: int, weights: PolicyWeights, *, let_finish: bool = False) -> str:
         """Make `policy@version` available and drop the policy's older versions with all their caches.
 
-        Requests in flight for an older version are answered with PolicyVersionGoneError.
+        Requests in flight for an older version are answered with PolicyVersionGoneError; with `let_finish`
+        they are finished by that version, whose weights stay until the last of them is answered. New
+        requests for it are refused either way.
 
         Returns:
             The SHA-256 of the weights as they arrived here, see `weights_sha256`; the publisher compares.
@@ -59,7 +63,7 @@ class SamplingEngine(Protocol):
         ...
 
     def loaded(self) -> dict[str, int]:
-        """Published policies and their version."""
+        """Published policies and their newest version."""
         ...
 
     def close(self) -> None:

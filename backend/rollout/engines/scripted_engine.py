@@ -21,6 +21,9 @@ from tinkergym.wire import Completion, ErrorView, SampleFailure, SampleRequest
 Script = Callable[[SampleRequest], Sequence[int]]
 """Returns the ids to answer with; what it raises becomes the request's failure."""
 
+_Taken = tuple[SampleRequest, int | None]
+"""A request, and the version that answers it, if that is here."""
+
 
 class ScriptedEngine:
     """A `SamplingEngine` whose tokens come from a script.
@@ -41,10 +44,12 @@ class ScriptedEngine:
         self._context_length = context_length
         self._logprob = logprob
         self._versions: dict[str, int] = {}
+        self._oldest: dict[str, int] = {}
+        """Of each policy the oldest version with which a request may be finished."""
         self._busy_seconds = 0.0
         self._closed = False
         self._lock = threading.Lock()
-        self._queue: queue.SimpleQueue[tuple[Sequence[SampleRequest], Deliver] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[list[_Taken], Deliver] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="scripted-engine", daemon=True)
         self._thread.start()
 
@@ -62,26 +67,34 @@ class ScriptedEngine:
         """Queue requests; they are answered together."""
         with self._lock:
             if not self._closed:
-                self._queue.put((requests, deliver))
+                self._queue.put((self._take(requests), deliver))
                 return
         deliver([_failure(request, _closing()) for request in requests])
 
     def generate_together(self, requests: Sequence[SampleRequest]) -> list[Completion | SampleFailure]:
         """Answer requests in their order."""
-        return [self._answer(request) for request in requests]
+        with self._lock:
+            taken = self._take(requests)
+        return [self._answer(*each) for each in taken]
 
-    def publish(self, policy: str, version: int, weights: PolicyWeights) -> str:
+    def publish(self, policy: str, version: int, weights: PolicyWeights, *, let_finish: bool = False) -> str:
         """Make `policy@version` available in place of the version before; return the weights' SHA-256."""
-        self._versions[policy] = version
+        with self._lock:
+            if not let_finish or policy not in self._versions:
+                self._oldest[policy] = version
+            self._versions[policy] = version
         return weights_sha256(weights)
 
     def retire(self, policy: str) -> None:
         """Forget a policy."""
-        self._versions.pop(policy, None)
+        with self._lock:
+            self._versions.pop(policy, None)
+            self._oldest.pop(policy, None)
 
     def loaded(self) -> dict[str, int]:
-        """Published policies and their version."""
-        return dict(self._versions)
+        """Published policies and their newest version."""
+        with self._lock:
+            return dict(self._versions)
 
     def close(self) -> None:
         """Stop; requests still queued are answered with ServiceUnavailableError."""
@@ -93,14 +106,24 @@ class ScriptedEngine:
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
-            requests, deliver = item
-            deliver([self._answer(request) for request in requests])
+            taken, deliver = item
+            deliver([self._answer(*each) for each in taken])
 
-    def _answer(self, request: SampleRequest) -> Completion | SampleFailure:
+    def _take(self, requests: Sequence[SampleRequest]) -> list[_Taken]:
+        """Settle which version answers each request; with the lock."""
+        taken: list[_Taken] = []
+        for asked in requests:
+            version = 0 if asked.policy == BASE_POLICY else self._versions.get(asked.policy)
+            settled = {} if asked.policy_version is not None else {"policy_version": version}
+            request = asked.model_copy(update=settled)
+            taken.append((request, version if request.policy_version == version else None))
+        return taken
+
+    def _answer(self, request: SampleRequest, version: int | None) -> Completion | SampleFailure:
         if self._closed:
             return _failure(request, _closing())
-        version = 0 if request.policy == BASE_POLICY else self._versions.get(request.policy)
-        if version is None or request.policy_version not in (version, None):
+        oldest = 0 if request.policy == BASE_POLICY else self._oldest.get(request.policy)
+        if version is None or oldest is None or version < oldest:
             return _failure(
                 request,
                 PolicyVersionGoneError(

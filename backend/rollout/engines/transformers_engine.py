@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from backend.rollout.engines.packed_model import PackedModel
+from backend.rollout.engines.policy_shelf import LoadedPolicy
 from backend.rollout.engines.protocol import Deliver
 from backend.rollout.engines.rows import Row, failure, version_gone
 from backend.rollout.engines.slot_scheduler import Counters, SlotScheduler
@@ -34,6 +35,9 @@ from tinkergym.errors import (
 from tinkergym.wire import Completion, SampleFailure, SampleRequest
 
 _log = logging.getLogger(__name__)
+
+_Taken = list[tuple[SampleRequest, LoadedPolicy | None]]
+"""Requests, each with the policy that it was taken for, if that is here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +104,7 @@ class TransformersEngine:
         self._busy_seconds = 0.0
         self._scheduler = self._new_scheduler(self._limits)
         self._wake = threading.Condition()
-        self._inbox: list[tuple[Sequence[SampleRequest], Deliver]] = []
+        self._inbox: list[tuple[_Taken, Deliver]] = []
         self._calls: list[Callable[[], None]] = []
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="transformers-engine", daemon=True)
@@ -136,18 +140,19 @@ class TransformersEngine:
         """Queue requests; each is answered exactly once through `deliver`."""
         with self._wake:
             if not self._closing:
-                self._inbox.append((requests, deliver))
+                self._inbox.append((self._take(requests), deliver))
                 self._wake.notify()
                 return
         deliver([failure(request, _closed()) for request in requests])
 
     def generate_together(self, requests: Sequence[SampleRequest]) -> list[Completion | SampleFailure]:
         """Sample these requests as one batch, alone, with a fresh cache; the same to the bit each time."""
+        taken: _Taken = []
         result: Future[list[Completion | SampleFailure]] = Future()
 
         def call() -> None:
             try:
-                result.set_result(self._together(requests))
+                result.set_result(self._together(taken))
             except Exception as error:
                 _log.exception("generate_together failed")
                 result.set_exception(
@@ -157,13 +162,14 @@ class TransformersEngine:
         with self._wake:
             if self._closing:
                 return [failure(request, _closed()) for request in requests]
+            taken += self._take(requests)
             self._calls.append(call)
             self._wake.notify()
         return result.result()
 
-    def publish(self, policy: str, version: int, weights: PolicyWeights) -> str:
-        """Make `policy@version` available and drop the version before it; return the weights' SHA-256."""
-        self._model.shelf.publish(policy, version, weights)
+    def publish(self, policy: str, version: int, weights: PolicyWeights, *, let_finish: bool = False) -> str:
+        """Make `policy@version` available in place of the version before it; return the weights' SHA-256."""
+        self._model.shelf.publish(policy, version, weights, let_finish=let_finish)
         return weights_sha256(weights)
 
     def retire(self, policy: str) -> None:
@@ -171,7 +177,7 @@ class TransformersEngine:
         self._model.shelf.retire(policy)
 
     def loaded(self) -> dict[str, int]:
-        """Published policies and their version."""
+        """Published policies and their newest version."""
         return self._model.shelf.loaded()
 
     def close(self) -> None:
@@ -192,12 +198,12 @@ class TransformersEngine:
                 inbox, self._inbox = self._inbox, []
                 calls, self._calls = self._calls, []
                 closing = self._closing
-            for requests, deliver in inbox:
-                self._accept(requests, deliver)
+            for taken, deliver in inbox:
+                self._accept(taken, deliver)
             for call in calls:
                 call()
             if closing:
-                _deliver(self._scheduler.drain(_closed()))
+                _deliver(self._left(self._scheduler.drain(_closed())))
                 return
             self._step()
 
@@ -207,30 +213,42 @@ class TransformersEngine:
         except Exception:
             # The scheduler's own state can no longer be trusted: begin anew rather than hang everybody.
             _log.exception("the slot scheduler failed; its requests are answered with an error")
-            done = self._scheduler.drain(
-                InternalServiceError("the engine met a state it did not expect", hint="see the service's log")
+            done = self._left(
+                self._scheduler.drain(
+                    InternalServiceError(
+                        "the engine met a state it did not expect", hint="see the service's log"
+                    )
+                )
             )
             self._scheduler = self._new_scheduler(self._limits)
         _deliver(done)
 
-    def _accept(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
-        rows, refused = self._rows(requests, deliver)
+    def _take(self, requests: Sequence[SampleRequest]) -> _Taken:
+        """Settle which version answers each request."""
+        shelf = self._model.shelf
+        return [(request, shelf.take(request.policy, request.policy_version)) for request in requests]
+
+    def _left(self, rows: list[Row]) -> list[Row]:
+        """Let go of the versions of rows that are answered."""
+        for row in rows:
+            self._model.shelf.leave(row.policy)
+        return rows
+
+    def _accept(self, taken: _Taken, deliver: Deliver) -> None:
+        rows, refused = self._rows(taken, deliver)
         self._scheduler.add(rows)
         if refused:
             _call(deliver, refused)
 
-    def _rows(
-        self, requests: Sequence[SampleRequest], deliver: Deliver
-    ) -> tuple[list[Row], list[Completion | SampleFailure]]:
+    def _rows(self, taken: _Taken, deliver: Deliver) -> tuple[list[Row], list[Completion | SampleFailure]]:
         rows: list[Row] = []
         refused: list[Completion | SampleFailure] = []
-        for request in requests:
-            policy = self._model.shelf.find(request.policy, request.policy_version)
-            error = self._refusal(request)
-            if policy is None:
-                error = version_gone(request)
+        for request, policy in taken:
+            error = self._refusal(request) if policy is not None else version_gone(request)
             if policy is None or error is not None:
                 refused.append(failure(request, error or version_gone(request)))
+                if policy is not None:
+                    self._model.shelf.leave(policy)
                 continue
             limit = min(len(request.prompt_ids) + request.max_tokens, self.context_length)
             rows.append(Row(request=request, policy=policy, deliver=deliver, limit=limit))
@@ -251,15 +269,16 @@ class TransformersEngine:
             )
         return None
 
-    def _together(self, requests: Sequence[SampleRequest]) -> list[Completion | SampleFailure]:
-        longest = max((len(r.prompt_ids) + min(r.max_tokens, 64) for r in requests), default=1)
+    def _together(self, taken: _Taken) -> list[Completion | SampleFailure]:
+        longest = max((len(r.prompt_ids) + min(r.max_tokens, 64) for r, _ in taken), default=1)
         scheduler = self._new_scheduler(
-            replace(self._limits, first_slots=max(1, len(requests)), first_length=longest)
+            replace(self._limits, first_slots=max(1, len(taken)), first_length=longest)
         )
         outcomes: list[Row | Completion | SampleFailure] = []
-        for request in requests:
+        for request, policy in taken:
             # Sessions would tie the result to earlier calls; here every request stands for itself.
-            rows, refused = self._rows([request.model_copy(update={"session_id": ""})], _ignore)
+            alone = request.model_copy(update={"session_id": ""})
+            rows, refused = self._rows([(alone, policy)], _ignore)
             scheduler.add(rows)
             outcomes += [*rows, *refused]
         while not scheduler.idle:
@@ -269,7 +288,7 @@ class TransformersEngine:
     def _advance(self, scheduler: SlotScheduler) -> list[Row]:
         begin, waited = time.perf_counter(), self._timed_lock.waited_seconds
         try:
-            return scheduler.step(self._timed_lock)
+            return self._left(scheduler.step(self._timed_lock))
         finally:
             waited = self._timed_lock.waited_seconds - waited
             self._busy_seconds += time.perf_counter() - begin - waited

@@ -127,6 +127,8 @@ class VllmEngine:
         self._keys = itertools.count(_BASE_KEY + 1)
         self._lock = threading.Lock()
         self._policies: dict[str, _Policy] = {}
+        self._finishing: dict[int, _Policy] = {}
+        """Older versions that requests under way are finished with, by key."""
         self._doomed: dict[int, Path] = {}
         self._open: dict[int, _Open] = {}
         self._process: VllmProcess | None = None
@@ -176,7 +178,8 @@ class VllmEngine:
         """Queue requests; each is answered exactly once through `deliver`."""
         refused: list[Completion | SampleFailure] = []
         with self._lock:
-            for request in requests:
+            for asked in requests:
+                request = self._settled(asked)
                 message = self._sample_message(request)
                 if isinstance(message, TinkerGymError):
                     refused.append(_failure(request, message))
@@ -194,6 +197,7 @@ class VllmEngine:
         answers: list[Completion | SampleFailure | None] = [None] * len(requests)
         messages: dict[int, Message] = {}
         with self._lock:
+            requests = [self._settled(request) for request in requests]
             # A salt that was never used before is a fresh cache.
             salt = f"together {next(self._numbers)}"
             for place, request in enumerate(requests):
@@ -215,8 +219,8 @@ class VllmEngine:
                 answers[place] = self._completion(requests[place], answer)
         return [answer for answer in answers if answer is not None]
 
-    def publish(self, policy: str, version: int, weights: PolicyWeights) -> str:
-        """Make `policy@version` available and drop the version before it; return the weights' SHA-256.
+    def publish(self, policy: str, version: int, weights: PolicyWeights, *, let_finish: bool = False) -> str:
+        """Make `policy@version` available in place of the version before it; return the weights' SHA-256.
 
         Raises:
             InvalidRequestError: vLLM cannot sample these weights; what was published before stays.
@@ -235,7 +239,7 @@ class VllmEngine:
         )
         try:
             write_policy(folder, weights)
-            return self._load(made)
+            return self._load(made, let_finish=let_finish)
         except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -250,11 +254,11 @@ class VllmEngine:
     def retire(self, policy: str) -> None:
         """Forget a policy, its weights and its caches."""
         with self._lock:
-            gone = self._drop(self._policies.pop(policy, None))
+            gone = self._drop(self._policies.pop(policy, None)) + self._drop_finishing(policy)
         _deliver(gone)
 
     def loaded(self) -> dict[str, int]:
-        """Published policies and their version."""
+        """Published policies and their newest version."""
         with self._lock:
             return {name: policy.version for name, policy in self._policies.items()}
 
@@ -285,6 +289,13 @@ class VllmEngine:
         self._busy.count(len(self._open))
         if self._process is not None and self._ready.is_set():
             self._process.send(entry.message)
+
+    def _settled(self, request: SampleRequest) -> SampleRequest:
+        """Return the request with the version that answers it."""
+        policy = self._policies.get(request.policy)
+        if policy is None or request.policy_version is not None:
+            return request
+        return request.model_copy(update={"policy_version": policy.version})
 
     def _sample_message(self, request: SampleRequest) -> Message | TinkerGymError:
         base = request.policy == BASE_POLICY
@@ -329,11 +340,7 @@ class VllmEngine:
         """Take a policy out; return its requests in flight, which `_deliver` answers without the lock."""
         if policy is None:
             return []
-        flying = {
-            number: entry
-            for number, entry in self._open.items()
-            if entry.request is not None and entry.message["policy"] == policy.key
-        }
+        flying = self._flying(policy)
         for number in flying:
             del self._open[number]
         self._busy.count(len(self._open))
@@ -342,6 +349,27 @@ class VllmEngine:
             self._process.send({"do": "abort", "id": 0, "ids": list(flying)})
             self._process.send({"do": "drop", "id": 0, "policy": policy.key})
         return [(entry, _version_gone(entry.request)) for entry in flying.values() if entry.request]
+
+    def _drop_finishing(self, name: str) -> list[tuple[_Open, TinkerGymError]]:
+        """Take a policy's older versions out, as `_drop` does."""
+        gone: list[tuple[_Open, TinkerGymError]] = []
+        for policy in [policy for policy in self._finishing.values() if policy.name == name]:
+            gone += self._drop(self._finishing.pop(policy.key))
+        return gone
+
+    def _drop_finished(self) -> None:
+        """Take those older versions out that no request waits for any more."""
+        for policy in list(self._finishing.values()):
+            if not self._flying(policy):
+                self._drop(self._finishing.pop(policy.key))
+
+    def _flying(self, policy: _Policy) -> dict[int, _Open]:
+        """Return the policy's requests in flight, by number."""
+        return {
+            number: entry
+            for number, entry in self._open.items()
+            if entry.request is not None and entry.message["policy"] == policy.key
+        }
 
     # --- the publisher's thread ---
 
@@ -369,7 +397,7 @@ class VllmEngine:
             if not adapted_modules(weights):
                 raise InvalidRequestError(f"the adapter of policy {policy!r} changes no linear layer")
 
-    def _load(self, made: _Policy) -> str:
+    def _load(self, made: _Policy, *, let_finish: bool) -> str:
         while True:
             entry = _Open({"do": "load", **made.message()})
             with self._lock:
@@ -386,7 +414,12 @@ class VllmEngine:
             with self._lock:
                 if told != self._told:
                     continue  # vLLM was started again meanwhile, and the new one was not told of it
-                gone = self._drop(self._policies.get(made.name))
+                old, gone = self._policies.get(made.name), []
+                if old is not None and let_finish:
+                    self._finishing[old.key] = old
+                    self._drop_finished()
+                else:
+                    gone = self._drop(old) + self._drop_finishing(made.name)
                 self._policies[made.name] = made
             _deliver(gone)
             sha256: str = answer["sha256"]
@@ -420,7 +453,7 @@ class VllmEngine:
             doomed, self._doomed = self._doomed, {}
             process = VllmProcess(self._host, log=self._log_file, environment=self._environment)
             self._process = process
-            known = [policy.message() for policy in self._policies.values()]
+            known = [policy.message() for policy in (*self._policies.values(), *self._finishing.values())]
             self._told += 1
         for folder in doomed.values():
             shutil.rmtree(folder, ignore_errors=True)
@@ -450,7 +483,7 @@ class VllmEngine:
             if any("ready" in message for message in messages):
                 with self._lock:
                     # Meanwhile policies may have been retired, but none can have been published.
-                    kept = {policy.key for policy in self._policies.values()}
+                    kept = {policy.key for policy in self._policies.values()} | self._finishing.keys()
                     for key in {message["policy"] for message in known} - kept:
                         process.send({"do": "drop", "id": 0, "policy": key})
                     self._lives += 1
@@ -469,6 +502,7 @@ class VllmEngine:
             for number in reasons:
                 del self._open[number]
             self._busy.count(len(self._open))
+            self._drop_finished()
         error = InternalServiceError(
             f"vLLM died {_TRIES} times while it worked on this request", hint="see the service's log"
         )
@@ -505,6 +539,8 @@ class VllmEngine:
             with self._lock:
                 entry = self._open.pop(message["id"], None)
                 self._busy.count(len(self._open))
+                if self._finishing:
+                    self._drop_finished()
             if entry is None:
                 if message["id"] == 0 and "error" in message:
                     _log.error("vLLM's canary failed: %s", message["error"])

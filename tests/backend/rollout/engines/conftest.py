@@ -39,7 +39,7 @@ class Subject(Protocol):
         """Publish a policy that answers this prompt with one token, and return the token."""
         ...
 
-    def publish(self, policy: str, version: int, weights: PolicyWeights) -> str:
+    def publish(self, policy: str, version: int, weights: PolicyWeights, *, let_finish: bool = False) -> str:
         """As the engine does; from now on the answers are known."""
         ...
 
@@ -70,9 +70,9 @@ class ScriptedSubject:
         self.engine.publish(policy, version, self.weights(321))
         return 321
 
-    def publish(self, policy: str, version: int, weights: PolicyWeights) -> str:
+    def publish(self, policy: str, version: int, weights: PolicyWeights, *, let_finish: bool = False) -> str:
         self._tokens[policy, version] = 100 + len(self._tokens)
-        return self.engine.publish(policy, version, weights)
+        return self.engine.publish(policy, version, weights, let_finish=let_finish)
 
     def expected(self, request: SampleRequest, answer: Completion) -> list[float]:
         assert set(answer.token_ids) == {self._tokens[request.policy, answer.policy_version]}
@@ -132,7 +132,7 @@ class ModelSubject:
         self.publish(policy, version, weights)
         return token
 
-    def publish(self, policy: str, version: int, weights: PolicyWeights) -> str:
+    def publish(self, policy: str, version: int, weights: PolicyWeights, *, let_finish: bool = False) -> str:
         model = AutoModelForCausalLM.from_pretrained(self._directory).eval()
         if isinstance(weights, FullWeights):
             model.load_state_dict(weights.tensors)
@@ -146,7 +146,7 @@ class ModelSubject:
                     delta = weights.scaling * up.double() @ down.double()
                     weight.data = (weight.double() + delta).float()
         self._models[policy, version] = model
-        return self.engine.publish(policy, version, weights)
+        return self.engine.publish(policy, version, weights, let_finish=let_finish)
 
     @torch.no_grad()
     def expected(self, request: SampleRequest, answer: Completion) -> list[float]:

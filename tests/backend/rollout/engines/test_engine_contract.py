@@ -93,6 +93,71 @@ def test_older_versions_and_strangers_are_told_that_their_policy_is_gone(subject
     assert subject.engine.loaded() == {}
 
 
+def test_without_a_version_the_newest_answers_and_the_answer_says_which(subject, answers, check):
+    found = []
+    for version in (3, 4):
+        subject.publish("job", version, subject.weights(version))
+        request = ask("r", prompt(9), policy="job", policy_version=None)
+        answer = answers([request])
+        check([request], answer)
+        found.append(answer["r"].policy_version)
+    assert found == [3, 4]
+    subject.engine.retire("job")
+    gone = answers([ask("r", prompt(9), policy="job", policy_version=None)])
+    assert gone["r"].error.type == "PolicyVersionGoneError"
+
+
+@pytest.mark.parametrize("kind", ["weights", "full_weights"])
+def test_requests_under_way_are_finished_by_their_version_if_the_publisher_lets_them(
+    subject, answers, check, kind
+):
+    """Three versions in flight at once, the same prompts under each; none may be sampled with another's."""
+    waiting, found, last = {}, {}, threading.Semaphore(0)
+
+    def deliver(batch):
+        for answer in batch:
+            assert answer.request_id not in found
+            found[answer.request_id] = answer
+            last.release()
+
+    for version in (1, 2, 3):
+        subject.publish("job", version, getattr(subject, kind)(version), let_finish=True)
+        requests = [
+            ask(
+                f"{version}-{i}",
+                prompt(20, i % 2),
+                policy="job",
+                policy_version=version if i % 3 else None,
+                max_tokens=24,
+                seed=i,
+                session_id=f"s{i}" if i % 2 else "",
+            )
+            for i in range(6)
+        ]
+        waiting |= {request.request_id: request for request in requests}
+        subject.engine.submit(requests, deliver)
+    for _ in waiting:
+        assert last.acquire(timeout=180)
+    check(list(waiting.values()), found)
+    assert all(answer.policy_version == int(name[0]) for name, answer in found.items())
+    assert subject.engine.loaded() == {"job": 3}
+    old = answers([ask("old", prompt(4), policy="job", policy_version=2)])
+    assert old["old"].error.type == "PolicyVersionGoneError"
+
+
+def test_an_episode_that_survives_a_publish_goes_on_from_a_past_that_the_new_version_computed(
+    subject, answers, check
+):
+    said = prompt(60)
+    for version in (1, 2, 3):
+        subject.publish("job", version, subject.weights(version), let_finish=True)
+        request = ask("turn", said, policy="job", policy_version=None, session_id="ada/episode")
+        answer = answers([request])
+        check([request], answer)
+        assert answer["turn"].policy_version == version
+        said = said + answer["turn"].token_ids + prompt(5, version)
+
+
 def test_no_answer_ever_comes_from_another_policy_while_policies_come_and_go(subject, answers, check):
     """A thousand requests; of each wave's policies some are new, some published anew, some retired."""
     waiting, found, lock, last = {}, {}, threading.Lock(), threading.Semaphore(0)

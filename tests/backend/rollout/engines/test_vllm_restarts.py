@@ -17,7 +17,7 @@ from tinkergym.errors import InvalidRequestError
 from tinkergym.wire import SampleRequest
 
 FAKE = Path(__file__).with_name("fake_vllm_host.py")
-DIES, DIES_ONCE, HANGS_ONCE = 901, 902, 903
+DIES, DIES_ONCE, HANGS_ONCE, HELD = 901, 902, 903, 904
 LAYER = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
 ADAPTER = AdapterWeights(
     rank=1,
@@ -102,6 +102,30 @@ def test_a_new_process_knows_every_policy_before_it_gets_a_request(start, heard)
     assert {policy["name"] for policy in first["policies"]} == {"job@2", "other@5"}
     assert [message["do"] for message in others][:1] == ["sample"]
     assert engine.loaded() == {"job": 2, "other": 5}
+
+
+def test_a_version_that_is_let_finish_survives_the_process_and_goes_with_its_last_answer(start, heard):
+    engine = start()
+    engine.publish("job", 1, ADAPTER)
+    found, done = [], threading.Event()
+
+    def deliver(batch):
+        found.extend(batch)
+        done.set()
+
+    engine.submit([ask(HELD, "job", 1)], deliver)
+    engine.publish("job", 2, ADAPTER, let_finish=True)
+    assert engine.loaded() == {"job": 2}
+    assert found == []
+    assert answers(engine, [ask(DIES_ONCE, "job", 2)])[0].policy_version == 2
+    assert done.wait(60)
+    assert (found[0].token_ids, found[0].policy_version) == ([HELD] * 2, 1)
+    first = heard(1)[0]
+    assert {policy["name"] for policy in first["policies"]} == {"job@1", "job@2"}
+    old = next(policy["policy"] for policy in first["policies"] if policy["name"] == "job@1")
+    # Its answer, and what follows from it, may still be on their way.
+    answers(engine, [ask(7, "job", 2)])
+    assert {"do": "drop", "id": 0, "policy": old} in heard(1)
 
 
 def test_a_policys_number_is_never_used_again(start, heard):
