@@ -29,7 +29,7 @@ REFUSED_IN_TRAINING = {
     "min_p": "draws from a part of the distribution, which the learner's logprobs would not be of",
     "structured": "draws from what a grammar allows, which the learner's logprobs would not be of",
 }
-"""Settings of sampling that others have: the importance ratios of a job that trained with them would be wrong."""
+"""Settings of sampling that others have: a job that trained with them would have wrong importance ratios."""
 
 Model = TypeVar("Model", bound=BaseModel)
 

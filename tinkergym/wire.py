@@ -407,7 +407,7 @@ class SampleRequest(WireModel):
     session_id: str = ""
     """Requests of one episode share it, so that the next turn finds its cache; empty means no next turn."""
     structured: Structured | None = None
-    """What the answer must look like; only with `engine="vllm"`, and never in training, see `docs/engines.md`."""
+    """What the answer must look like; only with `engine="vllm"`, never in training, see `docs/engines.md`."""
 
 
 class Completion(WireModel):

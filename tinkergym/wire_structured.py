@@ -33,7 +33,8 @@ class JsonSchema(Choice):
         length = len(json.dumps(value))
         if length > _LONGEST_SCHEMA:
             raise ValueError(
-                f"json_schema has {length} characters, more than {_LONGEST_SCHEMA}; describe less of the answer"
+                f"json_schema has {length} characters, more than {_LONGEST_SCHEMA}; "
+                "describe less of the answer"
             )
         return value
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from backend.rollout.engines.protocol import BASE_POLICY, Deliver
+from backend.rollout.engines.structured import structure_refused
 from backend.weights import PolicyWeights, weights_sha256
 from tinkergym.errors import (
     InternalServiceError,
@@ -130,6 +131,9 @@ class ScriptedEngine:
                     f"policy {request.policy!r} at version {request.policy_version} is not loaded"
                 ),
             )
+        refused = structure_refused(request, "scripted")
+        if refused is not None:
+            return _failure(request, refused)
         room = min(request.max_tokens, self._context_length - len(request.prompt_ids))
         if room < 1:
             return _failure(request, PromptTooLongError("the prompt leaves no room for an answer"))

@@ -23,6 +23,7 @@ from backend.rollout.engines.protocol import Deliver
 from backend.rollout.engines.rows import Row, failure, version_gone
 from backend.rollout.engines.slot_scheduler import Counters, SlotScheduler
 from backend.rollout.engines.slot_table import SlotLimits
+from backend.rollout.engines.structured import structure_refused
 from backend.rollout.models import ModelFacts, read_model_facts
 from backend.weights import PolicyWeights, weights_sha256
 from tinkergym.errors import (
@@ -267,7 +268,7 @@ class TransformersEngine:
                 hint="was it encoded with another model's tokenizer?",
                 field="prompt_ids",
             )
-        return None
+        return structure_refused(request, "transformers")
 
     def _together(self, taken: _Taken) -> list[Completion | SampleFailure]:
         longest = max((len(r.prompt_ids) + min(r.max_tokens, 64) for r, _ in taken), default=1)

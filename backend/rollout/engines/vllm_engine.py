@@ -23,10 +23,15 @@ from pathlib import Path
 
 from backend.config import VllmSettings
 from backend.rollout.engines.protocol import BASE_POLICY, Deliver
+from backend.rollout.engines.structured import (
+    structure_unusable,
+    structure_without_end,
+    structure_without_tokenizer,
+)
 from backend.rollout.engines.vllm_files import adapted_modules, finite, misfit, model_shapes, write_policy
 from backend.rollout.engines.vllm_folder import private_folder
 from backend.rollout.engines.vllm_process import HOST, Message, VllmProcess
-from backend.rollout.engines.vllm_settings import engine_arguments, process_environment
+from backend.rollout.engines.vllm_settings import engine_arguments, has_tokenizer, process_environment
 from backend.rollout.models import ModelFacts, read_model_facts
 from backend.weights import AdapterWeights, PolicyWeights
 from tinkergym.errors import (
@@ -39,7 +44,7 @@ from tinkergym.errors import (
     StorageFullError,
     TinkerGymError,
 )
-from tinkergym.wire import Completion, ErrorView, SampleFailure, SampleRequest
+from tinkergym.wire import Completion, ErrorView, Regex, SampleFailure, SampleRequest
 
 _log = logging.getLogger(__name__)
 _BASE_KEY = 0
@@ -322,6 +327,11 @@ class VllmEngine:
                 hint=f"use 0, or at least {_SMALLEST_TEMPERATURE}",
                 field="temperature",
             )
+        stop = [token for token in request.stop_ids if 0 <= token < vocabulary]
+        if request.structured is not None and not has_tokenizer(self._facts.directory):
+            return structure_without_tokenizer(str(self._facts.directory))
+        if request.structured is not None and not stop:
+            return structure_without_end()
         key = policy.key if policy is not None and not base else _BASE_KEY
         owner = request.session_id.partition("/")[0] if "/" in request.session_id else ""
         return {
@@ -330,7 +340,8 @@ class VllmEngine:
             "max_tokens": min(request.max_tokens, room),
             "temperature": request.temperature,
             "seed": request.seed,
-            "stop": [token for token in request.stop_ids if 0 <= token < vocabulary],
+            "stop": stop,
+            "structured": _structure(request),
             # The key stands for one version of one policy, so neither its other versions nor other owners
             # find what is computed here.
             "salt": f"{key} {owner}",
@@ -558,6 +569,8 @@ class VllmEngine:
     def _completion(self, request: SampleRequest, answer: Message) -> Completion | SampleFailure:
         if "refused" in answer:
             return _failure(request, answer["refused"])
+        if "invalid" in answer:
+            return _failure(request, structure_unusable(request, answer["invalid"]))
         if "error" in answer:
             return _failure(request, InternalServiceError(f"vLLM failed: {answer['error']}"))
         logprobs = answer["logprobs"]
@@ -630,6 +643,14 @@ def _call(deliver: Deliver, answers: Sequence[Completion | SampleFailure]) -> No
 
 def _failure(request: SampleRequest, error: TinkerGymError) -> SampleFailure:
     return SampleFailure(request_id=request.request_id, error=ErrorView(**error.to_wire()))
+
+
+def _structure(request: SampleRequest) -> Message | None:
+    if request.structured is None:
+        return None
+    if isinstance(request.structured, Regex):
+        return {"regex": request.structured.pattern}
+    return {"json": request.structured.json_schema}
 
 
 def _version_gone(request: SampleRequest) -> PolicyVersionGoneError:

@@ -21,9 +21,10 @@ from typing import Any
 
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.exceptions import VLLMClientError
 from vllm.inputs.engine import tokens_input
 from vllm.lora.request import LoRARequest
-from vllm.sampling_params import RequestOutputKind
+from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -122,8 +123,8 @@ class Host:
     async def _sample(self, message: Message) -> Message:
         room = self._room(message["policy"])
         async with self._rooms.hold(room):
-            queue = await self._add(message, room)
-            return await self._collect(queue)
+            added = await self._try_add(message, room)
+            return added if isinstance(added, dict) else await self._collect(added, message["structured"])
 
     def _sampled(self, message: Message) -> None:
         self._samples.pop(message["id"], None)
@@ -142,12 +143,23 @@ class Host:
             async with self._rooms.hold(room, alone=True):
                 await self._engine.pause_generation(mode="keep", clear_cache=False)
                 try:
-                    queues = [await self._add(request, room) for request in requests[:count]]
+                    added = [await self._try_add(request, room) for request in requests[:count]]
                 finally:
                     await self._engine.resume_generation()
-                answers += [await self._collect(queue) for queue in queues]
+                for request, one in zip(requests, added, strict=False):
+                    refused = isinstance(one, dict)
+                    answers.append(one if refused else await self._collect(one, request["structured"]))
             del requests[:count]
         return {"answers": answers}
+
+    async def _try_add(self, message: Message, room: int) -> Any:
+        """Return the request's queue, or an answer if vLLM does not take what its answer should look like."""
+        try:
+            return await self._add(message, room)
+        except (ValueError, VLLMClientError) as error:
+            if not message["structured"]:
+                raise
+            return {"invalid": str(error)}
 
     async def _add(self, message: Message, room: int) -> Any:
         settings = SamplingParams(
@@ -160,6 +172,10 @@ class Host:
             logprobs=0,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
+            structured_outputs=StructuredOutputsParams(**message["structured"])
+            if message["structured"]
+            else None,
+            # What vLLM notes in a structured request's settings belongs to that request alone.
             skip_clone=True,
         )
         return await self._engine.add_request(
@@ -169,7 +185,7 @@ class Host:
             lora_request=self._adapters.get(message["policy"], self._nothing if room == _ADAPTED else None),
         )
 
-    async def _collect(self, queue: Any) -> Message:
+    async def _collect(self, queue: Any, structured: Message | None = None) -> Message:
         try:
             while True:
                 output = queue.get_nowait() or await queue.get()
@@ -185,6 +201,8 @@ class Host:
         logprobs = [
             places[token].logprob for places, token in zip(answer.logprobs or [], tokens, strict=True)
         ]
+        if structured and answer.finish_reason == "error":
+            return {"invalid": "no grammar can be made of it"}
         if answer.finish_reason not in {"stop", "length"}:
             return {"error": f"vLLM ended the request with {answer.finish_reason!r}"}
         return {
@@ -269,6 +287,7 @@ class Host:
             "max_tokens": 1,
             "stop": [],
             "salt": "canary",
+            "structured": None,
         }
         with self._rooms.join() as room:
             if room is None:
@@ -304,8 +323,6 @@ async def serve(connection: socket.socket) -> None:
 def _engine_args(settings: Message) -> AsyncEngineArgs:
     return AsyncEngineArgs(
         **settings,
-        tokenizer=None,
-        skip_tokenizer_init=True,
         trust_remote_code=False,
         generation_config="vllm",
         enable_lora=True,

@@ -8,6 +8,11 @@ from typing import Any
 from backend.config import VllmSettings
 
 
+def has_tokenizer(model_directory: Path) -> bool:
+    """Whether vLLM can learn the text of the model's tokens."""
+    return (model_directory / "tokenizer.json").is_file()
+
+
 def engine_arguments(
     settings: VllmSettings, model_directory: Path, context_length: int, device: str
 ) -> dict[str, Any]:
@@ -17,8 +22,14 @@ def engine_arguments(
         if device == "cpu"
         else {"gpu_memory_utilization": settings.gpu_memory}
     )
+    known = has_tokenizer(model_directory)
     return {
         "model": str(model_directory),
+        # Ids come and ids go. The tokens' texts are for structured output only.
+        "tokenizer": str(model_directory) if known else None,
+        "skip_tokenizer_init": not known,
+        # The one that is told by which ids an answer may end; another would be tried for what it refuses.
+        "structured_outputs_config": {"backend": "xgrammar"},
         "dtype": "float32",
         "max_model_len": context_length,
         "max_num_seqs": settings.max_sequences,

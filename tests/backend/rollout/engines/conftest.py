@@ -26,6 +26,8 @@ class Subject(Protocol):
 
     engine: SamplingEngine
     tolerance: float
+    structures: bool
+    """Whether it gives structured output."""
 
     def weights(self, seed: int) -> PolicyWeights:
         """Some policy."""
@@ -52,6 +54,7 @@ class ScriptedSubject:
     """Every token of a policy tells which version of which policy it is from."""
 
     tolerance = 0.0
+    structures = False
 
     def __init__(self) -> None:
         self._tokens: dict[tuple[str, int], int] = {("", 0): 11}
@@ -84,7 +87,8 @@ class ModelSubject:
 
     tolerance = 2e-5
 
-    def __init__(self, engine: SamplingEngine, directory: Path = NANO) -> None:
+    def __init__(self, engine: SamplingEngine, directory: Path = NANO, *, structures: bool = False) -> None:
+        self.structures = structures
         self.engine = engine
         self._directory = directory
         self._base = AutoModelForCausalLM.from_pretrained(directory).eval()
@@ -164,7 +168,7 @@ def vllm_subject() -> Iterator[ModelSubject]:
     from backend.rollout.engines.vllm_engine import VllmEngine
 
     engine = VllmEngine(NANO, settings=VllmSettings(adapters_at_once=2))
-    yield ModelSubject(engine)
+    yield ModelSubject(engine, structures=True)
     engine.close()
 
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from backend.weights import weights_sha256
-from tinkergym.wire import Completion, SampleRequest
+from tinkergym.wire import Completion, Regex, SampleRequest
 
 
 def ask(request_id, prompt_ids, **options):
@@ -224,6 +224,21 @@ def test_stop_ids_the_limit_and_the_context_end_an_answer(subject, answers):
     found = answers([ask("cut", prompt(room - 3), max_tokens=50), ask("full", prompt(room))])
     assert (len(found["cut"].token_ids), found["cut"].finish_reason) == (3, "length")
     assert found["full"].error.type == "PromptTooLongError"
+
+
+def test_an_engine_keeps_an_answer_to_a_pattern_or_refuses_to_and_never_passes_over_it(subject, answers):
+    asked = ask("r", prompt(9), structured=Regex(pattern="[0-9]"), stop_ids=[2])
+    free = ask("free", prompt(9))
+    for found in (
+        answers([asked, free]),
+        dict(zip(["r", "free"], subject.engine.generate_together([asked, free]), strict=True)),
+    ):
+        assert isinstance(found["free"], Completion)
+        if subject.structures:
+            assert found["r"].token_ids[1:] == [2]
+        else:
+            assert found["r"].error.type == "InvalidRequestError"
+            assert "engine=vllm" in found["r"].error.hint
 
 
 def test_busy_seconds_only_grow(subject, answers):
