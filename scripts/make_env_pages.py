@@ -18,11 +18,11 @@ from statistics import fmean
 from typing import Any
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.evaluation import mean_interval
 from tinkergym.games.registry import make_game
 from tinkergym.listing import ListedEnvironment, list_environments
 from tinkergym.policies import POLICIES, GoldPolicy, LegalPolicy, play_episode
 from tinkergym.registration import make
+from tinkergym.statistics import mean_interval
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "environments"
@@ -61,7 +61,7 @@ def page(listed: ListedEnvironment, measured: str) -> str:
         ("splits", ", ".join(f"`{split}`" for split in listed.splits) or "none"),
         *([("game", f"`{listed.game}`, for `tinkergym.games.registry.make_game`")] if listed.game else []),
         ("pack", f"[{listed.distribution}](../../envs/{pack}/README.md) {listed.version}"),
-        ("system prompt", f"`{prompt}`" if prompt else "none"),
+        ("system prompt", "below" if prompt and "\n" in prompt else code_span(prompt) if prompt else "none"),
     ]
     parts = [
         f"# {listed.id}",
@@ -69,6 +69,7 @@ def page(listed: ListedEnvironment, measured: str) -> str:
         _sentence(env, listed),
         f'```python\nimport tinkergym as tg\n\nenv = tg.make("{listed.id}")\n```',
         "| | |\n|---|---|\n" + "\n".join(f"| {name} | {value} |" for name, value in rows),
+        *([f"The system prompt:\n\n{code_block(prompt)}"] if prompt and "\n" in prompt else []),
         "## Arguments",
         _arguments(listed, env),
         "## An episode",
@@ -80,6 +81,24 @@ def page(listed: ListedEnvironment, measured: str) -> str:
     ]
     env.close()
     return "\n\n".join(parts) + "\n"
+
+
+def code_span(text: str) -> str:
+    """Return a line of any text as code that may stand in a cell of a table."""
+    fence = "`" * (_longest_run_of_ticks(text) + 1)
+    # A tick at either end would lengthen the fence. A bar ends a cell, also inside code.
+    space = " " if "`" in (text[:1], text[-1:]) else ""
+    return f"{fence}{space}{text}{space}{fence}".replace("|", "\\|")
+
+
+def code_block(text: str) -> str:
+    """Return any lines as a block of code."""
+    fence = "`" * max(3, _longest_run_of_ticks(text) + 1)
+    return f"{fence}\n{text}\n{fence}"
+
+
+def _longest_run_of_ticks(text: str) -> int:
+    return max(map(len, re.findall("`+", text)), default=0)
 
 
 def measured_block(text: str) -> str:
@@ -121,17 +140,23 @@ def overview(text: str, pages: dict[str, str], listed: list[ListedEnvironment]) 
 
 
 def _sentence(env: Any, listed: ListedEnvironment) -> str:
-    subject = make_game(listed.game).game if listed.game else env.unwrapped
+    rules = _rules(listed)
+    subject = env.unwrapped if rules is None else rules
     doc = inspect.cleandoc(type(subject).__doc__ or "").split("\n\n")[0].replace("\n", " ")
-    return f"{doc} Played against an opponent." if listed.game and listed.game != listed.id else doc
+    return f"{doc} Played against an opponent." if rules and listed.game != listed.id else doc
+
+
+def _rules(listed: ListedEnvironment) -> Any:
+    """Return the rules of a game that was written as a `TextGame`; None for any other environment."""
+    return getattr(make_game(listed.game), "game", None) if listed.game else None
 
 
 def _arguments(listed: ListedEnvironment, env: Any) -> str:
     chosen = dict(env.spec.kwargs)
     chosen.pop("game", None)
     subjects = [type(env.unwrapped)]
-    if listed.game:
-        subjects = [type(make_game(listed.game).game), type(env.unwrapped)]
+    if (rules := _rules(listed)) is not None:
+        subjects.insert(0, type(rules))
     known: dict[str, tuple[object, str]] = {}
     for function in (function for subject in subjects for function in _constructors(subject)):
         meanings = _meanings(function)
@@ -142,7 +167,7 @@ def _arguments(listed: ListedEnvironment, env: Any) -> str:
     known |= {name: (value, "") for name, value in chosen.items() if name not in known}
     known.pop("render_mode", None)
     rows = [
-        f"| `{name}` | `{chosen.get(name, default)!r}` | {meaning.replace('|', chr(92) + '|')} |"
+        f"| `{name}` | {code_span(repr(chosen.get(name, default)))} | {meaning.replace('|', chr(92) + '|')} |"
         for name, (default, meaning) in known.items()
     ]
     return "\n".join(["| keyword | default | meaning |", "|---|---|---|", *rows]) if rows else "None."
@@ -184,7 +209,7 @@ def _episode(env: Any) -> str:
     if trajectory.final_observation:
         lines.append(trajectory.final_observation)
     lines.append(f"(return {trajectory.episode_return:g}, {trajectory.stop_reason.value})")
-    return f"Seed {SEED}, played by `{name}`:\n\n```\n" + "\n".join(lines) + "\n```"
+    return f"Seed {SEED}, played by `{name}`:\n\n" + code_block("\n".join(lines))
 
 
 def _returns(env_id: str, policy: str, episodes: int, kwargs: dict[str, Any]) -> list[float] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import threading
 from collections.abc import Iterable, Iterator
@@ -102,8 +103,8 @@ def _look(env_id: str, games: frozenset[str], found: dict[str, Any]) -> None:
         with contextlib.suppress(InvalidEnvironmentError):
             cell = cell_of(env)
             said |= {"turns": cell.turns, "data": cell.data}
-        game = env.spec.kwargs.get("game") if env.spec else None
-        said["game"] = game if game in games else ""
+        named = (env.spec.kwargs.get("game") if env.spec else None, re.sub(r"Vs(-v\d+)$", r"\1", env_id))
+        said["game"] = next((name for name in named if name in games), "")
         env.close()
     except TinkerGymError as error:
         said["error"] = error.message

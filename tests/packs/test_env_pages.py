@@ -2,9 +2,15 @@
 
 import importlib.util
 import re
+from html import unescape
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
+from markdown_it import MarkdownIt
+
+import tinkergym as tg
+from tinkergym.listing import ListedEnvironment
 
 ROOT = Path(__file__).parents[2]
 _spec = importlib.util.spec_from_file_location("make_env_pages", ROOT / "scripts" / "make_env_pages.py")
@@ -42,6 +48,44 @@ def test_measuring_again_gives_the_same_numbers():
     (bandit,) = [one for one in OURS if one.id == "bandit/Bandit-v0"]
     assert pages.measure(bandit, 100) == pages.measure(bandit, 100)
     assert "| 100 | 0 to 99 |" in pages.measure(bandit, 100)
+
+
+class Wordy(tg.SingleTurnEnv):
+    """Asks nothing."""
+
+    def ask(self, options):
+        return "?"
+
+    def score(self, answer):
+        return 0.0
+
+    def legal_actions(self):
+        return ["x"]
+
+
+@pytest.fixture
+def page_with():
+    """Return the page of an environment with a given system prompt."""
+
+    def page(prompt):
+        gym.register("tests/Wordy-v0", type("Wordy", (Wordy,), {"system_prompt": prompt, "__doc__": "Asks."}))
+        try:
+            return pages.page(ListedEnvironment(id="tests/Wordy-v0"), "")
+        finally:
+            del gym.registry["tests/Wordy-v0"]
+
+    return page
+
+
+@pytest.mark.parametrize(
+    "prompt", ["Two\nlines | with a bar.", "A\n\n```\nfence\n```\n| x |", "`a` | b", "``"], ids=repr
+)
+def test_no_system_prompt_breaks_the_table(page_with, prompt):
+    html = MarkdownIt().enable("table").render(page_with(prompt))
+    rows = re.findall("<tr>(.*?)</tr>", html.split("<h2>")[0], re.DOTALL)
+    assert [len(re.findall("<t[dh]", row)) for row in rows] == [2] * 7
+    shown = re.findall("<code.*?>(.*?)</code>", html, re.DOTALL)
+    assert prompt in [unescape(text).removesuffix("\n") for text in shown]
 
 
 def test_no_page_is_left_of_an_environment_that_is_gone():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,10 +14,11 @@ from tinkergym.errors import InvalidRequestError, UnknownEnvironmentError
 from tinkergym.games.text_game import TextGame
 
 if TYPE_CHECKING:
-    from tinkergym.games.game_env import GameEnv
+    from pettingzoo import AECEnv
+
     from tinkergym.wrappers.against_opponent import AgainstOpponent
 
-_games: dict[str, _Registered] = {}
+_games: dict[str, _Registered | _RegisteredAec] = {}
 _ENTRY_POINT = f"{__name__}:make_against_opponent"
 
 
@@ -29,6 +31,24 @@ class _Registered:
     @property
     def name(self) -> str:
         return f"{self.make.__module__}:{self.make.__qualname__}"
+
+    def create(self, on_illegal: str | None, render_mode: str | None, settings: dict[str, Any]) -> AECEnv:
+        from tinkergym.games.game_env import GameEnv
+
+        game = self.make(**{**self.kwargs, **settings})
+        game.opponents = self.opponents
+        return GameEnv(game, on_illegal=on_illegal, render_mode=render_mode)
+
+
+@dataclass(frozen=True, slots=True)
+class _RegisteredAec:
+    name: str
+    kwargs: dict[str, Any]
+
+    def create(self, on_illegal: str | None, render_mode: str | None, settings: dict[str, Any]) -> AECEnv:
+        module, _, attribute = self.name.partition(":")
+        make = getattr(importlib.import_module(module), attribute)
+        return make(**{**self.kwargs, "on_illegal": on_illegal, "render_mode": render_mode, **settings})
 
 
 def register_game(
@@ -66,13 +86,7 @@ def register_game(
                 f"{game.__name__} has no method {name}(player, rng) to play that opponent", field="opponents"
             )
     registered = _Registered(game, dict(kwargs or {}), names)
-    known = _games.get(id)
-    if known is not None and known.name != registered.name:
-        raise InvalidRequestError(
-            f"{id} is already registered for {known.name}",
-            hint="choose another name or version",
-            field="id",
-        )
+    _refuse_another(id, registered.name)
     alone = isinstance(game.players, int) and game.players == 1
     env_id = id if alone else f"{found[1]}Vs{found[2]}"
     defaults: dict[str, Any] = {} if alone else {"opponent": names[0], "seat": "seed"}
@@ -83,13 +97,41 @@ def register_game(
     return env_id
 
 
+def register_aec(
+    id: str,  # noqa: A002 - as above
+    entry_point: str,
+    *,
+    kwargs: dict[str, Any] | None = None,
+) -> None:
+    """Make a PettingZoo AEC environment known to `make_game`; it is imported when it is first made.
+
+    Its observations are text, or mappings with text under `text`. Nothing is made known to `make`:
+    `AgainstOpponent` is what makes a Gymnasium environment of it.
+
+    Args:
+        id: `namespace/Name-v0`.
+        entry_point: `module:attribute` of what makes it, called with `on_illegal` and `render_mode`, which
+            are None unless they were chosen, and with the settings.
+        kwargs: Default settings; JSON values only.
+
+    Raises:
+        InvalidRequestError: The entry point is none, or the id belongs to another game.
+    """
+    if not re.fullmatch(r"[\w.]+:\w+", entry_point):
+        raise InvalidRequestError(
+            f"{entry_point!r} is no entry point", hint="write module:attribute", field="entry_point"
+        )
+    _refuse_another(id, entry_point)
+    _games[id] = _RegisteredAec(entry_point, dict(kwargs or {}))
+
+
 def make_game(
     id: str,  # noqa: A002 - as above
     *,
     on_illegal: str | None = None,
     render_mode: str | None = None,
     **settings: Any,
-) -> GameEnv:
+) -> AECEnv:
     """Create a game as a PettingZoo AEC environment, from a pack or from `register_game`.
 
     Args:
@@ -101,12 +143,7 @@ def make_game(
     Raises:
         UnknownEnvironmentError: No game has this id.
     """
-    from tinkergym.games.game_env import GameEnv
-
-    known = _find(id)
-    game = known.make(**{**known.kwargs, **settings})
-    game.opponents = known.opponents
-    return GameEnv(game, on_illegal=on_illegal, render_mode=render_mode)
+    return _find(id).create(on_illegal, render_mode, settings)
 
 
 def registered_games() -> list[str]:
@@ -131,7 +168,17 @@ def make_against_opponent(
     return AgainstOpponent(aec_env, opponent=opponent, seat=seat, render_mode=render_mode)
 
 
-def _find(id: str) -> _Registered:  # noqa: A002 - as above
+def _refuse_another(id: str, name: str) -> None:  # noqa: A002 - as above
+    known = _games.get(id)
+    if known is not None and known.name != name:
+        raise InvalidRequestError(
+            f"{id} is already registered for {known.name}",
+            hint="choose another name or version",
+            field="id",
+        )
+
+
+def _find(id: str) -> _Registered | _RegisteredAec:  # noqa: A002 - as above
     if id not in _games:
         registration.load_packs()
     if id not in _games:

@@ -154,7 +154,7 @@ class AgainstOpponent(gym.Env[str, str]):
         self.aec_env.close()
 
     def _seat_player(self, opponent: str | TextPlayer | None) -> None:
-        offered = getattr(getattr(self._table, "game", None), "opponents", ())
+        offered = getattr(self.game or self._table, "opponents", ())
         chosen = offered[0] if opponent is None and offered else opponent
         if callable(getattr(chosen, "act", None)):
             self._opponent = chosen  # type: ignore[assignment] # just looked at

@@ -1,5 +1,6 @@
 """The games of TextArena as text environments."""
 
+from tinkergym.games.registry import register_aec
 from tinkergym.registration import register as register_environment
 from tinkergym_textarena.games import SINGLE, VERSUS
 
@@ -16,6 +17,9 @@ def register() -> None:
     for name in SINGLE:
         register_environment(f"textarena/{name}-v0", f"{_ROOM}:SingleEnv", kwargs={"game": f"{name}-v0"})
     for name in VERSUS:
+        register_aec(
+            f"textarena/{name}-v0", "tinkergym_textarena.aec:ArenaGame", kwargs={"game": f"{name}-v0"}
+        )
         register_environment(f"textarena/{name}Vs-v0", f"{_ROOM}:VersusEnv", kwargs={"game": f"{name}-v0"})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +9,8 @@ import gymnasium as gym
 
 from tinkergym.errors import EpisodeProtocolError, InvalidRequestError
 from tinkergym.spaces import Text
-from tinkergym_textarena.games import EXACT, WITHOUT_CHANCE, Moves, moves_of, name_of
+from tinkergym_textarena.games import WITHOUT_CHANCE, name_of
+from tinkergym_textarena.legal import legal_moves, need_moves, random_move
 from tinkergym_textarena.native import NativeGame, game_spec
 
 StepReturn = tuple[str, float, bool, bool, dict[str, Any]]
@@ -99,11 +99,7 @@ class SingleEnv(gym.Env[str, str]):
 
         Where they are not known exactly, each that may be one is tried on a copy of the game.
         """
-        moves = moves_of(self.game_id)
-        if moves is None or self._game is None or self._game.over:
-            return None
-        listed = moves(self._game.plain)
-        return listed if name_of(self.game_id) in EXACT else list(self._game.legal(listed))
+        return None if self._game is None or self._game.over else legal_moves(self._game)
 
     def _begin(self) -> None:
         """Do what comes between the game's reset and the first observation."""
@@ -151,12 +147,7 @@ class VersusEnv(SingleEnv):
         self._lines: list[str] = []
         self._answer: Callable[[str], str] | None = None
         if opponent == "random":
-            if moves_of(self.game_id) is None:
-                raise InvalidRequestError(
-                    f"the moves of {self.game_id} are not known, so nobody can draw one",
-                    hint="give a list of texts that the opponent says in turn",
-                    field="opponent",
-                )
+            need_moves(self.game_id)
         elif isinstance(opponent, str) or not opponent or not all(isinstance(x, str) for x in opponent):
             raise InvalidRequestError(
                 f"{opponent!r} is no opponent", hint="give 'random', or a list of texts", field="opponent"
@@ -190,16 +181,7 @@ class VersusEnv(SingleEnv):
         if self._lines:
             self._said += 1
             return self._lines[(self._said - 1) % len(self._lines)]
-        moves = moves_of(self.game_id)
-        assert moves is not None
-        return self._random_move(game, moves)
-
-    def _random_move(self, game: NativeGame, moves: Moves) -> str:
-        listed = moves(game.plain)
-        shuffled = [listed[int(index)] for index in self.np_random.permutation(len(listed))]
-        if name_of(self.game_id) not in EXACT:
-            shuffled = [*itertools.islice(game.legal(shuffled), 1), *shuffled]
-        return shuffled[0] if shuffled else ""
+        return random_move(game, self.np_random)
 
     def _verdict(self, reward: float) -> dict[str, float]:
         return {"won": float(reward > 0), "drawn": float(reward == 0), "lost": float(reward < 0)}

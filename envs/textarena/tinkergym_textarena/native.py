@@ -47,6 +47,11 @@ class NativeGame:
         self.over = False
 
     @property
+    def id(self) -> str:
+        """The game's id in TextArena."""
+        return self._game_id
+
+    @property
     def player(self) -> int:
         """Whose turn it is."""
         return int(self._game.state.current_player_id)

@@ -1,4 +1,4 @@
-"""What holds for every game of every installed pack."""
+"""What holds for every `TextGame` of every installed pack. TextArena's games are tested in their pack."""
 
 import re
 import warnings
@@ -13,7 +13,7 @@ from pettingzoo.utils.conversions import aec_to_parallel
 from tinkergym import make, make_game
 from tinkergym.games.registry import registered_games
 
-GAMES = [name for name in registered_games() if not name.startswith("test/")]
+GAMES = [name for name in registered_games() if not name.startswith(("test/", "textarena/"))]
 ZERO_SUM = [name for name in GAMES if len(make_game(name).possible_agents) == 2]
 ARRAYS_ONLY = re.compile("Observation is not a NumPy array|space for each agent probably should be")
 HOSTILE = ["", " ", "\x00", "\ud800", "\u202e{}%s", "x" * 1_000_000, "1" * 1_000_000, "💥" * 300_000]
