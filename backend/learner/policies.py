@@ -90,6 +90,7 @@ class FullPolicy:
         self.adapter: LoRA | FullParameters = adapter
         lm.model.requires_grad_(True)
         self.parameters: Mapping[str, nn.Parameter] = dict(lm.model.named_parameters())
+        _move_out_of_files(self.parameters)
 
     def prepare(self) -> None:
         """Nothing to do."""
@@ -115,6 +116,18 @@ def restore(policy: Policy, tensors: Mapping[str, torch.Tensor]) -> None:
     with torch.no_grad():
         for name, parameter in policy.parameters.items():
             parameter.copy_(tensors[name])
+
+
+def _move_out_of_files(parameters: Mapping[str, nn.Parameter]) -> None:
+    """Give what is trained memory of its own, in place of the file that transformers maps into memory.
+
+    Where a tensor lies in a file depends on the file's header, and the last bit of a matrix product on a CPU
+    on where its operand lies: a policy that was read back from a checkpoint would learn other bits than the
+    one that was saved.
+    """
+    for parameter in parameters.values():
+        if parameter.device.type == "cpu":
+            parameter.data = parameter.data.clone()
 
 
 def _copies(parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
