@@ -1,15 +1,19 @@
 """Tokens of environment servers that jobs bring along: kept in files of their own, never in a job.
 
-A job holds `stored:NAME` in a token's place, which is what lists, events and databases show.
+A job holds `stored:NAME` in a token's place, which is what lists, events and databases show. The file goes
+when no job needs it any more: the scheduler looks every few seconds.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import hmac
 import os
+import re
 import secrets
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from backend.errors import ConfigError
@@ -17,6 +21,11 @@ from tinkergym.wire import EnvironmentRef
 
 _PREFIX = "stored:"
 _KEY = "names.key"
+_LOCK = "names.lock"
+_TOKEN_FILE = re.compile(r"[0-9a-f]{32}|\..+\.[0-9a-f]{16}")
+"""A token, or a draft that a killed process left."""
+_GRACE_SECONDS = 120.0
+"""A token is put away before its job is stored; until then it is in nobody's use."""
 
 
 class EnvTokens:
@@ -35,7 +44,8 @@ class EnvTokens:
             return without_token(ref)
         assert isinstance(token, str)
         name = hmac.new(self._key(), f"{tenant_id}\0{token}".encode(), hashlib.sha256).hexdigest()[:32]
-        self._write(name, token.encode(), replace=True)
+        with self._alone():
+            self._write(name, token.encode(), replace=True)
         return EnvironmentRef(id=ref.id, kwargs={**ref.kwargs, "token": _PREFIX + name})
 
     def fetch(self, ref: EnvironmentRef) -> EnvironmentRef:
@@ -57,6 +67,41 @@ class EnvTokens:
                 hint="submit the job again with its token",
             ) from None
         return EnvironmentRef(id=ref.id, kwargs={**ref.kwargs, "token": token})
+
+    def remove_unused(self, in_use: Iterable[EnvironmentRef], now: float) -> int:
+        """Delete the tokens that no job needs any more, but for those that were put away just now.
+
+        Args:
+            in_use: Of all jobs that have not ended, of all tenants.
+            now: Unix seconds.
+
+        Returns:
+            How many were deleted.
+        """
+        if not self._folder.exists():
+            return 0
+        stored = (str(ref.kwargs.get("token", "")) for ref in in_use)
+        needed = {name.removeprefix(_PREFIX) for name in stored if name.startswith(_PREFIX)}
+        removed = 0
+        # Alone: between the look at a file's age and its end nobody must put the same token away again.
+        with self._alone():
+            for file in self._folder.iterdir():
+                old = now - file.stat().st_mtime > _GRACE_SECONDS
+                if old and _TOKEN_FILE.fullmatch(file.name) and file.name not in needed:
+                    file.unlink()
+                    removed += 1
+        return removed
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other processes of the service from changing the folder."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)  # and with it the lock
 
     def _key(self) -> bytes:
         file = self._folder / _KEY

@@ -150,6 +150,26 @@ AnyJobSpec = Annotated[JobSpec | SFTSpec | PreferenceSpec | DistillationSpec, Fi
 ANY_JOB_SPEC: TypeAdapter[JobSpec | SFTSpec | PreferenceSpec | DistillationSpec] = TypeAdapter(AnyJobSpec)
 
 
+class InstalledPack(WireModel):
+    """A pack of environments that is installed somewhere."""
+
+    name: str = Field(max_length=200)
+    """Of its entry point, as `tinkergym envs` shows it."""
+    distribution: str = Field(max_length=200)
+    """What pip calls it."""
+    version: str = Field(max_length=200)
+
+
+INSTALLED_PACKS: TypeAdapter[list[InstalledPack]] = TypeAdapter(
+    Annotated[list[InstalledPack], Field(max_length=1000)]
+)
+
+CLIENT_PACKS_HEADER = "Tinkergym-Packs"
+"""Carries `INSTALLED_PACKS` as JSON beside a job that is submitted. A header, since it says nothing of what
+the job is to be: the same job is the same request wherever it comes from.
+"""
+
+
 class JobView(WireModel):
     """A job as the service shows it."""
 
@@ -169,4 +189,6 @@ class JobView(WireModel):
     """Unix seconds."""
     updated_at: float
     packs: dict[str, str] = Field(default_factory=dict)
-    """Versions of the installed packs that the job used."""
+    """Versions of the packs, installed with the service, that the job used."""
+    client_packs: list[InstalledPack] = Field(default_factory=list)
+    """What was installed where the job was submitted from, if its episodes are played there."""

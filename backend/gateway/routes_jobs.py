@@ -8,6 +8,7 @@ from typing import Annotated
 from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import FileResponse
+from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from backend.config import GatewayLimits
@@ -18,7 +19,14 @@ from backend.store.tenant import TenantStore
 from tinkergym.errors import InvalidRequestError, NotFoundError, PayloadTooLargeError
 from tinkergym.spec_errors import parse_any_spec
 from tinkergym.wire import CheckpointView, JobSpec, PlayedSpec, WireModel
-from tinkergym.wire_jobs import AnyJobSpec, JobView, WrittenDataSpec
+from tinkergym.wire_jobs import (
+    CLIENT_PACKS_HEADER,
+    INSTALLED_PACKS,
+    AnyJobSpec,
+    InstalledPack,
+    JobView,
+    WrittenDataSpec,
+)
 
 router = APIRouter(prefix="/v1/jobs")
 
@@ -41,10 +49,12 @@ async def create_job(
     tenant: Tenant,
     settings: JsonObject,
     idempotency_key: Annotated[str, Header(max_length=200)] = "",
+    tinkergym_packs: Annotated[str, Header(max_length=65_536)] = "",
 ) -> JobView:
     """Check a job in every way that needs no training, and queue it."""
     parts = parts_of(request)
     spec = remote_environments.by_id(parse_any_spec(settings))
+    client_packs = _read_packs(tinkergym_packs, spec)
     _check_size(spec, parts.config.limits)
     if isinstance(spec, PlayedSpec) and spec.rollout == "server" and parts.config.env_workers == 0:
         raise InvalidRequestError(
@@ -56,7 +66,11 @@ async def create_job(
     spec, packs = await to_thread.run_sync(
         _check, parts, tenant, spec, limiter=request.app.state.job_check_threads, abandon_on_cancel=True
     )
-    return await run_in_threadpool(_create, parts, tenant, spec, packs, idempotency_key)
+    # In a thread: it waits for the disk.
+    stored = await run_in_threadpool(remote_environments.to_store, spec, parts.config, tenant.tenant_id)
+    return await run_in_threadpool(
+        tenant.create_job, stored, packs, idempotency_key, client_packs=client_packs
+    )
 
 
 @router.get("")
@@ -107,11 +121,18 @@ def _check(parts: GatewayParts, tenant: TenantStore, spec: AnyJobSpec) -> tuple[
     return spec, parts.job_check.check(remote_environments.allowed(spec, parts.config))
 
 
-def _create(
-    parts: GatewayParts, tenant: TenantStore, spec: AnyJobSpec, packs: dict[str, str], idempotency_key: str
-) -> JobView:
-    spec = remote_environments.to_store(spec, parts.config, tenant.tenant_id)
-    return tenant.create_job(spec, packs, idempotency_key)
+def _read_packs(header: str, spec: AnyJobSpec) -> list[InstalledPack]:
+    """Return what the client says is installed there; nothing where it plays no episodes."""
+    try:
+        packs = INSTALLED_PACKS.validate_json(header) if header else []
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"]
+        raise InvalidRequestError(
+            f"{CLIENT_PACKS_HEADER} is no list of packs: {reason}",
+            hint="leave the header out, or write a JSON list of name, distribution and version",
+            field=CLIENT_PACKS_HEADER,
+        ) from None
+    return packs if isinstance(spec, PlayedSpec) and spec.rollout != "server" else []
 
 
 def _check_size(spec: AnyJobSpec, limits: GatewayLimits) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from backend.config import ServiceConfig
+from backend.env_tokens import EnvTokens
 from backend.scheduler.fair_share import WaitingJob, next_jobs
 from backend.scheduler.workers import (
     EnvWorkerEnded,
@@ -38,6 +39,8 @@ _START_ATTEMPTS = 3
 _DIED = "its worker died"
 _MOST_DEATHS = 5
 """Workers that may die of a job without a finished step in between."""
+_SWEEP_SECONDS = 10.0
+"""Between two looks for tokens of environment servers that no job needs any more."""
 _LONGEST_PAUSE_SECONDS = 60.0
 """Between two attempts to start a pool that refuses to."""
 
@@ -70,6 +73,8 @@ class Scheduler:
         self._failed_starts: Counter[str] = Counter()
         self._not_before: dict[str, float] = {}
         self._touched_at = 0.0
+        self._tokens = EnvTokens(config.tokens_dir)
+        self._swept_at = 0.0
         self._adopt()
 
     def tick(self) -> None:
@@ -93,6 +98,9 @@ class Scheduler:
         held = self._store.held_jobs()
         self._end_idle_pools({job.worker_id for job in held}, {job.model for job in waiting}, now)
         self._place(waiting, held, now)
+        if now - self._swept_at >= _SWEEP_SECONDS:
+            self._tokens.remove_unused(self._store.environments_in_use(), now)
+            self._swept_at = now
 
     # --- processes ---
 

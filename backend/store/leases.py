@@ -23,7 +23,7 @@ from backend.store.records import (
 )
 from backend.store.tables import events, jobs
 from tinkergym.errors import NotFoundError
-from tinkergym.wire import ErrorView, JobState, StateEvent, StepEvent
+from tinkergym.wire import EnvironmentRef, ErrorView, JobState, PlayedSpec, StateEvent, StepEvent
 from tinkergym.wire_jobs import ANY_JOB_SPEC, JobView
 
 
@@ -61,6 +61,13 @@ class LeaseStore:
                 )
                 for row in rows
             ]
+
+    def environments_in_use(self) -> list[EnvironmentRef]:
+        """Return the environments of all jobs that play episodes and have not ended."""
+        with self._db.read() as connection:
+            specs = connection.scalars(select(jobs.c.spec).where(jobs.c.state.not_in(FINAL_STATES))).all()
+        parsed = (ANY_JOB_SPEC.validate_json(spec) for spec in specs)
+        return [spec.environment for spec in parsed if isinstance(spec, PlayedSpec)]
 
     def jobs_with_expired_lease(self, now: float) -> list[str]:
         """Return the jobs whose worker has fallen silent."""

@@ -14,9 +14,11 @@ from backend.errors import ConfigError
 from backend.store.database import Database
 from backend.store.tables import metadata, schema_version
 
-CURRENT_VERSION = 1
+CURRENT_VERSION = 2
 
-MIGRATIONS: Mapping[int, Sequence[str]] = {}
+MIGRATIONS: Mapping[int, Sequence[str]] = {
+    1: ["ALTER TABLE jobs ADD COLUMN client_packs TEXT NOT NULL DEFAULT '[]'"],
+}
 """From version -> statements that lead to the next one."""
 
 

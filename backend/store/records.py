@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, delete, select, update
 from backend.errors import LeaseLostError
 from backend.store.tables import episodes, events, jobs
 from tinkergym.wire import ErrorView, Event, EventBody, JobState, StateEvent
-from tinkergym.wire_jobs import ANY_JOB_SPEC, AnyJobSpec, JobView
+from tinkergym.wire_jobs import ANY_JOB_SPEC, INSTALLED_PACKS, AnyJobSpec, JobView
 
 FINAL_STATES = tuple(state.value for state in JobState if state.final)
 
@@ -83,6 +83,7 @@ def job_view(row: Row[Any]) -> JobView:
         created_at=row.created_at,
         updated_at=row.updated_at,
         packs=json.loads(row.packs),
+        client_packs=INSTALLED_PACKS.validate_json(row.client_packs),
     )
 
 

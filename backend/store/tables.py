@@ -55,6 +55,7 @@ jobs = Table(
     Column("idempotency_key", String),
     Column("spec", Text, nullable=False),
     Column("packs", Text, nullable=False),
+    Column("client_packs", Text, nullable=False, server_default="[]"),
     Column("state", String, nullable=False),
     Column("reason", Text, nullable=False, default=""),
     Column("error", Text),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, select, update
@@ -14,7 +14,14 @@ from backend.store.records import FINAL_STATES, append, enter_state, event_view,
 from backend.store.tables import checkpoints, events, jobs
 from tinkergym.errors import ConflictError, NotFoundError
 from tinkergym.wire import CheckpointView, Event, JobState, StateEvent
-from tinkergym.wire_jobs import ANY_JOB_SPEC, AnyJobSpec, JobView, WrittenDataSpec
+from tinkergym.wire_jobs import (
+    ANY_JOB_SPEC,
+    INSTALLED_PACKS,
+    AnyJobSpec,
+    InstalledPack,
+    JobView,
+    WrittenDataSpec,
+)
 
 
 class TenantStore:
@@ -25,8 +32,21 @@ class TenantStore:
         self._clock = clock
         self.tenant_id = tenant_id
 
-    def create_job(self, spec: AnyJobSpec, packs: Mapping[str, str], idempotency_key: str = "") -> JobView:
+    def create_job(
+        self,
+        spec: AnyJobSpec,
+        packs: Mapping[str, str],
+        idempotency_key: str = "",
+        *,
+        client_packs: Sequence[InstalledPack] = (),
+    ) -> JobView:
         """Queue a job. The same key with the same spec returns the job that is there already.
+
+        Args:
+            spec: What is to be done.
+            packs: Versions of the service's packs that it uses.
+            idempotency_key: Of the request; empty makes a new job in any case.
+            client_packs: What is installed where the job comes from, if it is played there.
 
         Raises:
             ConflictError: The key was used for another spec.
@@ -55,6 +75,7 @@ class TenantStore:
                     idempotency_key=idempotency_key or None,
                     spec=written,
                     packs=json.dumps(dict(packs)),
+                    client_packs=INSTALLED_PACKS.dump_json(list(client_packs)).decode(),
                     state=JobState.QUEUED.value,
                     created_at=now,
                     updated_at=now,

@@ -69,7 +69,8 @@ def show(job_id: JobId) -> None:
         out.print(f"error: {view.error.message}", markup=False, highlight=False, soft_wrap=True)
         if view.error.hint:
             out.print(f"  {view.error.hint}", markup=False, highlight=False, soft_wrap=True)
-    out.print_json(json.dumps({"spec": view.spec.model_dump(mode="json"), "packs": view.packs}))
+    shown = view.model_dump(mode="json", include={"spec", "packs", "client_packs"})
+    out.print_json(json.dumps(shown))
 
 
 @app.command()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -16,7 +17,7 @@ from tinkergym.errors import InternalServiceError, NotFoundError
 from tinkergym.remote.transport import Connection
 from tinkergym.wire import CheckpointView, HealthView, ModelView, RendererBundle
 from tinkergym.wire_data import DataManifest, DataView
-from tinkergym.wire_jobs import AnyJobSpec, JobView
+from tinkergym.wire_jobs import CLIENT_PACKS_HEADER, AnyJobSpec, InstalledPack, JobView
 
 View = TypeVar("View", bound=BaseModel)
 
@@ -33,13 +34,23 @@ class Api:
         """Whether the service answers, and what it waits for."""
         return _read(HealthView, self.connection.call("GET", "/v1/health", patience_seconds=patience_seconds))
 
-    def create_job(self, spec: AnyJobSpec, *, idempotency_key: str) -> JobView:
-        """Submit a job; the same key and spec name the same job, however often they are sent."""
+    def create_job(
+        self, spec: AnyJobSpec, *, idempotency_key: str, packs: Sequence[InstalledPack] = ()
+    ) -> JobView:
+        """Submit a job; the same key and spec name the same job, however often they are sent.
+
+        Args:
+            spec: The job.
+            idempotency_key: A new one for each job.
+            packs: What is installed here, for a job that is played here.
+        """
+        # ASCII, as all headers are: names and versions that are not are written as JSON escapes them.
+        known = json.dumps([pack.model_dump() for pack in packs])
         body = self.connection.call(
             "POST",
             "/v1/jobs",
             body=spec.model_dump_json().encode(),
-            headers={"Idempotency-Key": idempotency_key},
+            headers={"Idempotency-Key": idempotency_key} | ({CLIENT_PACKS_HEADER: known} if packs else {}),
         )
         return _read(JobView, body)
 

@@ -18,6 +18,7 @@ from tinkergym.remote.local_environment import (
     EnvSource,
     describe,
     for_job,
+    installed_packs,
     without_token,
 )
 from tinkergym.remote.policy import Policy
@@ -274,7 +275,8 @@ class Client:
     def submit(self, spec: AnyJobSpec) -> Job:
         """Start a job from a complete specification; who plays its episodes is the caller's business."""
         # One key per call: if the answer is lost and the request repeated, it is still one job.
-        return Job(self._api, self._api.create_job(spec, idempotency_key=uuid.uuid4().hex))
+        packs = installed_packs() if isinstance(spec, PlayedSpec) and spec.rollout != "server" else []
+        return Job(self._api, self._api.create_job(spec, idempotency_key=uuid.uuid4().hex, packs=packs))
 
     def attach(self, job_id: str, env: EnvSource | None = None) -> Job:
         """Take up a job that was started earlier, by this script or another.

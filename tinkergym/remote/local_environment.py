@@ -21,6 +21,7 @@ from tinkergym.remote.environment_url import is_environment_url
 from tinkergym.serving.names import REMOTE_ID
 from tinkergym.spec_errors import environment_ref
 from tinkergym.wire import EnvironmentRef
+from tinkergym.wire_jobs import InstalledPack
 
 EnvSource = str | type[AnyEnv] | Callable[..., AnyEnv]
 
@@ -104,6 +105,15 @@ def for_job(env: EnvSource | None, ref: EnvironmentRef) -> MakeEnv:
 def without_token(ref: EnvironmentRef) -> EnvironmentRef:
     """Return the reference without the token of an environment server, which no service needs to know."""
     return EnvironmentRef(id=ref.id, kwargs={k: v for k, v in ref.kwargs.items() if k != "token"})
+
+
+def installed_packs() -> list[InstalledPack]:
+    """Return the packs that this process can play."""
+    return [
+        InstalledPack(name=pack.name, distribution=pack.distribution, version=pack.version)
+        for pack in load_packs()
+        if not pack.error
+    ]
 
 
 def _remote(token: str | None) -> MakeEnv:

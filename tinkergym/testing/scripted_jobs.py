@@ -25,7 +25,7 @@ from tinkergym.wire import (
     StepEvent,
     SubmitReply,
 )
-from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec, JobView
+from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec, InstalledPack, JobView
 
 
 @dataclass
@@ -57,7 +57,9 @@ class ScriptedJobs:
         self._keys: dict[str, str] = {}
         self._lease_numbers = itertools.count(1)
 
-    def create(self, spec: AnyJobSpec, idempotency_key: str) -> JobView:
+    def create(
+        self, spec: AnyJobSpec, idempotency_key: str, *, client_packs: Sequence[InstalledPack] = ()
+    ) -> JobView:
         """Start a job."""
         with self.changed:
             if idempotency_key in self._keys:
@@ -73,7 +75,13 @@ class ScriptedJobs:
             job_id = f"job-{len(self._jobs) + 1}"
             now = time.time()
             view = JobView(
-                job_id=job_id, spec=spec, state=JobState.QUEUED, created_at=now, updated_at=now, attempt=1
+                job_id=job_id,
+                spec=spec,
+                state=JobState.QUEUED,
+                created_at=now,
+                updated_at=now,
+                attempt=1,
+                client_packs=list(client_packs),
             )
             job = self._jobs[job_id] = ScriptedJob(view)
             self._keys[idempotency_key] = job_id

@@ -29,6 +29,7 @@ from tinkergym.wire import (
     SubmitRequest,
 )
 from tinkergym.wire_data import DataChunk, DataManifest, DataView
+from tinkergym.wire_jobs import CLIENT_PACKS_HEADER, INSTALLED_PACKS
 
 API_KEY = "tg-scripted"
 
@@ -192,7 +193,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._reply_bytes(200, b"".join(service.sample(batch.requests)), "application/x-ndjson")
         elif path == "/v1/jobs" and method == "POST":
             key = self.headers.get("Idempotency-Key", "")
-            self._view(jobs.create(parse_any_spec(json.loads(body)), key), status=201)
+            packs = INSTALLED_PACKS.validate_json(self.headers.get(CLIENT_PACKS_HEADER, "[]"))
+            self._view(jobs.create(parse_any_spec(json.loads(body)), key, client_packs=packs), status=201)
         elif path == "/v1/data":
             manifest = DataManifest.model_validate_json(body)
             missing = [name for name in manifest.chunks if name not in service.chunks]

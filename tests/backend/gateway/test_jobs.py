@@ -1,4 +1,5 @@
 import hashlib
+import json
 
 import pytest
 
@@ -31,6 +32,27 @@ def test_a_request_that_is_sent_twice_makes_one_job(client, spec):
     assert first == second
     clash = client.post("/v1/jobs", json={**spec, "steps": 9}, headers=headers)
     assert (clash.status_code, error_of(clash)["type"]) == (409, "ConflictError")
+
+
+PACKS = [{"name": "rätsel", "distribution": "raetsel", "version": "1.2"}]
+
+
+def test_what_a_client_that_plays_has_installed_is_kept_with_the_job(client, spec):
+    headers = {"Tinkergym-Packs": json.dumps(PACKS)}
+    played_there = {**spec, "rollout": "client"}
+    job = client.post("/v1/jobs", json=played_there, headers=headers).json()
+    assert job["client_packs"] == PACKS
+    assert client.get(f"/v1/jobs/{job['job_id']}").json() == job
+    assert client.post("/v1/jobs", json=played_there).json()["client_packs"] == []
+    played_by_the_service = {**spec, "rollout": "server"}
+    job = client.post("/v1/jobs", json=played_by_the_service, headers=headers).json()
+    assert (job["packs"], job["client_packs"]) == ({"board": "0.1.0"}, [])
+
+
+@pytest.mark.parametrize("header", ["{", "{}", '[{"name": "a"}]', "[" + "[]," * 3000 + "[]]"])
+def test_a_header_that_is_no_list_of_packs_is_refused_by_name(client, spec, header):
+    response = client.post("/v1/jobs", json=spec, headers={"Tinkergym-Packs": header})
+    assert (response.status_code, error_of(response)["field"]) == (422, "Tinkergym-Packs")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+import time
+
+import pytest
+
+from backend.env_tokens import EnvTokens
+from backend.errors import ConfigError
 from backend.scheduler.workers import EnvWorkerEnded, PoolEnded, Running
 from tinkergym.errors import UnknownModelError
-from tinkergym.wire import JobState
+from tinkergym.wire import EnvironmentRef, JobSpec, JobState
 
 
 def test_preloaded_models_get_a_pool_and_environment_workers_before_any_job(world):
@@ -73,6 +79,23 @@ def test_a_pool_that_is_sampled_or_has_a_job_is_kept(world):
             world.service.touch_pool(pool_id, world.clock.now)
         world.scheduler.tick()
     assert {sampled, busy} <= set(world.workers.pools)
+
+
+def test_the_token_of_a_jobs_environment_server_goes_soon_after_the_job_has_ended(world):
+    tokens = EnvTokens(world.config.tokens_dir)
+    remote = EnvironmentRef(id="tinkergym/Remote-v0", kwargs={"url": "wss://e.org", "token": "a-secret"})
+    stored = tokens.put_away(remote, "ada")
+    world.store.keys.ensure_tenant("ada")
+    ada = world.store.tenant("ada")
+    job_id = ada.create_job(JobSpec(environment=stored, steps=1), {}).job_id
+    world.clock.now = time.time() + 1000
+    world.scheduler.tick()
+    assert tokens.fetch(stored) == remote
+    ada.request_cancel(job_id)
+    world.clock.now += 10
+    world.scheduler.tick()
+    with pytest.raises(ConfigError, match="cannot be read"):
+        tokens.fetch(stored)
 
 
 def test_a_dead_pools_jobs_are_queued_at_once_and_another_pool_is_started(world):

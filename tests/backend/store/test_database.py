@@ -93,6 +93,15 @@ def test_an_old_database_is_brought_forward_with_its_jobs(store, tmp_path, spec)
         assert connection.execute("SELECT job_id, priority FROM jobs").fetchall() == [(job.job_id, 4)]
 
 
+def test_a_database_of_the_first_version_keeps_its_jobs(store, url, tmp_path, spec):
+    job = store.tenant("ada").create_job(spec, {"board": "0.1.0"})
+    store.close()
+    with sqlite3.connect(tmp_path / "store.sqlite3") as connection:
+        connection.execute("ALTER TABLE jobs DROP COLUMN client_packs")
+        connection.execute("UPDATE schema_version SET version = 1")
+    assert Store.open(url).tenant("ada").get_job(job.job_id) == job
+
+
 def test_a_migration_that_fails_changes_nothing(store, url, tmp_path, spec):
     old = database.Database(tmp_path / "store.sqlite3")
     migrations = {CURRENT_VERSION: ["ALTER TABLE jobs ADD COLUMN priority INTEGER", "SELECT nonsense"]}

@@ -3,6 +3,7 @@ import pytest
 from backend.store.store import JobLease
 from tinkergym.errors import ConflictError, NotFoundError
 from tinkergym.wire import JobState, StateEvent
+from tinkergym.wire_jobs import InstalledPack
 
 
 def test_a_new_job_is_queued_with_its_effective_configuration(store, spec, clock):
@@ -13,6 +14,13 @@ def test_a_new_job_is_queued_with_its_effective_configuration(store, spec, clock
     (event,) = store.tenant("ada").events_after(job.job_id, 0)
     assert event.seq == 1
     assert event.body == StateEvent(state=JobState.QUEUED)
+
+
+def test_what_the_client_has_installed_is_kept_with_the_job(store, spec):
+    packs = [InstalledPack(name="board", distribution="tinkergym-board", version="0.1.0")]
+    job = store.tenant("ada").create_job(spec, {}, client_packs=packs)
+    assert job.client_packs == packs
+    assert store.tenant("ada").get_job(job.job_id) == job
 
 
 def test_the_same_idempotency_key_and_spec_make_one_job(store, spec):

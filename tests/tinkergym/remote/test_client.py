@@ -2,6 +2,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 
 import gymnasium as gym
 import pytest
@@ -63,6 +64,17 @@ def test_an_id_that_only_this_process_knows_is_played_here(client):
     job = client.train("here/Echo-v0", steps=1, algorithm=SMALL)
     assert job.spec.rollout == "client"
     assert job.wait().step == 1
+
+
+def test_a_job_that_is_played_here_says_which_packs_are_installed_here(start_service):
+    service = start_service(environments=["bandit/Bandit-v0"])
+    client = tg.Client()
+    job = client.train(Echo, steps=1, algorithm=SMALL)
+    (bandit,) = [pack for pack in job.view().client_packs if pack.name == "bandit"]
+    assert (bandit.distribution, bandit.version) == ("tinkergym-bandit", version("tinkergym-bandit"))
+    job.wait()
+    assert client.train("bandit/Bandit-v0", steps=1, algorithm=SMALL).view().client_packs == []
+    assert len(service.jobs.newest_first()) == 2
 
 
 def test_an_explicit_rollout_wins(start_service):
