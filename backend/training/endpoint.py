@@ -165,25 +165,37 @@ class PoolEndpoint:
     async def _sample(self, request: Request) -> Response:
         loop = asyncio.get_running_loop()
         batch = _parse(SampleBatch, await request.body())
-        arrived: asyncio.Queue[Sequence[Completion | SampleFailure]] = asyncio.Queue()
-
-        def deliver(answers: Sequence[Completion | SampleFailure]) -> None:
-            # The loop may be closed by now: then nobody waits for the answer.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(arrived.put_nowait, list(answers))
-
+        receiver = _Receiver(loop, len(batch.requests))
         # In a thread, since a policy may have to be loaded first.
-        await loop.run_in_executor(self._threads, self._service.sample, batch.requests, deliver)
-        return StreamingResponse(_lines(arrived, len(batch.requests)), media_type="application/x-ndjson")
+        await loop.run_in_executor(self._threads, self._service.sample, batch.requests, receiver)
+        return StreamingResponse(receiver.lines(), media_type="application/x-ndjson")
 
 
-async def _lines(
-    arrived: asyncio.Queue[Sequence[Completion | SampleFailure]], wanted: int
-) -> AsyncIterator[str]:
-    while wanted > 0:
-        answers = await arrived.get()
-        wanted -= len(answers)
-        yield "".join(answer.model_dump_json() + "\n" for answer in answers)
+class _Receiver:
+    """Takes a call's answers from the engine's thread to the event loop; implements `Deliver`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, wanted: int) -> None:
+        self.gone = False
+        """Whether the caller hung up, see `Deliver`."""
+        self._loop = loop
+        self._wanted = wanted
+        self._arrived: asyncio.Queue[Sequence[Completion | SampleFailure]] = asyncio.Queue()
+
+    def __call__(self, answers: Sequence[Completion | SampleFailure]) -> None:
+        # The loop may be closed by now: then nobody waits for the answer.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._arrived.put_nowait, list(answers))
+
+    async def lines(self) -> AsyncIterator[str]:
+        """Yield the answers as they come."""
+        try:
+            while self._wanted > 0:
+                answers = await self._arrived.get()
+                self._wanted -= len(answers)
+                yield "".join(answer.model_dump_json() + "\n" for answer in answers)
+        finally:
+            # Also when the caller hangs up in the middle, which ends this generator.
+            self.gone = True
 
 
 def _parse(kind: type[_Body], body: bytes) -> _Body:

@@ -12,7 +12,11 @@ BASE_POLICY = ""
 """The policy id of the model without any adapter; its only version is 0."""
 
 Deliver = Callable[[Sequence[Completion | SampleFailure]], None]
-"""Called from the engine's thread with the requests that have just finished; must return quickly."""
+"""Called from the engine's thread with the requests that have just finished; must return quickly.
+
+If it has an attribute `gone` that becomes true, nobody waits for the answers any more, and an engine may stop
+working on them.
+"""
 
 
 class SamplingEngine(Protocol):

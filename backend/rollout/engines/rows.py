@@ -11,7 +11,12 @@ from math import isfinite
 from backend.rollout.engines.policy_shelf import LoadedPolicy
 from backend.rollout.engines.protocol import Deliver
 from backend.rollout.engines.slot_table import PromptKey, Slot
-from tinkergym.errors import InternalServiceError, PolicyVersionGoneError, TinkerGymError
+from tinkergym.errors import (
+    InternalServiceError,
+    PolicyVersionGoneError,
+    ServiceUnavailableError,
+    TinkerGymError,
+)
 from tinkergym.wire import Completion, ErrorView, SampleFailure, SampleRequest
 
 
@@ -41,6 +46,11 @@ class Row:
         self.tokens = list(self.request.prompt_ids)
         self.path = _digest(b"", self.tokens)
         self.stops = frozenset(self.request.stop_ids)
+
+    @property
+    def unwanted(self) -> bool:
+        """Whether whoever asked is gone, so that every further token is work for nobody."""
+        return bool(getattr(self.deliver, "gone", False))
 
     def fail(self, error: TinkerGymError) -> None:
         """Answer with an error."""
@@ -89,4 +99,11 @@ def version_gone(request: SampleRequest) -> PolicyVersionGoneError:
     return PolicyVersionGoneError(
         f"policy {request.policy!r} at version {request.policy_version} is not loaded in the engine",
         hint="a newer version was published, or the policy was retired; ask for the newest version",
+    )
+
+
+def nobody_waits(request: SampleRequest) -> ServiceUnavailableError:
+    """Say that the request was given up because its sender is gone."""
+    return ServiceUnavailableError(
+        f"nobody waits for the answer to {request.request_id!r} any more", hint="ask again"
     )

@@ -7,7 +7,6 @@ computes what all of them need next, the rest of a prompt or the newest sampled 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -18,9 +17,10 @@ from torch import Tensor
 from backend.rollout.engines.packed_batch import Span
 from backend.rollout.engines.packed_model import PackedModel
 from backend.rollout.engines.policy_shelf import AdapterSegment, LoadedPolicy
-from backend.rollout.engines.rows import Row, version_gone
+from backend.rollout.engines.rows import Row, nobody_waits, version_gone
 from backend.rollout.engines.slot_table import PromptKey, Slot, SlotLimits, SlotTable
 from backend.rollout.engines.token_sampling import choose_tokens
+from backend.rollout.engines.waiting_rows import WaitingRows
 from tinkergym.errors import InternalServiceError, TinkerGymError
 from tinkergym.wire import SampleFailure
 
@@ -72,7 +72,7 @@ class SlotScheduler:
             limits, bytes_per_token=model.bytes_per_token, device=model.device, dtype=model.dtype
         )
         self._counters = counters
-        self._waiting: deque[Row] = deque()
+        self._waiting = WaitingRows()
         self._active: list[Row] = []
         self._leaders: dict[PromptKey, Row] = {}
 
@@ -115,7 +115,7 @@ class SlotScheduler:
             self._leave(row)
         if done:
             self._active = [row for row in self._active if row.answer is None]
-            self._waiting = deque(row for row in self._waiting if row.answer is None)
+            self._waiting.drop_answered()
         return done
 
     # --- who is in ------------------------------------------------------------------------------------------
@@ -126,21 +126,22 @@ class SlotScheduler:
             # is gone.
             if not row.policy.live:
                 row.fail(version_gone(row.request))
+            elif row.unwanted:
+                row.fail(nobody_waits(row.request))
 
     def _admit(self) -> None:
         while self._waiting:
-            row = self._waiting[0]
+            row = self._waiting.first
             if row.answer is None:
                 slot = self.table.take(row.policy, row.request.session_id, row.tokens)
                 if slot is None:
                     return
                 row.slot = slot
                 self._find_past(row, slot)
-                self._active.append(row)
-                self._waiting.popleft()
+                self._active.append(self._waiting.pop_first())
             else:
                 # Answered while it waited; `step` collects it from the active ones.
-                self._active.append(self._waiting.popleft())
+                self._active.append(self._waiting.pop_first())
 
     def _find_past(self, row: Row, slot: Slot) -> None:
         if slot.cached:
@@ -171,7 +172,7 @@ class SlotScheduler:
         self._active.remove(row)
         self._leave(row)
         row.slot = None
-        self._waiting.appendleft(row)
+        self._waiting.put_back(row)
 
     def _leave(self, row: Row) -> None:
         if row.leads is not None:

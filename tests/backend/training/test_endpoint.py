@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import queue
+import socket
 import stat
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -22,9 +25,13 @@ TOKEN = "secret"
 
 class Service:
     def sample(self, requests, deliver):
-        raise NotFoundError("no such policy")
+        if requests[0].policy == "slow":
+            self.receivers.put(deliver)
+        else:
+            raise NotFoundError("no such policy")
 
     def __init__(self) -> None:
+        self.receivers = queue.Queue()
         self.episodes_come = threading.Event()
         self.polls = threading.Semaphore(0)
 
@@ -115,4 +122,25 @@ def test_workers_that_wait_for_episodes_do_not_hold_up_the_others(monkeypatch, s
         service.episodes_come.set()
         for poll in polls:
             poll.result()
+    endpoint.close()
+
+
+def test_the_engine_is_told_when_a_caller_hangs_up(socket_path):
+    service = Service()
+    endpoint = PoolEndpoint(service, socket_path, TOKEN)
+    body = b'{"requests": [{"request_id": "r", "policy": "slow", "prompt_ids": [1], "max_tokens": 9}]}'
+    head = [
+        "POST /sample HTTP/1.1",
+        "Host: pool",
+        f"Authorization: Bearer {TOKEN}",
+        f"Content-Length: {len(body)}",
+    ]
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.connect(str(socket_path))
+        caller.sendall("\r\n".join([*head, "", ""]).encode() + body)
+        receiver = service.receivers.get(timeout=10.0)
+        assert not receiver.gone
+    deadline = time.monotonic() + 30.0
+    while not receiver.gone:
+        assert time.monotonic() < deadline
     endpoint.close()

@@ -490,6 +490,52 @@ def test_generate_together_answers_each_request_in_its_place(start, directory):
     assert isinstance(found[1], SampleFailure)
 
 
+def test_nobody_waits_behind_all_that_another_owner_asked_for(start, directory):
+    device = threading.Lock()
+    engine = start(directory, max_slots=1, device_lock=device)
+    order: list[str] = []
+    done = threading.Event()
+
+    def deliver(batch: Sequence[Completion | SampleFailure]) -> None:
+        order.extend(answer.request_id for answer in batch)
+        if len(order) == 21:
+            done.set()
+
+    with device:  # so that all of them wait
+        engine.submit([ask(f"a{n}", prompt(4, n), session_id="ada/") for n in range(20)], deliver)
+        engine.submit([ask("b", prompt(4, 30), session_id="bob/")], deliver)
+    assert done.wait(60)
+    assert order.index("b") <= 2
+    assert [name for name in order if name != "b"] == [f"a{n}" for n in range(20)]
+
+
+def test_what_nobody_waits_for_any_more_is_not_sampled_to_its_end(start, directory):
+    class Receiver:
+        gone = False
+
+        def __init__(self) -> None:
+            self.answers: Answers = {}
+            self.done = threading.Event()
+
+        def __call__(self, batch: Sequence[Completion | SampleFailure]) -> None:
+            self.answers |= {answer.request_id: answer for answer in batch}
+            self.done.set()
+
+    device = threading.Lock()
+    engine = start(directory, device_lock=device)
+    leaves, stays = Receiver(), Receiver()
+    with device:
+        engine.submit([ask("leaves", prompt(4, 1), max_tokens=50)], leaves)
+        engine.submit([ask("stays", prompt(4, 2), max_tokens=50)], stays)
+        leaves.gone = True
+    assert leaves.done.wait(60)
+    assert stays.done.wait(60)
+    assert isinstance(given_up := leaves.answers["leaves"], SampleFailure)
+    assert "nobody waits" in given_up.error.message
+    assert isinstance(completion := stays.answers["stays"], Completion)
+    assert len(completion.token_ids) == 50
+
+
 def test_closing_answers_what_is_still_waiting(start, directory):
     held = _Turnstile()
     engine = start(directory, device_lock=held)
