@@ -157,6 +157,11 @@ class JobSpec(PlayedSpec):
     algorithm: Algorithm = GRPO()
     shuffle_rewards: bool = False
     """A control experiment: permute the returns within each step, so that nothing can be learned."""
+    max_staleness: int = Field(0, ge=0, le=8)
+    """How many versions may lie between the policy that sampled a token and the one that learns from it. 0 is
+    strict: a step's episodes begin when the step before it is done. With more, they are played while up to so
+    many steps before theirs are learned from, each answer by the version that is newest when it is asked for.
+    """
 
     @model_validator(mode="after")
     def _its_penalties_have_a_measure(self) -> Self:
@@ -169,6 +174,23 @@ class JobSpec(PlayedSpec):
             raise ValueError(
                 f"algorithm has overlong_tokens={self.algorithm.overlong_tokens}, but an answer ends at "
                 f"sampling.max_turn_tokens={self.sampling.max_turn_tokens}; lower it, or allow longer answers"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _staleness_can_be_allowed_for(self) -> Self:
+        if not self.max_staleness:
+            return self
+        if self.deterministic:
+            raise ValueError(
+                "max_staleness must be 0 with deterministic=True: which version answers would depend on how "
+                "fast the learner is; leave one of the two"
+            )
+        if self.algorithm.loss == "reinforce" and self.algorithm.importance_correction == "none":
+            raise ValueError(
+                "max_staleness must be 0 with loss='reinforce', which takes every token for one of the "
+                "policy that learns; choose another loss, such as 'ppo' or 'importance_sampling', or set "
+                "importance_correction"
             )
         return self
 
@@ -334,6 +356,11 @@ class EpisodeRequest(WireModel):
     policy: str
     """Policy id, to be put into `SampleRequest.policy`."""
     policy_version: int
+    """The only one that may answer; with `max_staleness` above 0 the oldest, and each answer is asked of the
+    newest.
+    """
+    max_staleness: int = Field(0, ge=0)
+    """Of the job."""
     sampling: Sampling
     limits: Limits
     system_prompt: str | None = None

@@ -51,7 +51,8 @@ class BoardEntry:
     error: TinkerGymError | None = None
     """Why the rollout cannot go on; raised where the job waits for it."""
     recorded_step: int = 0
-    """Newest step that is recorded in the store; results of the next one are acknowledged only after that."""
+    """Newest step that is recorded in the store: results are acknowledged once the version that sampled them
+    is known by it."""
 
 
 class Boards:
@@ -94,20 +95,25 @@ class Boards:
         """Begin a step of a job; workers that wait get its episodes at once."""
         with self._changed:
             entry = self._entries[job_id]
-            if entry.board.step != step:
+            if step > entry.board.step:
                 entry.worker_deaths = 0
             entry.board.post(step, requests, done)
             self._changed.notify_all()
 
     def step_recorded(self, job_id: str, step: int) -> None:
-        """Say that `step` is in the store, so that results of the next one may be stored behind it."""
+        """Say that `step` is in the store, so that what its version samples may be stored behind it."""
         with self._changed:
             entry = self._entries[job_id]
             entry.recorded_step = max(entry.recorded_step, step)
             self._changed.notify_all()
 
-    def wait(self, job_id: str, seconds: float) -> Literal["done", "broken", "waiting"]:
-        """Wait until the job's step is complete or must be played again, at most `seconds`.
+    def publishing(self, job_id: str, version: int) -> None:
+        """Say that from now on answers may be of this version."""
+        with self._changed:
+            self._entries[job_id].board.newest_version = version
+
+    def wait(self, job_id: str, step: int, seconds: float) -> Literal["done", "broken", "waiting"]:
+        """Wait until a step of the job is complete or must be played again, at most `seconds`.
 
         Raises:
             StorageFullError: A result could not be stored.
@@ -123,7 +129,7 @@ class Boards:
                     raise entry.error
                 if entry.board.broken:
                     return "broken"
-                if entry.board.unfinished == 0:
+                if entry.board.unfinished(step) == 0:
                     return "done"
                 left = deadline - self._clock()
                 if left <= 0 or self._closed:
@@ -135,10 +141,10 @@ class Boards:
         with self._changed:
             self._changed.notify_all()
 
-    def results(self, job_id: str) -> list[tuple[EpisodeRequest, EpisodeResult]]:
-        """Return the finished episodes of the job's step in index order."""
+    def results(self, job_id: str, step: int) -> list[tuple[EpisodeRequest, EpisodeResult]]:
+        """Return the finished episodes of a step of the job in index order."""
         with self._changed:
-            return self._entries[job_id].board.results()
+            return self._entries[job_id].board.results(step)
 
     def playing(self, job_id: str) -> list[str]:
         """Return the leases of the job's episodes that some worker plays now, in index order."""
@@ -281,17 +287,20 @@ class Boards:
             entry.last_contact = self._clock()
             for result in batch:
                 entry.board.check_version(result)
-            step = entry.board.step
             verdicts = self._claim(job_id, entry, batch)
             claimed = [r for r, verdict in zip(batch, verdicts, strict=True) if verdict == "accepted"]
-            if claimed and not self._until(job_id, entry, lambda: entry.recorded_step >= step - 1):
-                # Kept without the step before it, nobody could tell later which weights it was sampled by.
+            version = max((entry.board.newest_sampled(result) for result in claimed), default=0)
+            by_step: dict[int, list[EpisodeResult]] = {}
+            for result in claimed:
+                by_step.setdefault(entry.board.step_of(result), []).append(result)
+            if claimed and not self._until(job_id, entry, lambda: entry.recorded_step >= version):
+                # Kept without the step that made it, nobody could tell later which weights it was sampled by.
                 self._settle(entry, claimed, stored=False)
                 return ["stale"] * len(batch)
         stored = False
         try:
-            if claimed:
-                entry.save(step, claimed)
+            for step, results in by_step.items():
+                entry.save(step, results)
             stored = True
         except LeaseLostError:
             # The job is another process's by now; to the worker that is a lease lost like any other.

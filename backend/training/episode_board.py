@@ -1,4 +1,4 @@
-"""The episodes of one train step: which are open, who plays which until when, and what came back.
+"""The episodes of a train step, or of several: which are open, who plays which until when, what came back.
 
 Pure bookkeeping of one job. Knows nothing of threads, HTTP or storage; time arrives as an argument.
 """
@@ -39,26 +39,36 @@ def _new_lease_id() -> str:
 
 @dataclass(slots=True, kw_only=True)
 class EpisodeBoard:
-    """The current step's episodes of one job.
+    """The episodes of one job's current step, and of the steps after it that may be played ahead.
 
-    A lease that expired is void only once its episode has gone to another worker: a slow worker that comes
-    back before that loses nothing. In lockstep a step's episodes belong together: they go to one worker as a
-    whole, and when any of them is lost the step must be played again from its start (`broken`).
+    Earlier steps are handed out first. A lease that expired is void only once its episode has gone to another
+    worker: a slow worker that comes back before that loses nothing. In lockstep a step's episodes belong
+    together: they go to one worker as a whole, and when any of them is lost the step must be played again
+    from its start (`broken`).
     """
 
     lease_seconds: float
     lockstep: bool = False
+    ahead: int = 0
+    """How many steps before the one that is posted stay on the board."""
     new_lease_id: Callable[[], str] = _new_lease_id
     step: int = 0
+    """That was posted last."""
+    newest_version: int = 0
+    """Of the policy; an answer cannot be of a later one."""
     broken: bool = False
     """In lockstep, part of the step was lost; nothing is leased or accepted until the next `post`."""
     _slots: dict[str, _Slot] = field(default_factory=dict)
     _last_seen: dict[str, float] = field(default_factory=dict)
 
     def post(self, step: int, requests: Sequence[EpisodeRequest], done: Iterable[EpisodeResult] = ()) -> None:
-        """Begin a step; `done` are results that were stored before this process took the job."""
+        """Begin a step, or begin it anew; `done` are results that are stored already."""
         self.step, self.broken = step, False
-        self._slots = {request.episode_id: _Slot(request) for request in requests}
+        self._slots = {
+            name: slot
+            for name, slot in self._slots.items()
+            if slot.request.step >= step - self.ahead and slot.request.step != step
+        } | {request.episode_id: _Slot(request) for request in requests}
         for result in done:
             slot = self._slots.get(result.episode_id)
             if slot is not None:
@@ -78,9 +88,7 @@ class EpisodeBoard:
             if len(free) < len(self._slots):
                 return []
         else:
-            workers = sum(now - seen < self.lease_seconds for seen in self._last_seen.values())
-            share = math.ceil(self.unfinished / max(1, workers))
-            free = free[: min(max_episodes, max(1, share))]
+            free = self._even_share(free, max_episodes, now)
         return [self._give(slot, worker_id, now) for slot in free]
 
     def renew(self, worker_id: str, lease_ids: Iterable[str], now: float) -> set[str]:
@@ -100,20 +108,34 @@ class EpisodeBoard:
         """Refuse what another policy version sampled: it would be learned from as if this one had.
 
         Raises:
-            InvalidRequestError: A turn was sampled by another version than the request names.
+            InvalidRequestError: A turn was sampled by another version than the request allows.
         """
         slot = self._slots.get(result.episode_id)
         if slot is None:
             return
-        wanted = slot.request.policy_version
-        other = next((t.policy_version for t in result.trajectory.turns if t.policy_version != wanted), None)
+        oldest = newest = slot.request.policy_version
+        wanted, hint = f"version {oldest}", "put the request's policy_version into every request for tokens"
+        if slot.request.max_staleness:
+            newest = self.newest_version
+            wanted, hint = f"versions {oldest} to {newest}", "name no version in requests for tokens"
+        versions = (turn.policy_version for turn in result.trajectory.turns)
+        other = next((version for version in versions if not oldest <= version <= newest), None)
         if other is not None:
             raise InvalidRequestError(
                 f"episode {result.episode_id} was sampled by version {other} of the policy, "
-                f"its request asks for version {wanted}",
-                hint="put the request's policy_version into every request for tokens",
+                f"its request asks for {wanted}",
+                hint=hint,
                 field="results.trajectory",
             )
+
+    def newest_sampled(self, result: EpisodeResult) -> int:
+        """Return the newest version that sampled a part of an episode of this board."""
+        turns, request = result.trajectory.turns, self._slots[result.episode_id].request
+        return max((turn.policy_version for turn in turns), default=request.policy_version)
+
+    def step_of(self, result: EpisodeResult) -> int:
+        """Return the step of an episode of this board."""
+        return self._slots[result.episode_id].request.step
 
     def claim(self, result: EpisodeResult) -> Literal["accepted", "duplicate", "stale"]:
         """Check a result before it is stored; after `accepted`, `settle` must follow.
@@ -158,10 +180,11 @@ class EpisodeBoard:
                 slot.lease_id = ""
         return lost
 
-    @property
-    def unfinished(self) -> int:
-        """How many episodes of the step have no stored result yet."""
-        return sum(slot.phase is not _Phase.DONE for slot in self._slots.values())
+    def unfinished(self, step: int) -> int:
+        """Return how many episodes of a step on the board have no stored result yet."""
+        return sum(
+            slot.phase is not _Phase.DONE for slot in self._slots.values() if slot.request.step == step
+        )
 
     @property
     def playing(self) -> list[str]:
@@ -170,9 +193,22 @@ class EpisodeBoard:
             return []
         return [slot.lease_id for slot in self._slots.values() if slot.phase is _Phase.LEASED]
 
-    def results(self) -> list[tuple[EpisodeRequest, EpisodeResult]]:
-        """The finished episodes in index order, whatever order they came in."""
-        return [(slot.request, slot.result) for slot in self._slots.values() if slot.result is not None]
+    def results(self, step: int) -> list[tuple[EpisodeRequest, EpisodeResult]]:
+        """Return the finished episodes of a step in index order, whatever order they came in."""
+        return [
+            (slot.request, slot.result)
+            for slot in self._slots.values()
+            if slot.result is not None and slot.request.step == step
+        ]
+
+    def _even_share(self, free: Sequence[_Slot], most: int, now: float) -> list[_Slot]:
+        workers = sum(now - seen < self.lease_seconds for seen in self._last_seen.values())
+        chosen: list[_Slot] = []
+        for step in sorted({slot.request.step for slot in free}):
+            share = math.ceil(self.unfinished(step) / max(1, workers))
+            of_step = [slot for slot in free if slot.request.step == step]
+            chosen += of_step[: min(most - len(chosen), max(1, share))]
+        return chosen
 
     def _give(self, slot: _Slot, worker_id: str, now: float) -> EpisodeRequest:
         slot.phase, slot.worker_id = _Phase.LEASED, worker_id

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from backend.training.staleness import oldest_version
 from tinkergym.wire import EpisodeRequest, JobSpec
 
 _SAMPLING = 1
@@ -44,7 +45,8 @@ def group_requests(job_id: str, spec: JobSpec, step: int, groups: Iterable[int])
                 sampling_seed=sampling_seed(spec.seed, step, group, member),
                 model=spec.model,
                 policy=job_id,
-                policy_version=step - 1,
+                policy_version=oldest_version(step, spec.max_staleness),
+                max_staleness=spec.max_staleness,
                 sampling=spec.sampling,
                 limits=spec.limits,
                 system_prompt=spec.system_prompt,

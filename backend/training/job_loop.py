@@ -85,9 +85,11 @@ class JobLoop(ABC, Generic[SpecT_co]):
             f"resumed after step {self._done_step}" if self._done_step else "started again from the beginning"
         )
 
-    def _publish(self, version: int, weights: PolicyWeights, sha256: str) -> None:
+    def _publish(
+        self, version: int, weights: PolicyWeights, sha256: str, *, let_finish: bool = False
+    ) -> None:
         context = self._context
-        arrived = context.engine.publish(context.job_id, version, weights)
+        arrived = context.engine.publish(context.job_id, version, weights, let_finish=let_finish)
         loaded = context.engine.loaded().get(context.job_id)
         if loaded != version or arrived != sha256:
             raise ParityError(

@@ -12,6 +12,7 @@ from backend.training.job_context import JobContext
 from backend.training.job_loop import JobLoop
 from backend.training.learn_phase import Learned, learn
 from backend.training.rollout_phase import RolloutPhase
+from backend.training.staleness import staleness_metrics, within_bound
 from backend.training.step_clock import StepSeconds
 from backend.training.step_report import (
     Played,
@@ -34,6 +35,8 @@ class RLJob(JobLoop[JobSpec]):
     def __init__(self, context: JobContext[JobSpec], learn: Learn = learn) -> None:
         super().__init__(context)
         self._rollout = RolloutPhase(context)
+        self._begun = 0
+        """Newest step whose episodes are on the board, where steps are played ahead."""
         self._learn = learn
 
     def _run(self) -> None:
@@ -41,14 +44,18 @@ class RLJob(JobLoop[JobSpec]):
         self._begin_from_checkpoint()
         context.boards.open(
             context.job_id,
-            EpisodeBoard(lease_seconds=context.lease_seconds, lockstep=context.in_lockstep),
+            EpisodeBoard(
+                lease_seconds=context.lease_seconds,
+                lockstep=context.in_lockstep,
+                ahead=spec.max_staleness,
+            ),
             lambda step, results: context.store.save_episodes(context.lease, step, results),
             for_server_workers=spec.rollout == "server",
         )
         context.boards.step_recorded(context.job_id, self._done_step)
         context.store.set_state(context.lease, JobState.RUNNING, self._resumed_from())
         if self._done_step < spec.steps:
-            self._train()
+            self._train_ahead() if spec.max_staleness else self._train()
             self._save_what_is_done()
         context.store.set_state(context.lease, JobState.COMPLETED, f"all {spec.steps} steps done")
 
@@ -61,6 +68,51 @@ class RLJob(JobLoop[JobSpec]):
                     played = self._rollout.finish(step)
             context.control.check()
             played = self._step(step, played)
+
+    def _train_ahead(self) -> None:
+        """As `_train`, but the episodes of later steps are played while a step is learned from.
+
+        A step is begun when the version that is `max_staleness` before the one that will learn from it is
+        out. So no token is ever sampled that would be too stale, however long its episode takes.
+        """
+        context, spec = self._context, self._context.spec
+        step = self._done_step
+        weights = context.learner.weights(context.job_id)
+        self._publish_ahead(step, weights, weights_sha256(weights))
+        self._begin_through(step + 1)
+        while step < spec.steps:
+            step += 1
+            with context.clock.part("rollout"):
+                played = within_bound(spec, step, self._rollout.finish(step))
+            context.control.check()
+            self._refuse_too_many_failures(step, played)
+            self._begin_through(step + spec.max_staleness)
+            self._between_steps = False
+            learned = self._learn(context, step, played)
+            with context.clock.part("weights"):
+                weights = context.learner.weights(context.job_id)
+                sha256 = weights_sha256(weights)
+            if self._check_replay(step, sha256):
+                # What is on the board already may hold results of weights that there are no more.
+                self._begun = step
+                self._begin_through(step + spec.max_staleness)
+            self._publish_ahead(step, weights, sha256)
+            self._wind_up(step, played, learned, sha256)
+
+    def _publish_ahead(self, version: int, weights: PolicyWeights, sha256: str) -> None:
+        context = self._context
+        with context.clock.part("publish"):
+            context.boards.publishing(context.job_id, version)
+            self._publish(version, weights, sha256, let_finish=True)
+
+    def _begin_through(self, step: int) -> None:
+        """Begin the rollout of every step up to this one that has not begun."""
+        with self._context.clock.part("post"):
+            for number in range(
+                max(self._begun, self._done_step) + 1, min(step, self._context.spec.steps) + 1
+            ):
+                self._rollout.begin(number)
+                self._begun = number
 
     def _clean_up(self) -> None:
         self._context.boards.close(self._context.job_id)
@@ -95,14 +147,19 @@ class RLJob(JobLoop[JobSpec]):
         following = None if last else self._begin(step + 1, weights, sha256)
         if last:
             self._publish(step, weights, sha256)
+        self._wind_up(step, played, learned, sha256)
+        return following
+
+    def _wind_up(self, step: int, played: Played, learned: Learned, sha256: str) -> None:
+        """Write a step down, and what was learned where that is due."""
+        context, spec = self._context, self._context.spec
         seconds = context.clock.lap()
         with context.clock.part("record"):
             self._record(step, played, learned, sha256, seconds)
         self._done_step, self._between_steps = step, True
-        if step % spec.checkpoint_every == 0 and not last:
+        if step % spec.checkpoint_every == 0 and step != spec.steps:
             with context.clock.part("checkpoint"):
                 self._save_what_is_done()
-        return following
 
     def _refuse_too_many_failures(self, step: int, played: Played) -> None:
         context, spec = self._context, self._context.spec
@@ -121,7 +178,7 @@ class RLJob(JobLoop[JobSpec]):
             )
 
     def _record(self, step: int, played: Played, learned: Learned, sha256: str, seconds: StepSeconds) -> None:
-        """Write the step down; only then the results of the next one are acknowledged."""
+        """Write the step down; only then results that its version sampled are acknowledged."""
         context, spec = self._context, self._context.spec
         counted = statistics(played)
         event = StepEvent(
@@ -144,6 +201,7 @@ class RLJob(JobLoop[JobSpec]):
             metrics={
                 **learned.metrics,
                 **counted.environment_metrics,
+                **(staleness_metrics(step, played) if spec.max_staleness else {}),
                 **seconds.parts,
                 "retried_episodes": float(counted.retried_episodes),
             },
@@ -152,14 +210,18 @@ class RLJob(JobLoop[JobSpec]):
         context.boards.step_recorded(context.job_id, step)
         context.store.append_events(context.lease, [*spike_warnings(event), *episodes_to_read(played, step)])
 
-    def _check_replay(self, step: int, sha256: str) -> None:
-        """Drop the stored episodes after `step` if they were sampled by other weights than it has now."""
+    def _check_replay(self, step: int, sha256: str) -> bool:
+        """Drop the stored episodes after `step` if they were sampled by other weights than it has now.
+
+        Returns:
+            Whether the weights differ.
+        """
         context = self._context
         if context.lease.attempt == 1:
-            return
+            return False
         known = context.store.version_sha256(context.job_id, step)
         if known is None or known == sha256:
-            return
+            return False
         dropped = context.store.discard_episodes(context.lease, from_step=step + 1)
         context.store.append_event(
             context.lease,
@@ -170,6 +232,7 @@ class RLJob(JobLoop[JobSpec]):
                 step=step,
             ),
         )
+        return True
 
 
 def _last_line(text: str) -> str:

@@ -22,8 +22,6 @@ class RolloutPhase:
     def __init__(self, context: JobContext[JobSpec]) -> None:
         self._context = context
         self._waiting_for_client = False
-        self._earlier: list[tuple[EpisodeRequest, EpisodeResult]] = []
-        """Episodes of the step's earlier rounds, where groups are replaced."""
 
     def stored(self, step: int) -> Played | None:
         """Return the step's episodes if all of them were stored by an earlier attempt, in index order."""
@@ -44,7 +42,6 @@ class RolloutPhase:
         if context.in_lockstep:
             # Lockstep batches depend on who plays along, so a step that was begun is played again as a whole.
             context.store.discard_episodes(context.lease, from_step=step)
-        self._earlier = []
         self._post(step, step_requests(context.job_id, context.spec, step))
 
     def _post(self, step: int, requests: list[EpisodeRequest]) -> None:
@@ -70,18 +67,21 @@ class RolloutPhase:
         """
         context = self._context
         seconds = min(_LOOK_SECONDS, context.spec.client_timeout_seconds / 4)
+        # Of the step's earlier rounds, where groups are replaced.
+        earlier: list[tuple[EpisodeRequest, EpisodeResult]] = []
         while True:
-            outcome = context.boards.wait(context.job_id, seconds)
+            outcome = context.boards.wait(context.job_id, step, seconds)
             context.control.check()
             self._look_for_client()
             if outcome == "done":
-                played = [*self._earlier, *context.boards.results(context.job_id)]
+                played = [*earlier, *context.boards.results(context.job_id, step)]
                 requests = self._replacements(step, played)
                 if not requests:
                     return played
-                self._earlier = played
+                earlier = played
                 self._post(step, requests)
             if outcome == "broken":
+                earlier = []
                 self._play_again(step)
 
     def _play_again(self, step: int) -> None:

@@ -73,7 +73,7 @@ class EpisodePlan:
             environment=request.environment,
             task_index=request.task_index,
             sampling_seed=request.sampling_seed,
-            policy_version=request.policy_version,
+            policy_version=None if request.max_staleness else request.policy_version,
             temperature=request.sampling.temperature,
             max_turn_tokens=request.sampling.max_turn_tokens,
             limits=request.limits,

@@ -35,6 +35,8 @@ class StopReason(StrEnum):
     """The engine answered a request for tokens with an error."""
     ABANDONED = "abandoned"
     """The caller reset or closed in the middle of the episode."""
+    TOO_STALE = "too_stale"
+    """It was played to its end, but by a version of the policy that is older than its job allows."""
 
 
 COMPLETED_REASONS = frozenset(
@@ -58,7 +60,8 @@ FAILED_REASONS = frozenset(
         StopReason.SAMPLING_FAILED,
     }
 )
-"""Something broke. Such an episode may be played again; an abandoned one was not wanted any more."""
+"""Something broke. Such an episode may be played again; an abandoned one was not wanted any more, and one
+that is too stale was played well."""
 
 
 class Record(BaseModel):

@@ -78,9 +78,9 @@ def test_a_step_is_done_when_all_its_results_are_stored(boards):
     job = Job(boards, "job-1")
     requests = boards.lease(ask()).episodes
     assert hand_in(boards, requests[:3]) == ["accepted"] * 3
-    assert boards.wait("job-1", 0.0) == "waiting"
+    assert boards.wait("job-1", 1, 0.0) == "waiting"
     hand_in(boards, requests[3:])
-    assert boards.wait("job-1", 0.0) == "done"
+    assert boards.wait("job-1", 1, 0.0) == "done"
     assert sorted(job.stored) == sorted(request.episode_id for request in requests)
 
 
@@ -198,7 +198,7 @@ def test_a_full_disk_reaches_the_worker_and_the_job(boards):
     with pytest.raises(StorageFullError):
         hand_in(boards, requests)
     with pytest.raises(StorageFullError):
-        boards.wait("job-1", 0.0)
+        boards.wait("job-1", 1, 0.0)
 
 
 def test_results_for_a_job_that_another_process_took_are_stale(boards):

@@ -104,7 +104,7 @@ def test_a_result_counts_once():
     request = episodes.lease("a", 1, now=0.0)[0]
     assert hand_in(episodes, request) == "accepted"
     assert hand_in(episodes, request) == "duplicate"
-    assert episodes.unfinished == 3
+    assert episodes.unfinished(1) == 3
 
 
 @pytest.mark.parametrize(("version", "fits"), [(0, True), (1, False)])
@@ -143,7 +143,7 @@ def test_results_come_in_index_order_whatever_order_they_arrived_in():
     episodes = board()
     for request in reversed(episodes.lease("a", 4, now=0.0)):
         hand_in(episodes, request)
-    assert [request.index for request, _ in episodes.results()] == [0, 1, 2, 3]
+    assert [request.index for request, _ in episodes.results(1)] == [0, 1, 2, 3]
 
 
 def test_episodes_that_an_earlier_attempt_stored_are_not_issued_again():
