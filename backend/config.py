@@ -71,6 +71,10 @@ class VllmSettings(Settings):
     """Sequences in one batch."""
     start_seconds: float = Field(300.0, gt=0)
     """For vLLM to load the model and to answer its first canary."""
+    sleep: Literal["auto", "offload", "end"] = "auto"
+    """What the engine does when it is put to sleep: `offload` is vLLM's own sleep mode, which on a GPU moves
+    the weights to the CPU and gives up the cache, and on a CPU only empties the cache; `end` ends vLLM, and
+    starts it again when something is asked for. `auto` is `offload` on a GPU and `end` on a CPU."""
     canary_seconds: float = Field(20.0, gt=0)
     """After so long without an answer vLLM is asked for one token."""
     canary_deadline_seconds: float = Field(60.0, gt=0)
@@ -145,8 +149,16 @@ class ServiceConfig(Settings):
     vllm: VllmSettings = VllmSettings()
     """Only read with `engine="vllm"`."""
 
+    sleep_while_learning: bool = False
+    """Whether the engine gives its memory back while a job learns from a step's episodes, if nobody else
+    samples then; see `vllm.sleep` and `docs/engines.md`. Waking takes time in every step."""
+
     torch_threads: int = Field(default_factory=_cores, ge=1)
     """Threads of a pool worker; several pools on one machine want to divide its cores."""
+
+    learner_ranks: int = Field(1, ge=1, le=64)
+    """Processes that train together in each pool, every one with the whole model and a part of each batch.
+    With GPUs rank i takes GPU i; on a CPU they divide `torch_threads`."""
 
     min_free_bytes: int = Field(200 * 2**20, ge=0)
     """With less space on the disk of `data_dir` the service does not start."""
@@ -183,6 +195,15 @@ class ServiceConfig(Settings):
         for name in self.preload:
             if name not in self.models and not self.allow_any_model:
                 raise ValueError(f"preload names {name!r}, which models does not; add it there")
+        return self
+
+    @model_validator(mode="after")
+    def _ranks_have_devices_of_their_own(self) -> Self:
+        if self.learner_ranks > 1 and ":" in self.device:
+            raise ValueError(
+                f"device={self.device!r} is one GPU, and learner_ranks={self.learner_ranks} want one each; "
+                "set device=cuda, or learner_ranks=1"
+            )
         return self
 
     @property

@@ -13,6 +13,7 @@ from backend.store.store import JobLease, ServiceStore
 from backend.training.boards import Boards
 from backend.training.job_control import JobControl
 from backend.training.policies import PolicyDirectory
+from backend.training.pool_learner import AnyLearner
 from backend.training.step_clock import StepClock
 from tinkergym.wire import PlayedSpec, TrainingSpec
 
@@ -28,7 +29,7 @@ class JobContext(Generic[SpecT_co]):
     spec: SpecT_co
     """What the user asked for; the lease's own, or that part of it which a phase of the job understands."""
     store: ServiceStore
-    learner: Learner
+    learner: AnyLearner
     engine: SamplingEngine
     boards: Boards
     policies: PolicyDirectory
@@ -42,6 +43,8 @@ class JobContext(Generic[SpecT_co]):
     """Where the service keeps uploaded data."""
     lease_seconds: float
     """Of an episode."""
+    sleep_while_learning: bool = False
+    """Whether the engine gives its memory to the learner meanwhile."""
 
     @property
     def job_id(self) -> str:

@@ -34,6 +34,11 @@ class JobControl:
         """The lease is gone: nothing more may be written."""
         self._set(error)
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker is about to end."""
+        return isinstance(self._error, WorkerStoppingError)
+
     def check(self) -> None:
         """Raise what was asked for.
 

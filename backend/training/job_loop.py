@@ -12,15 +12,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic
 
-from backend.errors import LeaseLostError
+from backend.errors import LeaseLostError, RankLostError
 from backend.training import checkpointing
 from backend.training.job_context import JobContext, SpecT_co
 from backend.training.job_control import WorkerStoppingError
 from backend.weights import PolicyWeights
 from tinkergym.errors import InternalServiceError, JobCancelledError, ParityError, TinkerGymError
-from tinkergym.wire import ErrorView, JobState
+from tinkergym.wire import ErrorView, JobState, WarningEvent
 
 _log = logging.getLogger(__name__)
+_RANK_LOST = "a rank of the learner was lost"
+_MOST_RANKS_LOST = 3
+"""So often without a step in between, and the job is taken for the reason."""
 
 
 class JobLoop(ABC, Generic[SpecT_co]):
@@ -53,6 +56,9 @@ class JobLoop(ABC, Generic[SpecT_co]):
             # What was learned stays usable, here and after a failure.
             self._quietly(self._save_what_is_done)
             self._end(JobState.CANCELLED, error)
+        except RankLostError as error:
+            lost = error  # the name ends with this block
+            self._quietly(lambda: self._begin_again(lost))
         except TinkerGymError as error:
             self._quietly(self._save_what_is_done)
             self._end(JobState.FAILED, error)
@@ -102,6 +108,23 @@ class JobLoop(ABC, Generic[SpecT_co]):
         if self._between_steps and self._done_step > self._saved_step:
             checkpointing.save(self._context, self._done_step)
             self._saved_step = self._done_step
+
+    def _begin_again(self, error: RankLostError) -> None:
+        """Hand the job back for an attempt with new ranks; one that they die of ends."""
+        context = self._context
+        if context.control.stopping:
+            # They were ended because their worker ends.
+            context.store.release(context.lease, back_to_queue=True, reason="its worker stopped")
+            return
+        context.store.append_event(
+            context.lease, WarningEvent(name="rank_lost", message=str(error), step=self._done_step)
+        )
+        lost = 1 + context.store.deaths_since_step(context.job_id, _RANK_LOST)
+        if lost >= _MOST_RANKS_LOST:
+            self._end(JobState.FAILED, error)
+            return
+        reason = f"{_RANK_LOST}; resumes from the last checkpoint"
+        context.store.release(context.lease, back_to_queue=True, reason=reason)
 
     def _end(self, state: JobState, error: TinkerGymError) -> None:
         context = self._context

@@ -16,9 +16,10 @@ from pathlib import Path
 import torch
 
 from backend.config import ServiceConfig
-from backend.errors import StartError
+from backend.errors import RankLostError, StartError
 from backend.fair_lock import FairLock
 from backend.learner.checkpoints import Checkpoint
+from backend.learner.data_parallel import DataParallelLearner
 from backend.learner.learner import Learner
 from backend.rollout.engines.choose import make_engine
 from backend.rollout.engines.protocol import Deliver
@@ -32,9 +33,10 @@ from backend.training.job_control import JobControl
 from backend.training.kinds import loop_of
 from backend.training.lockstep import LockstepGate
 from backend.training.policies import PolicyDirectory, StoredPolicy
+from backend.training.pool_learner import AnyLearner, PoolLearner
 from backend.training.step_clock import StepClock
 from backend.training.stored_weights import stored_weights
-from tinkergym.errors import NotFoundError, TinkerGymError
+from tinkergym.errors import InvalidRequestError, NotFoundError, TinkerGymError
 from tinkergym.wire import (
     ErrorView,
     LeaseReply,
@@ -72,8 +74,8 @@ class PoolWorker:
         self._config, self._pool_id, self._model = config, pool_id, model
         self._store = Store.open(config.store_url).service()
         self._model_dir = resolve_model(model, config.models, allow_any=config.allow_any_model)
-        device, device_lock = _device(config.device), FairLock()
-        self._device_lock = device_lock
+        device, device_lock = _device(config.device, ranks=config.learner_ranks), FairLock()
+        self._device, self._device_lock = device, device_lock
         config.log_dir.mkdir(parents=True, exist_ok=True)
         self._engine = make_engine(
             config.engine,
@@ -84,7 +86,11 @@ class PoolWorker:
             vllm=config.vllm,
             log=config.log_dir / "vllm.log",
         )
-        self._learner = Learner(self._model_dir, device=device, device_lock=device_lock)
+        try:
+            self._learner = PoolLearner(self._make_learner)
+        except BaseException:
+            self._engine.close()
+            raise
         self._boards = Boards()
         self._policies = PolicyDirectory(
             self._engine, model_names={model}, load=self._stored_policy, keep_idle=config.idle_policies
@@ -142,6 +148,7 @@ class PoolWorker:
         self._endpoint.close()
         self._store.remove_pool(self._pool_id)
         self._engine.close()
+        self._learner.close()
 
     # --- what the endpoint serves ---
 
@@ -154,6 +161,7 @@ class PoolWorker:
         in_step = {job_id: set(self._boards.playing(job_id)) for job_id in list(self._gates)}
         for request in requests:
             try:
+                self._refuse_structure_in_training(request)
                 resolved = self._policies.resolve(request)
             except TinkerGymError as error:
                 view = ErrorView.model_validate(error.to_wire())
@@ -172,6 +180,17 @@ class PoolWorker:
             deliver(refused)
         if ready:
             self._engine.submit(ready, deliver)
+
+    def _refuse_structure_in_training(self, request: SampleRequest) -> None:
+        if request.structured is None:
+            return
+        if request.session_id.rpartition("/")[2] in self._boards.playing(request.policy):
+            raise InvalidRequestError(
+                "an episode that is trained on cannot have structured answers: their logprobs are those "
+                "among what a grammar allows, and the learner's are not",
+                hint="leave structured out; act with a policy and evaluate take it",
+                field="structured",
+            )
 
     def lease(self, request: LeaseRequest, job_id: str) -> LeaseReply:
         """Hand out episodes; waits for some."""
@@ -210,22 +229,28 @@ class PoolWorker:
                 self._engine, lambda: self._boards.playing(job_id), one_by_one=spec.rollout == "script"
             )
         try:
+            learner = self._learner.current()
             context: JobContext[TrainingSpec] = JobContext(
                 lease=lease,
                 spec=spec,
                 store=self._store,
-                learner=self._learner,
+                learner=learner,
                 engine=self._engine,
                 boards=self._boards,
                 policies=self._policies,
                 control=self._pulses[job_id].control,
-                clock=StepClock(lambda: self._engine.busy_seconds, lambda: self._learner.busy_seconds),
+                clock=StepClock(lambda: self._engine.busy_seconds, lambda: learner.busy_seconds),
                 checkpoints_dir=self._config.jobs_dir / job_id / "checkpoints",
                 open_model=self._open_model,
                 data_dir=self._config.uploads_dir,
                 lease_seconds=self._config.lease_seconds,
+                sleep_while_learning=self._config.sleep_while_learning,
             )
             loop_of(context).run()
+        except RankLostError as error:
+            # No new ranks could be started. The lease runs out, so the next attempt is not at once.
+            _log.error("job %s cannot be taken up: %s", job_id, error)
+            self._store.release(lease, back_to_queue=False)
         finally:
             gate = self._gates.pop(job_id, None)
             if gate is not None:
@@ -234,9 +259,20 @@ class PoolWorker:
                 self._pulses.pop(job_id, None)
                 self._threads.pop(job_id, None)
 
+    def _make_learner(self) -> AnyLearner:
+        ranks = self._config.learner_ranks
+        if ranks == 1:
+            return Learner(self._model_dir, device=self._device, device_lock=self._device_lock)
+        return DataParallelLearner(
+            self._model_dir,
+            ranks=ranks,
+            device=self._device,
+            threads_per_rank=max(1, self._config.torch_threads // ranks),
+        )
+
     def _open_model(self, model: str) -> Learner:
         directory = resolve_model(model, self._config.models, allow_any=self._config.allow_any_model)
-        return Learner(directory, device=str(self._learner.device), device_lock=self._device_lock)
+        return Learner(directory, device=self._device, device_lock=self._device_lock)
 
     def _stored_policy(self, job_id: str) -> StoredPolicy | None:
         views = self._store.checkpoints(job_id)
@@ -251,13 +287,19 @@ class PoolWorker:
         )
 
 
-def _device(wanted: str) -> str:
+def _device(wanted: str, *, ranks: int) -> str:
     if wanted == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
     if wanted.startswith("cuda") and not torch.cuda.is_available():
         raise StartError(
             f"device={wanted!r} is set, but torch sees no GPU on this machine",
             hint="set device=cpu, or install a CUDA build of torch",
             field="device",
+        )
+    if wanted.startswith("cuda") and ranks > torch.cuda.device_count():
+        raise StartError(
+            f"learner_ranks={ranks} want a GPU each, and torch sees {torch.cuda.device_count()}",
+            hint="lower learner_ranks, or set device=cpu",
+            field="learner_ranks",
         )
     return wanted

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from backend.learner.learner import Learner
 from backend.learner.sequences import FloatArray, TrainSequence
 from backend.training.job_context import JobContext
+from backend.training.pool_learner import AnyLearner
 from tinkergym.errors import NotFoundError
 from tinkergym.wire import TrainingSpec
 from tinkergym.wire_jobs import DistillationSpec
@@ -19,7 +19,7 @@ from tinkergym.wire_jobs import DistillationSpec
 class Teacher:
     """Frozen weights beside the student's."""
 
-    def __init__(self, learner: Learner, policy_id: str | None, *, shared: bool) -> None:
+    def __init__(self, learner: AnyLearner, policy_id: str | None, *, shared: bool) -> None:
         """Ask `policy_id` of `learner`, None is its base model; `shared`: others use the learner too."""
         self._learner, self._policy_id, self._shared = learner, policy_id, shared
 

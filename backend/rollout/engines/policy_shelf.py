@@ -191,6 +191,15 @@ class PolicyShelf:
                 _drop(policy)
         self._finishing = [policy for policy in self._finishing if policy.live]
 
+    def forget_merged(self) -> None:
+        """Give back the memory of merged adapters; only the thread that samples may ask for it."""
+        assert self.base.table is not None
+        self._bind_table(self.base.table)
+        for policy in self._merged:
+            if policy.is_adapter:
+                policy.table = None
+        self._merged.clear()
+
     def bind(self, segments: Sequence[AdapterSegment]) -> None:
         """Set the model up for a batch; the segments' policies must be compatible (see `batches`)."""
         for site in self.sites.values():

@@ -70,6 +70,25 @@ class SamplingEngine(Protocol):
         """Published policies and their newest version."""
         ...
 
+    @property
+    def asleep(self) -> bool:
+        """Whether `sleep` gave memory back and nothing was asked for since."""
+        ...
+
+    def sleep(self) -> bool:
+        """Give back what memory can be had again, for a learner on the same device; policies stay published.
+
+        Whatever is asked for next wakes the engine, so nobody needs to know that it sleeps.
+
+        Returns:
+            Whether it sleeps now. An engine with unanswered requests does not.
+        """
+        ...
+
+    def wake(self) -> None:
+        """Begin to take the memory again, before somebody asks for something."""
+        ...
+
     def close(self) -> None:
         """Stop; requests still queued are answered with ServiceUnavailableError."""
         ...

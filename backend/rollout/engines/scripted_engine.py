@@ -48,7 +48,7 @@ class ScriptedEngine:
         self._oldest: dict[str, int] = {}
         """Of each policy the oldest version with which a request may be finished."""
         self._busy_seconds = 0.0
-        self._closed = False
+        self._closed = self._asleep = False
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[tuple[list[_Taken], Deliver] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="scripted-engine", daemon=True)
@@ -67,6 +67,7 @@ class ScriptedEngine:
     def submit(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
         """Queue requests; they are answered together."""
         with self._lock:
+            self._asleep = False
             if not self._closed:
                 self._queue.put((self._take(requests), deliver))
                 return
@@ -75,6 +76,7 @@ class ScriptedEngine:
     def generate_together(self, requests: Sequence[SampleRequest]) -> list[Completion | SampleFailure]:
         """Answer requests in their order."""
         with self._lock:
+            self._asleep = False
             taken = self._take(requests)
         return [self._answer(*each) for each in taken]
 
@@ -96,6 +98,20 @@ class ScriptedEngine:
         """Published policies and their newest version."""
         with self._lock:
             return dict(self._versions)
+
+    @property
+    def asleep(self) -> bool:
+        """Whether `sleep` was called and nothing was asked for since."""
+        return self._asleep
+
+    def sleep(self) -> bool:
+        """Give back nothing: there is nothing."""
+        self._asleep = True
+        return True
+
+    def wake(self) -> None:
+        """Do not sleep any more."""
+        self._asleep = False
 
     def close(self) -> None:
         """Stop; requests still queued are answered with ServiceUnavailableError."""
@@ -121,8 +137,9 @@ class ScriptedEngine:
         return taken
 
     def _answer(self, request: SampleRequest, version: int | None) -> Completion | SampleFailure:
-        if self._closed:
-            return _failure(request, _closing())
+        refused = _closing() if self._closed else structure_refused(request, "scripted")
+        if refused is not None:
+            return _failure(request, refused)
         oldest = 0 if request.policy == BASE_POLICY else self._oldest.get(request.policy)
         if version is None or oldest is None or version < oldest:
             return _failure(
@@ -131,9 +148,6 @@ class ScriptedEngine:
                     f"policy {request.policy!r} at version {request.policy_version} is not loaded"
                 ),
             )
-        refused = structure_refused(request, "scripted")
-        if refused is not None:
-            return _failure(request, refused)
         room = min(request.max_tokens, self._context_length - len(request.prompt_ids))
         if room < 1:
             return _failure(request, PromptTooLongError("the prompt leaves no room for an answer"))

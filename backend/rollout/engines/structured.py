@@ -17,22 +17,25 @@ def structure_refused(request: SampleRequest, engine: str) -> InvalidRequestErro
     )
 
 
-def structure_without_end() -> InvalidRequestError:
-    """Return why a structured answer needs a token to end with."""
-    return InvalidRequestError(
-        "a structured answer needs a stop id that the model has: it ends with one as soon as it is complete",
-        hint="give the stop_ids of the model's renderer",
-        field="stop_ids",
-    )
-
-
-def structure_without_tokenizer(model: str) -> InvalidRequestError:
-    """Return why a model that came without its tokenizer gives no structured answers."""
-    return InvalidRequestError(
-        f"the model {model!r} has no tokenizer.json, so nobody knows the text of its tokens",
-        hint="put its tokenizer.json into its directory",
-        field="structured",
-    )
+def structure_impossible(
+    request: SampleRequest, *, model: str, has_tokenizer: bool, has_stop: bool
+) -> InvalidRequestError | None:
+    """Return why an engine that can do it cannot do it for this request; None if it can."""
+    if request.structured is None:
+        return None
+    if not has_tokenizer:
+        return InvalidRequestError(
+            f"the model {model!r} has no tokenizer.json, so nobody knows the text of its tokens",
+            hint="put its tokenizer.json into its directory",
+            field="structured",
+        )
+    if not has_stop:
+        return InvalidRequestError(
+            "a structured answer needs a stop id that the model has: when it is complete, it ends with one",
+            hint="give the stop_ids of the model's renderer",
+            field="stop_ids",
+        )
+    return None
 
 
 def structure_unusable(request: SampleRequest, reason: str) -> InvalidRequestError:

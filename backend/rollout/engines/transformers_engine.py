@@ -107,7 +107,7 @@ class TransformersEngine:
         self._wake = threading.Condition()
         self._inbox: list[tuple[_Taken, Deliver]] = []
         self._calls: list[Callable[[], None]] = []
-        self._closing = False
+        self._closing = self._asleep = False
         self._thread = threading.Thread(target=self._run, name="transformers-engine", daemon=True)
         self._thread.start()
 
@@ -181,6 +181,36 @@ class TransformersEngine:
         """Published policies and their newest version."""
         return self._model.shelf.loaded()
 
+    @property
+    def asleep(self) -> bool:
+        """Whether `sleep` emptied the cache and nothing was asked for since."""
+        return self._asleep
+
+    def sleep(self) -> bool:
+        """Give back the cache and the merged weights of adapters; False while requests are under way."""
+        result: Future[bool] = Future()
+
+        def call() -> None:
+            if self._scheduler.idle:
+                # Its successor takes memory when it is first used.
+                self._scheduler = self._new_scheduler(self._limits)
+                self._model.shelf.forget_merged()
+                if torch.cuda.is_available():
+                    torch.cuda.empty_cache()
+                self._asleep = True
+            result.set_result(self._asleep)
+
+        with self._wake:
+            if self._closing or self._inbox:
+                return False
+            self._calls.append(call)
+            self._wake.notify()
+        return result.result()
+
+    def wake(self) -> None:
+        """Do nothing: what was given back is taken again as it is needed."""
+        self._asleep = False
+
     def close(self) -> None:
         """Stop; requests not answered yet are answered with ServiceUnavailableError."""
         with self._wake:
@@ -200,6 +230,7 @@ class TransformersEngine:
                 calls, self._calls = self._calls, []
                 closing = self._closing
             for taken, deliver in inbox:
+                self._asleep = False
                 self._accept(taken, deliver)
             for call in calls:
                 call()
@@ -271,6 +302,7 @@ class TransformersEngine:
         return structure_refused(request, "transformers")
 
     def _together(self, taken: _Taken) -> list[Completion | SampleFailure]:
+        self._asleep = False
         longest = max((len(r.prompt_ids) + min(r.max_tokens, 64) for r, _ in taken), default=1)
         scheduler = self._new_scheduler(
             replace(self._limits, first_slots=max(1, len(taken)), first_length=longest)

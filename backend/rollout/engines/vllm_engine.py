@@ -23,15 +23,16 @@ from pathlib import Path
 
 from backend.config import VllmSettings
 from backend.rollout.engines.protocol import BASE_POLICY, Deliver
-from backend.rollout.engines.structured import (
-    structure_unusable,
-    structure_without_end,
-    structure_without_tokenizer,
-)
+from backend.rollout.engines.structured import structure_impossible, structure_unusable
 from backend.rollout.engines.vllm_files import adapted_modules, finite, misfit, model_shapes, write_policy
 from backend.rollout.engines.vllm_folder import private_folder
 from backend.rollout.engines.vllm_process import HOST, Message, VllmProcess
-from backend.rollout.engines.vllm_settings import engine_arguments, has_tokenizer, process_environment
+from backend.rollout.engines.vllm_settings import (
+    engine_arguments,
+    has_tokenizer,
+    process_environment,
+    sleep_mode,
+)
 from backend.rollout.models import ModelFacts, read_model_facts
 from backend.weights import AdapterWeights, PolicyWeights
 from tinkergym.errors import (
@@ -143,6 +144,16 @@ class VllmEngine:
         """How often vLLM has become ready."""
         self._told = 0
         """How often a new process was told the policies that it must know."""
+        self._sleep_mode = sleep_mode(self._settings, device)
+        self._asleep = False
+        self._newest = 0
+        """The number of the last message that was asked."""
+        self._naps = 0
+        """How often it was ended because it should sleep."""
+        self._awake = threading.Event()
+        self._awake.set()
+        self._resting = threading.Event()
+        """Set while there is no process, since nobody needs it."""
         self._closing = False
         self._broken: TinkerGymError | None = None
         self._busy = _BusyClock()
@@ -171,7 +182,7 @@ class VllmEngine:
     @property
     def restarts(self) -> int:
         """How often vLLM was started again because it had died or hung."""
-        return max(0, self._lives - 1)
+        return max(0, self._lives - 1 - self._naps)
 
     @property
     def host_pid(self) -> int | None:
@@ -267,10 +278,49 @@ class VllmEngine:
         with self._lock:
             return {name: policy.version for name, policy in self._policies.items()}
 
+    @property
+    def asleep(self) -> bool:
+        """Whether `sleep` gave memory back and nothing was asked for since."""
+        return self._asleep
+
+    def sleep(self) -> bool:
+        """Give memory back as `vllm.sleep` says; False while requests are under way."""
+        entry = _Open({"do": "sleep"})
+        with self._lock:
+            if self._asleep:
+                return True
+            if self._open or self._closing or not self._ready.is_set() or self._process is None:
+                return False
+            if self._sleep_mode == "offload":
+                self._ask(entry)
+            else:
+                self._asleep = True
+                self._naps += 1
+                self._awake.clear()
+                self._resting.clear()
+                self._process.hang_up()
+        if self._sleep_mode == "end":
+            self._resting.wait()
+            return self._asleep
+        answer = entry.result.result()
+        with self._lock:
+            # Who asked for something meanwhile has woken it.
+            self._asleep = self._newest == entry.message["id"] and not answer.keys() & {"error", "refused"}
+            return self._asleep
+
+    def wake(self) -> None:
+        """Let vLLM take its memory again; does not wait for it."""
+        with self._lock:
+            if self._asleep and self._sleep_mode == "offload":
+                self._ask(_Open({"do": "wake"}))
+            else:
+                self._rouse()
+
     def close(self) -> None:
         """Stop; requests not answered yet are answered with ServiceUnavailableError."""
         with self._lock:
             self._closing = True
+            self._rouse()
             process = self._process
         if process is not None:
             process.hang_up()
@@ -289,11 +339,18 @@ class VllmEngine:
             else:
                 entry.result.set_result({"refused": error})
             return
+        self._rouse()
         number = entry.message.setdefault("id", next(self._numbers))
         self._open[number] = entry
+        self._newest = number
         self._busy.count(len(self._open))
         if self._process is not None and self._ready.is_set():
             self._process.send(entry.message)
+
+    def _rouse(self) -> None:
+        self._asleep = False
+        self._resting.set()  # for one who still waits for it to sleep
+        self._awake.set()
 
     def _settled(self, request: SampleRequest) -> SampleRequest:
         """Return the request with the version that answers it."""
@@ -307,8 +364,29 @@ class VllmEngine:
         policy = self._policies.get(request.policy)
         if not base and (policy is None or policy.version != request.policy_version):
             return _version_gone(request)
-        room = self._facts.context_length - len(request.prompt_ids)
-        if room < 1:
+        refused = self._refusal(request)
+        if refused is not None:
+            return refused
+        key = policy.key if policy is not None and not base else _BASE_KEY
+        owner = request.session_id.partition("/")[0] if "/" in request.session_id else ""
+        return {
+            "policy": key,
+            "prompt": list(request.prompt_ids),
+            "max_tokens": min(request.max_tokens, self.context_length - len(request.prompt_ids)),
+            "temperature": request.temperature,
+            "seed": request.seed,
+            "stop": self._stops(request),
+            "structured": _structure(request),
+            # The key stands for one version of one policy, so neither its other versions nor other owners
+            # find what is computed here.
+            "salt": f"{key} {owner}",
+        }
+
+    def _stops(self, request: SampleRequest) -> list[int]:
+        return [token for token in request.stop_ids if 0 <= token < self._facts.vocabulary_size]
+
+    def _refusal(self, request: SampleRequest) -> InvalidRequestError | None:
+        if len(request.prompt_ids) >= self.context_length:
             return PromptTooLongError(
                 f"a prompt of {len(request.prompt_ids)} tokens fills the context of {self.context_length}",
                 hint="at least one token must be left for the answer",
@@ -327,25 +405,12 @@ class VllmEngine:
                 hint=f"use 0, or at least {_SMALLEST_TEMPERATURE}",
                 field="temperature",
             )
-        stop = [token for token in request.stop_ids if 0 <= token < vocabulary]
-        if request.structured is not None and not has_tokenizer(self._facts.directory):
-            return structure_without_tokenizer(str(self._facts.directory))
-        if request.structured is not None and not stop:
-            return structure_without_end()
-        key = policy.key if policy is not None and not base else _BASE_KEY
-        owner = request.session_id.partition("/")[0] if "/" in request.session_id else ""
-        return {
-            "policy": key,
-            "prompt": list(request.prompt_ids),
-            "max_tokens": min(request.max_tokens, room),
-            "temperature": request.temperature,
-            "seed": request.seed,
-            "stop": stop,
-            "structured": _structure(request),
-            # The key stands for one version of one policy, so neither its other versions nor other owners
-            # find what is computed here.
-            "salt": f"{key} {owner}",
-        }
+        return structure_impossible(
+            request,
+            model=str(self._facts.directory),
+            has_tokenizer=has_tokenizer(self._facts.directory),
+            has_stop=bool(self._stops(request)),
+        )
 
     def _drop(self, policy: _Policy | None) -> list[tuple[_Open, TinkerGymError]]:
         """Take a policy out; return its requests in flight, which `_deliver` answers without the lock."""
@@ -441,6 +506,11 @@ class VllmEngine:
     def _run(self) -> None:
         failed = 0
         while not self._closing and self._broken is None:
+            if not self._awake.is_set():
+                self._resting.set()
+                self._awake.wait()
+                continue
+            self._resting.clear()
             if self._live():
                 failed = 0
             elif not self._closing:
@@ -469,7 +539,7 @@ class VllmEngine:
         for folder in doomed.values():
             shutil.rmtree(folder, ignore_errors=True)
         process.send({"settings": self._arguments, "policies": known})
-        ready = False
+        ready, naps = False, self._naps
         try:
             ready = self._await_ready(process, known)
             if ready:
@@ -480,7 +550,7 @@ class VllmEngine:
                     self._ready.clear()
                 self._process = None
             process.end()
-        if not self._closing:
+        if not self._closing and self._naps == naps:
             _log.error("vLLM ended or hung; it is started again (its output: %s)", self._log_file)
             self._forget_the_reason()
         return ready

@@ -71,6 +71,8 @@ class Host:
         self._resident = _BASE
         self._nothing: LoRARequest | None = None
         self._canary_logprob: float | None = None
+        self._asleep = False
+        self._going_to_bed = asyncio.Lock()
         self._others: set[asyncio.Task[None]] = set()
 
     async def prepare(self, policies: list[Message]) -> None:
@@ -100,6 +102,8 @@ class Host:
                 "load": self._load,
                 "drop": self._drop,
                 "canary": self._canary,
+                "sleep": self._sleep,
+                "wake": self._wake,
             }[kind]
             other = asyncio.ensure_future(self._answer(message, work))
             self._others.add(other)
@@ -121,6 +125,7 @@ class Host:
     # --- sampling ---
 
     async def _sample(self, message: Message) -> Message:
+        await self._wake()
         room = self._room(message["policy"])
         async with self._rooms.hold(room):
             added = await self._try_add(message, room)
@@ -133,6 +138,7 @@ class Host:
 
     async def _together(self, message: Message) -> Message:
         """Sample in one batch: nothing is computed before all requests are there, and nobody joins."""
+        await self._wake()
         answers: list[Message] = []
         requests = list(message["requests"])
         while requests:
@@ -215,6 +221,7 @@ class Host:
     # --- policies ---
 
     async def _load(self, message: Message) -> Message:
+        await self._wake()
         key, path = message["policy"], Path(message["path"])
         adapter = message["rank"] is not None
         if adapter:
@@ -274,6 +281,25 @@ class Host:
         await self._engine.reset_prefix_cache()
         self._resident = resident
 
+    # --- sleep ---
+
+    async def _sleep(self, message: Message) -> Message:
+        """Let vLLM give back memory; the other end has no request under way."""
+        async with self._going_to_bed:
+            if not self._asleep:
+                await self._engine.sleep(level=1, mode="wait")
+                self._asleep = True
+        return {}
+
+    async def _wake(self, message: Message | None = None) -> Message:
+        if not self._asleep and not self._going_to_bed.locked():
+            return {}
+        async with self._going_to_bed:
+            if self._asleep:
+                await self._engine.wake_up()
+                self._asleep = False
+        return {}
+
     # --- health ---
 
     async def _canary(self, message: Message) -> Message:
@@ -290,7 +316,7 @@ class Host:
             "structured": None,
         }
         with self._rooms.join() as room:
-            if room is None:
+            if room is None or self._asleep or self._going_to_bed.locked():
                 await self._engine.get_weight_version()
                 return {}
             answer = await self._collect(await self._add(request, room))

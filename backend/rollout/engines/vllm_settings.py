@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from backend.config import VllmSettings
+
+
+def sleep_mode(settings: VllmSettings, device: str) -> Literal["offload", "end"]:
+    """What putting vLLM to sleep means on this device."""
+    if settings.sleep != "auto":
+        return settings.sleep
+    return "end" if device == "cpu" else "offload"
 
 
 def has_tokenizer(model_directory: Path) -> bool:
@@ -32,6 +39,8 @@ def engine_arguments(
         "structured_outputs_config": {"backend": "xgrammar"},
         "dtype": "float32",
         "max_model_len": context_length,
+        # With it memory comes from a pool that can be given back; a CPU has none.
+        "enable_sleep_mode": device != "cpu" and sleep_mode(settings, device) == "offload",
         "max_num_seqs": settings.max_sequences,
         "max_lora_rank": settings.max_adapter_rank,
         # One more, for what the base model's requests carry beside them.

@@ -238,17 +238,36 @@ class Written:
 
 
 @pytest.fixture
+def written_in():
+    """Make what starts jobs on written data in a lab."""
+    return Written
+
+
+@pytest.fixture
 def written(lab):
     return Written(lab)
 
 
 @pytest.fixture
-def lab(tmp_path):
+def make_lab(tmp_path):
+    """Make labs, each with settings and a folder of its own."""
     threads = torch.get_num_threads()
-    config = ServiceConfig(data_dir=tmp_path, torch_threads=1, heartbeat_seconds=0.2, lease_seconds=30.0)
-    config.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lab = Lab(config)
-    yield lab
-    lab.close_pool()
-    lab.store.close()
+    made: list[Lab] = []
+
+    def make(name: str = "", **settings: object) -> Lab:
+        common = {"torch_threads": 1, "heartbeat_seconds": 0.2, "lease_seconds": 30.0}
+        config = ServiceConfig(data_dir=tmp_path / name, **{**common, **settings})
+        config.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        made.append(Lab(config))
+        return made[-1]
+
+    yield make
+    for lab in made:
+        lab.close_pool()
+        lab.store.close()
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def lab(make_lab):
+    return make_lab()

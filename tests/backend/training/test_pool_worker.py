@@ -7,7 +7,7 @@ from backend.config import ServiceConfig
 from backend.errors import StartError
 from backend.training.pool_worker import PoolWorker
 from tinkergym.errors import NotFoundError, UnknownModelError
-from tinkergym.wire import JobState
+from tinkergym.wire import JobState, Regex, SampleRequest
 
 
 def start(tmp_path, model="nano", **settings):
@@ -53,6 +53,22 @@ def test_a_pool_that_is_closed_hands_its_jobs_back_to_the_queue(lab):
     lab.until_state(job_id, JobState.RUNNING)
     lab.replace_pool()
     assert lab.state(job_id) is JobState.QUEUED
+
+
+def test_an_episode_that_is_trained_on_gets_no_structured_answers(lab):
+    job_id = lab.start()
+    (episode, *_) = lab.lease(job_id)
+    common = {"policy": job_id, "prompt_ids": [5, 6], "max_tokens": 1, "structured": Regex(pattern="a")}
+    found = []
+    requests = [
+        SampleRequest(request_id="trained", session_id=f"ada/{episode.lease_id}", **common),
+        SampleRequest(request_id="other", session_id="ada/act", **common),
+    ]
+    lab.pool.sample(requests, found.extend)
+    lab.until(job_id, lambda: len(found) == 2)
+    messages = {answer.request_id: answer.error.message for answer in found}
+    assert "trained on cannot have structured" in messages["trained"]
+    assert "engine=transformers cannot keep" in messages["other"]
 
 
 def test_another_models_renderer_is_not_here(lab):

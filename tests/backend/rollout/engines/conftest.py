@@ -167,7 +167,7 @@ def vllm_subject() -> Iterator[ModelSubject]:
     pytest.importorskip("vllm", reason="vLLM is not installed: bash scripts/install_vllm.sh")
     from backend.rollout.engines.vllm_engine import VllmEngine
 
-    engine = VllmEngine(NANO, settings=VllmSettings(adapters_at_once=2))
+    engine = VllmEngine(NANO, settings=VllmSettings(adapters_at_once=2, sleep="offload"))
     yield ModelSubject(engine, structures=True)
     engine.close()
 

@@ -54,5 +54,5 @@ for line in hearing:
         say({"id": message["id"], "sha256": "0" * 64})
     elif kind == "drop":
         say({"dropped": message["policy"]})
-    elif kind == "canary":
+    elif kind in {"canary", "sleep", "wake"}:
         say({"id": message["id"]})

@@ -241,6 +241,35 @@ def test_an_engine_keeps_an_answer_to_a_pattern_or_refuses_to_and_never_passes_o
             assert "engine=vllm" in found["r"].error.hint
 
 
+def test_an_engine_that_slept_answers_as_before_and_everything_wakes_it(subject, answers, check):
+    subject.publish("job", 1, subject.weights(1))
+    requests = [
+        ask("base", prompt(20), session_id="ada/s"),
+        ask("job", prompt(20), policy="job", policy_version=1, session_id="ada/t"),
+    ]
+    before = answers(requests)
+    assert not subject.engine.asleep
+    assert subject.engine.sleep()
+    assert subject.engine.asleep
+    assert subject.engine.loaded() == {"job": 1}
+    after = answers(requests)
+    assert not subject.engine.asleep
+    assert {name: a.token_ids for name, a in after.items()} == {n: a.token_ids for n, a in before.items()}
+    check(requests, after)
+    assert subject.engine.sleep()
+    subject.publish("job", 2, subject.weights(2))
+    newer = [ask("newer", prompt(20), policy="job", policy_version=2, session_id="ada/t")]
+    check(newer, answers(newer))
+    assert subject.engine.sleep()
+    (alone,) = subject.engine.generate_together(requests[:1])
+    assert alone.token_ids == before["base"].token_ids
+    assert not subject.engine.asleep
+    assert subject.engine.sleep()
+    subject.engine.wake()
+    assert not subject.engine.asleep
+    check(newer, answers(newer))
+
+
 def test_busy_seconds_only_grow(subject, answers):
     before = subject.engine.busy_seconds
     answers([ask("r", prompt(9))])

@@ -146,7 +146,7 @@ def test_a_killed_engine_core_loses_no_answer_and_no_policy(subject):
     assert psutil.wait_procs(old, timeout=10)[1] == []
 
 
-def test_a_tied_output_head_follows_full_weights_and_nothing_is_left_after_closing(tmp_path):
+def test_a_tied_output_head_follows_full_weights_also_after_sleep_and_nothing_is_left_after_closing(tmp_path):
     from backend.rollout.engines.vllm_engine import VllmEngine
 
     torch.manual_seed(1)
@@ -176,6 +176,12 @@ def test_a_tied_output_head_follows_full_weights_and_nothing_is_left_after_closi
             ask("base", range(20, 40)),
         ]
         found = answers(engine, requests)
+        assert engine.sleep()
+        assert psutil.wait_procs(processes, timeout=10)[1] == []
+        assert {name: a.token_ids for name, a in answers(engine, requests).items()} == {
+            name: a.token_ids for name, a in found.items()
+        }
+        processes = [psutil.Process(engine.host_pid), *psutil.Process(engine.host_pid).children(True)]
     finally:
         engine.close()
     for request, model in zip(requests, (changed, base.eval()), strict=True):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
 from backend.config import PACKAGED_MODELS, VllmSettings
 from backend.rollout.engines.vllm_engine import VllmEngine
+from backend.rollout.engines.vllm_settings import engine_arguments
 from backend.weights import AdapterWeights, FullWeights
 from tinkergym.errors import InvalidRequestError
 from tinkergym.wire import SampleRequest
@@ -218,3 +222,62 @@ def test_what_vllm_would_do_otherwise_than_asked_is_refused(start):
     wild = {name: tensor * float("nan") for name, tensor in ADAPTER.tensors.items()}
     with pytest.raises(InvalidRequestError, match="NaN"):
         engine.publish("job", 1, AdapterWeights(rank=1, alpha=1.0, tensors=wild))
+
+
+def test_asleep_there_is_no_process_and_whoever_asks_gets_one_with_all_policies(start, heard):
+    engine = start(sleep="end")
+    engine.publish("job", 1, ADAPTER)
+    process = psutil.Process(engine.host_pid)
+    assert engine.sleep()
+    assert engine.host_pid is None
+    assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    assert engine.sleep()  # still
+    engine.retire("other")
+    assert engine.asleep
+    found = answers(engine, [ask(7, "job", 1)])
+    assert found[0].token_ids == [7, 7]
+    assert [policy["name"] for policy in heard(1)[0]["policies"]] == ["job@1"]
+    assert not engine.asleep
+    assert engine.restarts == 0
+    assert engine.sleep()
+    engine.publish("job", 2, ADAPTER)
+    assert engine.loaded() == {"job": 2}
+    assert engine.sleep()
+
+
+def test_an_engine_with_unanswered_requests_does_not_sleep(start):
+    engine = start(sleep="end")
+    done = threading.Event()
+    engine.submit([ask(HELD)], lambda batch: done.set())
+    assert not engine.sleep()
+    assert not engine.asleep
+    os.kill(engine.host_pid, signal.SIGKILL)
+    assert done.wait(60)
+    assert engine.sleep()
+
+
+def test_an_engine_that_sleeps_can_be_closed_and_then_refuses(start):
+    engine = start(sleep="end")
+    assert engine.sleep()
+    engine.close()
+    assert not engine.sleep()
+    assert answers(engine, [ask(7)])[0].error.type == "ServiceUnavailableError"
+
+
+def test_vllms_own_sleep_is_asked_for_where_it_can_give_memory_back(start, heard):
+    engine = start(sleep="offload")
+    assert engine.sleep()
+    assert engine.asleep
+    assert engine.sleep()
+    engine.wake()
+    assert not engine.asleep
+    answers(engine, [ask(7)])
+    assert [message["do"] for message in heard(0)[1:]] == ["sleep", "wake", "sample"]
+    modes = {
+        (device, sleep): engine_arguments(VllmSettings(sleep=sleep), Path("m"), 10, device)[
+            "enable_sleep_mode"
+        ]
+        for device in ("cpu", "cuda:1")
+        for sleep in ("auto", "end", "offload")
+    }
+    assert [key for key, enabled in modes.items() if enabled] == [("cuda:1", "auto"), ("cuda:1", "offload")]
