@@ -22,9 +22,9 @@ from backend.gateway.app import create_app
 from backend.gateway.event_tail import EventTail
 from backend.gateway.parts import GatewayParts
 from backend.gateway.pool_proxy import PoolProxy
-from backend.gateway.server import PunctualProtocol
 from backend.store.store import Store
 from tinkergym.errors import UnknownModelError
+from tinkergym.serving.punctual import PunctualHead
 from tinkergym.wire import ModelView, RendererBundle
 
 
@@ -187,7 +187,7 @@ def running_gateway(tmp_path_factory):
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as serve_on does
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     running = Running(
-        create_app(parts), listener, http=PunctualProtocol.within(limits.request_seconds), ws="none"
+        create_app(parts), listener, http=PunctualHead.within(limits.request_seconds), ws="none"
     )
     yield Gateway(url, store, config, check)
     running.stop()
