@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     )
     from tinkergym.tools.definition import tool
     from tinkergym.wire import FullParameters, Limits, LoRA, Sampling
-    from tinkergym.wire_algorithms import GRPO, RLOO, DrGRPO, ReinforcePlusPlus
+    from tinkergym.wire_algorithms import GRPO, PPO, RLOO, DrGRPO, ReinforcePlusPlus
     from tinkergym.wire_jobs import DPO, IPO, ORPO, Hinge, SimPO
 
 __version__ = "0.1.0"
@@ -39,6 +39,7 @@ __all__ = [
     "GRPO",
     "IPO",
     "ORPO",
+    "PPO",
     "RLOO",
     "Client",
     "DrGRPO",
@@ -89,6 +90,7 @@ _HOMES = {
     "FullParameters": "tinkergym.wire",
     "DrGRPO": "tinkergym.wire_algorithms",
     "GRPO": "tinkergym.wire_algorithms",
+    "PPO": "tinkergym.wire_algorithms",
     "RLOO": "tinkergym.wire_algorithms",
     "ReinforcePlusPlus": "tinkergym.wire_algorithms",
     "GeneratorTasks": "tinkergym.tasks",

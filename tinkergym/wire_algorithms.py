@@ -7,7 +7,7 @@ optimiser - is `PolicyGradient`. A setting that could not take effect is refused
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -209,6 +209,51 @@ class ReinforcePlusPlus(_WithCredit):
         return self.baseline, "batch_std"
 
 
+class PPO(PolicyGradient):
+    """Proximal policy optimisation (arXiv:1707.06347): tokens are compared with what a value head expected.
+
+    The value head is a linear function of the policy's last hidden state. It learns with the policy, in the
+    same pass, from generalised advantage estimates (GAE, arXiv:1506.02438). It needs no siblings.
+    """
+
+    name: Literal["ppo"] = "ppo"
+    group_size: int = Field(1, ge=1)
+    groups_per_step: int = Field(128, ge=1)
+    gamma: float = Field(1.0, gt=0, le=1)
+    """What a reward counts less for each sampled token that it is further away."""
+    gae_lambda: float = Field(1.0, ge=0, le=1)
+    """How far ahead a token is credited with what was earned, and not with what the value head expects: 1
+    trusts the rewards only, 0 the values only.
+    """
+    whiten_advantages: bool = True
+    """Whether advantages are brought to mean 0 and deviation 1 over the step's tokens."""
+    value_coefficient: float = Field(0.1, gt=0)
+    """How much the value loss, half the squared error, counts beside the policy's loss."""
+    value_clip: float | None = Field(None, gt=0)
+    """How far a value may move within a step, in units of return; None: no bound."""
+    value_learning_rate: float = Field(0.05, gt=0)
+    """Of the value head, scheduled as `learning_rate` is: about how far an update moves a value, in units of
+    return.
+    """
+
+    credit: ClassVar[Literal["token"]] = "token"
+    dynamic_sampling_rounds: ClassVar[int] = 0
+
+    @property
+    def compares_siblings(self) -> bool:
+        """No: the value head says what was to be expected."""
+        return False
+
+    @model_validator(mode="after")
+    def _there_is_something_to_compare(self) -> Self:
+        return self  # one episode is enough
+
+    @model_validator(mode="after")
+    def _values_move_within_a_step(self) -> Self:
+        self._idle("value_clip", self.updates_per_step == 1, "updates_per_step above 1")
+        return self
+
+
 def _grpo_unless_named(settings: Any) -> Any:
     if isinstance(settings, Mapping) and "name" not in settings:
         return {"name": "grpo", **settings}
@@ -216,6 +261,8 @@ def _grpo_unless_named(settings: Any) -> Any:
 
 
 Algorithm = Annotated[
-    GRPO | DrGRPO | RLOO | ReinforcePlusPlus, Field(discriminator="name"), BeforeValidator(_grpo_unless_named)
+    GRPO | DrGRPO | RLOO | ReinforcePlusPlus | PPO,
+    Field(discriminator="name"),
+    BeforeValidator(_grpo_unless_named),
 ]
 """Settings without a name are GRPO's."""

@@ -72,8 +72,8 @@ def whitened(advantages: FloatArray) -> FloatArray:
     """
     if len(advantages) < 2 or advantages.min() == advantages.max():
         return np.zeros_like(advantages)
-    centred: FloatArray = advantages - advantages.mean()
-    return centred / (advantages.std(ddof=1) + STD_EPSILON)
+    found: FloatArray = (advantages - advantages.mean()) / (advantages.std(ddof=1) + STD_EPSILON)
+    return found
 
 
 def explained_variance(values: FloatArray, targets: FloatArray) -> float | None:

@@ -25,7 +25,11 @@ _WEIGHT, _BIAS = "value_head.weight", "value_head.bias"
 
 
 class ValueHead:
-    """One linear function of the model's last hidden state, float32, zero at first."""
+    """One linear function of the model's last hidden state, float32, zero at first.
+
+    The state is divided by its width, so that a step of the optimiser moves a value by about its learning
+    rate, in units of return, whether the model is narrow or wide.
+    """
 
     def __init__(self, hidden: int, *, device: torch.device) -> None:
         self._weight = nn.Parameter(torch.zeros(1, hidden, dtype=torch.float32, device=device))
@@ -42,7 +46,7 @@ class ValueHead:
         Returns:
             [U] float32, in units of return.
         """
-        return F.linear(states.float(), self._weight, self._bias).squeeze(-1)
+        return F.linear(states.float() / states.shape[-1], self._weight, self._bias).squeeze(-1)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return copies of the parameters, on the CPU."""

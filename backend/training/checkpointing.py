@@ -9,7 +9,8 @@ from pathlib import Path
 
 from backend.training.job_context import JobContext
 from tinkergym.errors import CheckpointCorruptError, NotFoundError
-from tinkergym.wire import CheckpointEvent, CheckpointView, TrainingSpec, WarningEvent
+from tinkergym.wire import CheckpointEvent, CheckpointView, JobSpec, TrainingSpec, WarningEvent
+from tinkergym.wire_algorithms import PPO
 
 
 def restore(context: JobContext[TrainingSpec]) -> int:
@@ -32,12 +33,20 @@ def restore(context: JobContext[TrainingSpec]) -> int:
     if spec.initial_policy:
         begin_from(context, spec.initial_policy)
     else:
-        context.learner.create_policy(context.job_id, spec.adapter, seed=spec.seed)
+        context.learner.create_policy(
+            context.job_id, spec.adapter, seed=spec.seed, value_head=_learns_values(spec)
+        )
     return 0
+
+
+def _learns_values(spec: TrainingSpec) -> bool:
+    return isinstance(spec, JobSpec) and isinstance(spec.algorithm, PPO)
 
 
 def begin_from(context: JobContext[TrainingSpec], policy: str) -> None:
     """Create the job's policy with the weights of another job, and keep them in a checkpoint of step 0.
+
+    Where both jobs train a value head, it goes on with the other's.
 
     From then on it is no matter what becomes of the other job's checkpoints.
 
@@ -48,7 +57,13 @@ def begin_from(context: JobContext[TrainingSpec], policy: str) -> None:
     job_id, _, version = policy.partition("@")
     for view in context.store.checkpoints(job_id):
         if view.policy_version == int(version):
-            context.learner.load(context.job_id, view.path, context.spec.adapter, fresh_optimiser=True)
+            context.learner.load(
+                context.job_id,
+                view.path,
+                context.spec.adapter,
+                fresh_optimiser=True,
+                value_head=_learns_values(context.spec),
+            )
             save(context, 0)
             return
     raise NotFoundError(
@@ -80,7 +95,9 @@ def beginning(context: JobContext[TrainingSpec]) -> Iterator[str | None]:
 
 
 def _load(context: JobContext[TrainingSpec], view: CheckpointView) -> None:
-    manifest = context.learner.load(context.job_id, view.path, context.spec.adapter)
+    manifest = context.learner.load(
+        context.job_id, view.path, context.spec.adapter, value_head=_learns_values(context.spec)
+    )
     if manifest.files[manifest.weights_file].sha256 != view.sha256:
         # A worker that lost the job while it wrote cannot be kept from the disk, only from the store.
         forget_policy(context)

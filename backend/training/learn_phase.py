@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from backend.learner.importance import ImportanceCorrection
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import FloatArray, TrainSequence
+from backend.learner.value_loss import ValueLoss
 from backend.training import checkpointing
 from backend.training.job_context import JobContext
 from backend.training.schedule import learning_rate
@@ -20,6 +22,7 @@ from backend.training.step_report import Played
 from backend.training.train_batch import train_batch
 from tinkergym.errors import ParityError
 from tinkergym.wire import JobSpec, PlayedSpec
+from tinkergym.wire_algorithms import PPO, PolicyGradient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,9 @@ class Learned:
 def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
     """Update the policy by the step's completed episodes.
 
+    With a value head the learner runs the batch through the model once more before the first update: the
+    values that stand in the advantages are those of the policy that sampled.
+
     Raises:
         ParityError: The learner's logprobs of the sampled tokens are not those that the engine reported. The
             policy is as before.
@@ -41,7 +47,13 @@ def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
     """
     spec, algorithm = context.spec, context.spec.algorithm
     with context.clock.part("batch"):
-        batch = train_batch(spec, step, played, lambda asked: _reference(context, asked))
+        batch = train_batch(
+            spec,
+            step,
+            played,
+            reference=lambda asked: _reference(context, asked),
+            values=lambda asked: context.learner.values(context.job_id, asked),
+        )
     sequences, metrics = batch.sequences, batch.metrics
     rate = learning_rate(algorithm, step, spec.steps)
     if not sequences:
@@ -53,7 +65,8 @@ def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
             result = context.learner.forward_backward(context.job_id, sequences, config)
         if update == 0:
             # Only the first update sees the very policy that sampled.
-            metrics |= parity(spec, sequences, result.learner_logprobs)
+            current = [versions == step - 1 for versions in batch.versions]
+            metrics |= parity(spec, sequences, result.learner_logprobs, current)
             loss = result.loss
             if config.correction is not None and algorithm.updates_per_step > 1:
                 sequences = [
@@ -66,6 +79,7 @@ def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
                 learning_rate=rate,
                 max_grad_norm=algorithm.max_grad_norm,
                 weight_decay=algorithm.weight_decay,
+                value_learning_rate=_value_rate(algorithm, rate),
             )
         # Of a batch without any advantage no token has a loss that could be clipped.
         metrics |= {"clip_fraction": 0.0, **result.metrics, **stepped.metrics}
@@ -94,7 +108,17 @@ def loss_config(spec: JobSpec, context_length: int) -> LossConfig:
         kl_coefficient=algorithm.kl_coefficient if algorithm.kl_in == "loss" else 0.0,
         kl_estimator=algorithm.kl_estimator,
         correction=correction,
+        value=ValueLoss(coefficient=algorithm.value_coefficient, clip=algorithm.value_clip)
+        if isinstance(algorithm, PPO)
+        else None,
     )
+
+
+def _value_rate(algorithm: PolicyGradient, rate: float) -> float | None:
+    """Return the value head's learning rate where the policy's is `rate`: both follow one schedule."""
+    if not isinstance(algorithm, PPO):
+        return None
+    return algorithm.value_learning_rate * (rate / algorithm.learning_rate)
 
 
 def _reference(context: JobContext[JobSpec], sequences: Sequence[TrainSequence]) -> list[FloatArray]:
@@ -104,9 +128,21 @@ def _reference(context: JobContext[JobSpec], sequences: Sequence[TrainSequence])
 
 
 def parity(
-    spec: PlayedSpec, sequences: list[TrainSequence], learner_logprobs: list[FloatArray]
+    spec: PlayedSpec,
+    sequences: list[TrainSequence],
+    learner_logprobs: list[FloatArray],
+    current: list[npt.NDArray[np.bool_]] | None = None,
 ) -> dict[str, float]:
     """Compare the learner's logprobs with those that came with the tokens.
+
+    Args:
+        spec: Of the job.
+        sequences: What was learned from.
+        learner_logprobs: Of each sequence's sampled tokens, by the policy as it was before.
+        current: Which of those tokens this very policy sampled; None for all. Others are not compared.
+
+    Returns:
+        `parity_mean` and `parity_max` in nats; nothing where no token can be compared.
 
     Raises:
         ParityError: They differ by more than the job allows.
@@ -118,6 +154,10 @@ def parity(
         ]
     )
     drift = np.abs(np.concatenate(learner_logprobs) - sampled)
+    if current is not None:
+        drift = drift[np.concatenate(current)]
+        if not len(drift):
+            return {}
     mean, largest = float(drift.mean()), float(drift.max())
     if not mean <= spec.parity_threshold:  # also if it is NaN
         raise ParityError(

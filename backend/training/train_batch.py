@@ -1,7 +1,7 @@
 """From a step's episodes to what the learner trains on: rewards, advantages, and sequences that carry them.
 
-Pure but for one question to the model: what a reference policy thinks of the sampled tokens, and that only
-where a job has a KL penalty.
+Pure but for two questions to the model: what a reference policy thinks of the sampled tokens, only where a
+job has a KL penalty, and what the value head expected before each, only where it has one.
 """
 
 from __future__ import annotations
@@ -18,16 +18,29 @@ from backend.learner.kl import kl_estimates
 from backend.learner.sequences import FloatArray, TrainSequence
 from backend.learner.shaping import returns_to_go
 from backend.training.dynamic_sampling import learned_from
+from backend.training.staleness import IntArray, versions_of
 from backend.training.step_report import Played
+from backend.training.token_credit import (
+    Numbers,
+    Place,
+    TokenCredit,
+    token_credits,
+    value_metrics,
+    whitened_credits,
+)
 from backend.training.turn_rewards import counts, shaped_rewards
 from tinkergym.loop.trajectory import Segment, Trajectory
 from tinkergym.wire import JobSpec
+from tinkergym.wire_algorithms import PPO
 
 _SHUFFLE = 2
 """Last word of the entropy that the control experiment's permutation is drawn from."""
 
-Reference = Callable[[Sequence[TrainSequence]], list[FloatArray]]
-"""Returns the reference policy's logprobs of the sampled tokens, per sequence."""
+PerToken = Callable[[Sequence[TrainSequence]], list[FloatArray]]
+"""Returns one number per sampled token, per sequence."""
+
+Credit = float | npt.NDArray[np.float64] | TokenCredit
+"""An advantage for a whole episode, one for each of its turns, or one for each sampled token of a segment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,16 +49,21 @@ class TrainBatch:
 
     sequences: list[TrainSequence]
     metrics: dict[str, float]
+    versions: list[IntArray]
+    """Of each sequence, which version of the policy sampled each token that is learned from."""
 
 
-def train_batch(spec: JobSpec, step: int, played: Played, reference: Reference) -> TrainBatch:
+def train_batch(
+    spec: JobSpec, step: int, played: Played, reference: PerToken, values: PerToken
+) -> TrainBatch:
     """Turn a step's episodes into a train batch.
 
     Args:
         spec: Of the job.
         step: Its number, from which the control experiment's shuffle is drawn.
         played: All episodes of the step.
-        reference: Asked once, and only if the job has a KL penalty.
+        reference: For the reference policy's logprobs; asked once, and only if the job has a KL penalty.
+        values: For what the policy's value head expects; asked once, and only if it has one.
     """
     kept, replaced = learned_from(spec, played)
     trajectories = [result.trajectory for _, result in kept]
@@ -54,26 +72,68 @@ def train_batch(spec: JobSpec, step: int, played: Played, reference: Reference) 
     rewards = [shaped_rewards(spec, trajectory) for trajectory in trajectories]
     metrics = _penalty_metrics(spec, trajectories, rewards, replaced)
 
-    found: dict[tuple[int, int], FloatArray] = {}
+    found: dict[Place, FloatArray] = {}
+    divergence: dict[Place, Numbers] = {}
     if spec.algorithm.kl_coefficient:
-        found = _reference_logprobs(spec, trajectories, counted, reference)
+        found = _asked(spec, trajectories, counted, reference)
         if spec.algorithm.kl_in == "reward":
-            metrics["kl"] = _take_off_kl(spec, trajectories, rewards, found)
+            divergence, metrics["kl"] = _divergence(spec, trajectories, found)
+    if isinstance(spec.algorithm, PPO):
+        if spec.shuffle_rewards:
+            _shuffle(rewards, counted, np.random.default_rng([spec.seed, step, _SHUFFLE]))
+        credited, judged = _token_credits(
+            spec,
+            spec.algorithm,
+            trajectories,
+            token_credits(
+                spec.algorithm,
+                trajectories,
+                rewards,
+                _asked(spec, trajectories, counted, values),
+                {place: spec.algorithm.kl_coefficient * kl for place, kl in divergence.items()},
+            ),
+        )
+    else:
+        _take_off(spec, divergence, trajectories, rewards)
+        credited, judged = _compared(
+            spec, step, trajectories, rewards=rewards, groups=groups, counted=counted
+        )
+    made = [
+        (sequence, versions_of(trajectories[episode], number)[np.asarray(sequence.loss_mask, dtype=bool)])
+        for (episode, number), credit in credited.items()
+        for sequence in _sequences(spec, trajectories[episode], number, credit, found.get((episode, number)))
+    ]
+    return TrainBatch(
+        sequences=[sequence for sequence, _ in made],
+        metrics=metrics | judged,
+        versions=[versions for _, versions in made],
+    )
+
+
+def _compared(
+    spec: JobSpec,
+    step: int,
+    trajectories: list[Trajectory],
+    *,
+    rewards: list[list[float]],
+    groups: list[int],
+    counted: list[bool],
+) -> tuple[dict[Place, Credit], dict[str, float]]:
+    """Compare the episodes; returns what the segments of those that are learned from are credited with."""
     credited, advantages = _credits(spec, step, rewards, groups, counted)
-    metrics |= {
+    metrics = {
         "zero_variance_groups": float(advantages.zero_variance_groups),
         "broken_groups": float(advantages.broken_groups),
     }
     if spec.algorithm.credit == "turn":
         metrics["lone_turns"] = float(advantages.lone_turns)
-    sequences = [
-        sequence
+    places: dict[Place, Credit] = {
+        (episode, number): credited[episode]
         for episode, trajectory in enumerate(trajectories)
         if advantages.included[episode]
         for number in range(len(trajectory.segments))
-        for sequence in _sequences(spec, trajectory, number, credited[episode], found.get((episode, number)))
-    ]
-    return TrainBatch(sequences=sequences, metrics=metrics)
+    }
+    return places, metrics
 
 
 def _credits(
@@ -85,6 +145,7 @@ def _credits(
 ) -> tuple[list[float] | list[npt.NDArray[np.float64]], Advantages]:
     """Return each episode's advantage, or those of its turns."""
     algorithm = spec.algorithm
+    assert not isinstance(algorithm, PPO), "its episodes are not compared with one another"
     baseline, normalize = algorithm.comparison
     shuffle = np.random.default_rng([spec.seed, step, _SHUFFLE]) if spec.shuffle_rewards else None
     if algorithm.credit == "turn":
@@ -99,40 +160,92 @@ def _credits(
     return [float(value) for value in advantages.values], advantages
 
 
+def _token_credits(
+    spec: JobSpec, algorithm: PPO, trajectories: list[Trajectory], credited: dict[Place, TokenCredit]
+) -> tuple[dict[Place, Credit], dict[str, float]]:
+    """Whiten the credits if that is asked for, and say how good the values were."""
+    metrics = value_metrics(credited)
+    if algorithm.whiten_advantages:
+        learned = {
+            (episode, number): _learned(spec, trajectories[episode], number)[
+                np.asarray(trajectories[episode].segments[number].loss_mask, dtype=bool)
+            ]
+            for episode, number in credited
+        }
+        credited = whitened_credits(credited, learned)
+    return dict(credited), metrics
+
+
+def _shuffle(rewards: list[list[float]], counted: list[bool], shuffle: np.random.Generator) -> None:
+    """Permute the rewards of all turns that are learned from, in place."""
+    turns = [
+        (episode, k) for episode, some in enumerate(rewards) if counted[episode] for k in range(len(some))
+    ]
+    permuted = shuffle.permutation([rewards[episode][k] for episode, k in turns])
+    for (episode, k), reward in zip(turns, permuted.tolist(), strict=True):
+        rewards[episode][k] = reward
+
+
+def _learned(spec: JobSpec, trajectory: Trajectory, number: int) -> npt.NDArray[np.bool_]:
+    """Return which tokens of a segment enter the loss."""
+    mask = np.asarray(trajectory.segments[number].loss_mask, dtype=bool)
+    if spec.algorithm.mask_truncated:
+        for turn in trajectory.turns:
+            if turn.segment == number and turn.finish_reason == "length":
+                mask[turn.start : turn.end] = False
+    return mask
+
+
 def _sequences(
     spec: JobSpec,
     trajectory: Trajectory,
     number: int,
-    credit: float | npt.NDArray[np.float64],
+    credit: Credit,
     reference: FloatArray | None,
 ) -> list[TrainSequence]:
     """Return a segment as one sequence, or none if nothing in it is learned from."""
     segment = trajectory.segments[number]
-    turns = [(k, turn) for k, turn in enumerate(trajectory.turns) if turn.segment == number]
-    per_token: float | list[float] = credit if isinstance(credit, float) else [0.0] * len(segment.token_ids)
-    if isinstance(per_token, list) and not isinstance(credit, float):
-        for k, turn in turns:
-            per_token[turn.start : turn.end] = [float(credit[k])] * (turn.end - turn.start)
-    mask = np.asarray(segment.loss_mask, dtype=bool)
-    if spec.algorithm.mask_truncated:
-        for _, turn in turns:
-            if turn.finish_reason == "length":
-                mask[turn.start : turn.end] = False
+    mask = _learned(spec, trajectory, number)
     if not mask.any():
         return []
-    sequence = TrainSequence.from_segment(segment, advantage=per_token, temperature=spec.sampling.temperature)
+    sequence = TrainSequence.from_segment(
+        segment,
+        advantage=_per_token(trajectory, number, credit),
+        temperature=spec.sampling.temperature,
+    )
     if spec.algorithm.mask_truncated:
         logprobs = [p if m else None for p, m in zip(segment.sampling_logprobs, mask, strict=True)]
         sequence = replace(sequence, loss_mask=mask.tolist(), sampling_logprobs=logprobs)
+    kept = mask[np.asarray(segment.loss_mask)]
+    if isinstance(credit, TokenCredit):
+        sequence = replace(
+            sequence,
+            value_targets=credit.value_targets[kept].astype(np.float32),
+            old_values=credit.old_values[kept].astype(np.float32),
+        )
     if reference is not None and spec.algorithm.kl_in == "loss":
-        sequence = replace(sequence, reference_logprobs=reference[mask[np.asarray(segment.loss_mask)]])
+        sequence = replace(sequence, reference_logprobs=reference[kept])
     return [sequence]
 
 
-def _reference_logprobs(
-    spec: JobSpec, trajectories: list[Trajectory], counted: list[bool], reference: Reference
-) -> dict[tuple[int, int], FloatArray]:
-    """Ask the reference about every segment that may be learned from, by (episode, segment)."""
+def _per_token(trajectory: Trajectory, number: int, credit: Credit) -> float | list[float]:
+    """Return one advantage for a segment, or one for each of its tokens."""
+    segment = trajectory.segments[number]
+    if isinstance(credit, float):
+        return credit
+    if isinstance(credit, TokenCredit):
+        return [float(value) for value in _at_tokens(segment, credit.advantages)]
+    per_token = [0.0] * len(segment.token_ids)
+    for k, turn in enumerate(trajectory.turns):
+        if turn.segment == number:
+            per_token[turn.start : turn.end] = [float(credit[k])] * (turn.end - turn.start)
+    return per_token
+
+
+def _asked(
+    spec: JobSpec, trajectories: list[Trajectory], counted: list[bool], ask: PerToken
+) -> dict[Place, FloatArray]:
+    """Ask about every segment that may be learned from."""
     asked = [
         (episode, number)
         for episode, trajectory in enumerate(trajectories)
@@ -148,35 +261,39 @@ def _reference_logprobs(
         )
         for episode, number in asked
     ]
-    return dict(zip(asked, reference(sequences), strict=True))
+    return dict(zip(asked, ask(sequences), strict=True))
 
 
-def _take_off_kl(
-    spec: JobSpec,
-    trajectories: list[Trajectory],
-    rewards: list[list[float]],
-    reference: dict[tuple[int, int], FloatArray],
-) -> float:
-    """Lower each turn's reward by the KL of its answer, in place; returns the mean over tokens, in nats."""
-    algorithm = spec.algorithm
+def _divergence(
+    spec: JobSpec, trajectories: list[Trajectory], reference: dict[Place, FloatArray]
+) -> tuple[dict[Place, Numbers], float]:
+    """Return each sampled token's KL to the reference, by segment, and the mean over tokens, in nats."""
+    found: dict[Place, Numbers] = {}
     total, tokens = 0.0, 0
     for (episode, number), logprobs in reference.items():
-        segment = trajectories[episode].segments[number]
-        estimates = _at_tokens(
-            segment,
-            kl_estimates(
-                torch.tensor([p for p in segment.sampling_logprobs if p is not None], dtype=torch.float64),
-                torch.from_numpy(logprobs.astype(np.float64)),
-                algorithm.kl_estimator,
-            ).numpy(),
-        )
+        sampling = trajectories[episode].segments[number].sampling_logprobs
+        found[episode, number] = kl_estimates(
+            torch.tensor([p for p in sampling if p is not None], dtype=torch.float64),
+            torch.from_numpy(logprobs.astype(np.float64)),
+            spec.algorithm.kl_estimator,
+        ).numpy()
+        total, tokens = total + float(found[episode, number].sum()), tokens + len(logprobs)
+    return found, total / max(tokens, 1)
+
+
+def _take_off(
+    spec: JobSpec,
+    divergence: dict[Place, Numbers],
+    trajectories: list[Trajectory],
+    rewards: list[list[float]],
+) -> None:
+    """Lower each turn's reward by the KL of its answer, in place."""
+    for (episode, number), kl in divergence.items():
+        spread = _at_tokens(trajectories[episode].segments[number], kl)
         for k, turn in enumerate(trajectories[episode].turns):
             if turn.segment == number:
-                rewards[episode][k] -= algorithm.kl_coefficient * float(
-                    estimates[turn.start : turn.end].sum()
-                )
-        total, tokens = total + float(estimates.sum()), tokens + len(logprobs)
-    return total / max(tokens, 1)
+                cost = float(spread[turn.start : turn.end].sum())
+                rewards[episode][k] -= spec.algorithm.kl_coefficient * cost
 
 
 def _at_tokens(segment: Segment, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -40,13 +40,13 @@ def episode(*turns, stop=StopReason.TERMINATED):
     )
 
 
-def batch(*trajectories, algorithm=None, reference=None, **settings):
+def batch(*trajectories, algorithm=None, reference=None, values=None, **settings):
     spec = job(algorithm or GRPO(group_size=len(trajectories), groups_per_step=1), **settings)
     played = [
         (request, EpisodeResult(episode_id=request.episode_id, lease_id="l", trajectory=trajectory))
         for request, trajectory in zip(step_requests("job-1", spec, 1), trajectories, strict=True)
     ]
-    return train_batch(spec, 1, played, reference or never)
+    return train_batch(spec, 1, played, reference=reference or never, values=values or never)
 
 
 def job(algorithm, **settings):
@@ -60,7 +60,7 @@ def job(algorithm, **settings):
 
 
 def never(sequences):
-    raise AssertionError("the reference costs a forward pass, and nobody asked for it")
+    raise AssertionError("it costs a forward pass, and nobody asked for it")
 
 
 GOOD, BAD = episode((1.0, 2, "stop"), (3.0, 1, "stop")), episode((0.0, 2, "stop"), (0.0, 2, "stop"))
