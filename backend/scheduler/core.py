@@ -75,18 +75,23 @@ class Scheduler:
         self._touched_at = 0.0
         self._tokens = EnvTokens(config.tokens_dir)
         self._swept_at = 0.0
+        self._ticked_at = clock()
+        self._patient_until = 0.0
+        """Until then silence proves nothing: the clock was set, or this machine slept."""
         self._adopt()
 
     def tick(self) -> None:
         """Look once at everything, and do what is due."""
         now = self._clock()
+        self._mind_the_clock(now)
         if now - self._touched_at >= min(1.0, self._config.heartbeat_seconds):
             self._store.touch_part(_PART, now)
             self._touched_at = now
         for change in self._workers.changes():
             self._note(change, now)
-        self._end_silent_pools(now)
-        self._store.requeue_expired(now)
+        if now >= self._patient_until:
+            self._end_silent_pools(now)
+            self._store.requeue_expired(now)
         waiting = [
             WaitingJob(
                 job_id=job.job_id, tenant_id=job.tenant_id, model=job.spec.model, created_at=job.created_at
@@ -101,6 +106,24 @@ class Scheduler:
         if now - self._swept_at >= _SWEEP_SECONDS:
             self._tokens.remove_unused(self._store.environments_in_use(), now)
             self._swept_at = now
+
+    def _mind_the_clock(self, now: float) -> None:
+        """Notice that the clock was set, or that this machine slept, before all others seem to be silent.
+
+        Then they have a whole lease to say that they live.
+        """
+        before, self._ticked_at = self._ticked_at, now
+        if before <= now < before + self._config.lease_seconds / 2:
+            return
+        _log.warning("the clock went from %.0f to %.0f between two looks", before, now)
+        self._patient_until = now + self._config.lease_seconds
+        if now < before:
+            # What was noted by the old clock lies in the future and would be waited for.
+            self._touched_at = self._swept_at = 0.0
+            self._placed.clear()
+            self._not_before.clear()
+            for pool in self._pools.values():
+                pool.ready_at = pool.wanted_at = now
 
     # --- processes ---
 

@@ -53,11 +53,12 @@ class Heartbeat:
         self._thread.join()
 
     def _run(self) -> None:
+        # Not by the clock that leases are written in: where that is set back, it would be silent for as long.
         next_beat = 0.0
         while not self._stop.wait(min(_CANCEL_LOOK_SECONDS, self._heartbeat_seconds / 2)):
-            beat = self._clock() >= next_beat
+            beat = time.monotonic() >= next_beat
             if beat:
-                next_beat = self._clock() + self._heartbeat_seconds
+                next_beat = time.monotonic() + self._heartbeat_seconds
                 self._quietly(lambda: self._show_life(self._clock()))
             for pulse in list(self._jobs().values()):
                 if beat:

@@ -71,6 +71,12 @@ class World:
         spec = JobSpec(environment=EnvironmentRef(id="bandit/Bandit-v0"), model=model, steps=1)
         return self.store.tenant(tenant).create_job(spec, {}).job_id
 
+    def pass_time(self, seconds: float) -> None:
+        """Let the scheduler look every second, as long as that."""
+        for _ in range(round(seconds)):
+            self.clock.now += 1.0
+            self.scheduler.tick()
+
     def pool(self, model: str = "nano") -> str:
         """Let the model's pool come up, as its process would; returns its id."""
         self.scheduler.tick()

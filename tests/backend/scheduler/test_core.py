@@ -133,13 +133,44 @@ def test_a_job_that_its_workers_die_of_is_failed_instead_of_killing_more(world):
 def test_a_pool_that_hangs_is_ended_when_its_silence_has_lasted_a_lease(world):
     hung = world.pool()
     world.scheduler.tick()
-    world.clock.now += world.config.lease_seconds - 1
-    world.scheduler.tick()
+    world.pass_time(world.config.lease_seconds - 1)
     assert hung in world.workers.pools
-    world.clock.now += 2
-    world.scheduler.tick()
+    world.pass_time(2)
     assert hung not in world.workers.pools
     assert len(world.workers.pools) == 1
+
+
+@pytest.mark.parametrize("jump", [3600.0, -3600.0])
+def test_a_clock_that_is_set_or_a_machine_that_slept_costs_no_pool_and_no_lease(world, jump):
+    job_id = world.submit()
+    pool_id = world.pool()
+    world.scheduler.tick()
+    lease = world.acquire(job_id, pool_id)
+    world.clock.now += jump
+    world.scheduler.tick()
+    world.pass_time(10)
+    assert pool_id in world.workers.pools
+    # By now the pool has said that it lives, as it does every few seconds.
+    world.service.touch_pool(pool_id, world.clock.now)
+    world.service.renew(lease, world.config.lease_seconds, world.clock.now)
+    world.pass_time(world.config.lease_seconds - 1)
+    assert pool_id in world.workers.pools
+    assert world.service.job(job_id).state is JobState.STARTING
+    # Who really is silent is found out, only later.
+    world.pass_time(world.config.lease_seconds)
+    assert pool_id not in world.workers.pools
+    assert world.service.job(job_id).state is JobState.QUEUED
+
+
+def test_a_placement_that_got_lost_is_not_waited_for_until_a_clock_catches_up_that_was_set_back(world):
+    job_id = world.submit()
+    pool_id = world.pool()
+    world.scheduler.tick()
+    assert world.workers.started == [(pool_id, job_id)]
+    world.clock.now -= 3600.0
+    world.scheduler.tick()
+    world.pass_time(10)
+    assert len(world.workers.started) > 1
 
 
 def test_a_model_that_cannot_be_loaded_fails_its_jobs_with_the_reason(world):
