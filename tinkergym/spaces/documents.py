@@ -37,6 +37,11 @@ def space_to_json(space: spaces.Space[Any]) -> Document:
 
 def unsupported(space: object) -> UnsupportedSpaceError:
     """Return the error for a space without a JSON form."""
+    if type(space) is spaces.Sequence:  # a stacked one; others have a form
+        return UnsupportedSpaceError(
+            f"{quoted(space)} has no JSON form: its values have no length of their own to go by",
+            hint="make it with stack=False, whose values are tuples",
+        )
     kinds = ", ".join(sorted(kind.__name__ for kind in _WRITERS if kind is not spaces.Text))
     return UnsupportedSpaceError(
         f"{quoted(space)} ({type(space).__module__}.{type(space).__qualname__}) has no JSON form",
@@ -117,6 +122,16 @@ def _tuple(space: spaces.Tuple[Any]) -> Document:
     return {"space": "tuple", "spaces": [space_to_json(inner) for inner in space.spaces]}
 
 
+def _sequence(space: spaces.Sequence) -> Document:
+    if space.stack:
+        raise unsupported(space)
+    return {"space": "sequence", "of": space_to_json(space.feature_space)}
+
+
+def _one_of(space: spaces.OneOf[Any]) -> Document:
+    return {"space": "one_of", "spaces": [space_to_json(inner) for inner in space.spaces]}
+
+
 # By exact type: a subclass from elsewhere may mean something else.
 _WRITERS: dict[type, Callable[[Any], Document]] = {
     Text: _text,
@@ -129,6 +144,8 @@ _WRITERS: dict[type, Callable[[Any], Document]] = {
     spaces.MultiBinary: _multi_binary,
     spaces.Dict: _dict,
     spaces.Tuple: _tuple,
+    spaces.Sequence: _sequence,
+    spaces.OneOf: _one_of,
 }
 
 

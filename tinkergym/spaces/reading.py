@@ -110,10 +110,17 @@ class _Reader:
         return spaces.Dict(list(inner.items()), **kept)
 
     def _tuple(self, fields: _Fields, depth: int) -> spaces.Tuple[Any]:
+        return spaces.Tuple(self._several(fields, depth))
+
+    def _one_of(self, fields: _Fields, depth: int) -> spaces.OneOf[Any]:
+        return spaces.OneOf(self._several(fields, depth))
+
+    def _sequence(self, fields: _Fields, depth: int) -> spaces.Sequence:
+        return spaces.Sequence(self.read(fields.take("of"), f"{fields.where}[*]", depth + 1))
+
+    def _several(self, fields: _Fields, depth: int) -> list[spaces.Space[Any]]:
         documents = fields.take("spaces", list)
-        return spaces.Tuple(
-            [self.read(value, f"{fields.where}[{i}]", depth + 1) for i, value in enumerate(documents)]
-        )
+        return [self.read(value, f"{fields.where}[{i}]", depth + 1) for i, value in enumerate(documents)]
 
     def _array(self, fields: _Fields) -> tuple[np.dtype[Any], tuple[int, ...]]:
         dtype, shape = fields.dtype(), fields.integers(fields.take("shape", list))
@@ -130,7 +137,7 @@ class _Reader:
 
 _KINDS = [
     *("text", "characters", "chat", "image", "box", "discrete", "multi_discrete", "multi_binary"),
-    *("dict", "tuple"),
+    *("dict", "tuple", "sequence", "one_of"),
 ]
 
 

@@ -102,6 +102,16 @@ def _tuple(space: spaces.Tuple[Any]) -> Schema:
     return _fixed([_schema(inner) for inner in space.spaces])
 
 
+def _sequence(space: spaces.Sequence) -> Schema:
+    if space.stack:
+        raise unsupported(space)
+    return {"type": "array", "items": _schema(space.feature_space)}
+
+
+def _one_of(space: spaces.OneOf[Any]) -> Schema:
+    return {"oneOf": [_fixed([{"const": i}, _schema(inner)]) for i, inner in enumerate(space.spaces)]}
+
+
 _WRITERS: dict[type, Callable[[Any], Schema]] = {
     Text: _text,
     spaces.Text: _text,
@@ -113,6 +123,8 @@ _WRITERS: dict[type, Callable[[Any], Schema]] = {
     spaces.MultiBinary: _multi_binary,
     spaces.Dict: _dict,
     spaces.Tuple: _tuple,
+    spaces.Sequence: _sequence,
+    spaces.OneOf: _one_of,
 }
 
 

@@ -62,6 +62,13 @@ def _write(space: spaces.Space[Any], value: Any, where: str) -> Any:
             _write(inner, part, f"{where}[{index}]")
             for index, (inner, part) in enumerate(zip(space.spaces, value, strict=True))
         ]
+    if type(space) is spaces.Sequence and not space.stack:
+        if not isinstance(value, tuple | list):
+            raise _wrong(where, f"expected a tuple, found {quoted(value)!a}")
+        return [_write(space.feature_space, part, f"{where}[{index}]") for index, part in enumerate(value)]
+    if type(space) is spaces.OneOf:
+        index, inner = _chosen(space, value, where)
+        return [index, _write(inner, value[1], f"{where}[1]")]
     write = _WRITERS.get(type(space))
     if write is None:
         raise unsupported(space)
@@ -120,6 +127,14 @@ def _read(space: spaces.Space[Any], document: Any, where: str) -> Any:
             _read(inner, part, f"{where}[{index}]")
             for index, (inner, part) in enumerate(zip(space.spaces, document, strict=True))
         )
+    if type(space) is spaces.Sequence and not space.stack:
+        if not isinstance(document, list):
+            raise _wrong(where, f"expected an array, found {quoted(document)!a}")
+        parts = enumerate(document)
+        return tuple(_read(space.feature_space, part, f"{where}[{index}]") for index, part in parts)
+    if type(space) is spaces.OneOf:
+        index, inner = _chosen(space, document, where)
+        return np.int64(index), _read(inner, document[1], f"{where}[1]")
     read = _READERS.get(type(space))
     if read is None:
         raise unsupported(space)
@@ -171,6 +186,18 @@ _READERS: dict[type, Callable[[Any, Any], Any]] = {
     spaces.MultiDiscrete: _read_array,
     spaces.MultiBinary: _read_array,
 }
+
+
+def _chosen(space: spaces.OneOf[Any], value: Any, where: str) -> tuple[int, spaces.Space[Any]]:
+    """Return which of the spaces a value of `OneOf` belongs to: its number, and the space itself."""
+    count = len(space.spaces)
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise _wrong(where, f"expected the number of a space and a value of it, found {quoted(value)!a}")
+    if type(value[0]) not in (int, np.int64) or not 0 <= value[0] < count:
+        raise _wrong(
+            where, f"expected the number of a space from 0 to {count - 1}, found {quoted(value[0])!a}"
+        )
+    return int(value[0]), space.spaces[value[0]]
 
 
 def _inside(space: spaces.Space[Any], value: Any, where: str) -> Any:
