@@ -26,12 +26,10 @@ def weights(lab, job_id):
     return load_file(file)
 
 
-def rank_ids(lab):
-    return lab.pool._learner.current().process_ids
-
-
 @pytest.mark.service
-def test_two_ranks_train_what_one_trains_and_a_killed_rank_costs_a_job_no_step(make_lab, written_in):
+def test_two_ranks_train_what_one_trains_and_a_killed_rank_costs_a_job_no_step(
+    make_lab, written_in, monkeypatch
+):
     one, two = make_lab("one"), make_lab("two", learner_ranks=2)
     jobs = [
         ("sft", ROWS, LoRA(rank=4)),
@@ -51,25 +49,40 @@ def test_two_ranks_train_what_one_trains_and_a_killed_rank_costs_a_job_no_step(m
         assert losses[1] == pytest.approx(losses[0], abs=1e-4)
         smooth[kind, adapter.kind] = two.weights(shared, 4)
 
+    played = []
+    for lab in (one, two):
+        played.append(lab.start(steps=2, deterministic=True))
+        lab.play_on(played[-1])
+        assert lab.state(played[-1]) is JobState.COMPLETED, lab.events(played[-1], "state")[-1]
+    expected, found = weights(one, played[0]), weights(two, played[1])
+    assert max(float((found[name] - tensor).abs().mean()) for name, tensor in expected.items()) < 1e-5
+
     settings = {"steps": 4, "batch_size": 5, "adapter": LoRA(rank=4), "learning_rate": 1e-3}
     broken = written_in(two).start_later("sft", ROWS, **{**settings, "checkpoint_every": 1})
-    old = rank_ids(two)
+    group = two.pool._learner.current()
+    old, step, steps = group.process_ids, group.optim_step, []
+
+    def killed_in_the_third(*args, **kwargs):
+        steps.append(1)
+        if len(steps) == 3:
+            os.kill(old[1], signal.SIGKILL)
+        return step(*args, **kwargs)
+
+    monkeypatch.setattr(group, "optim_step", killed_in_the_third)
     two.pool.start_job(broken)
-    two.until(broken, lambda: two.service.job(broken).step >= 1)
-    os.kill(old[1], signal.SIGKILL)
-    two.until(broken, lambda: two.state(broken) is JobState.QUEUED or two.state(broken).final)
-    if two.state(broken) is JobState.QUEUED:  # else it had ended before
-        (warning,) = [event for event in two.events(broken, "warning") if event.name == "rank_lost"]
-        assert "rank 1 ended with code -9" in warning.message
-        assert "resumes from the last checkpoint" in two.events(broken, "state")[-1].reason
+    two.until_state(broken, JobState.QUEUED)
+    (warning,) = [event for event in two.events(broken, "warning") if event.name == "rank_lost"]
+    assert "rank 1 ended with code -9" in warning.message
+    assert "resumes from the last checkpoint" in two.events(broken, "state")[-1].reason
 
-        def taken():
-            two.pool.start_job(broken)  # as the scheduler does at each look
-            return two.state(broken) is not JobState.QUEUED
+    def taken():
+        two.pool.start_job(broken)  # as the scheduler does at each look
+        return two.state(broken) is not JobState.QUEUED
 
-        two.until(broken, taken)
-        two.until(broken, lambda: two.state(broken).final)
-        assert set(rank_ids(two)).isdisjoint(old)
+    two.until(broken, taken)
+    two.until(broken, lambda: two.state(broken).final)
+    assert two.events(broken, "state")[-2].reason == "resumed after step 2"
+    assert set(two.pool._learner.current().process_ids).isdisjoint(old)
     assert two.state(broken) is JobState.COMPLETED
     assert two.weights(broken, 4) == smooth["sft", "lora"]
 
