@@ -138,6 +138,8 @@ class RLJob(JobLoop[JobSpec]):
         context, spec = self._context, self._context.spec
         self._refuse_too_many_failures(step, played)
         self._between_steps = False
+        if context.sleep_while_learning:
+            context.engine.sleep()  # publishing wakes it
         learned = self._learn(context, step, played)
         with context.clock.part("weights"):
             weights = context.learner.weights(context.job_id)
