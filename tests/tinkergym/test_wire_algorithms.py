@@ -7,7 +7,7 @@ from tinkergym.wire import JobSpec
 from tinkergym.wire_algorithms import Algorithm, PolicyGradient
 
 GOOD = {"environment": {"id": "board/TicTacToeVs-v0"}, "steps": 3}
-CLASSES = [tg.GRPO, tg.DrGRPO, tg.RLOO, tg.ReinforcePlusPlus]
+CLASSES = [tg.GRPO, tg.DrGRPO, tg.RLOO, tg.ReinforcePlusPlus, tg.PPO]
 
 
 def test_settings_without_a_name_are_grpos():
@@ -21,7 +21,7 @@ def test_an_algorithm_is_the_same_after_the_wire(cls):
     assert JobSpec.model_validate_json(spec.model_dump_json()).algorithm == cls(learning_rate=0.5)
 
 
-@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo", "reinforce++"])
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo", "reinforce++", "ppo"])
 def test_each_name_can_be_written_as_plain_settings(name):
     assert parse_spec({**GOOD, "algorithm": {"name": name}}).algorithm.name == name
 
@@ -49,6 +49,13 @@ def test_each_name_can_be_written_as_plain_settings(name):
         (lambda: tg.RLOO(group_size=1), "group_size", "raise group_size"),
         (lambda: tg.ReinforcePlusPlus(baseline="group"), "group_size", "or choose baseline='batch'"),
         (lambda: tg.RLOO(baseline="batch"), "baseline", "unknown setting"),
+        (lambda: tg.PPO(value_clip=0.2), "value_clip", "updates_per_step above 1"),
+        (lambda: tg.PPO(credit="turn"), "credit", "unknown setting"),
+        (lambda: tg.PPO(normalize="std"), "normalize", "unknown setting"),
+        (lambda: tg.PPO(dynamic_sampling_rounds=1), "dynamic_sampling_rounds", "unknown setting"),
+        (lambda: tg.PPO(value_coefficient=0), "value_coefficient", "greater than 0"),
+        (lambda: tg.PPO(gae_lambda=1.5), "gae_lambda", "less than or equal to 1"),
+        (lambda: tg.PPO(loss="reinforce", clip_high=0.3), "clip_high", "only with loss"),
         (lambda: tg.GRPO(loss="pppo"), "loss", "did you mean 'ppo'"),
     ],
 )

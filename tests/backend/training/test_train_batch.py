@@ -3,12 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from backend.learner.value_loss import ValueLoss
 from backend.training.episode_requests import step_requests
 from backend.training.learn_phase import loss_config
 from backend.training.train_batch import train_batch
 from tinkergym.loop.trajectory import Segment, StopReason, Trajectory, Turn
 from tinkergym.wire import GRPO, EnvironmentRef, EpisodeResult, JobSpec, Sampling
-from tinkergym.wire_algorithms import RLOO, DrGRPO, ReinforcePlusPlus
+from tinkergym.wire_algorithms import PPO, RLOO, DrGRPO, ReinforcePlusPlus
 
 
 def episode(*turns, stop=StopReason.TERMINATED):
@@ -192,3 +193,79 @@ def test_the_control_experiment_permutes_what_was_earned(credit):
     assert shuffled != advantages()
     assert sorted(shuffled) == advantages()
     assert shuffled == advantages(shuffle_rewards=True)
+
+
+def expecting(value):
+    """A value head that expects the same before every token, and counts how often it is asked."""
+
+    def values(sequences):
+        values.asked += 1
+        return [np.full(sum(sequence.loss_mask), value, np.float32) for sequence in sequences]
+
+    values.asked = 0
+    return values
+
+
+PLAIN = {"groups_per_step": 2, "whiten_advantages": False}
+
+
+def test_ppo_compares_each_token_with_what_was_expected_before_it():
+    values = expecting(0.5)
+    found = batch(GOOD, BAD, algorithm=PPO(**PLAIN), values=values)
+    good, bad = found.sequences
+    assert good.advantage == [0, 0, 3.5, 3.5, 0, 0, 2.5]  # of both turns, then of the second only
+    assert bad.advantage == [0, 0, -0.5, -0.5, 0, 0, -0.5, -0.5]
+    assert good.value_targets.tolist() == [4.0, 4.0, 3.0]
+    assert good.old_values.tolist() == [0.5] * 3
+    assert values.asked == 1
+    assert found.metrics == {"value_mean": 0.5, "explained_variance": 0.0}
+
+
+def test_one_episode_is_enough_for_ppo():
+    found = batch(GOOD, algorithm=PPO(groups_per_step=1), values=expecting(0.0))
+    (sequence,) = found.sequences
+    assert np.mean(
+        [a for a, m in zip(sequence.advantage, sequence.loss_mask, strict=True) if m]
+    ) == pytest.approx(0)
+
+
+def test_an_answer_that_was_cut_off_is_a_step_of_ppo_though_it_is_left_out_of_the_loss():
+    cut = episode((1.0, 2, "stop"), (2.0, 3, "length"))
+    found = batch(cut, BAD, algorithm=PPO(**PLAIN, mask_truncated=True), values=expecting(1.0))
+    sequence = found.sequences[0]
+    assert sequence.loss_mask == [False, False, True, True] + [False] * 5
+    assert sequence.advantage[2:4] == [2.0, 2.0]
+    assert sequence.value_targets.tolist() == [3.0, 3.0]
+
+
+def test_under_ppo_the_kl_in_the_reward_is_paid_token_by_token():
+    def reference(sequences):
+        return [np.full(sum(s.loss_mask), -2.0, np.float32) for s in sequences]
+
+    algorithm = PPO(**PLAIN, kl_coefficient=0.5, kl_in="reward", kl_estimator="k1")
+    two = episode((1.0, 2, "stop"))  # sampled at -1 and -1.1, so a KL of 1 and 0.9
+    found = batch(two, BAD, algorithm=algorithm, reference=reference, values=expecting(0.0))
+    assert found.sequences[0].advantage[2:] == pytest.approx([1 - 0.5 - 0.45, 1 - 0.45])
+
+
+def test_failed_episodes_teach_ppo_nothing():
+    failed = episode((1.0, 2, "stop"), stop=StopReason.ENVIRONMENT_ERROR)
+    found = batch(failed, BAD, algorithm=PPO(**PLAIN), values=expecting(0.0))
+    assert len(found.sequences) == 1
+
+
+def test_shuffled_rewards_are_ppos_too():
+    plain = batch(GOOD, BAD, algorithm=PPO(**PLAIN), values=expecting(0.0))
+    found = [
+        batch(GOOD, BAD, algorithm=PPO(**PLAIN), values=expecting(0.0), shuffle_rewards=True, seed=seed)
+        for seed in range(8)
+    ]
+    firsts = [[s.value_targets[0] for s in one.sequences] for one in found]
+    assert all(sum(first) == 4.0 for first in firsts)
+    assert any(first != [s.value_targets[0] for s in plain.sequences] for first in firsts)
+
+
+def test_ppos_loss_has_a_value_part_and_no_other_algorithms():
+    assert loss_config(job(PPO(value_coefficient=0.3)), 512).value == ValueLoss(coefficient=0.3)
+    assert loss_config(job(PPO(value_clip=0.2, updates_per_step=2)), 512).value.clip == 0.2
+    assert loss_config(job(GRPO()), 512).value is None
