@@ -17,6 +17,7 @@ from backend.learner.sequences import FloatArray, TrainSequence
 from backend.learner.value_loss import ValueLoss
 from backend.training import checkpointing
 from backend.training.job_context import JobContext
+from backend.training.parity_probe import probe
 from backend.training.schedule import learning_rate
 from backend.training.step_report import Played
 from backend.training.train_batch import train_batch
@@ -66,7 +67,11 @@ def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
         if update == 0:
             # Only the first update sees the very policy that sampled.
             current = [versions == step - 1 for versions in batch.versions]
-            metrics |= parity(spec, sequences, result.learner_logprobs, current)
+            compared = parity(spec, sequences, result.learner_logprobs, current)
+            if not compared:
+                fresh = probe(context, step, sequences)
+                compared = parity(spec, fresh, context.learner.logprobs(context.job_id, fresh))
+            metrics |= compared
             loss = result.loss
             if config.correction is not None and algorithm.updates_per_step > 1:
                 sequences = [

@@ -1,0 +1,84 @@
+"""A few fresh tokens to compare learner and engine by, where a step has none of the newest version.
+
+When episodes are played ahead, all of a step's tokens may be of an older version. That the newest one arrived
+in the engine as it left the learner would then go unchecked for as long as the workers are fast.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from backend.learner.sequences import TrainSequence
+from backend.training.job_context import JobContext
+from tinkergym.errors import ServiceUnavailableError
+from tinkergym.wire import Completion, JobSpec, SampleFailure, SampleRequest
+
+_PROMPTS = 8
+_TOKENS = 4
+"""Sampled after each prompt: they cost one forward of the engine each, for all prompts together."""
+_PATIENCE_SECONDS = 60.0
+
+
+def probe(context: JobContext[JobSpec], step: int, sequences: Sequence[TrainSequence]) -> list[TrainSequence]:
+    """Let the newest version answer the first prompts of some sequences.
+
+    Args:
+        context: Of the job; its engine holds version `step - 1` as the newest.
+        step: That is being learned.
+        sequences: What it learns from.
+
+    Returns:
+        The prompts with their answers, to compare and not to learn from.
+
+    Raises:
+        ServiceUnavailableError: The engine did not answer.
+    """
+    temperature = context.spec.sampling.temperature
+    requests = [
+        SampleRequest(
+            request_id=f"{context.job_id}/parity/{step}/{number}",
+            policy=context.job_id,
+            policy_version=step - 1,
+            prompt_ids=list(sequence.token_ids[: list(sequence.loss_mask).index(True)]),
+            max_tokens=_TOKENS,
+            temperature=temperature,
+            seed=step,
+        )
+        for number, sequence in enumerate(sequences[:_PROMPTS])
+    ]
+    answers = _answers(context, requests)
+    return [
+        TrainSequence(
+            token_ids=[*request.prompt_ids, *answer.token_ids],
+            loss_mask=[False] * len(request.prompt_ids) + [True] * len(answer.token_ids),
+            sampling_logprobs=[*[None] * len(request.prompt_ids), *answer.sampling_logprobs],
+            temperature=temperature,
+        )
+        for request, answer in zip(requests, answers, strict=True)
+    ]
+
+
+def _answers(context: JobContext[JobSpec], requests: list[SampleRequest]) -> list[Completion]:
+    found: dict[str, Completion | SampleFailure] = {}
+    complete = threading.Event()
+
+    def deliver(answers: Sequence[Completion | SampleFailure]) -> None:
+        found.update({answer.request_id: answer for answer in answers})
+        if len(found) == len(requests):
+            complete.set()
+
+    context.engine.submit(requests, deliver)
+    complete.wait(_PATIENCE_SECONDS)
+    answers = [found.get(request.request_id) for request in requests]
+    good = [answer for answer in answers if isinstance(answer, Completion)]
+    if len(good) < len(requests):
+        said = next(
+            (answer.error.message for answer in answers if isinstance(answer, SampleFailure)), "nothing"
+        )
+        raise ServiceUnavailableError(
+            f"the engine could not be compared with the learner; to {len(requests) - len(good)} of "
+            f"{len(requests)} prompts it said: {said}",
+            hint="the job's log may say why; resume the job from its last checkpoint",
+        )
+    return good
