@@ -1,9 +1,27 @@
-"""For all tests: programs that they start can be interrupted, however the tests themselves were started."""
+"""For all tests: programs that they start can be interrupted, environments that they register go again."""
 
 import signal
+
+import pytest
+
+from tinkergym.registration import register, unregister
 
 # `nohup make test &` ignores both signals, and programs started from here would inherit that. A handler is
 # not inherited, so they start with the usual behaviour, and the run itself still survives a closed terminal.
 for _number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, lambda *_: None)
+
+
+@pytest.fixture
+def register_environment():
+    """Register environments until the test ends: other tests list and play whatever is registered."""
+    ids = []
+
+    def register_until_the_end(environment_id, entry_point):
+        register(environment_id, entry_point)
+        ids.append(environment_id)
+
+    yield register_until_the_end
+    for environment_id in ids:
+        unregister(environment_id)

@@ -86,6 +86,14 @@ def register(
         _named.add(id)
 
 
+def unregister(id: str) -> None:  # noqa: A002 - as above
+    """Forget an environment that `register` was called with; one that is not known is no error."""
+    with _lock:
+        if id in _own_ids:
+            _own_ids.discard(id)
+            gym.registry.pop(id, None)
+
+
 def make(id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: A002 - as above
     """Create an environment by id, from a pack or from `register`.
 

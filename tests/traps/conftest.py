@@ -202,7 +202,7 @@ def bench():
 
 
 def _training_conftest():
-    """The fixtures of the job loop's tests, loaded once whoever comes first: they register environments."""
+    """The fixtures of the job loop's tests."""
     name = "tests.backend.training.conftest"
     if name not in sys.modules:
         path = Path(__file__).parents[1] / "backend" / "training" / "conftest.py"
@@ -212,4 +212,4 @@ def _training_conftest():
     return sys.modules[name]
 
 
-lab = _training_conftest().lab
+lab, make_lab = _training_conftest().lab, _training_conftest().make_lab

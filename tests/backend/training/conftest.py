@@ -17,7 +17,7 @@ from backend.store.uploads import Uploads
 from backend.training.pool_worker import PoolWorker
 from tinkergym.loop.renderer import Renderer
 from tinkergym.loop.rollout import RolloutWorker, play
-from tinkergym.registration import make_environment, register
+from tinkergym.registration import make_environment
 from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
 from tinkergym.remote.transport import Connection
 from tinkergym.spaces import Text
@@ -64,9 +64,6 @@ class Fickle(gym.Env):
         return "", float(-len(action)), True, False, {"metrics": {"letters": len(action)}}
 
 
-register("test/Fickle-v0", Fickle)
-
-
 def job_spec(**settings: object) -> JobSpec:
     defaults = {
         "environment": EnvironmentRef(id="test/Fickle-v0"),
@@ -109,8 +106,13 @@ class Lab:
         self.start_pool()
 
     def close_pool(self) -> None:
+        jobs = list(self.pool._threads.values())
         self.connection.close()
         self.pool.close()
+        # A worker gives its jobs a few seconds and then dies, and they with it. Here its threads live on: one
+        # that still writes a checkpoint to a slow disk has the job yet, and the next worker would not get it.
+        for job in jobs:
+            job.join(PATIENCE_SECONDS)
 
     def start_later(self, **settings: object) -> str:
         return self.tenant.create_job(job_spec(**settings), {}).job_id
@@ -249,8 +251,9 @@ def written(lab):
 
 
 @pytest.fixture
-def make_lab(tmp_path):
+def make_lab(tmp_path, register_environment):
     """Make labs, each with settings and a folder of its own."""
+    register_environment("test/Fickle-v0", Fickle)
     threads = torch.get_num_threads()
     made: list[Lab] = []
 

@@ -6,7 +6,6 @@ import pytest
 from backend.training.dynamic_sampling import follow, learned_from
 from backend.training.episode_requests import group_requests, step_requests
 from tinkergym.loop.trajectory import Segment, StopReason, Trajectory, Turn
-from tinkergym.registration import register
 from tinkergym.spaces import Text
 from tinkergym.wire import GRPO, EnvironmentRef, EpisodeResult, JobSpec, JobState
 
@@ -113,7 +112,12 @@ class Dull(gym.Env):
         return "", -float(len(action)) * self.pays, True, False, {}
 
 
-register("test/Dull-v0", Dull)
+@pytest.fixture
+def lab(lab, register_environment):
+    register_environment("test/Dull-v0", Dull)
+    return lab
+
+
 DULL = {"environment": EnvironmentRef(id="test/Dull-v0"), "steps": 2, "seed": 4}
 
 

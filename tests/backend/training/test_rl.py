@@ -11,7 +11,6 @@ import tinkergym as tg
 from backend.errors import LeaseLostError
 from tinkergym.loop import agent_loop
 from tinkergym.loop.trajectory import StopReason
-from tinkergym.registration import register
 from tinkergym.wire import (
     GRPO,
     EnvironmentRef,
@@ -235,10 +234,10 @@ def test_a_failed_episode_is_dropped_kept_or_played_again_as_the_job_says(lab):
     assert retried == {"drop": 0.0, "keep": 0.0, "retry:1": failed}
 
 
-register("test/Dies-v0", "tinkergym.testing.faults:Dies")
-
-
-def test_an_environment_that_takes_its_process_down_costs_its_episodes_and_the_job_goes_on(lab):
+def test_an_environment_that_takes_its_process_down_costs_its_episodes_and_the_job_goes_on(
+    lab, register_environment
+):
+    register_environment("test/Dies-v0", "tinkergym.testing.faults:Dies")
     job_id = lab.start(
         environment=EnvironmentRef(id="test/Dies-v0"),
         executor="process",
@@ -266,10 +265,10 @@ class Twice(tg.TextEnv):
         return "again", -float(len(action)), self.left == 0
 
 
-register("test/Twice-v0", Twice)
-
-
-def test_a_job_that_drops_reasoning_learns_from_the_segments_that_it_leaves(lab, monkeypatch):
+def test_a_job_that_drops_reasoning_learns_from_the_segments_that_it_leaves(
+    lab, register_environment, monkeypatch
+):
+    register_environment("test/Twice-v0", Twice)
     # The tiny model does not think aloud, so here an answer counts as reasoning but for its first letter.
     monkeypatch.setattr(agent_loop, "without_reasoning", lambda answer, *, opened: answer[:1])
     job_id = lab.start(environment=EnvironmentRef(id="test/Twice-v0"), steps=1, reasoning="drop")
