@@ -39,7 +39,7 @@ def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
     """Update the policy by the step's completed episodes.
 
     With a value head the learner runs the batch through the model once more before the first update: the
-    values that stand in the advantages are those of the policy that sampled.
+    values that stand in the advantages are those of the policy that the step begins with.
 
     Raises:
         ParityError: The learner's logprobs of the sampled tokens are not those that the engine reported. The
