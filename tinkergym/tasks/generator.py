@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.tasks.fingerprint import rows_fingerprint
-from tinkergym.tasks.sequence import copied
+from tinkergym.tasks.rows import RowTasks, copied
 from tinkergym.tasks.shared import shared
-from tinkergym.tasks.source import Task, TaskSource, named_split, refuse_split
+from tinkergym.tasks.source import Task
 
 Make = Callable[[], Iterable[Mapping[str, Any]]]
 
 
-class GeneratorTasks(TaskSource):
+class GeneratorTasks(RowTasks):
     """The first `count` tasks that a generator yields, drawn when they are asked for and then kept.
 
     The generator must yield the same tasks each time it is started: every process starts its own. So it draws
@@ -44,27 +43,13 @@ class GeneratorTasks(TaskSource):
         """
         if count < 1:
             raise InvalidRequestError(f"must be at least 1, not {count!r}", field="count")
-        if isinstance(make, Mapping):
-            self.splits = tuple(make)
-            self.split = named_split("the mapping", self.splits, split)
-            make = make[self.split]
-        else:
-            refuse_split("the generator", split)
-        self._make, self._count = make, count
+        self._make, self._count = self._part(make, split, what="the generator"), count
         self._drawn: _Drawn | None = None
-        self._fingerprint = ""
 
     @property
     def name(self) -> str:
         """The function's name."""
         return f"{getattr(self._make, '__qualname__', type(self._make).__name__)}()"
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of the tasks as JSON, in hex; draws them all."""
-        if not self._fingerprint:
-            self._fingerprint = rows_fingerprint(iter(self), self.name)
-        return self._fingerprint
 
     def __len__(self) -> int:
         return self._count
