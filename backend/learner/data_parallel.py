@@ -12,6 +12,7 @@ import multiprocessing
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -29,6 +30,7 @@ from backend.learner.optimiser import OptimStepResult
 from backend.learner.rank import RankOptions, serve_rank
 from backend.learner.sequences import BatchTotals, FloatArray, SampledTokens, TrainSequence
 from backend.learner.shards import shards
+from backend.learner.spikes import SpikeWatch
 from backend.learner.token_loss import TokenLoss
 from backend.learner.train_pass import ForwardBackwardResult
 from backend.weights import PolicyWeights
@@ -36,6 +38,7 @@ from tinkergym.errors import InternalServiceError, InvalidRequestError, TinkerGy
 from tinkergym.wire import FullParameters, LoRA
 
 _CLOSING_SECONDS = 5.0
+_LOSS_SPIKE = "loss_spike"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,7 @@ class DataParallelLearner:
             raise InvalidRequestError(f"{ranks} ranks cannot train", hint="give 1 or more", field="ranks")
         self._silence_seconds = silence_seconds
         self._lost: RankLostError | None = None
+        self._losses: defaultdict[str, SpikeWatch] = defaultdict(SpikeWatch)
         # One may hold it several times: cleaning up after a failed call is part of the call.
         self._lock = threading.RLock()
         self._depth = 0
@@ -181,7 +185,9 @@ class DataParallelLearner:
                 with contextlib.suppress(TinkerGymError):
                     self._on_all("forget_gradient", policy_id)
                 raise
-        return _merged([parts[number] for number in working], found, counts)
+        merged = _merged([parts[number] for number in working], found, counts)
+        merged.metrics.update(self._losses[policy_id].look(merged.loss, name=_LOSS_SPIKE))
+        return merged
 
     def gradient(self, policy_id: str) -> dict[str, torch.Tensor]:
         """Return a copy of the gradient that waits, summed over the ranks, by parameter."""
@@ -283,6 +289,7 @@ class DataParallelLearner:
     def drop(self, policy_id: str) -> None:
         """Forget a policy and free its memory."""
         self._on_all("drop", policy_id)
+        self._losses.pop(policy_id, None)
 
     def close(self) -> None:
         """End the ranks, after the call that they work on unless it takes long."""
@@ -389,14 +396,21 @@ def _in_order(parts: list[list[int]], found: list[list[FloatArray]], count: int)
 
 
 def _merged(parts: list[list[int]], found: list[ForwardBackwardResult], counts: Any) -> ForwardBackwardResult:
-    """Put the ranks' results together: losses add up, `..._max` is the largest, the rest are token means."""
+    """Put the ranks' results together: losses add up, `..._max` is the largest, the rest are token means.
+
+    A rank in whose part no token was learned from lacks what the loss counts; to the means it adds 0, as such
+    a token does in a single learner.
+    """
     tokens = np.asarray([counts[part].sum() for part in parts], dtype=np.float64)
     metrics = {}
-    for name in found[0].metrics:
-        values = np.asarray([result.metrics.get(name, 0.0) for result in found])
-        metrics[name] = float(
-            values.max() if name.endswith("_max") else (values * tokens).sum() / tokens.sum()
-        )
+    for name in dict.fromkeys(name for result in found for name in result.metrics):
+        if name.endswith("_max"):
+            metrics[name] = max(result.metrics[name] for result in found if name in result.metrics)
+        else:
+            values = np.asarray([result.metrics.get(name, 0.0) for result in found])
+            metrics[name] = float((values * tokens).sum() / tokens.sum())
+    # A spike of one rank's part says nothing about the batch's loss.
+    metrics.pop(_LOSS_SPIKE, None)
     return ForwardBackwardResult(
         loss=sum(result.loss for result in found),
         learner_logprobs=_in_order(parts, [result.learner_logprobs for result in found], len(counts)),

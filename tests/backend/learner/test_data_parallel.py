@@ -13,6 +13,7 @@ from backend.errors import RankLostError
 from backend.learner.data_parallel import DataParallelLearner
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import BatchTotals
+from backend.learner.value_loss import ValueLoss
 from backend.weights import weights_sha256
 from tinkergym.errors import ConflictError, InvalidRequestError, NonFiniteLossError
 from tinkergym.wire import FullParameters, LoRA
@@ -70,6 +71,46 @@ def test_two_ranks_have_the_gradient_of_one_also_if_a_rank_has_nothing(
         assert found.metrics[name] == pytest.approx(expected.metrics[name], rel=1e-3)
     steps = [each.optim_step(kind, learning_rate=1e-3) for each in both]
     assert steps[0].grad_norm == pytest.approx(steps[1].grad_norm, rel=1e-4)
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+def test_metrics_are_those_of_one_also_if_a_rank_has_nothing_to_learn(both, batch, silent):
+    pair = [dataclasses.replace(batch[i], advantage=0.0 if i == silent else -1.0) for i in (0, 1)]
+    clipping = LossConfig(clip_low=1e-6, clip_high=1e-6)
+    found, expected = (each.forward_backward("lora", pair, clipping).metrics for each in both)
+    assert expected["clip_fraction"] > 0
+    # Two ranks share fewer prefixes; everything else is counted alike.
+    assert found.keys() == expected.keys()
+    for name in found.keys() - {"shared_fraction"}:
+        assert found[name] == pytest.approx(expected[name], rel=1e-3, abs=1e-6), name
+
+
+def test_two_ranks_have_the_values_and_the_value_gradient_of_one(group, learner, batch, tmp_path):
+    rng, adapter, loss = (
+        np.random.default_rng(0),
+        ADAPTERS["lora"],
+        LossConfig(value=ValueLoss(coefficient=0.5)),
+    )
+    batch = [
+        dataclasses.replace(sequence, value_targets=rng.normal(0, 1, sum(sequence.loss_mask)))
+        for sequence in batch
+    ]
+    learner.create_policy("valued", adapter, seed=3, value_head=True)
+    learner.forward_backward("valued", batch, loss)
+    learner.optim_step("valued", learning_rate=2e-2, value_learning_rate=0.1)
+    learner.save("valued", tmp_path / "step-1", step=1, policy_version=1)
+    group.load("valued", tmp_path / "step-1", adapter, value_head=True)
+    for left, right in zip(group.values("valued", batch), learner.values("valued", batch), strict=True):
+        np.testing.assert_allclose(left, right, atol=1e-6)
+        assert right.any()
+    found, expected = (each.forward_backward("valued", batch, loss) for each in (group, learner))
+    assert_close(group.gradient("valued"), learner.gradient("valued"))
+    assert found.metrics["value_loss"] == pytest.approx(expected.metrics["value_loss"], rel=1e-4)
+    for each in (group, learner):
+        each.optim_step("valued", learning_rate=1e-3, value_learning_rate=0.1)
+    for left, right in zip(group.values("valued", batch), learner.values("valued", batch), strict=True):
+        np.testing.assert_allclose(left, right, atol=1e-4)
+    group.drop("valued")
 
 
 def test_parts_of_a_batch_in_two_calls_add_up_as_in_one(both, batch):
