@@ -223,6 +223,9 @@ class PoolWorker:
             self._store.want_pool(self._model, now)
 
     def _run_job(self, lease: JobLease) -> None:
+        # A new thread takes over the process's thread count when it first asks for it; a matrix product that
+        # comes before would run on another number of threads than the next one, and may round otherwise.
+        torch.get_num_threads()
         job_id, spec = lease.job_id, lease.spec
         if isinstance(spec, PlayedSpec) and spec.deterministic:
             self._gates[job_id] = LockstepGate(
