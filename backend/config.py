@@ -165,6 +165,13 @@ class ServiceConfig(Settings):
 
     limits: GatewayLimits = GatewayLimits()
 
+    @field_validator("data_dir", mode="before")
+    @classmethod
+    def _named(cls, value: object) -> object:
+        if value == "":  # which would be the folder that the service happens to be started in
+            raise ValueError("is empty; name a folder, or leave the setting out")
+        return value
+
     @field_validator("data_dir")
     @classmethod
     def _absolute(cls, value: Path) -> Path:

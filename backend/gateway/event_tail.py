@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any, TypeVar, cast
 
 from starlette.concurrency import run_in_threadpool
 
@@ -18,6 +19,8 @@ POLL_SECONDS = 0.1
 
 _log = logging.getLogger(__name__)
 
+Value = TypeVar("Value")
+
 
 class EventTail:
     """Watches the event log while somebody waits for it. Belongs to one event loop."""
@@ -27,6 +30,8 @@ class EventTail:
         self._poll_seconds = poll_seconds
         self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
         self._task: asyncio.Task[None] | None = None
+        self._looks = 0
+        self._reads: dict[Hashable, asyncio.Task[Any]] = {}
 
     @contextmanager
     def watch(self, job_id: str) -> Iterator[asyncio.Event]:
@@ -45,6 +50,20 @@ class EventTail:
             self._waiting[job_id].discard(news)
             if not self._waiting[job_id]:
                 del self._waiting[job_id]
+
+    async def read(self, what: Hashable, read: Callable[[], Value]) -> Value:
+        """Read the store in a thread, once for all who ask for the same `what` after the same look.
+
+        Hundreds may follow one job; what each of them costs is then a few lines to send.
+        """
+        # Who heard of news after this read began must not be given what was there before.
+        key = self._looks, what
+        task = self._reads.get(key)
+        if task is None:
+            task = self._reads[key] = asyncio.create_task(run_in_threadpool(read))
+            task.add_done_callback(lambda _: self._reads.pop(key, None))
+        # One of them hanging up must not take it from the others.
+        return cast(Value, await asyncio.shield(task))
 
     async def close(self) -> None:
         """Stop looking."""
@@ -68,6 +87,7 @@ class EventTail:
             except TinkerGymError as error:  # a locked or full database; those who wait go on waiting
                 _log.warning("cannot look for events: %s", error)
                 changed = set()
+            self._looks += 1
             for job_id in changed:
                 for news in self._waiting.get(job_id, ()):
                     news.set()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from pathlib import Path
 
 from backend.config import ServiceConfig
 from backend.rollout.models import load_renderer_bundle, read_model_facts, resolve_model
 from tinkergym.errors import TinkerGymError, UnknownModelError
 from tinkergym.wire import ModelView, RendererBundle
+
+_REMEMBERED = 32
+"""Renderers that are kept, of some hundred kilobytes each: jobs may name a folder in ever new ways."""
 
 
 class FileCatalog:
@@ -18,7 +22,7 @@ class FileCatalog:
         self._config = config
         self._lock = threading.Lock()
         # By name, with the time of the tokenizer's last change: an operator may exchange a model in place.
-        self._bundles: dict[str, tuple[int, RendererBundle]] = {}
+        self._bundles: OrderedDict[str, tuple[int, RendererBundle]] = OrderedDict()
 
     def listed(self) -> list[ModelView]:
         """Return the models that are offered by name; one that cannot be read says so in its description."""
@@ -43,6 +47,9 @@ class FileCatalog:
             known = self._bundles.get(model)
             if known is None or known[0] != changed:
                 known = self._bundles[model] = changed, load_renderer_bundle(model, directory)
+            self._bundles.move_to_end(model)
+            while len(self._bundles) > _REMEMBERED:
+                self._bundles.popitem(last=False)
             return known[1]
 
     def _holds(self, model: str) -> bool:

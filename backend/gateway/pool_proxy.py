@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx
 
@@ -30,7 +31,8 @@ class PoolProxy:
             TinkerGymError: What the pool answered.
         """
         try:
-            response = await self._client(pool).post(
+            client = await self._client(pool)
+            response = await client.post(
                 path, content=body, params=params, headers=_headers(pool), timeout=_CALL_SECONDS
             )
         except httpx.HTTPError as error:
@@ -43,7 +45,8 @@ class PoolProxy:
     async def stream(self, pool: PoolRecord, path: str, body: bytes) -> AsyncIterator[AsyncIterator[bytes]]:
         """Post a body and hand out the answer's bytes as they arrive; otherwise as `call`."""
         try:
-            async with self._client(pool).stream(
+            client = await self._client(pool)
+            async with client.stream(
                 "POST",
                 path,
                 content=body,
@@ -63,14 +66,24 @@ class PoolProxy:
             await client.aclose()
         self._clients.clear()
 
-    def _client(self, pool: PoolRecord) -> httpx.AsyncClient:
+    @property
+    def sockets(self) -> list[str]:
+        """The sockets of the pools that it keeps connections to."""
+        return list(self._clients)
+
+    async def _client(self, pool: PoolRecord) -> httpx.AsyncClient:
         client = self._clients.get(pool.socket_path)
         if client is None:
             # No cap: every waiting worker holds one connection, and one must never wait for another's answer.
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=30.0)
             transport = httpx.AsyncHTTPTransport(uds=pool.socket_path, limits=limits)
             client = httpx.AsyncClient(base_url="http://pool", transport=transport)
+            # A new pool is a good moment to forget those that ended: their sockets are removed.
+            ended = [path for path in self._clients if not Path(path).exists()]
+            gone = [self._clients.pop(path) for path in ended]
             self._clients[pool.socket_path] = client
+            for old in gone:
+                await old.aclose()
         return client
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Request
@@ -54,19 +56,43 @@ async def _stream(tenant: TenantStore, tail: EventTail, job_id: str, after: int)
             except TimeoutError:
                 yield ": still here\n\n"
             news.clear()
-            # Asked first: what ends the job between the two looks is then found by the second.
-            over = (await run_in_threadpool(tenant.get_job, job_id)).state.final
-            events = await run_in_threadpool(tenant.events_after, job_id, after, _PAGE)
-            if events:
-                yield "".join(_frame(event) for event in events)
-                after = events[-1].seq
-                if len(events) == _PAGE:
+            wanted = tenant.tenant_id, job_id, after
+            page = await tail.read(wanted, partial(_page, tenant, job_id, after))
+            if page.frames:
+                yield page.frames
+                after = page.last
+                if page.full:
                     news.set()
-                body = events[-1].body
-                if isinstance(body, StateEvent) and body.state.final:
-                    return
-            elif over:
-                return  # the client has seen the end already
+            if page.ends:
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """Some of a job's events, ready to be sent."""
+
+    frames: str
+    last: int
+    """Number of the last event."""
+    full: bool
+    """Whether there may be more."""
+    ends: bool
+    """Whether nothing comes after it."""
+
+
+def _page(tenant: TenantStore, job_id: str, after: int) -> _Page:
+    # Asked first: what ends the job between the two looks is then found by the second.
+    over = tenant.get_job(job_id).state.final
+    events = tenant.events_after(job_id, after, _PAGE)
+    if not events:
+        return _Page("", after, full=False, ends=over)  # the client has seen the end already
+    body = events[-1].body
+    return _Page(
+        "".join(_frame(event) for event in events),
+        events[-1].seq,
+        full=len(events) == _PAGE,
+        ends=isinstance(body, StateEvent) and body.state.final,
+    )
 
 
 def _frame(event: Event) -> str:

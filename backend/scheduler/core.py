@@ -12,6 +12,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -210,6 +211,8 @@ class Scheduler:
 
     def _bury(self, pool_id: str, reason: str) -> None:
         self._store.remove_pool(pool_id)
+        with suppress(OSError):  # a pool that was killed left it behind
+            self._socket(pool_id).unlink()
         for job_id in self._store.requeue_worker(pool_id, f"{reason}; resumes from the last checkpoint"):
             self._placed.pop(job_id, None)
             self._fail_if_deadly(job_id)
@@ -237,11 +240,14 @@ class Scheduler:
         address = PoolAddress(
             pool_id=pool_id,
             model=model,
-            socket_path=str(Path(self._config.run_dir) / f"{pool_id}.sock"),
+            socket_path=str(self._socket(pool_id)),
             token=secrets.token_urlsafe(32),
         )
         self._pools[pool_id] = _Pool(address, wanted_at=now)
         self._workers.start_pool(address)
+
+    def _socket(self, pool_id: str) -> Path:
+        return Path(self._config.run_dir) / f"{pool_id}.sock"
 
     def _start_env_workers(self) -> None:
         for pool in self._pools.values():

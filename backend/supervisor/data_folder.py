@@ -47,7 +47,22 @@ def claimed(config: ServiceConfig) -> Iterator[None]:
 
 
 def write_local_file(config: ServiceConfig, url: str, api_key: str) -> None:
-    """Tell clients on this machine where the service is; readable by its owner only."""
+    """Tell clients on this machine where the service is; readable by its owner only.
+
+    Raises:
+        StartError: It cannot be written.
+    """
+    try:
+        _write_local_file(config, url, api_key)
+    except OSError as error:
+        raise StartError(
+            f"{config.local_file} cannot be written: {error.strerror or error}",
+            hint="free some space, or move away what is in its place",
+            field="data_dir",
+        ) from None
+
+
+def _write_local_file(config: ServiceConfig, url: str, api_key: str) -> None:
     descriptor, name = tempfile.mkstemp(dir=config.data_dir, prefix=".local-")  # mode 0600
     try:
         with os.fdopen(descriptor, "w") as file:

@@ -217,6 +217,8 @@ def test_a_port_in_use_is_named(tmp_path, capfd):
     [
         (["data_dir={folder}/file/inside"], "cannot be written"),
         (["data_dir=/proc/tinkergym"], "cannot be written"),
+        (["data_dir="], "data_dir: is empty (name a folder"),
+        (["data_dir={folder}/odd", "port=0"], "local.json cannot be written"),
         (["data_dir={folder}", "min_free_bytes=1000000000000000"], "free some space"),
         (["data_dir={folder}", "host=192.0.2.1"], "cannot listen on 192.0.2.1"),
         (["data_dir={folder}", "host=no.such.host.invalid"], "cannot listen on no.such.host.invalid"),
@@ -226,6 +228,7 @@ def test_a_port_in_use_is_named(tmp_path, capfd):
 )
 def test_what_it_cannot_start_with_is_one_clear_sentence(tmp_path, capfd, settings, text):
     (tmp_path / "file").write_text("")
+    (tmp_path / "odd" / "local.json").mkdir(parents=True)
     assert text in refusal(capfd, *(setting.format(folder=tmp_path) for setting in settings))
 
 

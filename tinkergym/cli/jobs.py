@@ -16,6 +16,8 @@ from tinkergym.wire import PlayedSpec
 
 app = typer.Typer(cls=Commands, help="List jobs, follow them, cancel them, fetch their checkpoints.")
 
+_RECENTLY, _LONG_AGO = "%m-%d %H:%M", "%Y-%m-%d"
+
 JobId = Annotated[str, typer.Argument(metavar="JOB_ID", help="As `tinkergym jobs` lists it.")]
 
 
@@ -38,6 +40,8 @@ def list_jobs(
     table.add_column("job", no_wrap=True, min_width=max(len(view.job_id) for view in views))
     for title in ("state", "step", "environment", "model", "started"):
         table.add_column(title, overflow="fold")
+    # So that a line of usual length fits into 80 columns.
+    a_while_ago = datetime.datetime.now().astimezone() - datetime.timedelta(days=180)
     named = any(view.spec.name for view in views)
     if named:
         table.add_column("name", overflow="fold")
@@ -49,7 +53,7 @@ def list_jobs(
             f"{view.step}/{view.spec.steps}",
             view.spec.environment.id if isinstance(view.spec, PlayedSpec) else view.spec.kind,
             view.spec.model,
-            f"{started:%Y-%m-%d %H:%M}",
+            f"{started:{_RECENTLY if started > a_while_ago else _LONG_AGO}}",
             *([escape(view.spec.name)] if named else []),
         )
     out.print(table)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from tinkergym import __version__
 from tinkergym.cli import (
     check,
     compare,
@@ -35,6 +38,24 @@ app = typer.Typer(
         "[bold]tinkergym train board/TicTacToeVs-v0 --steps 60[/] trains the small model that comes with it."
     ),
 )
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"tinkergym {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def before_the_command(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and end.", is_eager=True, callback=_say_version),
+    ] = False,
+) -> None:
+    """Nothing but `--version` comes before the command; it has done its work by now."""
+
+
 app.command()(serve.serve)
 app.command()(train.train)
 app.command()(written.sft)

@@ -1,7 +1,12 @@
+import asyncio
 import json
 import time
+from pathlib import Path
 
 import pytest
+
+from backend.gateway.pool_proxy import PoolProxy
+from backend.store.store import PoolRecord
 
 pytestmark = pytest.mark.service
 
@@ -154,6 +159,34 @@ def test_a_pool_that_died_or_came_back_with_another_token_is_unavailable(gateway
     service.register_pool("pool-1", "nano", "/nowhere.sock", "t", now=time.time())
     response = client.post("/v1/sample", json={"requests": [request_for("nano")]})
     assert (response.status_code, error_of(response)["type"]) == (503, "ServiceUnavailableError")
+
+
+def test_connections_to_pools_that_ended_are_forgotten(start_pool, tmp_path):
+    start_pool("pool-1")
+    start_pool("pool-2")
+    records = {
+        name: PoolRecord(
+            pool_id=name,
+            model="nano",
+            socket_path=str(tmp_path / f"{name}.sock"),
+            token="pool-secret",
+            seen_at=0.0,
+        )
+        for name in ("pool-1", "pool-2")
+    }
+
+    async def use_both() -> list[str]:
+        proxy = PoolProxy()
+        body = json.dumps(LEASE).encode()
+        await proxy.call(records["pool-1"], "/episodes/lease", body, {})
+        assert proxy.sockets == [records["pool-1"].socket_path]
+        Path(records["pool-1"].socket_path).unlink()
+        await proxy.call(records["pool-2"], "/episodes/lease", body, {})
+        sockets = proxy.sockets
+        await proxy.close()
+        return sockets
+
+    assert asyncio.run(use_both()) == [records["pool-2"].socket_path]
 
 
 def test_two_requests_with_one_id_are_refused(client, start_pool):

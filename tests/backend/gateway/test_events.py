@@ -1,3 +1,5 @@
+import contextlib
+
 import pytest
 
 from backend.store.tenant import TenantStore
@@ -89,6 +91,31 @@ def test_a_quiet_stream_shows_that_it_lives(client, job_id, monkeypatch):
     monkeypatch.setattr("backend.gateway.routes_events.HEARTBEAT_SECONDS", 0.05)
     with client.stream("GET", f"/v1/jobs/{job_id}/events") as response:
         assert any(line.startswith(":") for line in response.iter_lines())
+
+
+def test_hundreds_may_follow_a_job_and_cost_the_store_one_look(gateway, client, job_id, monkeypatch):
+    looks = []
+    look = TenantStore.events_after
+
+    def counted(store, of_job, seq, limit=1000):
+        if of_job == job_id:
+            looks.append(seq)
+        return look(store, of_job, seq, limit)
+
+    monkeypatch.setattr(TenantStore, "events_after", counted)
+    service = gateway.store.service()
+    lease = service.acquire(job_id, "w", 30, now=0)
+    with contextlib.ExitStack() as stack:
+        followers = [
+            frames(stack.enter_context(own.stream("GET", f"/v1/jobs/{job_id}/events")))
+            for own in [stack.enter_context(gateway.client()) for _ in range(40)]
+        ]
+        for follower in followers:
+            assert [next(follower)[0], next(follower)[0]] == ["1", "2"]
+        looks.clear()
+        service.append_event(lease, WarningEvent(name="n", message="m"))
+        assert {next(follower)[0] for follower in followers} == {"3"}
+        assert 0 < looks.count(2) < 10
 
 
 def test_many_watchers_of_several_jobs_each_see_their_own(gateway, client, spec, in_background):

@@ -1,5 +1,6 @@
 import os
 import shutil
+import weakref
 
 import pytest
 
@@ -37,6 +38,17 @@ def test_no_path_leads_to_the_checkpoints_of_others(config, checkpoint, tmp_path
     }
     with pytest.raises(UnknownModelError, match="own folder holds no models"):
         FileCatalog(config).renderer(str(path.get(way, link)))
+
+
+def test_a_folder_that_is_named_in_ever_new_ways_does_not_fill_the_memory(config, checkpoint, tmp_path):
+    elsewhere = tmp_path / "downloaded"
+    shutil.copytree(checkpoint, elsewhere)
+    catalog = FileCatalog(config)
+    names = [f"{tmp_path}/{'./' * times}downloaded" for times in range(40)]
+    first, *_ = kept = [weakref.ref(catalog.renderer(name)) for name in names]
+    assert first() is None
+    assert sum(bundle() is not None for bundle in kept) == 32
+    assert catalog.renderer(names[-1]) is kept[-1]()
 
 
 def test_what_the_operator_offers_may_lie_anywhere(config, checkpoint):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -103,8 +104,12 @@ def test_a_dead_pools_jobs_are_queued_at_once_and_another_pool_is_started(world)
     dead = world.pool()
     world.scheduler.tick()
     world.acquire(job_id, dead)
+    socket = Path(world.workers.pools[dead].socket_path)
+    socket.parent.mkdir()
+    socket.touch()
     world.workers.news.append(PoolEnded(pool_id=dead))
     world.scheduler.tick()
+    assert not socket.exists()
     job = world.service.job(job_id)
     assert (job.state, job.reason) == (
         JobState.QUEUED,

@@ -40,6 +40,11 @@ def test_every_command_explains_itself(run, command):
     assert re.search(r"[A-Z][a-z]+ [^\n]{15,}\.", result.output)
 
 
+def test_the_version_can_be_asked_for(run):
+    result = run("--version")
+    assert (result.exit_code, result.output) == (0, f"tinkergym {tg.__version__}\n")
+
+
 def test_training_prints_each_step_as_a_line_and_where_to_go_from_there(run, service):
     result = run("train", BOARD, "--steps", "3")
     assert result.exit_code == 0
@@ -136,6 +141,12 @@ def test_a_job_that_failed_ends_the_command_with_its_reason(run, service):
     result = run("jobs", "attach", "job-1")
     assert result.exit_code == 1
     assert "it fell over\n  mend it" in result.output
+
+
+def test_a_job_fits_into_one_line_of_80_columns(run, service, monkeypatch):
+    run("train", BOARD, "--steps", "9", "--rollout", "client", "--detach")
+    monkeypatch.setenv("COLUMNS", "65")  # the ids of a real service are 15 longer
+    assert re.search(r"job-1 +running +0/9 +board/TicTacToeVs-v0 +nano +..-.. ..:..", run("jobs").output)
 
 
 def test_jobs_are_listed_shown_and_cancelled(run, service):
