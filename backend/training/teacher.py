@@ -1,4 +1,4 @@
-"""A distillation job's teacher: another model, or what another job trained;."""
+"""A distillation job's teacher: another model, or what another job trained."""
 
 from __future__ import annotations
 
