@@ -111,6 +111,15 @@ def test_a_result_counts_once():
 def test_what_another_policy_version_sampled_is_refused(version, fits):
     episodes = board()
     request = episodes.lease("a", 1, now=0.0)[0]
+    with (
+        contextlib.nullcontext()
+        if fits
+        else pytest.raises(InvalidRequestError, match=r"version 1 .*version 0")
+    ):
+        episodes.check_version(sampled_by(version, request))
+
+
+def sampled_by(version: int, request: EpisodeRequest) -> EpisodeResult:
     segment = Segment(token_ids=[1, 2], loss_mask=[False, True], sampling_logprobs=[None, -0.5])
     turn = Turn(
         segment=0,
@@ -123,12 +132,7 @@ def test_what_another_policy_version_sampled_is_refused(version, fits):
         reward=1.0,
     )
     trajectory = result(request).trajectory.model_copy(update={"segments": [segment], "turns": [turn]})
-    with (
-        contextlib.nullcontext()
-        if fits
-        else pytest.raises(InvalidRequestError, match=r"version 1 .*version 0")
-    ):
-        episodes.check_version(result(request).model_copy(update={"trajectory": trajectory}))
+    return result(request).model_copy(update={"trajectory": trajectory})
 
 
 def test_a_result_that_could_not_be_stored_may_be_handed_in_again():
@@ -159,6 +163,43 @@ def test_leases_of_the_last_step_are_void_in_the_next():
     episodes.post(2, step_requests("job-1", spec(), 2))
     assert episodes.renew("a", [old.lease_id], now=1.0) == set()
     assert hand_in(episodes, old) == "stale"
+
+
+def ahead(*steps: int) -> EpisodeBoard:
+    episodes = EpisodeBoard(lease_seconds=30.0, ahead=1)
+    for step in steps:
+        episodes.post(step, step_requests("job-1", spec(max_staleness=1), step))
+    return episodes
+
+
+def test_of_two_steps_on_the_board_the_earlier_is_handed_out_first_and_each_in_even_shares():
+    episodes = ahead(1, 2)
+    assert episodes.lease("a", 0, now=0.0) == []
+    given = episodes.lease("b", 3, now=0.0)
+    assert [(request.step, request.index) for request in given] == [(1, 0), (1, 1), (2, 0)]
+    assert [request.step for request in episodes.lease("a", 2, now=0.0)] == [1, 1]
+
+
+def test_a_step_that_is_played_ahead_leaves_the_one_before_it_alone_and_ends_the_leases_before_that():
+    episodes = ahead(1, 2)
+    first, second = episodes.lease("a", 4, now=0.0)[0], episodes.lease("a", 4, now=0.0)[-1]
+    assert (first.step, second.step) == (1, 2)
+    episodes.post(3, step_requests("job-1", spec(max_staleness=1), 3))
+    assert hand_in(episodes, first) == "stale"
+    assert hand_in(episodes, second) == "accepted"
+    assert [len(episodes.results(step)) for step in (1, 2, 3)] == [0, 1, 0]
+    assert [episodes.unfinished(step) for step in (1, 2, 3)] == [0, 3, 4]
+
+
+@pytest.mark.parametrize(("version", "fits"), [(0, False), (1, True), (2, True), (3, False)])
+def test_ahead_any_version_within_the_bound_that_exists_may_have_sampled(version, fits):
+    episodes = ahead(3)
+    episodes.newest_version = 2
+    request = episodes.lease("a", 1, now=0.0)[0]
+    assert (request.policy_version, request.max_staleness) == (1, 1)
+    refused = pytest.raises(InvalidRequestError, match=f"version {version} .*versions 1 to 2")
+    with contextlib.nullcontext() if fits else refused:
+        episodes.check_version(sampled_by(version, request))
 
 
 def test_in_lockstep_one_worker_gets_the_whole_step_even_if_it_asked_for_less():

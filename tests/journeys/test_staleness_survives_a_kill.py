@@ -1,0 +1,59 @@
+"""A job that plays ahead, through a service whose pool worker is killed in the middle."""
+
+import contextlib
+import os
+import signal
+
+import psutil
+import pytest
+
+import tinkergym as tg
+from tinkergym.cli.local_service import local_service
+from tinkergym.wire import JobState, StateEvent, StepEvent, WarningEvent
+
+pytestmark = pytest.mark.service
+
+
+@pytest.fixture
+def client(tmp_path, monkeypatch):
+    monkeypatch.setenv("TINKERGYM_HOME", str(tmp_path))
+    for name in ("TINKERGYM_URL", "TINKERGYM_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with local_service(announce=lambda line: None), tg.Client() as client:
+        yield client
+
+
+def kill_pool_workers():
+    """Kill those below this process: Ray names an actor's process after its class."""
+    killed = 0
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if process.cmdline()[:1] == ["ray::PoolProcess"] or "ray::PoolProcess" in process.cmdline()[0]:
+                os.kill(process.pid, signal.SIGKILL)
+                killed += 1
+    return killed
+
+
+def test_a_job_that_plays_ahead_resumes_after_its_worker_was_killed_and_keeps_the_bound(client):
+    job = client.train(
+        "board/TicTacToeVs-v0",
+        steps=6,
+        max_staleness=1,
+        checkpoint_every=2,
+        algorithm=tg.GRPO(group_size=4, groups_per_step=4),
+    )
+    killed, events = 0, []
+    for event in job.events():
+        events.append(event.body)
+        if not killed and isinstance(event.body, StepEvent) and event.body.step == 3:
+            killed = kill_pool_workers()
+            assert killed == 1
+    assert job.wait().state is JobState.COMPLETED
+    steps = [body for body in events if isinstance(body, StepEvent)]
+    assert [step.step for step in steps if step.step > 3] == [4, 5, 6]
+    assert {step.step for step in steps} == {1, 2, 3, 4, 5, 6}
+    assert all(step.metrics["staleness_max"] <= 1.0 for step in steps)
+    assert all(step.metrics["too_stale_episodes"] == 0.0 and step.failed_episodes == 0 for step in steps)
+    assert all(step.metrics["parity_max"] <= 1e-5 for step in steps)
+    assert [body.attempt for body in events if isinstance(body, StateEvent)][-1] == 2
+    assert [body.name for body in events if isinstance(body, WarningEvent)] == []
