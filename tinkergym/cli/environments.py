@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -65,17 +66,22 @@ def envs(
         return
     table = Table(box=None, pad_edge=False)
     # The id is what one copies, so it is never cut; the rest folds on a narrow terminal.
-    table.add_column("environment", no_wrap=True, min_width=max((len(one.id) for one in listed), default=0))
-    for column in ("turns", "data", "spaces", "splits", "pack"):
+    table.add_column(
+        "environment", no_wrap=True, min_width=max((len(one.id) + 2 for one in listed), default=0)
+    )
+    for column in ("turns", "data", "spaces", "splits"):
         table.add_column(column, overflow="fold")
-    for one in listed:
+    for before, one in pairwise([None, *listed]):
+        assert one is not None
+        if before is None or before.pack != one.pack or before.distribution != one.distribution:
+            # In a column of its own a pack's name would be broken in every line of a narrow terminal.
+            table.add_row(f"[bold]{escape(f'{one.distribution or one.pack} {one.version}')}[/]")
         table.add_row(
-            one.id,
+            f"  {one.id}",
             one.turns or "-",
             one.data or "-",
             escape(f"{one.observation_space} -> {one.action_space}"),
             " ".join(one.splits) or "-",
-            f"{one.distribution or one.pack} {one.version}",
         )
     if listed:
         out.print(table)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tinkergym.errors import InvalidRequestError, NotFoundError
+from tinkergym.errors import InvalidRequestError, NotFoundError, ServiceUnreachableError
 from tinkergym.policies import POLICIES
 from tinkergym.remote.local_environment import Environment
 from tinkergym.sampled_runs import Wanted, play_with_model, play_with_text
@@ -72,7 +72,14 @@ def _of_service(
             field="--policy",
         )
     version = int(version_text) if version_text else None
-    policy = _find(stack.enter_context(Client()), base, version, temperature)
+    try:
+        client = stack.enter_context(Client())
+    except ServiceUnreachableError as error:
+        raise ServiceUnreachableError(
+            f"{name!r} is none of {', '.join(POLICIES)}, and jobs and models need a service: {error.message}",
+            hint=error.hint,
+        ) from None
+    policy = _find(client, base, version, temperature)
     make_env = environment.make
     assert make_env is not None
     return PolicySource(

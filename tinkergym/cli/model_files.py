@@ -38,17 +38,17 @@ def find_bundle(name: str) -> RendererBundle:
     from tinkergym.remote.api import Api
     from tinkergym.remote.transport import Connection
 
-    address = discovery.find()
-    # No patience: who waits at a terminal would rather read at once that nothing answers.
-    connection = Connection(address.url, token=address.api_key, patience_seconds=0.0)
-    with contextlib.closing(connection):
-        try:
+    try:
+        address = discovery.find()
+        # No patience: who waits at a terminal would rather read at once that nothing answers.
+        connection = Connection(address.url, token=address.api_key, patience_seconds=0.0)
+        with contextlib.closing(connection):
             return Api(connection).renderer(name)
-        except ServiceUnreachableError as error:
-            raise InvalidRequestError(
-                f"{name!r} is no directory, and no service answers that might know a model of this name",
-                hint="give a directory with tokenizer.json, or start the service: tinkergym serve",
-            ) from error
+    except ServiceUnreachableError as error:
+        raise InvalidRequestError(
+            f"{name!r} is no directory, and no service answers that might know a model of this name",
+            hint="give a directory with tokenizer.json, or start the service: tinkergym serve",
+        ) from error
 
 
 def read_bundle(directory: Path) -> RendererBundle:

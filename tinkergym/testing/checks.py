@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from tinkergym.errors import TinkerGymError
+from tinkergym.errors import TinkerGymError, UnknownEnvironmentError
 from tinkergym.testing import checks_interface, checks_seeding, checks_task
 from tinkergym.testing.checks_game import api, seeds
 from tinkergym.testing.checks_subject import (
@@ -113,20 +113,27 @@ def run_checks(subject: Subject, checks: Iterable[Check] | None = None) -> Itera
     Args:
         subject: The environment under test.
         checks: Which; None takes those that apply.
+
+    Raises:
+        UnknownEnvironmentError: There is nothing to check.
     """
     if checks is None:
         try:
             made = subject.make()
             checks = checks_for(made)
             made.close()
+        except UnknownEnvironmentError:
+            raise
         # Foreign code; without an environment there is nothing else to check.
         except Exception as error:
+            # Our own errors say what to do themselves.
+            mends = isinstance(error, TinkerGymError) and error.hint
             yield CheckResult(
                 name="make",
                 what="It can be made",
                 outcome=Outcome.FAILED,
                 message=_said(error),
-                hint="mend the constructor, or give its arguments",
+                hint="" if mends else "mend the constructor, or give its arguments",
             )
             return
     for check in checks:

@@ -66,12 +66,11 @@ def run(*arguments):
     return CliRunner().invoke(app, ["envs", *arguments])
 
 
-def test_a_line_says_cell_spaces_splits_pack_and_version():
+def test_a_line_says_cell_spaces_and_splits_below_its_pack_and_version():
     result = run("listed", "board")
     lines = {line.split()[0]: " ".join(line.split()) for line in result.stdout.splitlines()}
-    assert lines["listed/Fine-v0"] == (
-        "listed/Fine-v0 multi dependent Text -> Text train test tinkergym-listed 2.5"
-    )
+    assert lines["listed/Fine-v0"] == "listed/Fine-v0 multi dependent Text -> Text train test"
+    assert lines["tinkergym-listed"] == "tinkergym-listed 2.5"
     assert "- - Dict(score: Discrete(4), text: Text) -> Text" in lines["listed/Silent-v0"]
     assert "board/TicTacToeVs-v0" in lines
 

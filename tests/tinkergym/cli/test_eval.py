@@ -172,3 +172,10 @@ def test_failed_episodes_are_shown_and_enter_no_figure(tg_run, tmp_path, monkeyp
     assert "pass@1       1.000 [1.000, 1.000] over 3 of 6 tasks" in result.output
     assert "3 failed and are in no figure" in result.output
     assert "out of order" in result.output
+
+
+def test_a_policy_that_only_a_service_could_know_says_so_where_none_answers(tg_run, monkeypatch):
+    monkeypatch.setenv("TINKERGYM_URL", "http://127.0.0.1:9")
+    result = tg_run("eval", BOARD, "--policy", "gould")
+    assert result.exit_code != 0
+    assert "'gould' is none of random, legal, gold, and jobs and models need a service" in result.output
