@@ -5,31 +5,15 @@ import pytest
 
 from backend.training.dynamic_sampling import follow, learned_from
 from backend.training.episode_requests import group_requests, step_requests
-from tinkergym.loop.trajectory import Segment, StopReason, Trajectory, Turn
+from tinkergym.loop.trajectory import StopReason, Trajectory
 from tinkergym.spaces import Text
+from tinkergym.testing.episodes import one_turn_episode as episode
 from tinkergym.wire import GRPO, EnvironmentRef, EpisodeResult, JobSpec, JobState
 
 
 def job(rounds=2, **settings):
     algorithm = GRPO(group_size=2, groups_per_step=3, dynamic_sampling_rounds=rounds, **settings)
     return JobSpec(environment=EnvironmentRef(id="x"), steps=1, algorithm=algorithm)
-
-
-def episode(reward, stop=StopReason.TERMINATED):
-    segment = Segment(token_ids=[1, 2], loss_mask=[False, True], sampling_logprobs=[None, -0.5])
-    turn = Turn(
-        segment=0,
-        start=1,
-        end=2,
-        policy_version=0,
-        finish_reason="stop",
-        observation="o",
-        action="a",
-        reward=reward,
-    )
-    return Trajectory(
-        segments=[segment], turns=[turn], terminated=True, truncated=False, stop_reason=stop, seed=0
-    )
 
 
 def played(spec, groups):

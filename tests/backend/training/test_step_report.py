@@ -4,32 +4,9 @@ import pytest
 
 from backend.training.episode_requests import step_requests
 from backend.training.step_report import episodes_to_read, failure_warnings, spike_warnings, statistics
-from tinkergym.loop.trajectory import Segment, StopReason, Trajectory, Turn
+from tinkergym.loop.trajectory import StopReason, Trajectory
+from tinkergym.testing.episodes import one_turn_episode as episode
 from tinkergym.wire import GRPO, EnvironmentRef, EpisodeResult, JobSpec, StepEvent
-
-
-def episode(reward: float = 0.0, stop: StopReason = StopReason.TERMINATED, error: str = "", **metrics: float):
-    segment = Segment(token_ids=[1, 2], loss_mask=[False, True], sampling_logprobs=[None, -0.5])
-    turn = Turn(
-        segment=0,
-        start=1,
-        end=2,
-        policy_version=0,
-        finish_reason="stop",
-        observation="go",
-        action="gone",
-        reward=reward,
-        metrics=metrics,
-    )
-    return Trajectory(
-        segments=[segment],
-        turns=[turn],
-        terminated=stop is StopReason.TERMINATED,
-        truncated=False,
-        stop_reason=stop,
-        error=error,
-        seed=0,
-    )
 
 
 def played(*trajectories: Trajectory):
@@ -42,7 +19,7 @@ def played(*trajectories: Trajectory):
 
 
 def broken(error: str) -> Trajectory:
-    return episode(100.0, StopReason.ENVIRONMENT_ERROR, error)
+    return episode(100.0, StopReason.ENVIRONMENT_ERROR, error=error)
 
 
 def test_failed_episodes_are_counted_but_enter_no_mean():
