@@ -19,8 +19,8 @@ import peft
 import torch
 from peft.tuners.lora.layer import Linear as PeftLinear
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
 
+from backend.fast_linears import linear
 from tinkergym.wire import LoRA
 
 
@@ -138,16 +138,18 @@ class AdapterSet:
 
     def prepare(self, name: str) -> None:
         """Merge the adapter's current weights; to be called after they changed and before `using`."""
-        for module_name, linear in self._adapters[name].items():
+        for module_name, adapted in self._adapters[name].items():
             weight = self._bases[module_name].weight
             if self._merge:
                 with torch.no_grad():
-                    linear.merged = torch.addmm(weight, linear.lora_b, linear.lora_a, alpha=linear.scaling)
+                    adapted.merged = torch.addmm(
+                        weight, adapted.lora_b, adapted.lora_a, alpha=adapted.scaling
+                    )
 
     def release(self, name: str) -> None:
         """Free what `prepare` made."""
-        for linear in self._adapters.get(name, {}).values():
-            linear.merged = None
+        for adapted in self._adapters.get(name, {}).values():
+            adapted.merged = None
 
     def _choose_trainable(self) -> None:
         """Freeze the base and nothing else: PEFT lets only the adapter train that it was told of last."""
@@ -176,12 +178,12 @@ class AdapterSet:
     def _forward_of(self, name: str, base: nn.Linear) -> Any:
         def forward(x: torch.Tensor) -> torch.Tensor:
             if self._active is None:
-                return F.linear(x, base.weight, base.bias)
-            linear = self._active[name]
-            if linear.merged is None:
+                return base(x)  # type: ignore[no-any-return]
+            adapted = self._active[name]
+            if adapted.merged is None:
                 raise AssertionError("prepare() was not called")
             out: torch.Tensor = _MergedLinear.apply(  # type: ignore[no-untyped-call]
-                x, linear.merged, base.bias, linear.lora_a, linear.lora_b, linear.scaling
+                x, adapted.merged, base.bias, adapted.lora_a, adapted.lora_b, adapted.scaling
             )
             return out
 
@@ -203,14 +205,14 @@ class _MergedLinear(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.save_for_backward(x, merged, lora_a, lora_b)
         ctx.scaling = scaling
-        return F.linear(x, merged, bias)
+        return linear(x, merged, bias)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, merged, lora_a, lora_b = ctx.saved_tensors
         out_gradient = gradients[0].reshape(-1, merged.shape[0])
         flat = x.reshape(-1, merged.shape[1])
-        into_x = (out_gradient @ merged).view(x.shape) if ctx.needs_input_grad[0] else None
+        into_x = linear(out_gradient, merged.t()).view(x.shape) if ctx.needs_input_grad[0] else None
         if not ctx.needs_input_grad[3]:
             return into_x, None, None, None, None, None
         # Everything [rank, n]: on a CPU these thin products are 2 to 6 times as fast as their transposes.

@@ -20,6 +20,7 @@ from torch.nn import functional as F  # noqa: N812
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
+from backend.fast_linears import speed_up_linears
 from backend.fast_norms import speed_up_norms
 from backend.learner.batching import MicroBatch, micro_batches
 from backend.learner.sequences import TrainSequence
@@ -38,6 +39,7 @@ class CausalLM:
         self.model = model.to(device).eval()  # eval: dropout would make logprobs differ from the engine's
         self.device = device
         speed_up_norms(model)
+        speed_up_linears(model)
         self.decoder: Any = model.get_decoder()
         self.output_head: Any = model.get_output_embeddings()
         self.vocabulary = int(self.output_head.weight.shape[0])

@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
+from backend.fast_linears import speed_up_linears
 from backend.fast_norms import speed_up_norms
 from backend.rollout.engines.packed_attention import ATTENTION_NAME
 from backend.rollout.engines.packed_batch import PackedBatch, Span
@@ -55,6 +56,7 @@ class PackedModel:
             raise _unsupported(directory, f"transformers does not load it: {error}") from error
         self._model.to(device).eval().requires_grad_(False)
         speed_up_norms(self._model)
+        speed_up_linears(self._model)
         self._keep_rows = "logits_to_keep" in inspect.signature(self._model.forward).parameters
         self.vocabulary = int(self._model.get_input_embeddings().weight.shape[0])
         self.shelf = PolicyShelf(self._model, merged_limit=merged_limit)
