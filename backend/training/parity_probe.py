@@ -6,10 +6,10 @@ in the engine as it left the learner would then go unchecked for as long as the 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 
 from backend.learner.sequences import TrainSequence
+from backend.rollout.engines.asking import Asked
 from backend.training.job_context import JobContext
 from tinkergym.errors import ServiceUnavailableError
 from tinkergym.wire import Completion, JobSpec, SampleFailure, SampleRequest
@@ -60,16 +60,7 @@ def probe(context: JobContext[JobSpec], step: int, sequences: Sequence[TrainSequ
 
 
 def _answers(context: JobContext[JobSpec], requests: list[SampleRequest]) -> list[Completion]:
-    found: dict[str, Completion | SampleFailure] = {}
-    complete = threading.Event()
-
-    def deliver(answers: Sequence[Completion | SampleFailure]) -> None:
-        found.update({answer.request_id: answer for answer in answers})
-        if len(found) == len(requests):
-            complete.set()
-
-    context.engine.submit(requests, deliver)
-    complete.wait(_PATIENCE_SECONDS)
+    found = Asked(context.engine, requests).wait(_PATIENCE_SECONDS)
     answers = [found.get(request.request_id) for request in requests]
     good = [answer for answer in answers if isinstance(answer, Completion)]
     if len(good) < len(requests):

@@ -1,6 +1,5 @@
 """Traps between learner and engine: an engine that samples something else than the policy that is trained."""
 
-import threading
 from concurrent.futures import Future
 
 import numpy as np
@@ -9,23 +8,15 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from backend.learner.learner import Learner
+from backend.rollout.engines.asking import Asked
 from backend.weights import AdapterWeights, weights_sha256
 from tinkergym.wire import Completion, LoRA, SampleFailure
 
 
 def ask(engine, requests):
     """Submit all at once; every answer is there once."""
-    found, done = {}, threading.Event()
-
-    def deliver(answers):
-        for answer in answers:
-            assert answer.request_id not in found
-            found[answer.request_id] = answer
-        if len(found) == len(requests):
-            done.set()
-
-    engine.submit(requests, deliver)
-    assert done.wait(60)
+    found = Asked(engine, requests).wait(60)
+    assert len(found) == len(requests)
     return found
 
 

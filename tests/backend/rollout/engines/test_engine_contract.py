@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from backend.rollout.engines.asking import Asked
 from backend.weights import weights_sha256
 from tinkergym.wire import Completion, Regex, SampleRequest
 
@@ -22,17 +23,8 @@ def prompt(length, kind=0):
 @pytest.fixture
 def answers(subject):
     def submit(requests):
-        found, done = {}, threading.Event()
-
-        def deliver(batch):
-            for answer in batch:
-                assert answer.request_id not in found
-                found[answer.request_id] = answer
-            if len(found) == len(requests):
-                done.set()
-
-        subject.engine.submit(requests, deliver)
-        assert done.wait(180)
+        found = Asked(subject.engine, requests).wait(180)
+        assert len(found) == len(requests)
         return found
 
     return submit

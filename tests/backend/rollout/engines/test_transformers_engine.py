@@ -9,13 +9,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from backend.rollout.engines.asking import Answers, Asked
 from backend.rollout.engines.transformers_engine import TransformersEngine
 from backend.weights import AdapterWeights, FullWeights
 from tinkergym.errors import InvalidRequestError
 from tinkergym.wire import Completion, SampleFailure, SampleRequest
 
 VOCABULARY = 64
-Answers = dict[str, Completion | SampleFailure]
 
 
 def ask(request_id: str, prompt_ids: Sequence[int], **options: Any) -> SampleRequest:
@@ -33,18 +33,8 @@ def prompt(length: int, kind: int = 0) -> list[int]:
 
 
 def answers(engine: TransformersEngine, requests: Sequence[SampleRequest]) -> Answers:
-    found: Answers = {}
-    done = threading.Event()
-
-    def deliver(batch: Sequence[Completion | SampleFailure]) -> None:
-        for answer in batch:
-            assert answer.request_id not in found
-            found[answer.request_id] = answer
-        if len(found) == len(requests):
-            done.set()
-
-    engine.submit(requests, deliver)
-    assert done.wait(60)
+    found = Asked(engine, requests).wait(60)
+    assert len(found) == len(requests)
     return found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from pathlib import Path
 
 import psutil
@@ -13,6 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from backend.config import PACKAGED_MODELS
+from backend.rollout.engines.asking import Asked
 from backend.rollout.engines.transformers_engine import TransformersEngine
 from backend.weights import FullWeights
 from tinkergym.errors import InvalidRequestError
@@ -33,15 +33,8 @@ def prompt(length, kind=0):
 
 
 def answers(engine, requests):
-    found, done = {}, threading.Event()
-
-    def deliver(batch):
-        found.update({answer.request_id: answer for answer in batch})
-        if len(found) == len(requests):
-            done.set()
-
-    engine.submit(requests, deliver)
-    assert done.wait(240)
+    found = Asked(engine, requests).wait(240)
+    assert len(found) == len(requests)
     return found
 
 
@@ -128,18 +121,10 @@ def test_a_killed_engine_core_loses_no_answer_and_no_policy(subject):
     restarts = subject.engine.restarts
     old = [psutil.Process(subject.engine.host_pid), *psutil.Process(subject.engine.host_pid).children(True)]
     core = next(process for process in old[1:] if "EngineCore" in " ".join(process.cmdline()))
-    found, done = {}, threading.Event()
-
-    def deliver(batch):
-        for answer in batch:
-            assert answer.request_id not in found
-            found[answer.request_id] = answer
-        if len(found) == len(requests):
-            done.set()
-
-    subject.engine.submit(requests, deliver)
+    asked = Asked(subject.engine, requests)
     os.kill(core.pid, signal.SIGKILL)
-    assert done.wait(240)
+    found = asked.wait(240)
+    assert len(found) == len(requests)
     assert subject.engine.restarts == restarts + 1
     assert subject.engine.loaded() == {"adapter": 4, "full": 2}
     close_to(subject, requests, found)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 
 import pytest
 import torch
 from transformers import AutoTokenizer
 
 from backend.config import PACKAGED_MODELS
+from backend.rollout.engines.asking import Asked
 from tinkergym.wire import Completion, JsonSchema, Regex, SampleRequest
 
 pytestmark = [pytest.mark.slow, pytest.mark.service]
@@ -43,15 +43,8 @@ def ask(request_id, **options):
 
 
 def answers(engine, requests):
-    found, done = {}, threading.Event()
-
-    def deliver(batch):
-        found.update({answer.request_id: answer for answer in batch})
-        if len(found) == len(requests):
-            done.set()
-
-    engine.submit(requests, deliver)
-    assert done.wait(240)
+    found = Asked(engine, requests).wait(240)
+    assert len(found) == len(requests)
     return found
 
 
