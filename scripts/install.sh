@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv with the SDK, the service, the packs and the development tools. Safe to repeat: when nothing
-# changed it returns at once; when it fails it removes what it began, so that no half-made .venv stays behind.
+# changed it returns at once; when it fails it removes what it began, so that no half-made .venv stays behind. A .venv that
+# was whole before and still works after a failed update is kept: the next run tries the update again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -36,16 +37,23 @@ done
 free_kib=$(df -Pk . | awk 'NR==2{print $4}')
 [ "$free_kib" -gt 3000000 ] || die "needs 3 GB of free disk here, $((free_kib / 1024)) MB are left"
 
-# --- from here on a failure removes .venv -------------------------------------------------------------------------
+# --- from here on a failure removes .venv, unless it was whole before and still is ----------------------------------
 log=$(mktemp)
 finished=no
+updating=no
+works() { .venv/bin/python -c 'import torch, transformers, peft, ray, tinkergym' >>"$log" 2>&1; }
 end() {
     code=$?
     if [ $finished = no ]; then
-        rm -rf .venv
         [ $code -ne 0 ] || code=1
         [ $code -eq 130 ] && why=interrupted || tail -n 15 "$log" >&2
-        printf 'install: %s\ninstall: .venv was removed, so the next run starts clean\n' "${why:-failed}" >&2
+        if [ $updating = yes ] && works; then
+            left='the .venv of before still works and was kept; the next run tries the update again'
+        else
+            rm -rf .venv
+            left='.venv was removed, so the next run starts clean'
+        fi
+        printf 'install: %s\ninstall: %s\n' "${why:-failed}" "$left" >&2
     fi
     rm -f "$log"
     exit $code
@@ -55,7 +63,7 @@ trap 'exit 130' INT TERM
 
 if [ -x .venv/bin/python ] && [ -f "$stamp" ] && [ "$(sed 's/^[^ ]* //' "$stamp")" = "$PWD" ]; then
     say "bringing .venv up to date"
-    rm "$stamp"
+    updating=yes # its stamp is of an older state, so that it does not count as complete until the end
 else
     rm -rf .venv
     say "making .venv with $("$python" --version) (once; a few minutes)"
@@ -98,7 +106,7 @@ pip install -c constraints.txt -c .venv/torch.txt -e ".[backend,dev,plot]" || di
 pip install -c constraints.txt -c .venv/torch.txt --no-deps "${packs[@]}" || die "$refused"
 # Without what it asks for: pip finds no tml-renderers as new as that, which only some models need (see pyproject.toml).
 pip install --no-deps tinker-cookbook==0.6.1 || die "$refused"
-.venv/bin/python -c 'import torch, transformers, peft, ray, tinkergym' >>"$log" 2>&1 ||
+works ||
     die "what was installed cannot be imported; Python says why above"
 
 printf '%s' "$fingerprint $PWD" >"$stamp"

@@ -22,6 +22,13 @@ from tinkergym.wire_structured import Structured as Structured
 # --- what a user chooses -------------------------------------------------------------------------------
 
 
+LEAST_TEMPERATURE = 1e-3
+"""Logits divided by much less are not finite any more, as if the policy had diverged."""
+
+LONGEST_SECONDS = 1e9
+"""Thirty years; clocks and threads cannot wait for much more."""
+
+
 class LoRA(Choice):
     """Train low-rank adapters beside every linear layer of the decoder (arXiv:2106.09685)."""
 
@@ -43,7 +50,7 @@ Adapter = Annotated[LoRA | FullParameters, Field(discriminator="kind")]
 class Sampling(Choice):
     """How the policy's answers are drawn during training."""
 
-    temperature: float = Field(1.0, gt=0, le=10)
+    temperature: float = Field(1.0, ge=LEAST_TEMPERATURE, le=10)
     max_turn_tokens: int = Field(64, ge=1)
     """Sampled tokens in one answer at the most."""
 
@@ -56,9 +63,9 @@ class Limits(Choice):
     """Sampled tokens of all turns together; None leaves it to the context."""
     max_context_tokens: int | None = Field(None, ge=1)
     """Tokens of a prompt and its answer together; None takes the model's context, which is never exceeded."""
-    step_timeout_seconds: float = Field(60.0, gt=0)
+    step_timeout_seconds: float = Field(60.0, gt=0, le=LONGEST_SECONDS)
     """For one `reset` or `step` of the environment."""
-    episode_timeout_seconds: float = Field(3600.0, gt=0)
+    episode_timeout_seconds: float = Field(3600.0, gt=0, le=LONGEST_SECONDS)
 
 
 Reasoning = Literal["keep", "drop"]
@@ -87,7 +94,7 @@ class TrainingSpec(WireModel):
     a version, its newest checkpoint; the service writes down which that was.
     """
     sampling: Sampling = Sampling()
-    steps: int = Field(ge=1)
+    steps: int = Field(ge=1, le=10**9)
     seed: int = Field(0, ge=0, lt=2**63)
     checkpoint_every: int = Field(10, ge=1)
     """Steps between two checkpoints; the last step always makes one."""
@@ -125,7 +132,7 @@ class PlayedSpec(TrainingSpec):
     """The job fails when more than this share of a step's episodes failed; below it they are left out and
     counted.
     """
-    client_timeout_seconds: float = Field(30.0, gt=0)
+    client_timeout_seconds: float = Field(30.0, gt=0, le=LONGEST_SECONDS)
     """After this much silence of the client's workers the job becomes `waiting_for_client`."""
     parity_threshold: float = Field(1e-3, gt=0)
     """Largest mean |learner - sampling| logprob difference, in nats, before the job stops."""
@@ -427,7 +434,7 @@ class SampleRequest(WireModel):
     prompt_ids: list[int] = Field(min_length=1)
     max_tokens: int = Field(ge=1)
     temperature: float = Field(1.0, ge=0, le=10)
-    """0 takes the likeliest token; its logprobs are those of temperature 1."""
+    """0 takes the likeliest token; its logprobs are those of temperature 1. Else at least 0.001."""
     seed: int = Field(0, ge=0, lt=2**64)
     stop_ids: list[int] = []
     """Sampling ends with the first of these, which is part of the answer."""
@@ -435,6 +442,15 @@ class SampleRequest(WireModel):
     """Requests of one episode share it, so that the next turn finds its cache; empty means no next turn."""
     structured: Structured | None = None
     """What the answer must look like; only with `engine="vllm"`, never in training, see `docs/engines.md`."""
+
+    @model_validator(mode="after")
+    def _has_a_temperature_to_divide_by(self) -> Self:
+        if 0 < self.temperature < LEAST_TEMPERATURE:
+            raise ValueError(
+                "temperature is too small to divide by; "
+                f"take 0 for the likeliest token, or at least {LEAST_TEMPERATURE}"
+            )
+        return self
 
 
 class Completion(WireModel):

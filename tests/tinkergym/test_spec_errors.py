@@ -4,7 +4,7 @@ import pytest
 
 from tinkergym.errors import InvalidRequestError
 from tinkergym.spec_errors import parse_spec
-from tinkergym.wire import GRPO, FullParameters, Limits, LoRA, Sampling
+from tinkergym.wire import GRPO, FullParameters, Limits, LoRA, SampleRequest, Sampling
 
 GOOD = {"environment": {"id": "board/TicTacToeVs-v0"}, "steps": 3}
 
@@ -29,6 +29,10 @@ def refusal(**settings) -> InvalidRequestError:
         ({"rollout": "clent"}, "rollout", "did you mean 'client'"),
         ({"sampling": {"temperature": math.nan}}, "sampling.temperature", "finite"),
         ({"environment": {"id": "a", "kwargs": {"x": math.inf}}}, "environment.kwargs.x", "finite"),
+        ({"sampling": {"temperature": 1e-320}}, "sampling.temperature", "0.001"),
+        ({"limits": {"step_timeout_seconds": 1e300}}, "limits.step_timeout_seconds", "less than"),
+        ({"client_timeout_seconds": 1e300}, "client_timeout_seconds", "less than"),
+        ({"steps": 10**30}, "steps", "less than"),
         ({"zzz": 1}, "zzz", "known settings: model, adapter"),
     ],
 )
@@ -82,3 +86,11 @@ def test_settings_of_the_loop_that_could_not_take_effect_are_refused(settings, f
     with pytest.raises(InvalidRequestError) as caught:
         parse_spec({"environment": {"id": "a/B-v0"}, "steps": 1, **settings})
     assert caught.value.field == field
+
+
+def test_a_temperature_that_would_look_like_a_policy_that_diverged_is_refused_where_tokens_are_asked_for():
+    wanted = {"request_id": "r", "policy": "nano", "prompt_ids": [1], "max_tokens": 1}
+    for temperature in (0, 0.001, 10):
+        SampleRequest(**wanted, temperature=temperature)
+    with pytest.raises(ValueError, match=r"take 0 for the likeliest token, or at least 0\.001"):
+        SampleRequest(**wanted, temperature=1e-320)
