@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, field_validator
 
+from tinkergym.errors import InvalidRequestError
+from tinkergym.quoting import quoted
 from tinkergym.wire_model import Choice
 
 _LONGEST_SCHEMA = 65_536
@@ -40,3 +42,18 @@ class JsonSchema(Choice):
 
 
 Structured = Annotated[Regex | JsonSchema, Field(discriminator="kind")]
+
+
+def require_structured(value: object) -> Regex | JsonSchema | None:
+    """Return what a script gave as `structured`, checked.
+
+    Raises:
+        InvalidRequestError: It is something else.
+    """
+    if value is None or isinstance(value, Regex | JsonSchema):
+        return value
+    raise InvalidRequestError(
+        f"must be a Regex or a JsonSchema of tinkergym.wire, not {quoted(value)}",
+        hint='write Regex(pattern="[0-8]") or JsonSchema(json_schema={...})',
+        field="structured",
+    )

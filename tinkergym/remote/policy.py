@@ -24,6 +24,7 @@ from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.remote.local_environment import known_system_prompt
 from tinkergym.wire import Limits, PlayedSpec, Reasoning, SampleRequest, Structured
 from tinkergym.wire_jobs import JobView
+from tinkergym.wire_structured import require_structured
 
 
 class Policy:
@@ -85,7 +86,7 @@ class Policy:
         self.temperature, self.max_turn_tokens, self.seed = temperature, max_turn_tokens, seed
         self.limits = limits or Limits()
         self.system_prompt, self.environment_prompt = system_prompt, environment_prompt
-        self.reasoning, self.structured = reasoning, structured
+        self.reasoning, self.structured = reasoning, require_structured(structured)
         self._renderer = renderer
         self._loop: AgentLoop | None = None
         self._pending: SampleRequest | None = None

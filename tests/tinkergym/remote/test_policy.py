@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import tinkergym as tg
-from tinkergym.errors import EpisodeProtocolError, PromptTooLongError
+from tinkergym.errors import EpisodeProtocolError, InvalidRequestError, PromptTooLongError
 from tinkergym.messages import assistant, system, user
 from tinkergym.spaces import Chat, Text
 from tinkergym.wire import Regex
@@ -131,6 +131,9 @@ def test_a_structure_goes_with_every_request_of_act_copies_and_evaluations(start
     asked = [request.structured for batch in service.sampled for request in batch]
     assert len(asked) == 2 + 4
     assert set(map(repr, asked)) == {repr(shape)}
+    for other in ("[0-8]", {"kind": "regex", "pattern": "[0-8]"}):
+        with pytest.raises(InvalidRequestError, match=r"write Regex\(pattern"):
+            tg.Client().policy("nano", structured=other)
 
 
 def test_an_answer_that_failed_can_be_asked_for_again(start_service):
