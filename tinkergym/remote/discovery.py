@@ -33,10 +33,10 @@ def find(
 
     Raises:
         ServiceUnreachableError: nothing says where the service is.
-        InvalidRequestError: the local service's file is damaged.
+        InvalidRequestError: the key cannot be one, or the local service's file is damaged.
     """
     url = url or environ.get("TINKERGYM_URL")
-    api_key = api_key or environ.get("TINKERGYM_API_KEY")
+    api_key = _sendable(api_key or environ.get("TINKERGYM_API_KEY") or "")
     if url and api_key:
         return Address(url=url, api_key=api_key)
     local = _local(home(environ) / "local.json")
@@ -50,6 +50,18 @@ def find(
             hint="start one here with `tinkergym serve`, or set TINKERGYM_URL and TINKERGYM_API_KEY",
         )
     return Address(url=local.url, api_key=api_key or local.api_key)
+
+
+def _sendable(api_key: str) -> str:
+    """Return a key without the line's end that a file or a clipboard added to it."""
+    api_key = api_key.strip()
+    if not (api_key.isascii() and api_key.isprintable()):
+        raise InvalidRequestError(
+            "the API key holds characters that no key has",
+            hint="copy it again from where `tinkergym keys create` printed it; see TINKERGYM_API_KEY",
+            field="api_key",
+        )
+    return api_key
 
 
 def _local(path: Path) -> Address | None:

@@ -47,8 +47,14 @@ def describe(env: EnvSource, kwargs: Mapping[str, Any] | None = None) -> Environ
     """Work out what the user handed over: a registered id, a class, or a function that makes environments.
 
     Raises:
-        InvalidRequestError: it is none of these.
+        InvalidRequestError: it is none of these, or `kwargs` is no mapping.
     """
+    if not isinstance(kwargs, Mapping | None):
+        raise InvalidRequestError(
+            f"must be a mapping of names to JSON values, not {kwargs!r:.80}",
+            hint='write it as env_kwargs={"size": 5}',
+            field="env_kwargs",
+        )
     settings = dict(kwargs or {})
     if isinstance(env, str) and is_environment_url(env):
         env, settings = REMOTE_ID, {**settings, "url": env}

@@ -128,6 +128,22 @@ def test_what_is_no_environment_is_refused_with_what_to_hand_over(service, clien
     assert "POST /v1/jobs" not in service.calls
 
 
+def test_env_kwargs_that_are_no_mapping_are_refused(service, client):
+    with pytest.raises(InvalidRequestError, match="env_kwargs: must be a mapping"):
+        client.train("board/TicTacToeVs-v0", steps=1, env_kwargs=5)
+
+
+def test_a_key_is_taken_without_the_lines_end_that_a_file_added(service):
+    with tg.Client(service.url, f" {service.api_key}\n") as client:
+        assert client.jobs() == []
+
+
+@pytest.mark.parametrize("key", ["tg-\u00fcber", "tg-a\nb"])
+def test_what_cannot_be_a_key_is_refused_as_such(service, key):
+    with pytest.raises(InvalidRequestError, match="characters that no key has"):
+        tg.Client(service.url, key)
+
+
 def test_an_environment_that_cannot_be_reset_is_refused_before_a_job_starts(service, client):
     class Broken(Echo):
         def start(self, options):
