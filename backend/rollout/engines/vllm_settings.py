@@ -36,7 +36,8 @@ def engine_arguments(
         "tokenizer": str(model_directory) if known else None,
         "skip_tokenizer_init": not known,
         # The one that is told by which ids an answer may end; another would be tried for what it refuses.
-        "structured_outputs_config": {"backend": "xgrammar"},
+        # White space that a schema leaves open is none: a model that goes astray would fill answers with it.
+        "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
         "dtype": "float32",
         "max_model_len": context_length,
         # With it memory comes from a pool that can be given back; a CPU has none.

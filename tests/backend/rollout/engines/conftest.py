@@ -82,6 +82,18 @@ class ScriptedSubject:
         return [-0.5] * len(answer.token_ids)
 
 
+def some_adapter(model: Any, seed: int) -> AdapterWeights:
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for path, module in model.named_modules():
+        if path.endswith(_LINEARS):
+            high, wide = module.weight.shape
+            key = f"base_model.model.{path}.lora_"
+            tensors[f"{key}A.weight"] = torch.randn(4, wide, generator=generator) * 0.1
+            tensors[f"{key}B.weight"] = torch.randn(high, 4, generator=generator) * 0.1
+    return AdapterWeights(rank=4, alpha=8.0, tensors=tensors)
+
+
 class ModelSubject:
     """An engine over the nano model, compared with plain transformers."""
 
@@ -95,15 +107,7 @@ class ModelSubject:
         self._models: dict[tuple[str, int], Any] = {("", 0): self._base}
 
     def weights(self, seed: int) -> AdapterWeights:
-        generator = torch.Generator().manual_seed(seed)
-        tensors = {}
-        for path, module in self._base.named_modules():
-            if path.endswith(_LINEARS):
-                high, wide = module.weight.shape
-                key = f"base_model.model.{path}.lora_"
-                tensors[f"{key}A.weight"] = torch.randn(4, wide, generator=generator) * 0.1
-                tensors[f"{key}B.weight"] = torch.randn(high, 4, generator=generator) * 0.1
-        return AdapterWeights(rank=4, alpha=8.0, tensors=tensors)
+        return some_adapter(self._base, seed)
 
     def full_weights(self, seed: int) -> FullWeights:
         generator = torch.Generator().manual_seed(seed)
@@ -159,6 +163,13 @@ class ModelSubject:
         logprobs = torch.log_softmax(logits.float() / (request.temperature or 1.0), dim=-1)
         start = len(request.prompt_ids) - 1
         return [float(logprobs[start + i, token]) for i, token in enumerate(answer.token_ids)]
+
+
+@pytest.fixture
+def adapter() -> AdapterWeights:
+    """Some adapter of the nano model."""
+    model = AutoModelForCausalLM.from_pretrained(NANO)
+    return some_adapter(model, seed=1)
 
 
 @pytest.fixture(scope="session")

@@ -66,7 +66,9 @@ def test_answers_are_what_the_pattern_or_the_schema_allows_beside_free_ones(subj
     found = answers(subject.engine, requests)
     assert re.fullmatch("move [0-8]( now)?", text(tokenizer, found["regex"]))
     assert re.fullmatch("[a-c]{3}", text(tokenizer, found["adapter"]))
-    move = json.loads(text(tokenizer, found["json"]))
+    written = text(tokenizer, found["json"])
+    assert "\n" not in written and "  " not in written
+    move = json.loads(written)
     assert move.keys() == {"move", "sure"} and 0 <= move["move"] <= 8
     free = answers(subject.engine, [requests[-1]])["free"]
     assert found["free"].token_ids == free.token_ids
