@@ -44,6 +44,10 @@ class LockstepGate:
         self._one_by_one = one_by_one
         self._changed = threading.Condition()
         self._pending: dict[str, _Pending] = {}
+        self._computed: dict[str, _Pending] = {}
+        """The batch that the engine computes now."""
+        self._answered: dict[str, tuple[SampleRequest, Completion]] = {}
+        """Each lease's last request and its answer, which may have been lost on its way."""
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="lockstep-gate", daemon=True)
         self._thread.start()
@@ -54,10 +58,25 @@ class LockstepGate:
             if self._closed:
                 _fail(requests, deliver, ServiceUnavailableError("the job stopped sampling"))
                 return
-            for request in requests:
-                # A request that is repeated after a lost connection is sampled once and answered twice.
-                self._pending.setdefault(request.session_id, _Pending(request)).delivers.append(deliver)
+            known = [answer for request in requests if (answer := self._take_up(request, deliver))]
             self._changed.notify_all()
+        if known:
+            deliver(known)
+
+    def _take_up(self, request: SampleRequest, deliver: Deliver) -> Completion | None:
+        """Queue a request; one that is repeated after a lost connection is sampled once and answered twice.
+
+        Sampled anew it would join another turn's batch, which would no longer be the one that an undisturbed run
+        computes. Its answer is returned if it is known already.
+        """
+        lease_id = request.session_id
+        asked, answer = self._answered.get(lease_id, (None, None))
+        if asked == request:
+            return answer
+        now = self._computed.get(lease_id)
+        entry = now if now is not None and now.request == request else None
+        (entry or self._pending.setdefault(lease_id, _Pending(request))).delivers.append(deliver)
+        return None
 
     def look(self) -> None:
         """Look again who is still playing: a result came in."""
@@ -90,13 +109,17 @@ class LockstepGate:
     def _next_batch(self) -> list[_Pending]:
         """Take the complete turn, if it is complete; refuse what belongs to leases that are void."""
         with self._changed:
-            if self._one_by_one:
-                return [self._pending.pop(key) for key in list(self._pending)[:1]]
             leases = self._playing()
             known = set(leases)
+            self._answered = {key: value for key, value in self._answered.items() if key in known}
+            if self._one_by_one:
+                first = list(self._pending)[:1]
+                self._computed = {key: self._pending.pop(key) for key in first}
+                return list(self._computed.values())
             orphans = {key: self._pending.pop(key) for key in list(self._pending) if key not in known}
             complete = bool(leases) and all(lease_id in self._pending for lease_id in leases)
-            batch = [self._pending.pop(lease_id) for lease_id in leases] if complete else []
+            self._computed = {key: self._pending.pop(key) for key in leases} if complete else {}
+            batch = list(self._computed.values())
         self._refuse(orphans, ConflictError("the episode's lease is void", hint="stop playing it"))
         return batch
 
@@ -109,9 +132,13 @@ class LockstepGate:
             failure = error if isinstance(error, TinkerGymError) else TinkerGymError(f"sampling: {error!r}")
             answers = [_failure(pending.request, failure) for pending in batch]
         together: dict[Deliver, list[Completion | SampleFailure]] = {}
-        for pending, answer in zip(batch, answers, strict=True):
-            for deliver in pending.delivers:
-                together.setdefault(deliver, []).append(answer)
+        with self._changed:
+            self._computed = {}
+            for pending, answer in zip(batch, answers, strict=True):
+                if isinstance(answer, Completion):
+                    self._answered[pending.request.session_id] = pending.request, answer
+                for deliver in pending.delivers:
+                    together.setdefault(deliver, []).append(answer)
         for deliver, some in together.items():
             deliver(some)
 

@@ -42,10 +42,10 @@ class Table:
         self.answers: queue.Queue[list[Completion | SampleFailure]] = queue.Queue()
         self.gate = LockstepGate(self.engine, lambda: self.playing, **settings)
 
-    def ask(self, *leases: str) -> None:
+    def ask(self, *leases: str, turn: int = 0) -> None:
         requests = [
             SampleRequest(
-                request_id=f"{lease}/0", policy="job-1", prompt_ids=[1], max_tokens=1, session_id=lease
+                request_id=f"{lease}/{turn}", policy="job-1", prompt_ids=[1], max_tokens=1, session_id=lease
             )
             for lease in leases
         ]
@@ -96,6 +96,32 @@ def test_a_request_repeated_after_a_lost_connection_is_sampled_once_and_answered
     one.ask("b")
     one.answered(3)
     assert one.engine.batches == [["a", "b"]]
+
+
+def test_a_request_whose_answer_was_lost_is_answered_from_memory_and_spoils_no_later_batch(table):
+    one = table(["a", "b"])
+    one.ask("a", "b")
+    lost = one.answered(2)[0]
+    one.ask("a")
+    assert one.answered(1) == [lost]
+    one.ask("a", "b", turn=1)
+    one.answered(2)
+    assert one.engine.batches == [["a", "b"], ["a", "b"]]
+
+
+def test_a_request_repeated_while_it_is_computed_gets_the_same_answer(table):
+    engine = Engine()
+    one = table(["a"], engine)
+    again = engine.generate_together
+
+    def asked_again_meanwhile(requests):
+        one.ask("a")
+        return again(requests)
+
+    engine.generate_together = asked_again_meanwhile
+    one.ask("a")
+    assert len(one.answered(2)) == 2
+    assert engine.batches == [["a"]]
 
 
 def test_requests_under_a_void_lease_are_refused(table):
