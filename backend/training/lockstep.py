@@ -66,8 +66,8 @@ class LockstepGate:
     def _take_up(self, request: SampleRequest, deliver: Deliver) -> Completion | None:
         """Queue a request; one that is repeated after a lost connection is sampled once and answered twice.
 
-        Sampled anew it would join another turn's batch, which would no longer be the one that an undisturbed run
-        computes. Its answer is returned if it is known already.
+        Sampled anew it would join another turn's batch, which would no longer be the one that an undisturbed
+        run computes. Its answer is returned if it is known already.
         """
         lease_id = request.session_id
         asked, answer = self._answered.get(lease_id, (None, None))
