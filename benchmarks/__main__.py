@@ -29,6 +29,7 @@ NAMES = (
     "versus_trl",
     "tenants",
     "scaling",
+    "staleness",
     "determinism",
     "tictactoe",
     "gomoku",
