@@ -21,7 +21,7 @@ def speed_up_linears(model: nn.Module) -> int:
     replaced = 0
     for module in model.modules():
         if type(module) is nn.Linear and _is_served(module.weight) and _is_the_same(module):
-            module.forward = _forward_of(module)
+            module.forward = _forward_of(module)  # type: ignore[method-assign]
             replaced += 1
     return replaced
 
@@ -53,7 +53,7 @@ def _is_served(tensor: Tensor) -> bool:
 
 
 def _onednn_is_there() -> bool:
-    if not torch.backends.mkldnn.is_available():
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     try:
         found = _through_onednn(torch.eye(2), torch.eye(2), None)

@@ -101,7 +101,8 @@ class PolicyShelf:
             if isinstance(module, nn.Linear | Conv1D)
         }
         self._merged_limit = merged_limit
-        self._merged: list[LoadedPolicy] = []
+        self._merged: list[tuple[LoadedPolicy, list[Tensor]]] = []
+        """Adapters whose merged weights exist, and these."""
         self._names: list[str] = []
         self._places: list[tuple[dict[str, Any], str]] = []
         table: list[Tensor] = []
@@ -195,7 +196,7 @@ class PolicyShelf:
         """Give back the memory of merged adapters; only the thread that samples may ask for it."""
         assert self.base.table is not None
         self._bind_table(self.base.table)
-        for policy in self._merged:
+        for policy, _ in self._merged:
             if policy.is_adapter:
                 policy.table = None
         self._merged.clear()
@@ -230,23 +231,28 @@ class PolicyShelf:
 
     def _table_of(self, policy: LoadedPolicy) -> list[Tensor]:
         if policy.table is None:
-            policy.table = self._merge(policy)
-            self._merged = [other for other in self._merged if other.live]
-            self._merged.append(policy)
+            # The new weights take the memory of a version that is gone: fresh memory costs more than they do.
+            spare = next((table for other, table in self._merged if not other.live), None)
+            table = self._merge(policy, spare)
+            self._merged = [(other, own) for other, own in self._merged if other.live]
+            self._merged.append((policy, table))
+            policy.table = table
             if len(self._merged) > self._merged_limit:
-                self._merged.pop(0).table = None
+                self._merged.pop(0)[0].table = None
         return policy.table
 
-    def _merge(self, policy: LoadedPolicy) -> list[Tensor]:
+    def _merge(self, policy: LoadedPolicy, spare: list[Tensor] | None) -> list[Tensor]:
+        """Return the policy's table; merged weights go where `spare`, a table like it, has its own."""
         assert self.base.table is not None
         table = list(self.base.table)
         for path, (down, up) in policy.factors.items():
             index = self._index[f"{path}.weight"]
             weight = table[index]
+            room = None if spare is None or spare[index] is weight else spare[index]
             if self.sites[path].transposed:
-                table[index] = torch.addmm(weight, down, up)
+                table[index] = torch.addmm(weight, down, up, out=room)
             else:
-                table[index] = torch.addmm(weight, up.t(), down.t())
+                table[index] = torch.addmm(weight, up.t(), down.t(), out=room)
         return table
 
     def _factors(self, weights: AdapterWeights) -> dict[str, tuple[Tensor, Tensor]]:

@@ -69,13 +69,22 @@ def draw_tokens(logprobs: Tensor, seeds: Sequence[int], positions: Sequence[int]
 
 
 def _inverse_cdf(logprobs: Tensor, numbers: NDArray[np.float64]) -> Tensor:
-    cumulative = logprobs.double().exp_().cumsum(dim=-1)
+    cumulative = _cumulated(logprobs.double().exp_())
     total = cumulative[:, -1]
     target = torch.from_numpy(numbers).to(logprobs.device) * total
     # Rounding may lift the target to the total, where no token lies.
     target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
     found = torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
     return found.clamp_(max=logprobs.shape[-1] - 1)
+
+
+def _cumulated(numbers: Tensor) -> Tensor:
+    """Sum up along the last dimension, in place if that is faster."""
+    if numbers.device.type != "cpu":
+        return numbers.cumsum(dim=-1)
+    # numpy takes a tenth of torch's time on a CPU.
+    np.cumsum(numbers.numpy(), axis=-1, out=numbers.numpy())
+    return numbers
 
 
 def _mix(word: NDArray[np.uint64]) -> NDArray[np.uint64]:
