@@ -28,7 +28,8 @@ def kill_pool_workers():
     killed = 0
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if process.cmdline()[:1] == ["ray::PoolProcess"] or "ray::PoolProcess" in process.cmdline()[0]:
+            words = process.cmdline()
+            if words and words[0].startswith("ray::PoolProcess"):
                 os.kill(process.pid, signal.SIGKILL)
                 killed += 1
     return killed
