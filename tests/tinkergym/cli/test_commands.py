@@ -179,7 +179,7 @@ def test_a_detached_client_job_is_played_by_attach(run, service):
 
 
 def test_installed_packs_are_listed(run):
-    assert re.search(rf"{BOARD} .*tinkergym-board", run("envs").output)
+    assert re.search(rf"tinkergym-board [\s\S]*\n  {BOARD} ", run("envs").output)
 
 
 def test_a_person_can_sit_where_the_policy_sits(run):
