@@ -19,6 +19,15 @@ def answer_of(connection):
     return int(head.split()[1]), json.loads(body)["error"]["type"]
 
 
+def one_answer(connection):
+    """Read one answer, however many packets it comes in, and leave the connection open."""
+    with connection.makefile("rb") as stream:
+        lines = list(iter(stream.readline, b"\r\n"))
+        lengths = [line.split(b":")[1] for line in lines if line.lower().startswith(b"content-length")]
+        stream.read(int(lengths[0]))
+    return lines[0]
+
+
 def head(gateway, *lines):
     lines = ["POST /v1/jobs HTTP/1.1", "Host: x", f"Authorization: Bearer {gateway.keys['ada']}", *lines]
     return "\r\n".join([*lines, "", ""]).encode()
@@ -76,7 +85,7 @@ def test_a_second_request_on_a_connection_may_not_stay_half_either(gateway):
     whole = b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n"
     with gateway.connect() as connection:
         connection.sendall(whole)
-        assert b"200 OK" in connection.recv(65536)
+        assert b"200 OK" in one_answer(connection)
         connection.sendall(whole[:20])
         assert connection.recv(1000) == b""
 
