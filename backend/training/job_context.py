@@ -11,6 +11,7 @@ from backend.learner.learner import Learner
 from backend.rollout.engines.protocol import SamplingEngine
 from backend.store.store import JobLease, ServiceStore
 from backend.training.boards import Boards
+from backend.training.early_requests import EarlyRequests
 from backend.training.job_control import JobControl
 from backend.training.policies import PolicyDirectory
 from backend.training.pool_learner import AnyLearner
@@ -32,6 +33,7 @@ class JobContext(Generic[SpecT_co]):
     learner: AnyLearner
     engine: SamplingEngine
     boards: Boards
+    early: EarlyRequests
     policies: PolicyDirectory
     control: JobControl
     clock: StepClock

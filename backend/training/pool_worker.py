@@ -26,6 +26,7 @@ from backend.rollout.engines.protocol import Deliver
 from backend.rollout.models import load_renderer_bundle, resolve_model
 from backend.store.store import JobLease, Store
 from backend.training.boards import Boards
+from backend.training.early_requests import EarlyRequests
 from backend.training.endpoint import PoolEndpoint
 from backend.training.heartbeat import Heartbeat, Pulse
 from backend.training.job_context import JobContext
@@ -92,6 +93,7 @@ class PoolWorker:
             self._engine.close()
             raise
         self._boards = Boards()
+        self._early = EarlyRequests(self._engine)
         self._policies = PolicyDirectory(
             self._engine, model_names={model}, load=self._stored_policy, keep_idle=config.idle_policies
         )
@@ -172,7 +174,7 @@ class PoolWorker:
             lease_id = request.session_id.rpartition("/")[2]
             if gate is not None and lease_id in in_step.get(request.policy, ()):
                 gate.submit([resolved.model_copy(update={"session_id": lease_id})], deliver)
-            else:
+            elif not self._early.keep(resolved, deliver):
                 ready.append(resolved)
         for policy in {request.policy for request in requests}:
             self._boards.contact(policy)
@@ -240,6 +242,7 @@ class PoolWorker:
                 learner=learner,
                 engine=self._engine,
                 boards=self._boards,
+                early=self._early,
                 policies=self._policies,
                 control=self._pulses[job_id].control,
                 clock=StepClock(lambda: self._engine.busy_seconds, lambda: learner.busy_seconds),

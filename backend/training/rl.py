@@ -5,6 +5,7 @@ Runs in a thread of the pool worker. What it needs to go on after a kill is in t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from backend.training.episode_board import EpisodeBoard
@@ -25,6 +26,9 @@ from backend.weights import PolicyWeights, weights_sha256
 from tinkergym.errors import TooManyFailedEpisodesError
 from tinkergym.wire import JobSpec, JobState, StepEvent, WarningEvent
 
+_EARLY_SHARE = 0.02
+"""Of an episode's time limit, which an episode that was begun early may spend waiting for its policy."""
+
 Learn = Callable[[JobContext[JobSpec], int, Played], Learned]
 """What becomes of a step's episodes."""
 
@@ -36,7 +40,9 @@ class RLJob(JobLoop[JobSpec]):
         super().__init__(context)
         self._rollout = RolloutPhase(context)
         self._begun = 0
-        """Newest step whose episodes are on the board, where steps are played ahead."""
+        """Newest step whose episodes are on the board."""
+        self._learning_seconds: float | None = None
+        """How long the last update took; None before the first."""
         self._learn = learn
 
     def _run(self) -> None:
@@ -116,6 +122,7 @@ class RLJob(JobLoop[JobSpec]):
 
     def _clean_up(self) -> None:
         self._context.boards.close(self._context.job_id)
+        self._context.early.forget(self._context.job_id)
 
     def _begin(self, step: int, weights: PolicyWeights | None, sha256: str) -> Played | None:
         """Begin a step's rollout; returns its episodes at once if an earlier attempt stored them all."""
@@ -130,8 +137,30 @@ class RLJob(JobLoop[JobSpec]):
         with context.clock.part("publish"):
             self._publish(step - 1, weights, sha256)
         with context.clock.part("post"):
-            self._rollout.begin(step)
+            if self._begun < step:
+                self._rollout.begin(step)
+                self._begun = step
+            context.early.published(context.job_id)
         return None
+
+    def _begin_early(self, step: int) -> None:
+        """Let workers prepare a step's episodes; the first token waits until its version is published."""
+        context, spec = self._context, self._context.spec
+        if (
+            spec.rollout != "server"
+            or context.in_lockstep
+            or context.sleep_while_learning
+            # Episodes that an earlier attempt stored may yet prove to be of other weights.
+            or context.lease.attempt > 1
+            or self._learning_seconds is None
+            # An episode's time runs while it waits.
+            or self._learning_seconds > _EARLY_SHARE * spec.limits.episode_timeout_seconds
+        ):
+            return
+        context.early.expect(context.job_id, step - 1)
+        with context.clock.part("post"):
+            self._rollout.begin(step)
+        self._begun = step
 
     def _step(self, step: int, played: Played) -> Played | None:
         """Learn from a step's episodes, begin the next step, and record this one while that is played."""
@@ -140,12 +169,16 @@ class RLJob(JobLoop[JobSpec]):
         self._between_steps = False
         if context.sleep_while_learning:
             context.engine.sleep()  # publishing wakes it
+        last = step == spec.steps
+        if not last:
+            self._begin_early(step + 1)
+        begun = time.monotonic()
         learned = self._learn(context, step, played)
+        self._learning_seconds = time.monotonic() - begun
         with context.clock.part("weights"):
             weights = context.learner.weights(context.job_id)
             sha256 = weights_sha256(weights)
         self._check_replay(step, sha256)
-        last = step == spec.steps
         following = None if last else self._begin(step + 1, weights, sha256)
         if last:
             self._publish(step, weights, sha256)

@@ -9,7 +9,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from backend.errors import LeaseLostError
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.training.episode_requests import step_requests
@@ -56,39 +55,6 @@ def pauses():
     yield Pauses
     Pauses.go_on.set()
     gym.registry.pop(PAUSES.id)
-
-
-class HeldLearner:
-    """Stops before a batch, the first or a later one, until it may go on or is to die."""
-
-    def __init__(self) -> None:
-        self.hold_at = 1
-        self.batches = 0
-        self.reached = threading.Event()
-        self.go_on = threading.Event()
-        self.dies = False
-
-    def wait(self) -> None:
-        self.batches += 1
-        if self.batches < self.hold_at:
-            return
-        self.reached.set()
-        assert self.go_on.wait(PATIENCE_SECONDS)
-        if self.dies:
-            raise LeaseLostError("as if it had been killed")
-
-
-@pytest.fixture
-def learner(lab, monkeypatch):
-    held, forward_backward = HeldLearner(), Learner.forward_backward
-
-    def when_allowed(self, *arguments, **settings):
-        held.wait()
-        return forward_backward(self, *arguments, **settings)
-
-    monkeypatch.setattr(Learner, "forward_backward", when_allowed)
-    yield held
-    held.go_on.set()
 
 
 def versions(results):
