@@ -5,11 +5,11 @@ from pathlib import Path
 
 from backend.config import GatewayLimits, ServiceConfig, VllmSettings
 from tinkergym.wire import JobSpec, Limits, Sampling
-from tinkergym.wire_algorithms import GRPO, RLOO, DrGRPO, ReinforcePlusPlus
+from tinkergym.wire_algorithms import GRPO, PPO, RLOO, DrGRPO, ReinforcePlusPlus
 
 PAGE = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
 
-ALGORITHMS = (GRPO, DrGRPO, RLOO, ReinforcePlusPlus)
+ALGORITHMS = (GRPO, DrGRPO, RLOO, ReinforcePlusPlus, PPO)
 
 
 def named(section):
