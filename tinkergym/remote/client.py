@@ -377,7 +377,7 @@ class Client:
         transport = self.rollout_transport(view.job_id)
         assert isinstance(view.spec, JobSpec | DistillationSpec)
         at_once = min(MOST_EPISODES_AT_ONCE, view.spec.episodes_per_step)
-        thread = RolloutThread(transport, make_env, max_episodes=at_once)
+        thread = RolloutThread(transport, make_env, job_id=view.job_id, max_episodes=at_once)
         thread.start()
         return Job(self._api, view, rollout=thread)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
 import os
 import socket
 import threading
@@ -10,24 +12,30 @@ import uuid
 from tinkergym.errors import TinkerGymError
 from tinkergym.loop.rollout import MakeEnv, RolloutTransport, RolloutWorker
 
+_log = logging.getLogger(__name__)
+
 
 class RolloutThread:
     """Runs a `RolloutWorker` until the job ends, `stop` is called, or the process goes away.
 
-    A daemon thread: a script that ends takes it along, and the job then waits for a client.
+    A daemon thread: a script that ends takes it along, says so, and the job then waits for a client.
     """
 
-    def __init__(self, transport: RolloutTransport, make_env: MakeEnv, *, max_episodes: int) -> None:
+    def __init__(
+        self, transport: RolloutTransport, make_env: MakeEnv, *, job_id: str, max_episodes: int
+    ) -> None:
         """Prepare the worker.
 
         Args:
             transport: To the job's episodes.
             make_env: Makes the environment that a request names.
+            job_id: For what is said when the script ends before the job.
             max_episodes: How many are played at once.
         """
         self._worker = RolloutWorker(
             transport, make_env=make_env, max_episodes=max_episodes, worker_id=worker_id("client")
         )
+        self._job_id = job_id
         self._stop = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="tinkergym-rollout", daemon=True)
@@ -35,10 +43,12 @@ class RolloutThread:
     def start(self) -> None:
         """Begin to play."""
         self._thread.start()
+        atexit.register(self._say_what_is_left)
 
     def stop(self) -> None:
         """Stop playing and wait for the thread; the service issues episodes under way again."""
         self._stop.set()
+        atexit.unregister(self._say_what_is_left)
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout=10.0)
 
@@ -52,6 +62,15 @@ class RolloutThread:
             f"the worker that plays the episodes here broke: {type(self._failure).__name__}: {self._failure}",
             hint="the job waits; play on with Client.attach(job_id, env=...)",
         ) from self._failure
+
+    def _say_what_is_left(self) -> None:
+        # A script whose last line is `train` would else end in silence, and nothing would ever be learned.
+        if self._thread.is_alive():
+            _log.warning(
+                "this script ends before job %s, whose episodes are played here: the job waits for a client "
+                "(end a script with job.wait(); play on with Client.attach(job_id, env=...))",
+                self._job_id,
+            )
 
     def _run(self) -> None:
         try:

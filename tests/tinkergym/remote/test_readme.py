@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tinkergym.remote.client import Client
 
 README = Path(__file__).parents[3] / "README.md"
@@ -16,14 +18,14 @@ def run(code):
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False, timeout=120
     )
     assert ran.returncode == 0, ran.stderr
-    return ran.stdout
+    return ran
 
 
 def test_the_readmes_script_runs_as_it_stands(start_service):
     start_service(lambda prompt: "a1", environments=[PACK])
     # The first block is the smallest environment, which tests/docs runs.
     _, code = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    assert run(code).startswith("1 ")
+    assert run(code).stdout.startswith("1 ")
 
 
 def test_gymnasium_makes_the_environments_of_packs_for_who_only_attaches(start_service):
@@ -35,4 +37,18 @@ import gymnasium as gym, tinkergym as tg
 job = tg.Client().attach({job.id!r})
 print(gym.make({PACK!r}).reset(seed=1)[0])
 """
-    assert "You are" in run(code)
+    assert "You are" in run(code).stdout
+
+
+@pytest.mark.parametrize(("end", "said"), [("", True), ("job.close()", False), ("job.wait()", False)])
+def test_a_script_that_ends_before_the_job_that_it_plays_says_so(start_service, end, said):
+    start_service(lambda prompt: "1")
+    code = f"""
+import tinkergym as tg
+class Env(tg.SingleTurnEnv):
+    def ask(self, options): return "?"
+    def score(self, answer): return 1.0
+job = tg.Client().train(Env, steps=2, algorithm=tg.GRPO(group_size=2, groups_per_step=1))
+{end}
+"""
+    assert ("end a script with job.wait()" in run(code).stderr) is said
