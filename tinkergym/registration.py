@@ -7,7 +7,9 @@ its environments, or a module that does so when imported.
 from __future__ import annotations
 
 import difflib
+import importlib
 import logging
+import site
 import threading
 import traceback
 from collections.abc import Callable
@@ -157,7 +159,7 @@ def _load(point: EntryPoint) -> Pack:
     _named.clear()
     error = ""
     try:
-        loaded = point.load()
+        loaded = _import(point)
         if callable(loaded):
             loaded()
     # A pack is foreign code; sys.exit at its import must not end the program either.
@@ -183,6 +185,19 @@ def _load(point: EntryPoint) -> Pack:
     )
 
 
+def _import(point: EntryPoint) -> Any:
+    try:
+        return point.load()
+    except ModuleNotFoundError as error:
+        if error.name != _package(point.module) or point.dist is None:
+            raise
+    # Installed with `pip install -e` after this process began: where it lies is said by a .pth file, and
+    # Python reads those only when it starts.
+    site.addsitedir(str(point.dist.locate_file("")))
+    importlib.invalidate_caches()
+    return point.load()
+
+
 def _name(entry_point: object) -> str:
     if isinstance(entry_point, str):
         return entry_point
@@ -194,7 +209,7 @@ def _package(entry_point: str) -> str:
 
 
 def _suggestion(id: str) -> str:  # noqa: A002 - as above
-    close = difflib.get_close_matches(id, registered(), n=3, cutoff=0.5)
+    close = difflib.get_close_matches(id, registered(), n=3, cutoff=0.6)
     hints = [f"did you mean {', '.join(close)}?"] if close else ["`tinkergym envs` lists what is installed"]
     for pack in load_packs():
         if pack.error:

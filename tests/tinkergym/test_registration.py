@@ -72,6 +72,17 @@ def test_a_pack_is_loaded_by_its_entry_point_once(install):
     assert registration.pack_of("goodpack/Env-v0") == first[0]
 
 
+def test_a_pack_that_was_installed_editable_after_this_process_began_is_found(install, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    install("latepack", GOOD.format(name="latepack"))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "latepack_module.py").rename(elsewhere / "latepack_module.py")
+    (tmp_path / "latepack.pth").write_text(f"{elsewhere}\n")
+    importlib.invalidate_caches()
+    assert tg.make("latepack/Env-v0").reset(seed=0)[0] == "?"
+
+
 def test_a_module_that_registers_when_imported_is_a_pack_too(install):
     install("modulepack", GOOD.format(name="modulepack") + "register()\n", target="")
     assert tg.make("modulepack/Env-v0").reset(seed=0)[0] == "?"

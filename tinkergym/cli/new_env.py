@@ -35,7 +35,10 @@ class Data(StrEnum):
 
 
 def new_env(
-    name: Annotated[str, typer.Argument(help="Lower case: my-game. Names the folder, the pack and the id.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="Lower case: my-game. Names the folder, the pack and the id."),
+    ],
     *,
     turns: Annotated[
         Turns, typer.Option(help="One question and one answer, or act until the end.")
@@ -62,7 +65,8 @@ def new_env(
         "pytest",
         f"tinkergym play {pack.env_id}",
         f"tinkergym check {pack.env_id}",
-        f"tinkergym train {pack.env_id} --steps 20",
+        # A service that runs keeps the code with which it loaded a pack, and this one is about to change.
+        f"tinkergym train {pack.env_id} --steps 20 --rollout client",
     ]
     listed = "".join(f"  {name}/{path}\n" for path in pack.files())
     out.print(f"wrote {pack.env_id}, {pack.turns}-turn, data-{pack.data}:\n{listed}", highlight=False)

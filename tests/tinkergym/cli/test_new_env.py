@@ -77,7 +77,14 @@ def test_every_kind_of_pack_installs_passes_its_test_and_is_listed_with_its_cell
 
 def test_it_says_what_was_written_and_what_to_type_next(run):
     said = run("my-game").output
-    for part in ("my-game/MyGame-v0", "my-game/pyproject.toml", "cd my-game", "pip install -e .", "pytest"):
+    for part in (
+        "my-game/MyGame-v0",
+        "my-game/pyproject.toml",
+        "cd my-game",
+        "pip install -e .",
+        "pytest",
+        "--rollout client",
+    ):
         assert part in said
 
 
