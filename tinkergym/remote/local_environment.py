@@ -102,7 +102,8 @@ def for_job(env: EnvSource | None, ref: EnvironmentRef) -> MakeEnv:
     if found.make is None:
         raise UnknownEnvironmentError(
             f"the job plays {ref.id!r}, which nothing in this process registers",
-            hint="hand over its class: attach(job_id, env=MyEnv), or `jobs attach` --env module:MyEnv",
+            hint="hand over its class: attach(job_id, env=MyEnv), "
+            "or `tinkergym jobs attach JOB_ID --env module:MyEnv`",
             field="env",
         )
     return found.make

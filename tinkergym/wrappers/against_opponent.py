@@ -10,6 +10,7 @@ import gymnasium as gym
 from gymnasium import spaces
 
 from tinkergym.errors import EpisodeProtocolError, InvalidEnvironmentError, InvalidRequestError
+from tinkergym.games.illegal import quoted_action
 from tinkergym.messages import observation_text
 
 _SEATS = ("first", "second", "seed")
@@ -139,8 +140,8 @@ class AgainstOpponent(gym.Env[str, str]):
         """Let somebody else play the other seats, from the next move on.
 
         Args:
-            answer: Is shown what an agent in that seat is shown and answers with an action; asked again until
-                the move is legal.
+            answer: Is shown what an agent in that seat is shown and answers with an action; told that it is
+                no legal move, and asked again, until it is one.
         """
         self._opponent, self._scripted = _Patient(self, answer), ""
 
@@ -212,10 +213,12 @@ class _Patient:
 
     def act(self, observation: str) -> str:
         table = self._env._table
+        question = observation
         while True:
-            action = self._answer(observation)
+            action = self._answer(question)
             if not hasattr(table, "is_legal") or table.is_legal(table.agent_selection, action):
                 return action
+            question = f"{quoted_action(action)} is no legal move.\n{observation}"
 
 
 def _text_space(space: spaces.Space[Any]) -> spaces.Space[Any]:
