@@ -104,6 +104,7 @@ def _watch(
             return 1
         greeting.give_when_due(now)
         time.sleep(_LOOK_SECONDS)
+    say("stopping; unfinished jobs go on at the next start")
     return 0
 
 
@@ -159,7 +160,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    # A terminal that was closed must not end the service, nor keep it from ending in good order.
+    with suppress(OSError):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -131,6 +131,7 @@ def test_when_it_is_stopped_nothing_stays_behind(serving, number):
     served.process.send_signal(number)
     assert served.process.wait(timeout=20) == 0
     assert still_alive(below) == []
+    assert "unfinished jobs go on" in served.process.stdout.read()
 
 
 def test_a_second_signal_ends_what_does_not_listen_at_once(serving):

@@ -75,7 +75,7 @@ def find_environment(name: str) -> EnvSource:
     except (ImportError, AttributeError) as error:
         raise InvalidRequestError(
             f"{name!r} names no environment: {error}",
-            hint="write an id as `tinkergym envs` lists them, or module:ClassName",
+            hint="write an id as `tinkergym envs` lists them, or module:ClassName, without .py",
             field="ENV",
         ) from error
     return found

@@ -28,6 +28,10 @@ def conversation(row: Any) -> list[Message]:
         _refuse_others(fields, {"messages"})
         messages = _messages(fields["messages"], "messages")
     else:
+        if fields and not fields.keys() & {"prompt", "completion"}:
+            # Data of another form: to leave out one key after the other would not help.
+            given = ", ".join(sorted(map(_quoted, fields)))
+            raise RowFaultError(f"row: needs messages, or prompt and completion; it has {given}")
         _refuse_others(fields, {"prompt", "completion"})
         _refuse_missing(fields, ("prompt", "completion"))
         messages = [*_prompt(fields["prompt"], "prompt"), _answer(fields["completion"], "completion")]

@@ -180,6 +180,10 @@ def test_much_data_is_cut_into_chunks_that_keep_its_order(renderer, monkeypatch)
         ({"messages": [QUESTION, SYSTEM, ANSWER]}, "messages[1].role: a system message stands first"),
         ({"messages": [QUESTION, ANSWER], "id": 3}, "'id': unknown key beside messages"),
         ({"prompt": "x"}, "completion: is missing; the row has 'prompt'"),
+        (
+            {"instruction": "x", "output": "y"},
+            "row: needs messages, or prompt and completion; it has 'instruction', 'output'",
+        ),
         ({"prompt": "x", "completion": ["y"]}, "completion[0]: a message must be a dict"),
         ({"prompt": "x", "completion": {"a": 1}}, "completion: must be a string or one assistant message"),
         ({"prompt": "x", "completion": "yes<|im_end|>no"}, "messages[1].content: holds the text of a token"),
