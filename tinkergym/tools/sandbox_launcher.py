@@ -106,11 +106,18 @@ def build_walls(kernel: Kernel, settings: Settings) -> bool:
     for path in [*_SYSTEM, *settings["paths"], *_DEVICES]:
         if os.path.lexists(path) and not any(f"{path}/".startswith(f"{parent}/") for parent in shown):
             shown.append(path)
+    # What lies in /tmp, as a virtual environment may, has to wait for the sandbox's own /tmp.
+    inside = [path for path in shown if path.startswith("/tmp/")]
+    for path in shown:
+        if path not in inside:
             _show(kernel, path, root)
     os.mkdir(f"{root}/tmp")  # noqa: PTH102 - as above
     kernel.make_read_only(root)
     options = f"size={settings['file_bytes']},mode=777"
     kernel.mount("tmpfs", f"{root}/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, options)
+    for path in inside:
+        _show(kernel, path, root)
+        kernel.make_read_only(root + path)
     kernel.enter_root(root)
     return is_root
 
