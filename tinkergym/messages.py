@@ -13,7 +13,7 @@ ROLES: tuple[Role, ...] = get_args(Role)
 
 NOT_IN_WORDS = (
     "show text, or a mapping with text under 'text'; "
-    "or put each observation into words in a loop of your own, with tinkergym.wrappers.TrainRemotely"
+    "or put it into words, with tinkergym.wrappers.Verbalize or, in a loop of your own, TrainRemotely"
 )
 """What to do with an environment that shows no text, as most of Gymnasium's own."""
 

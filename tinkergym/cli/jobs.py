@@ -38,7 +38,8 @@ def list_jobs(
     table = Table(box=None, pad_edge=False)
     # Ids are there to be copied, so they are never shortened.
     table.add_column("job", no_wrap=True, min_width=max(len(view.job_id) for view in views))
-    for title in ("state", "step", "environment", "model", "started"):
+    table.add_column("state", no_wrap=True, min_width=max(len(view.state) for view in views))
+    for title in ("step", "environment", "model", "started"):
         table.add_column(title, overflow="fold")
     # So that a line of usual length fits into 80 columns.
     a_while_ago = datetime.datetime.now().astimezone() - datetime.timedelta(days=180)
