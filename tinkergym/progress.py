@@ -47,7 +47,7 @@ class TrainingDisplay:
             console: Where to print; None is the standard output.
         """
         self._job_id, self._spec = job_id, spec
-        self._console = console or Console()
+        self._console = console or Console(emoji=False)
         self._live = (
             Live(console=self._console, refresh_per_second=4, transient=False)
             if self._console.is_terminal

@@ -40,7 +40,7 @@ def show(
         picture: Where to put the reward curve as PNG; needs matplotlib.
         console: Where to print; None is the standard output.
     """
-    console = console or Console()
+    console = console or Console(emoji=False)
     assert isinstance(job.spec, PlayedSpec)
     steps = [event.body for event in job.events() if isinstance(event.body, StepEvent)]
     rewards = [step.reward_mean for step in steps if step.reward_mean is not None]

@@ -10,8 +10,9 @@ from typer.core import TyperGroup
 
 from tinkergym.errors import InvalidRequestError, NotFoundError, TinkerGymError
 
-out = Console()
-err = Console(stderr=True)
+# What is shown is often somebody's text, and `:car:` in it is no emoji.
+out = Console(emoji=False)
+err = Console(stderr=True, emoji=False)
 
 WRONG_USE = 2
 """Exit code when the command line or a setting is wrong; 1 when the work itself failed."""

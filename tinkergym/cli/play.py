@@ -194,7 +194,7 @@ def _ask_for_action(_: object) -> str:
 
 
 def _ask_for_move(board: str) -> str:
-    return out.input(f"[cyan]your move[/]\n{escape(board)}\n> ")
+    return out.input(f"[cyan]your move[/]\n{escape(board)}\n> ", emoji=False)
 
 
 def _messages(observation: Any) -> list[Message]:

@@ -6,10 +6,11 @@ import importlib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tinkergym.errors import InvalidRequestError
+from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError
 from tinkergym.remote.local_environment import EnvSource
 
 
@@ -90,8 +91,7 @@ def environment_maker(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]
     """
     found = find_environment(name)
     if not isinstance(found, str):
-        build = found
-        return lambda: build(**kwargs)
+        return partial(_make, name, found, kwargs)
     from tinkergym.registration import make, registered
 
     env_id = found
@@ -101,6 +101,17 @@ def environment_maker(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]
         if env_id in registered_games():
             return lambda: make_game(env_id, **kwargs)
     return lambda: make(env_id, **kwargs)
+
+
+def _make(name: str, build: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
+    made = build(**kwargs)
+    if not hasattr(made, "step") or not hasattr(made, "reset"):
+        raise InvalidEnvironmentError(
+            f"{name} makes no environment, but {type(made).__name__}",
+            hint="name a gymnasium.Env; of a TextGame, a function that registers it and returns make(id)",
+            field="environment",
+        )
+    return made
 
 
 def _value(text: str) -> Any:

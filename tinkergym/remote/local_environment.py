@@ -152,7 +152,8 @@ def _make(build: Callable[..., AnyEnv], ref: EnvironmentRef) -> AnyEnv:
     if not isinstance(env, gym.Env):
         raise InvalidEnvironmentError(
             f"{getattr(build, '__name__', build)} returned {type(env).__name__}, not a gymnasium.Env",
-            hint="derive the class from gymnasium.Env or tinkergym.TextEnv",
+            hint="derive the class from gymnasium.Env or tinkergym.TextEnv; "
+            "a TextGame becomes one by register_game",
             field="environment",
         )
     return env

@@ -73,3 +73,16 @@ def test_an_unknown_id_gets_close_matches(tg_run):
     assert result.exit_code == 2
     assert "did you mean" in result.output
     assert "mend the constructor" not in result.output
+
+
+def test_a_class_that_is_no_environment_is_one_sentence(tg_run, tmp_path, monkeypatch):
+    (tmp_path / "gamely.py").write_text("import tinkergym as tg\nclass Nim(tg.TextGame): pass\n")
+    monkeypatch.chdir(tmp_path)
+    result = tg_run("check", "gamely:Nim")
+    assert result.exit_code == 1
+    assert "gamely:Nim makes no environment, but Nim" in result.output
+
+
+def test_a_name_between_colons_is_no_emoji(tg_run, broken, tmp_path):
+    (tmp_path / "car.py").write_text((tmp_path / "brokenly.py").read_text().replace("class Env", "class car"))
+    assert "car:car: " in tg_run("check", "car:car").output
