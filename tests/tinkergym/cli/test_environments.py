@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tinkergym import listing
+from tinkergym.cli.console import out
 from tinkergym.cli.main import app
 
 SOUND = """
@@ -60,6 +61,12 @@ def packs(tmp_path, monkeypatch):
         del registration._packs[key]
     for environment_id in set(gym.registry) - known:
         del gym.registry[environment_id]
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch):
+    """So that no column is folded, whatever the terminal that the tests run in."""
+    monkeypatch.setattr(out, "width", 200)
 
 
 def run(*arguments):
