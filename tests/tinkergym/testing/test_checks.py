@@ -46,10 +46,12 @@ class Unfair(TextGame):
     """Draws from a generator that no seed reaches."""
 
     def begin(self, rng):
-        self.left = random.randint(2, 9)
+        self.left = 6
+        # Of so many that no two games ever draw the same.
+        self.heap = random.getrandbits(60)
 
     def observe(self, player):
-        return f"{self.left} left. Take 1 or 2."
+        return f"{self.left} left of heap {self.heap}. Take 1 or 2."
 
     def legal(self, player):
         return ["1", "2"][: self.left]
