@@ -179,7 +179,7 @@ class AlwaysTheSame(Sound):
 
 class ReadsGlobalRandom(Sound):
     def shown(self):
-        self.number = int(random.random() * 10)
+        self.number = random.getrandbits(40)
         return f"say {self.number}"
 
 
