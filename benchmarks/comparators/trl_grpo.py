@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -101,7 +100,6 @@ def main() -> None:
                 "answer_tokens": answer_tokens,
                 "prompt_tokens": prompt_tokens,
                 "threads": torch.get_num_threads(),
-                "python": sys.executable,
                 "versions": {
                     "trl": __version__,
                     "torch": torch.__version__,
