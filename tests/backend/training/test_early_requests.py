@@ -29,6 +29,16 @@ def request(name, policy="job", version=3):
     )
 
 
+def in_the_second_update(lab, learner, **settings):
+    """Start a job of three steps and return it when the learner stands in the update of step 2."""
+    learner.hold_at = 2
+    job_id = lab.start(steps=3, **settings)
+    lab.play_step(job_id)
+    lab.play_step(job_id)
+    assert learner.reached.wait(PATIENCE_SECONDS)
+    return job_id
+
+
 def test_requests_of_the_awaited_version_wait_and_go_to_the_engine_in_their_batches():
     engine, first, second = Engine(), object(), object()
     early = EarlyRequests(engine)
@@ -61,11 +71,7 @@ def test_if_the_version_never_comes_its_requests_fail_by_name():
 
 
 def test_episodes_are_leased_during_the_update_and_sampled_by_the_version_that_it_makes(lab, learner):
-    learner.hold_at = 2
-    job_id = lab.start(steps=3, rollout="server")
-    lab.play_step(job_id)
-    lab.play_step(job_id)
-    assert learner.reached.wait(PATIENCE_SECONDS)
+    job_id = in_the_second_update(lab, learner, rollout="server")
     requests = lab.lease(job_id)
     assert [request.step for request in requests] == [3] * 4
     engine = lab.pool._engine
@@ -103,21 +109,13 @@ def test_episodes_are_leased_during_the_update_and_sampled_by_the_version_that_i
 def test_episodes_are_not_begun_early_where_that_could_change_them(lab, learner, settings, monkeypatch):
     monkeypatch.setattr("backend.training.rl._EARLY_SHARE", settings["share"])
     settings = {name: value for name, value in settings.items() if name != "share"}
-    learner.hold_at = 2
-    job_id = lab.start(steps=3, **settings)
-    lab.play_step(job_id)
-    lab.play_step(job_id)
-    assert learner.reached.wait(PATIENCE_SECONDS)
+    job_id = in_the_second_update(lab, learner, **settings)
     assert lab.lease(job_id) == []
     learner.go_on.set()
 
 
 def test_a_job_that_fails_while_it_learns_lets_nobody_wait(lab, learner):
-    learner.hold_at = 2
-    job_id = lab.start(steps=3, rollout="server")
-    lab.play_step(job_id)
-    lab.play_step(job_id)
-    assert learner.reached.wait(PATIENCE_SECONDS)
+    job_id = in_the_second_update(lab, learner, rollout="server")
     requests = lab.lease(job_id)
     learner.dies = True
     with ThreadPoolExecutor() as threads:

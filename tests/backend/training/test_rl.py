@@ -183,14 +183,7 @@ def test_every_setting_of_the_training_changes_what_is_learned(lab):
     jobs += [{"algorithm": other(**plain)} for other in (RLOO, ReinforcePlusPlus)]
     others = [{"seed": 1}, {"shuffle_rewards": True}, {"adapter": LoRA(rank=4)}, {"adapter": LoRA(alpha=8)}]
     jobs += [{"algorithm": GRPO(**plain), **settings} for settings in others]
-    learned = {}
-    for settings in jobs:
-        # Three steps, so that a schedule shows; lockstep, so that nothing but the setting can differ.
-        job_id = lab.start(deterministic=True, steps=3, **settings)
-        lab.play_on(job_id)
-        assert lab.state(job_id) is JobState.COMPLETED
-        learned.setdefault(lab.weights(job_id, 3), []).append(settings)
-    assert [same for same in learned.values() if len(same) > 1] == []
+    assert lab.that_learn_the_same(jobs) == []
 
 
 def test_failed_episodes_are_left_out_named_and_counted(lab):

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from backend.config import PACKAGED_MODELS, VllmSettings
+from backend.rollout.engines.asking import Asked
 from backend.rollout.engines.vllm_engine import VllmEngine
 from backend.rollout.engines.vllm_settings import engine_arguments
 from backend.weights import AdapterWeights, FullWeights
@@ -111,19 +112,13 @@ def test_a_new_process_knows_every_policy_before_it_gets_a_request(start, heard)
 def test_a_version_that_is_let_finish_survives_the_process_and_goes_with_its_last_answer(start, heard):
     engine = start()
     engine.publish("job", 1, ADAPTER)
-    found, done = [], threading.Event()
-
-    def deliver(batch):
-        found.extend(batch)
-        done.set()
-
-    engine.submit([ask(HELD, "job", 1)], deliver)
+    asked = Asked(engine, [ask(HELD, "job", 1)])
     engine.publish("job", 2, ADAPTER, let_finish=True)
     assert engine.loaded() == {"job": 2}
-    assert found == []
+    assert asked.wait(0) == {}
     assert answers(engine, [ask(DIES_ONCE, "job", 2)])[0].policy_version == 2
-    assert done.wait(60)
-    assert (found[0].token_ids, found[0].policy_version) == ([HELD] * 2, 1)
+    (answer,) = asked.wait(60).values()
+    assert (answer.token_ids, answer.policy_version) == ([HELD] * 2, 1)
     first = heard(1)[0]
     assert {policy["name"] for policy in first["policies"]} == {"job@1", "job@2"}
     old = next(policy["policy"] for policy in first["policies"] if policy["name"] == "job@1")
@@ -164,17 +159,11 @@ def test_a_model_that_vllm_cannot_start_with_is_refused_with_what_it_said(start,
 def test_a_publish_answers_what_is_in_flight_for_the_old_version(start):
     engine = start()
     engine.publish("job", 1, ADAPTER)
-    found, done = [], threading.Event()
-
-    def deliver(batch):
-        found.extend(batch)
-        done.set()
-
-    engine.submit([ask(HANGS_ONCE, "job", 1)], deliver)
+    asked = Asked(engine, [ask(HANGS_ONCE, "job", 1)])
     # The process says nothing any more, so this publish waits for the next one, which the canary brings.
     engine.retire("job")
-    assert done.wait(60)
-    assert found[0].error.type == "PolicyVersionGoneError"
+    (answer,) = asked.wait(60).values()
+    assert answer.error.type == "PolicyVersionGoneError"
 
 
 def test_closing_answers_what_is_open_and_leaves_no_process_and_no_file(start):
