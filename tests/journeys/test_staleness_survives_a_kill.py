@@ -54,6 +54,6 @@ def test_a_job_that_plays_ahead_resumes_after_its_worker_was_killed_and_keeps_th
     assert {step.step for step in steps} == {1, 2, 3, 4}
     assert all(step.metrics["staleness_max"] <= 1.0 for step in steps)
     assert all(step.metrics["too_stale_episodes"] == 0.0 and step.failed_episodes == 0 for step in steps)
-    assert all(step.metrics["parity_max"] <= 1e-5 for step in steps)
+    assert max(step.metrics["parity_max"] for step in steps) <= 1e-5
     assert [body.attempt for body in events if isinstance(body, StateEvent)][-1] == 2
     assert [body.name for body in events if isinstance(body, WarningEvent)] == []

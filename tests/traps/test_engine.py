@@ -52,7 +52,7 @@ def test_learner_and_engine_agree_after_updates_though_the_model_has_dropout(
         ]
         for sequence, found in zip(batch, learner.logprobs("p", batch), strict=True):
             sampled = [p for p in sequence.sampling_logprobs if p is not None]
-            np.testing.assert_allclose(found, sampled, atol=1e-5)
+            np.testing.assert_allclose(found, sampled, atol=5e-5)
         bench.train(learner, "p", batch)
 
 
@@ -103,7 +103,7 @@ def test_nothing_computed_by_an_old_version_serves_a_new_one(learner, start_engi
         for request, answer in zip(requests, answers, strict=True):
             sequence = bench.sequence(request, answer)
             np.testing.assert_allclose(
-                learner.logprobs("p", [sequence])[0], answer.sampling_logprobs, atol=1e-5
+                learner.logprobs("p", [sequence])[0], answer.sampling_logprobs, atol=5e-5
             )
 
 

@@ -102,7 +102,7 @@ def test_logprobs_are_those_of_plain_transformers_on_each_sequence_alone(
     result = learner.forward_backward("p", batch, LossConfig())
     with torch.no_grad():
         for sequence, found in zip(batch, result.learner_logprobs, strict=True):
-            np.testing.assert_allclose(found, plain_logprobs(model, sequence), atol=1e-5)
+            np.testing.assert_allclose(found, plain_logprobs(model, sequence), atol=5e-5)
 
 
 @KINDS

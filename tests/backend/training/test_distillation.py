@@ -36,8 +36,8 @@ def test_the_student_learns_to_say_what_the_teacher_finds_likely(lab, written, a
     first, *_, last = lab.events(student, "step")
     assert last.metrics["reverse_kl"] < first.metrics["reverse_kl"] - 1
     # What the student has unlearned has logprobs of -20 and less, which float32 rounds by 1e-6 at every sum.
-    assert all(step.metrics["parity_mean"] <= 1e-6 for step in (first, last))
-    assert all(step.metrics["parity_max"] <= 1e-4 for step in (first, last))
+    assert max(step.metrics["parity_mean"] for step in (first, last)) <= 1e-5
+    assert max(step.metrics["parity_max"] for step in (first, last)) <= 1e-4
 
 
 def test_a_teacher_that_is_the_student_teaches_nothing(lab):

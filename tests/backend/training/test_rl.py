@@ -35,7 +35,7 @@ def test_a_job_trains_to_its_end_and_its_policy_can_be_sampled_afterwards(lab, a
     ]
     steps = lab.events(job_id, "step")
     assert [step.step for step in steps] == [step.policy_version for step in steps] == [1, 2]
-    assert all(step.metrics["parity_max"] <= 1e-5 for step in steps)
+    assert max(step.metrics["parity_max"] for step in steps) <= 1e-5
     assert all(step.sampled_tokens > 0 and step.metrics["env/letters"] >= 0 for step in steps)
     assert lab.weights(job_id, 1) != lab.weights(job_id, 2)
     checkpoint = lab.events(job_id, "checkpoint")[-1]

@@ -97,7 +97,8 @@ def some_adapter(model: Any, seed: int) -> AdapterWeights:
 class ModelSubject:
     """An engine over the nano model, compared with plain transformers."""
 
-    tolerance = 2e-5
+    tolerance = 2e-4
+    """Nats; float32 rounds by a tenth of it, and another policy is off by a hundred times as much."""
 
     def __init__(self, engine: SamplingEngine, directory: Path = NANO, *, structures: bool = False) -> None:
         self.structures = structures

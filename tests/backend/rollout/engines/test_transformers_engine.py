@@ -87,7 +87,7 @@ def assert_same_logprobs(model: Any, request: SampleRequest, completion: Complet
     logprobs = torch.log_softmax(model(ids).logits[0].float() / (request.temperature or 1.0), dim=-1)
     start = len(request.prompt_ids) - 1
     expected = [float(logprobs[start + i, token]) for i, token in enumerate(completion.token_ids)]
-    assert completion.sampling_logprobs == pytest.approx(expected, abs=1e-5)
+    assert completion.sampling_logprobs == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.fixture

@@ -48,7 +48,9 @@ def subject(vllm_subject):
 def close_to(subject, requests, found):
     for request in requests:
         answer = found[request.request_id]
-        assert answer.sampling_logprobs == pytest.approx(subject.expected(request, answer), abs=2e-5)
+        assert answer.sampling_logprobs == pytest.approx(
+            subject.expected(request, answer), abs=subject.tolerance
+        )
 
 
 def test_a_seed_gives_the_tokens_that_it_gives_in_the_embedded_engine(subject):
@@ -175,6 +177,6 @@ def test_a_tied_output_head_follows_full_weights_also_after_sleep_and_nothing_is
             logits = model(torch.tensor([request.prompt_ids + answer.token_ids])).logits[0]
         logprobs = torch.log_softmax(logits, -1)
         expected = [float(logprobs[19 + i, token]) for i, token in enumerate(answer.token_ids)]
-        assert answer.sampling_logprobs == pytest.approx(expected, abs=2e-5)
+        assert answer.sampling_logprobs == pytest.approx(expected, abs=2e-4)
     assert psutil.wait_procs(processes, timeout=10)[1] == []
     assert not folder.exists()

@@ -72,7 +72,9 @@ def test_answers_are_what_the_pattern_or_the_schema_allows_beside_free_ones(subj
     assert move.keys() == {"move", "sure"} and 0 <= move["move"] <= 8
     free = answers(subject.engine, [requests[-1]])["free"]
     assert found["free"].token_ids == free.token_ids
-    assert free.sampling_logprobs == pytest.approx(subject.expected(requests[-1], free), abs=2e-5)
+    assert free.sampling_logprobs == pytest.approx(
+        subject.expected(requests[-1], free), abs=subject.tolerance
+    )
 
 
 def test_logprobs_are_those_among_the_tokens_that_were_allowed(subject, tokenizer):
@@ -83,7 +85,7 @@ def test_logprobs_are_those_among_the_tokens_that_were_allowed(subject, tokenize
         logits = subject._base(torch.tensor([request.prompt_ids])).logits[0, -1]
     among = torch.log_softmax(logits[allowed].float() / 1.5, dim=-1)
     assert answer.sampling_logprobs == pytest.approx(
-        [float(among[allowed.index(answer.token_ids[0])]), 0.0], abs=2e-5
+        [float(among[allowed.index(answer.token_ids[0])]), 0.0], abs=subject.tolerance
     )
 
 
