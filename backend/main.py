@@ -25,7 +25,7 @@ from backend.supervisor.greeting import Greeting
 from backend.supervisor.guardian import guarded
 from backend.supervisor.listener import listening, url_of
 from backend.supervisor.part import Part
-from tinkergym.errors import TinkerGymError
+from tinkergym.errors import TinkerGymError, from_wire
 
 LOCAL_TENANT = "local"
 """Whom the key in `local.json` speaks for."""
@@ -61,6 +61,7 @@ def serve(
         # Of a predecessor that was killed together with its guardian.
         processes.kill_marked(prefix)
         _forget(config, "scheduler")
+        _forget_refusals(config)
         mark = prefix + secrets.token_hex(8)
         with guarded(mark):
             parts = {
@@ -76,7 +77,8 @@ def serve(
                 ),
             }
             try:
-                return _watch(config, parts, signals, Greeting(url, key_file, say), say)
+                greeting = Greeting(url, key_file, say, lambda: _refusals(config))
+                return _watch(config, parts, signals, greeting, say)
             finally:
                 _stop(list(parts.values()), mark, signals)
 
@@ -138,6 +140,22 @@ def _forget(config: ServiceConfig, part: str) -> None:
     """Let /v1/health know at once that a part is gone. A database that is broken says so elsewhere."""
     with suppress(TinkerGymError), closing(Store.open(config.store_url)) as store:
         store.service().forget_part(part)
+
+
+def _forget_refusals(config: ServiceConfig) -> None:
+    """Forget why something did not start with the settings of an earlier run."""
+    with closing(Store.open(config.store_url)) as store:
+        store.service().forget_refusals()
+
+
+def _refusals(config: ServiceConfig) -> dict[str, str]:
+    """Return by model why its worker does not start."""
+    try:
+        with closing(Store.open(config.store_url)) as store:
+            refused = store.service().refusals()
+    except TinkerGymError:  # the database is broken or locked, which others say
+        return {}
+    return {model: str(from_wire(refusal.error.model_dump())) for model, refusal in refused.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,8 +6,11 @@ from collections.abc import Iterable
 
 from backend.gateway.parts import GatewayParts
 from backend.store.store import PoolRecord, TenantStore
-from tinkergym.errors import NotFoundError, ServiceUnavailableError
+from tinkergym.errors import NotFoundError, ServiceUnavailableError, from_wire
 from tinkergym.wire_jobs import JobView
+
+_REFUSAL_SECONDS = 60.0
+"""After this long without another attempt, why a pool did not start may not be true any more."""
 
 
 def job_and_pool(parts: GatewayParts, tenant: TenantStore, job_id: str) -> tuple[JobView, PoolRecord | None]:
@@ -29,6 +32,7 @@ def pools_of_policies(
     Raises:
         NotFoundError: One is neither a job of this tenant nor a model of the service.
         ServiceUnavailableError: A pool has to be started first; that was asked for.
+        TinkerGymError: A pool was started a moment ago and could not serve; this is what it said.
     """
     service = parts.store.service()
     pools = service.pools(parts.clock(), max_age=parts.config.lease_seconds)
@@ -37,7 +41,11 @@ def pools_of_policies(
         model, worker_id = _whose(parts, tenant, policy)
         able = [pool for pool in pools if pool.model == model]
         if not able:
-            service.want_pool(model, parts.clock())
+            now = parts.clock()
+            service.want_pool(model, now)
+            refused = service.refusals().get(model)
+            if refused is not None and now - refused.refused_at < _REFUSAL_SECONDS:
+                raise from_wire(refused.error.model_dump())
             raise ServiceUnavailableError(
                 f"no worker has the model {model!r} loaded; one is being started",
                 hint="try again in a moment",

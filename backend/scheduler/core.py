@@ -73,6 +73,8 @@ class Scheduler:
         self._placed: dict[str, float] = {}
         self._failed_starts: Counter[str] = Counter()
         self._not_before: dict[str, float] = {}
+        self._refused: set[str] = set()
+        """Models whose pool said why it cannot start; that failed their jobs, so only a new one asks again."""
         self._touched_at = 0.0
         self._tokens = EnvTokens(config.tokens_dir)
         self._swept_at = 0.0
@@ -157,8 +159,7 @@ class Scheduler:
             case PoolReady(pool_id=pool_id) if pool_id in self._pools:
                 pool = self._pools[pool_id]
                 pool.ready, pool.ready_at = True, now
-                self._failed_starts.pop(pool.address.model, None)
-                self._not_before.pop(pool.address.model, None)
+                self._started(pool.address.model)
             case PoolEnded(pool_id=pool_id, error=error) if pool_id in self._pools:
                 pool = self._pools.pop(pool_id)
                 _log.warning("pool %s of %s ended: %s", pool_id, pool.address.model, error or "process died")
@@ -173,17 +174,28 @@ class Scheduler:
             case _:
                 pass
 
+    def _started(self, model: str) -> None:
+        self._failed_starts.pop(model, None)
+        self._not_before.pop(model, None)
+        self._refused.discard(model)
+        self._store.forget_refusal(model)
+
     def _start_failed(self, model: str, error: TinkerGymError | None) -> None:
         self._failed_starts[model] += 1
         failures = self._failed_starts[model]
         self._not_before[model] = self._clock() + min(2.0**failures, _LONGEST_PAUSE_SECONDS)
-        if error is None and failures < _START_ATTEMPTS:
-            return
+        if error is None:
+            self._refused.discard(model)
+            if failures < _START_ATTEMPTS:
+                return
+        else:
+            self._refused.add(model)
         reason = error or InternalServiceError(
             f"the worker for model {model!r} died {_START_ATTEMPTS} times while it started",
             hint="see the service's log; a model that does not fit into memory looks like this",
         )
         view = ErrorView.model_validate(reason.to_wire())
+        self._store.note_refusal(model, view, self._clock())
         for job in self._store.queued_jobs():
             if job.spec.model == model:
                 self._store.finish_unleased(job.job_id, JobState.FAILED, str(reason), view)
@@ -231,8 +243,10 @@ class Scheduler:
 
     def _start_pools(self, queued_models: list[str], now: float) -> None:
         served = {pool.address.model for pool in self._pools.values()}
+        # Whoever submits a job after a refusal may have mended the cause, and is to hear at once if not.
+        at_once = self._refused.intersection(queued_models)
         for model in dict.fromkeys([*self._config.preload, *queued_models, *self._store.wanted_pools(now)]):
-            if model not in served and now >= self._not_before.get(model, 0.0):
+            if model not in served and (model in at_once or now >= self._not_before.get(model, 0.0)):
                 self._start_pool(model, now)
 
     def _start_pool(self, model: str, now: float) -> None:

@@ -14,10 +14,14 @@ from backend.errors import ConfigError
 from backend.store.database import Database
 from backend.store.tables import metadata, schema_version
 
-CURRENT_VERSION = 2
+CURRENT_VERSION = 3
 
 MIGRATIONS: Mapping[int, Sequence[str]] = {
     1: ["ALTER TABLE jobs ADD COLUMN client_packs TEXT NOT NULL DEFAULT '[]'"],
+    2: [
+        "CREATE TABLE IF NOT EXISTS refused_pools "
+        "(model VARCHAR NOT NULL PRIMARY KEY, error TEXT NOT NULL, refused_at FLOAT NOT NULL)"
+    ],
 }
 """From version -> statements that lead to the next one."""
 

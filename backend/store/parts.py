@@ -8,8 +8,9 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.dialects.sqlite import insert
 
 from backend.store.database import Database
-from backend.store.records import PoolRecord
-from backend.store.tables import parts, pools, wanted_pools
+from backend.store.records import PoolRecord, RefusedPool
+from backend.store.tables import parts, pools, refused_pools, wanted_pools
+from tinkergym.wire import ErrorView
 
 
 class PartStore:
@@ -67,6 +68,36 @@ class PartStore:
                     .order_by(wanted_pools.c.wanted_at.desc())
                 )
             )
+
+    def note_refusal(self, model: str, error: ErrorView, now: float) -> None:
+        """Say why the pool of a model does not start; a later reason replaces an earlier one."""
+        row = {"error": error.model_dump_json(), "refused_at": now}
+        with self._db.write() as connection:
+            connection.execute(
+                insert(refused_pools)
+                .values(model=model, **row)
+                .on_conflict_do_update(index_elements=["model"], set_=row)
+            )
+
+    def forget_refusal(self, model: str) -> None:
+        """Say that the pool of a model has started after all."""
+        with self._db.write() as connection:
+            connection.execute(delete(refused_pools).where(refused_pools.c.model == model))
+
+    def forget_refusals(self) -> None:
+        """Forget them all: a service that is started anew may have other settings."""
+        with self._db.write() as connection:
+            connection.execute(delete(refused_pools))
+
+    def refusals(self) -> dict[str, RefusedPool]:
+        """Return the models whose pool did not start when it was last tried, and why."""
+        with self._db.read() as connection:
+            return {
+                row.model: RefusedPool(
+                    error=ErrorView.model_validate_json(row.error), refused_at=row.refused_at
+                )
+                for row in connection.execute(select(refused_pools))
+            }
 
     def touch_part(self, name: str, now: float) -> None:
         """Say that a part of the service (`scheduler`) lives."""

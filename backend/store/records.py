@@ -69,6 +69,15 @@ class PoolRecord:
     seen_at: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedPool:
+    """Why the pool of a model did not start when it was last tried."""
+
+    error: ErrorView
+    refused_at: float
+    """Unix seconds."""
+
+
 def job_view(row: Row[Any]) -> JobView:
     """Read a row of `jobs`."""
     return JobView(

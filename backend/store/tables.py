@@ -135,6 +135,14 @@ wanted_pools = Table(
     Column("wanted_at", Float, nullable=False),
 )
 
+refused_pools = Table(
+    "refused_pools",
+    metadata,
+    Column("model", String, primary_key=True),
+    Column("error", Text, nullable=False),
+    Column("refused_at", Float, nullable=False),
+)
+
 parts = Table(
     "parts",
     metadata,

@@ -5,19 +5,39 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tinkergym import __version__
 
+_REFUSALS_SECONDS = 1.0
+"""Between two looks for what does not start."""
+
 
 class Greeting:
-    """Says once that the service answers, and once that everything is there."""
+    """Says once that the service answers, once that everything is there, and until then what keeps it."""
 
-    def __init__(self, url: str, key_file: Path, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        url: str,
+        key_file: Path,
+        say: Callable[[str], None],
+        refusals: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            url: Where the service will answer.
+            key_file: Where its key lies.
+            say: Takes the lines.
+            refusals: Returns by model why its worker does not start.
+        """
         self._url = url
         self._key_file = key_file
         self._say = say
+        self._refusals = refusals
+        self._refusals_said: Mapping[str, str] = {}
+        self._next_refusals = 0.0
         self._began = time.monotonic()
         self._next_look = 0.0
         self.given = False
@@ -40,6 +60,17 @@ class Greeting:
         if not waiting_for:
             self._complete = True
             self._say(f"ready after {now - self._began:.1f} s; Ctrl-C stops it")
+        elif now >= self._next_refusals:
+            self._next_refusals = now + _REFUSALS_SECONDS
+            self._say_refusals()
+
+    def _say_refusals(self) -> None:
+        """Say why something does not start, once: it is tried again and again, mostly with the same end."""
+        refusals = self._refusals()
+        for model, reason in refusals.items():
+            if self._refusals_said.get(model) != reason:
+                self._say(f"the worker of model {model!r} does not start: {reason}")
+        self._refusals_said = {**self._refusals_said, **refusals}
 
 
 def _health(url: str) -> dict[str, list[str]] | None:

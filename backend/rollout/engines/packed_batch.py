@@ -50,7 +50,14 @@ class PackedBatch:
         self.positions = torch.from_numpy(positions).to(device)
         """[tokens] position of each token in its own sequence."""
         self._device = device
+        self._places: dict[int, Tensor] = {}
         self.buckets = [self._bucket(spans, members) for members in _bucket_members(spans)]
+
+    def places(self, heads: int) -> Tensor:
+        """[tokens * heads] where the tokens go in the cache of a layer with so many heads."""
+        if heads not in self._places:
+            self._places[heads] = self.cache.places(self.slot_of_token, self.positions, heads)
+        return self._places[heads]
 
     def _bucket(self, spans: Sequence[Span], members: list[int]) -> Bucket:
         offsets, total = [], 0

@@ -9,6 +9,7 @@ the base table is bound and each linear layer adds every adapter's product to th
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -113,6 +114,13 @@ class PolicyShelf:
                     self._places.append((module._parameters, key))
                     table.append(parameter.detach())
         self._index = {name: index for index, name in enumerate(self._names)}
+        uses = Counter(tensor.data_ptr() for tensor in table)
+        self._own_linears = {
+            name
+            for name in (f"{path}.weight" for path, site in self.sites.items() if not site.transposed)
+            if uses[table[self._index[name]].data_ptr()] == 1
+        }
+        """Weights of linear layers that are nothing else besides, such as an embedding."""
         self.base = LoadedPolicy(name=BASE_POLICY, version=0, table=table)
         self._policies: dict[str, LoadedPolicy] = {}
         self._finishing: list[LoadedPolicy] = []
@@ -252,7 +260,9 @@ class PolicyShelf:
             if self.sites[path].transposed:
                 table[index] = torch.addmm(weight, down, up, out=room)
             else:
-                table[index] = torch.addmm(weight, up.t(), down.t(), out=room)
+                # Its columns lie together in memory, see `_by_columns`.
+                room = None if room is None else room.t()
+                table[index] = torch.addmm(weight.t(), down, up, out=room).t()
         return table
 
     def _factors(self, weights: AdapterWeights) -> dict[str, tuple[Tensor, Tensor]]:
@@ -294,12 +304,22 @@ class PolicyShelf:
                     f"the weights lack {name!r} in the shape {tuple(loaded.shape)}",
                     hint="full weights hold every parameter of the model under its state_dict name",
                 )
-            table.append(tensor.detach().to(loaded.device, loaded.dtype, copy=True))
+            room = _by_columns(loaded) if name in self._own_linears else torch.empty_like(loaded)
+            table.append(room.copy_(tensor.detach()))
         return table
 
     def _named_base(self) -> list[tuple[str, Tensor]]:
         assert self.base.table is not None
         return list(zip(self._names, self.base.table, strict=True))
+
+
+def _by_columns(weight: Tensor) -> Tensor:
+    """Return an empty tensor like the weight of a linear layer whose columns lie together in memory.
+
+    On a CPU a product with few rows, as sampling has them, takes a third less time if the weight does not
+    have to be rearranged for it. The base model's own weights stay as they are: they are mapped from a file.
+    """
+    return weight.new_empty(weight.shape[::-1]).t()
 
 
 def _drop(policy: LoadedPolicy | None) -> None:

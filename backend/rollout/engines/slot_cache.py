@@ -48,13 +48,26 @@ class SlotCache:
         """Memory for one position of one slot; known after the first write."""
         return sum(shape.numbers for shape in self._layers.values()) * self._dtype.itemsize
 
-    def write(self, layer: int, slots: Tensor, positions: Tensor, key: Tensor, value: Tensor) -> None:
+    def places(self, slots: Tensor, positions: Tensor, heads: int) -> Tensor:
+        """Return where tokens stand in a layer whose slots, heads and positions are one dimension.
+
+        Args:
+            slots: [tokens] where each token is.
+            positions: [tokens] its position in the slot.
+            heads: Of the layer.
+
+        Returns:
+            [tokens * heads]
+        """
+        each = torch.arange(heads, device=self._device)
+        return ((slots[:, None] * heads + each) * self.length + positions[:, None]).flatten()
+
+    def write(self, layer: int, places: Tensor, key: Tensor, value: Tensor) -> None:
         """Store new tokens of one layer.
 
         Args:
             layer: The layer's index; memory for it is taken at its first write.
-            slots: [tokens] where each token goes.
-            positions: [tokens] its position in the slot.
+            places: [tokens * heads] where they go, see `places`.
             key: [heads, tokens, key dim].
             value: [heads, tokens, value dim].
         """
@@ -63,8 +76,9 @@ class SlotCache:
             self._layers[layer] = shape
             self.keys[layer] = self._zeros(shape.heads, shape.key_dim)
             self.values[layer] = self._zeros(shape.heads, shape.value_dim)
-        self.keys[layer][slots, :, positions] = key.transpose(0, 1)
-        self.values[layer][slots, :, positions] = value.transpose(0, 1)
+        for store, new in ((self.keys[layer], key), (self.values[layer], value)):
+            width = store.shape[-1]
+            store.view(-1, width).index_copy_(0, places, new.transpose(0, 1).reshape(-1, width))
 
     def resize(self, *, slots: int, length: int, keep: Mapping[int, int]) -> None:
         """Change the number or the length of the slots.
@@ -104,8 +118,13 @@ class SlotCache:
         positions = np.repeat(np.array(starts) - (ends - counts), counts) + np.arange(ends[-1])
         rows = [np.repeat(np.array(slots), counts) for slots in (sources, targets)]
         at, source, target = (torch.from_numpy(x).to(self._device) for x in (positions, *rows))
-        for store in (*self.keys.values(), *self.values.values()):
-            store[target, :, at] = store[source, :, at]
+        for heads in {shape.heads for shape in self._layers.values()}:
+            places = self.places(source, at, heads), self.places(target, at, heads)
+            for layer, shape in self._layers.items():
+                if shape.heads == heads:
+                    for store in (self.keys[layer], self.values[layer]):
+                        flat = store.view(-1, store.shape[-1])
+                        flat.index_copy_(0, places[1], flat.index_select(0, places[0]))
 
     def clear(self, slot: int) -> None:
         """Fill a slot with zeros."""
