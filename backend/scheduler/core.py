@@ -74,7 +74,7 @@ class Scheduler:
         self._failed_starts: Counter[str] = Counter()
         self._not_before: dict[str, float] = {}
         self._refused: set[str] = set()
-        """Models whose pool said why it cannot start; that failed their jobs, so only a new one asks again."""
+        """Models whose pool said why it cannot start. That failed their jobs, so only new ones ask again."""
         self._touched_at = 0.0
         self._tokens = EnvTokens(config.tokens_dir)
         self._swept_at = 0.0

@@ -7,6 +7,7 @@ import pytest
 
 from backend.gateway.pool_proxy import PoolProxy
 from backend.store.store import PoolRecord
+from tinkergym.wire import ErrorView
 
 pytestmark = pytest.mark.service
 
@@ -148,6 +149,21 @@ def test_a_model_without_a_pool_is_asked_for_and_the_client_told_to_come_again(g
     response = client.post("/v1/sample", json={"requests": [request_for(job_id)]})
     assert (response.status_code, error_of(response)["type"]) == (503, "ServiceUnavailableError")
     assert gateway.store.service().wanted_pools(now=time.time()) == ["nano"]
+
+
+def test_why_a_models_pool_does_not_start_is_answered_while_it_is_news(gateway, client):
+    service = gateway.store.service()
+    error = ErrorView(type="StartError", message="torch sees no GPU", hint="set device=cpu", field="device")
+    try:
+        service.note_refusal("nano", error, now=time.time())
+        response = client.post("/v1/sample", json={"requests": [request_for("nano")]})
+        assert error_of(response) == error.model_dump()
+        assert service.wanted_pools(now=time.time()) == ["nano"]  # so it is tried again
+        service.note_refusal("nano", error, now=time.time() - 3600)
+        response = client.post("/v1/sample", json={"requests": [request_for("nano")]})
+        assert response.status_code == 503
+    finally:
+        service.forget_refusals()
 
 
 def test_a_pool_that_died_or_came_back_with_another_token_is_unavailable(gateway, client, start_pool):

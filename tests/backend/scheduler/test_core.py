@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from backend.env_tokens import EnvTokens
-from backend.errors import ConfigError
+from backend.errors import ConfigError, StartError
 from backend.scheduler.workers import EnvWorkerEnded, PoolEnded, Running
 from tinkergym.errors import UnknownModelError
 from tinkergym.wire import EnvironmentRef, JobSpec, JobState
@@ -188,6 +188,29 @@ def test_a_model_that_cannot_be_loaded_fails_its_jobs_with_the_reason(world):
     job = world.service.job(job_id)
     assert (job.state, job.error.type, job.error.field) == (JobState.FAILED, "UnknownModelError", "model")
     assert "offered are: nano" in job.reason
+
+
+def test_why_a_preloaded_model_does_not_start_is_kept_until_it_does_and_fails_every_job_at_once(world):
+    error = StartError("torch sees no GPU", hint="set device=cpu", field="device")
+
+    def refuse():
+        world.scheduler.tick()
+        (pool_id,) = world.workers.pools
+        world.workers.news.append(PoolEnded(pool_id=pool_id, error=error))
+        world.scheduler.tick()
+
+    refuse()
+    assert world.service.refusals()["nano"].error.message == "torch sees no GPU"
+    world.scheduler.tick()
+    assert world.workers.pools == {}  # tried again after a pause,
+    job_id = world.submit()
+    refuse()  # which nobody who waits has to sit through
+    assert world.service.job(job_id).state is JobState.FAILED
+    assert "set device=cpu" in world.service.job(job_id).reason
+    world.clock.now += 60.0
+    world.pool()
+    world.scheduler.tick()
+    assert world.service.refusals() == {}
 
 
 def test_a_pool_that_dies_while_it_starts_is_tried_again_with_pauses_and_then_its_jobs_fail(world):

@@ -98,8 +98,11 @@ def test_a_database_of_the_first_version_keeps_its_jobs(store, url, tmp_path, sp
     store.close()
     with sqlite3.connect(tmp_path / "store.sqlite3") as connection:
         connection.execute("ALTER TABLE jobs DROP COLUMN client_packs")
+        connection.execute("DROP TABLE refused_pools")
         connection.execute("UPDATE schema_version SET version = 1")
-    assert Store.open(url).tenant("ada").get_job(job.job_id) == job
+    opened = Store.open(url)
+    assert opened.tenant("ada").get_job(job.job_id) == job
+    assert opened.service().refusals() == {}
 
 
 def test_a_migration_that_fails_changes_nothing(store, url, tmp_path, spec):

@@ -1,3 +1,6 @@
+from tinkergym.wire import ErrorView
+
+
 def test_pools_are_found_while_they_show_life(store):
     service = store.service()
     service.register_pool("p1", "nano", "/run/p1.sock", "t1", now=100)
@@ -37,3 +40,20 @@ def test_a_part_is_as_old_as_its_last_sign_of_life(store):
     assert service.parts(now=105) == {"scheduler": 1}
     service.forget_part("scheduler")
     assert service.parts(now=105) == {}
+
+
+def test_why_a_pool_does_not_start_is_known_until_it_does(store):
+    service = store.service()
+    for number, model in enumerate(["nano", "tiny", "nano"]):
+        error = ErrorView(type="StartError", message=f"reason {number}", hint="", field="device")
+        service.note_refusal(model, error, now=100 + number)
+    found = service.refusals()
+    assert {model: refused.error.message for model, refused in found.items()} == {
+        "nano": "reason 2",
+        "tiny": "reason 1",
+    }
+    assert found["nano"].refused_at == 102
+    service.forget_refusal("nano")
+    assert list(service.refusals()) == ["tiny"]
+    service.forget_refusals()
+    assert service.refusals() == {}
