@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from tinkergym.errors import InternalServiceError, NotFoundError
+from tinkergym.remote.target_files import writing_to
 from tinkergym.remote.transport import Connection
 from tinkergym.wire import CheckpointView, HealthView, ModelView, RendererBundle
 from tinkergym.wire_data import DataManifest, DataView
@@ -73,21 +75,28 @@ class Api:
         return sorted(found, key=lambda checkpoint: checkpoint.step)
 
     def download(self, job_id: str, step: int, name: str, target: Path) -> str:
-        """Stream one file of a checkpoint to `target` and return its SHA-256; a broken one leaves nothing."""
+        """Stream one file of a checkpoint to `target` and return its SHA-256; a broken one leaves nothing.
+
+        Raises:
+            InvalidRequestError: `target` cannot be written.
+        """
         path = f"{_job_path(job_id)}/checkpoints/{step}/files/{quote(name, safe='')}"
         part = target.with_name(f".{target.name}.{os.getpid()}.part")
         digest = hashlib.sha256()
         try:
             with (
                 self.connection.stream("GET", path, timeout_seconds=FILE_SILENCE_SECONDS) as chunks,
+                writing_to(target),
                 part.open("wb") as file,
             ):
                 for chunk in chunks:
                     digest.update(chunk)
                     file.write(chunk)
-            part.replace(target)
+            with writing_to(target):
+                part.replace(target)
         finally:
-            part.unlink(missing_ok=True)
+            with suppress(OSError):  # no folder that a file could be in
+                part.unlink(missing_ok=True)
         return digest.hexdigest()
 
     def complete_data(self, manifest: DataManifest) -> DataView:

@@ -66,7 +66,8 @@ class Client:
         """Find the service, make sure that it answers, and register the installed packs for `gymnasium.make`.
 
         Args:
-            url: None takes TINKERGYM_URL, else a service that `tinkergym serve` runs on this machine.
+            url: None takes TINKERGYM_URL, else a service that `tinkergym serve` runs on this machine. With or
+                without `/v1` at its end.
             api_key: None takes TINKERGYM_API_KEY, else the local service's own key.
             ca_file: PEM file of certificates to trust, for a service with a private authority.
             patience_seconds: How long single calls are repeated while the service does not answer.

@@ -35,14 +35,14 @@ def find(
         ServiceUnreachableError: nothing says where the service is.
         InvalidRequestError: the key cannot be one, or the local service's file is damaged.
     """
-    url = url or environ.get("TINKERGYM_URL")
+    url = _service_root(url or environ.get("TINKERGYM_URL") or "")
     api_key = _sendable(api_key or environ.get("TINKERGYM_API_KEY") or "")
     if url and api_key:
         return Address(url=url, api_key=api_key)
     local = _local(home(environ) / "local.json")
     if url:
         # A key is only ever sent to the service that it was made for.
-        same = local is not None and local.url.rstrip("/") == url.rstrip("/")
+        same = local is not None and _service_root(local.url) == url
         return Address(url=url, api_key=local.api_key if local and same else "")
     if local is None:
         raise ServiceUnreachableError(
@@ -50,6 +50,11 @@ def find(
             hint="start one here with `tinkergym serve`, or set TINKERGYM_URL and TINKERGYM_API_KEY",
         )
     return Address(url=local.url, api_key=api_key or local.api_key)
+
+
+def _service_root(url: str) -> str:
+    """Return a URL without the `/v1` below which all routes lie: other clients want it as part of theirs."""
+    return url.strip().rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 def _sendable(api_key: str) -> str:

@@ -28,6 +28,7 @@ from tinkergym.errors import (
     from_wire,
 )
 from tinkergym.remote.api import Api
+from tinkergym.remote.target_files import writing_to
 from tinkergym.wire import CheckpointView, RendererBundle
 
 _MANIFEST = "manifest.json"
@@ -70,6 +71,7 @@ def export_policy(
             service has.
 
     Raises:
+        InvalidRequestError: `out` cannot be written.
         ConflictError: `out` exists, or `base` is not the model that the adapter was trained on.
         NotFoundError: There is no such checkpoint.
         CheckpointCorruptError: A file arrived with a wrong hash.
@@ -103,14 +105,16 @@ def _appearing(out: Path) -> Iterator[Path]:
     """Yield a hidden folder beside `out` that becomes `out` when the block ends without error."""
     if out.exists() or out.is_symlink():
         raise ConflictError(f"{out} exists already", hint="name a folder that does not exist, or remove it")
-    out.parent.mkdir(parents=True, exist_ok=True)
+    with writing_to(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{out.name}.unfinished-"
     for leftover in out.parent.glob(f"{prefix}*"):
         # Of an export that was killed; one that still runs is another's.
         if not _lives(leftover.name.removeprefix(prefix)):
             shutil.rmtree(leftover, ignore_errors=True)
     folder = out.with_name(f"{prefix}{os.getpid()}")
-    folder.mkdir()
+    with writing_to(out):
+        folder.mkdir()
     try:
         yield folder
         try:

@@ -19,6 +19,7 @@ from tinkergym.errors import (
 )
 from tinkergym.remote.api import Api
 from tinkergym.remote.events import follow
+from tinkergym.remote.target_files import writing_to
 from tinkergym.wire import CheckpointView, Event, JobState, StateEvent, Structured
 from tinkergym.wire_jobs import AnyJobSpec, JobView
 
@@ -161,11 +162,13 @@ class Job:
 
         Raises:
             NotFoundError: there is no such checkpoint.
+            InvalidRequestError: `path` cannot be written.
             CheckpointCorruptError: a file arrived with a wrong hash; it is not kept.
         """
         checkpoint = self._checkpoint(step)
         folder = Path(path) / _file_name(self.id) / f"step-{checkpoint.step:06d}"
-        folder.mkdir(parents=True, exist_ok=True)
+        with writing_to(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         # The manifest says what the other files must hash to.
         names = sorted(checkpoint.files, key=lambda name: name != "manifest.json")
         expected: dict[str, str] = {}
@@ -196,6 +199,7 @@ class Job:
 
         Raises:
             ConflictError: the folder exists, or `base` is another model than the one that was trained.
+            InvalidRequestError: `path` cannot be written.
             NotFoundError: there is no such checkpoint.
             CheckpointCorruptError: a file arrived with a wrong hash.
             MissingExtraError: `merge` without torch, transformers and PEFT.

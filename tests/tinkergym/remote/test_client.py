@@ -314,6 +314,17 @@ class TestDownload:
             job.download(1, tmp_path)
         assert not list(tmp_path.rglob("*adapter*"))
 
+    @pytest.mark.parametrize("way", ["download", "export"])
+    def test_a_place_that_cannot_be_written_is_named(self, job, tmp_path, way):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(InvalidRequestError, match=r"file.* cannot be written: .*name a folder"):
+            getattr(job, way)(path=tmp_path / "file" / "inside")
+
+    def test_a_file_that_cannot_take_its_place_is_named(self, job, tmp_path):
+        (tmp_path / job.id / "step-000001" / "manifest.json" / "full").mkdir(parents=True)
+        with pytest.raises(InvalidRequestError, match=r"manifest.json cannot be written"):
+            job.download(path=tmp_path)
+
     def test_a_checkpoint_that_is_not_there_names_those_that_are(self, job, tmp_path):
         with pytest.raises(NotFoundError, match=r"no checkpoint of step 7 .*there: 1"):
             job.download(7, tmp_path)
@@ -325,6 +336,13 @@ def test_without_a_service_the_client_says_how_to_start_one(monkeypatch, tmp_pat
     monkeypatch.setenv("TINKERGYM_HOME", str(tmp_path))
     with pytest.raises(ServiceUnreachableError, match="tinkergym serve"):
         tg.Client()
+
+
+@pytest.mark.parametrize("ending", ["/", "/v1", "/v1/", "/ \n"])
+def test_the_services_url_may_be_written_as_other_clients_want_it(service, ending):
+    with tg.Client(service.url + ending, service.api_key) as client:
+        assert client.url == service.url
+        assert client.models()[0].name == "nano"
 
 
 def test_a_local_service_is_found_by_the_file_it_writes(service, monkeypatch, tmp_path):
