@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
+from rich.cells import cell_len
 
 from tinkergym.cli.console import Commands, out
 from tinkergym.wire import PlayedSpec
@@ -35,29 +34,38 @@ def list_jobs(
     if not views:
         out.print("no jobs yet; start one with: tinkergym train board/TicTacToeVs-v0 --steps 60")
         return
-    table = Table(box=None, pad_edge=False)
-    # Ids are there to be copied, so they are never shortened.
-    table.add_column("job", no_wrap=True, min_width=max(len(view.job_id) for view in views))
-    table.add_column("state", no_wrap=True, min_width=max(len(view.state) for view in views))
-    for title in ("step", "environment", "model", "started"):
-        table.add_column(title, overflow="fold")
     # So that a line of usual length fits into 80 columns.
     a_while_ago = datetime.datetime.now().astimezone() - datetime.timedelta(days=180)
     named = any(view.spec.name for view in views)
-    if named:
-        table.add_column("name", overflow="fold")
+    rows = [["job", "state", "step", "environment", "model", "started", *(["name"] if named else [])]]
     for view in views:
         started = datetime.datetime.fromtimestamp(view.created_at).astimezone()
-        table.add_row(
-            view.job_id,
-            str(view.state),
-            f"{view.step}/{view.spec.steps}",
-            view.spec.environment.id if isinstance(view.spec, PlayedSpec) else view.spec.kind,
-            view.spec.model,
-            f"{started:{_RECENTLY if started > a_while_ago else _LONG_AGO}}",
-            *([escape(view.spec.name)] if named else []),
+        rows.append(
+            [
+                view.job_id,
+                str(view.state),
+                f"{view.step}/{view.spec.steps}",
+                view.spec.environment.id if isinstance(view.spec, PlayedSpec) else view.spec.kind,
+                view.spec.model,
+                f"{started:{_RECENTLY if started > a_while_ago else _LONG_AGO}}",
+                *([view.spec.name] if named else []),
+            ]
         )
-    out.print(table)
+    _print_rows(rows)
+
+
+def _print_rows(rows: list[list[str]]) -> None:
+    """Print a table of one line per row, however wide: rows are there to be copied and searched.
+
+    A table of rich's would fold what is wider than the terminal, or than 80 columns in a pipe.
+    """
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    for number, row in enumerate(rows):
+        line = "  ".join(
+            cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)
+        )
+        style = "table.header" if number == 0 else None
+        out.print(line.rstrip(), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()

@@ -149,6 +149,15 @@ def test_a_job_fits_into_one_line_of_80_columns(run, service, monkeypatch):
     assert re.search(r"job-1 +running +0/9 +board/TicTacToeVs-v0 +nano +..-.. ..:..", run("jobs").output)
 
 
+def test_however_narrow_the_terminal_a_job_stays_on_one_line(run, service, monkeypatch):
+    long = "a model that plays as well as the best of them, once it has been trained for long enough"
+    run("train", BOARD, "--steps", "9", "--rollout", "client", "--detach", "--set", f"name={long}")
+    monkeypatch.setenv("COLUMNS", "20")
+    header, line = run("jobs").output.splitlines()
+    assert re.search(rf"^job-1 +running +0/9 +{BOARD} +nano +..-.. ..:.. +{long}$", line)
+    assert line.index(BOARD) == header.index("environment")
+
+
 def test_jobs_are_listed_shown_and_cancelled(run, service):
     assert "no jobs yet" in run("jobs").output
     run("train", BOARD, "--steps", "9", "--rollout", "client", "--detach", "--set", "name=first [try]")
