@@ -135,7 +135,10 @@ class Learner:
 
     @property
     def busy_seconds(self) -> float:
-        """Seconds in which the learner computed, waiting for the device excluded; grows monotonically."""
+        """Seconds in which the learner worked, waiting for the device excluded; grows monotonically.
+
+        From the cutting of a batch into micro-batches to its result.
+        """
         return self._busy_seconds
 
     @property
@@ -206,7 +209,8 @@ class Learner:
             InvalidRequestError: A sequence cannot be trained on; nothing was computed.
             NonFiniteLossError: A loss is NaN or infinite. No policy of the call has a gradient that waits.
         """
-        begun = {policy_id: self._begin(policy_id, part) for policy_id, part in parts.items()}
+        with self._counting():
+            begun = {policy_id: self._begin(policy_id, part) for policy_id, part in parts.items()}
         results: dict[str, ForwardBackwardResult] = {}
         try:
             for policy_id, work in begun.items():
@@ -215,7 +219,8 @@ class Learner:
                     self._run(
                         work.entry.policy, work.sequences, work.train_pass, only=only, gradient=gradient
                     )
-                results[policy_id] = _finite(policy_id, work.train_pass.result())
+                with self._counting():
+                    results[policy_id] = _finite(policy_id, work.train_pass.result())
         except BaseException:
             # Half a batch's gradient must not be taken for a whole one, nor some policies' for all.
             for work in begun.values():
@@ -459,12 +464,17 @@ class Learner:
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
-        with self._lock:
-            started = time.perf_counter()
-            try:
-                yield
-            finally:
-                self._busy_seconds += time.perf_counter() - started
+        with self._lock, self._counting():
+            yield
+
+    @contextmanager
+    def _counting(self) -> Iterator[None]:
+        """Count the block as work; what does without the device does without its lock."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._busy_seconds += time.perf_counter() - started
 
     def _run(
         self,
@@ -477,7 +487,8 @@ class Learner:
     ) -> None:
         """Run some of the sequences under a policy, or the base model; others may compute in between."""
         lm = policy.lm if policy else self._base
-        batches = lm.batches(sequences, max_tokens=self._micro_batch_tokens, only=only)
+        with self._counting():
+            batches = lm.batches(sequences, max_tokens=self._micro_batch_tokens, only=only)
         if policy and batches:
             with self._computing():
                 policy.prepare()

@@ -22,6 +22,8 @@ class RolloutPhase:
     def __init__(self, context: JobContext[JobSpec]) -> None:
         self._context = context
         self._waiting_for_client = False
+        self._written: tuple[int, list[EpisodeRequest]] = (0, [])
+        """A step that has not begun, and its requests."""
 
     def stored(self, step: int) -> Played | None:
         """Return the step's episodes if all of them were stored by an earlier attempt, in index order."""
@@ -42,7 +44,12 @@ class RolloutPhase:
         if context.in_lockstep:
             # Lockstep batches depend on who plays along, so a step that was begun is played again as a whole.
             context.store.discard_episodes(context.lease, from_step=step)
-        self._post(step, step_requests(context.job_id, context.spec, step))
+        self._post(step, self._requests(step))
+
+    def _requests(self, step: int) -> list[EpisodeRequest]:
+        """Return the step's requests, which `finish` may have written while others played."""
+        known, requests = self._written
+        return requests if known == step else step_requests(self._context.job_id, self._context.spec, step)
 
     def _post(self, step: int, requests: list[EpisodeRequest]) -> None:
         """Put a round's episodes on the board, but for those that an earlier attempt stored."""
@@ -66,6 +73,9 @@ class RolloutPhase:
             JobCancelledError: And what else `JobControl.check` raises.
         """
         context = self._context
+        if step < context.spec.steps:
+            # Now, while this thread has nothing to do but wait.
+            self._written = step + 1, self._requests(step + 1)
         seconds = min(_LOOK_SECONDS, context.spec.client_timeout_seconds / 4)
         # Of the step's earlier rounds, where groups are replaced.
         earlier: list[tuple[EpisodeRequest, EpisodeResult]] = []

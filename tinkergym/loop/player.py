@@ -30,7 +30,7 @@ from tinkergym.wire import Completion, EpisodeResult, ErrorView, SampleFailure, 
 _TICK_SECONDS = 0.05
 """How often deadlines are looked at."""
 _LINGER_SECONDS = 0.002
-"""How long a batch of requests waits for environments that were called together with those that answered."""
+"""How long requests and results wait for environments that were called together with those that answered."""
 
 _SPOILED = {StopReason.ENVIRONMENT_ERROR, StopReason.ENVIRONMENT_TIMEOUT, StopReason.INVALID_REWARD}
 """After these an environment is not played in again."""
@@ -194,9 +194,10 @@ class EpisodePlayer:
             wait_seconds = 0.0
             if not self._inbox.empty():
                 continue
-            if woken or not self._requests or not self._fresh_calls:
+            if woken or not (self._requests or self._finished) or not self._fresh_calls:
                 return woken
-            # Environments that were called together mostly answer together, and a batch is worth a moment.
+            # Environments that were called together mostly answer together, and a batch is worth a moment: of
+            # requests for the engine, and of results, which are stored in one transaction.
             now = self._clock()
             lingers_until = lingers_until or now + _LINGER_SECONDS
             wait_seconds = lingers_until - now
