@@ -22,6 +22,7 @@ from backend.training.step_report import (
     spike_warnings,
     statistics,
 )
+from backend.training.turn_rewards import refuse_large_rewards
 from backend.weights import PolicyWeights, weights_sha256
 from tinkergym.errors import TooManyFailedEpisodesError
 from tinkergym.wire import JobSpec, JobState, StepEvent, WarningEvent
@@ -91,7 +92,7 @@ class RLJob(JobLoop[JobSpec]):
             with context.clock.part("rollout"):
                 played = within_bound(spec, step, self._rollout.finish(step))
             context.control.check()
-            self._refuse_too_many_failures(step, played)
+            self._refuse_bad_episodes(step, played)
             self._begin_through(step + spec.max_staleness)
             self._between_steps = False
             learned = self._learn(context, step, played)
@@ -165,7 +166,7 @@ class RLJob(JobLoop[JobSpec]):
     def _step(self, step: int, played: Played) -> Played | None:
         """Learn from a step's episodes, begin the next step, and record this one while that is played."""
         context, spec = self._context, self._context.spec
-        self._refuse_too_many_failures(step, played)
+        self._refuse_bad_episodes(step, played)
         self._between_steps = False
         if context.sleep_while_learning:
             context.engine.sleep()  # publishing wakes it
@@ -196,8 +197,9 @@ class RLJob(JobLoop[JobSpec]):
             with context.clock.part("checkpoint"):
                 self._save_what_is_done()
 
-    def _refuse_too_many_failures(self, step: int, played: Played) -> None:
+    def _refuse_bad_episodes(self, step: int, played: Played) -> None:
         context, spec = self._context, self._context.spec
+        refuse_large_rewards(spec, played)
         warnings = failure_warnings(played, step)
         if not warnings:
             return

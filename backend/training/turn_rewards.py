@@ -6,8 +6,33 @@ Pure. The trajectory itself keeps what the environment said; so do the step's st
 from __future__ import annotations
 
 from backend.learner.shaping import overlong_penalty
+from backend.training.step_report import Played
+from tinkergym.errors import InvalidRewardError
 from tinkergym.loop.trajectory import Trajectory
 from tinkergym.wire import JobSpec
+
+LARGEST_RETURN = 1e15
+"""Of an episode. The learner squares gradients in float32, which ends at 3e38."""
+
+
+def refuse_large_rewards(spec: JobSpec, played: Played) -> None:
+    """Refuse rewards that are finite and yet cannot be computed with.
+
+    Raises:
+        InvalidRewardError: The sizes of an episode's rewards add up to more than `LARGEST_RETURN`.
+    """
+    for request, result in played:
+        rewards = [turn.reward for turn in result.trajectory.turns]
+        if sum(map(abs, rewards)) <= LARGEST_RETURN:
+            continue
+        worst = max(range(len(rewards)), key=lambda turn: abs(rewards[turn]))
+        raise InvalidRewardError(
+            f"{spec.environment.id} paid a reward of {rewards[worst]:.3g} in step {worst + 1} of the episode "
+            f"{request.episode_id} (seed {request.seed}), which is too large to learn from",
+            hint="scale the environment's rewards, best to sizes of about 1; an episode's may add up to "
+            f"{LARGEST_RETURN:g}",
+            field="environment",
+        )
 
 
 def counts(spec: JobSpec, trajectory: Trajectory) -> bool:

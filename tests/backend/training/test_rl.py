@@ -285,6 +285,20 @@ def test_too_many_failed_episodes_fail_the_job_and_it_says_which(lab):
     assert end.error.field == "max_failed_fraction"
 
 
+def test_rewards_too_large_to_compute_with_fail_the_job_by_the_environments_name(lab):
+    job_id = lab.start()
+    huge = []
+    for result in lab.play(lab.lease(job_id)):
+        turns = [turn.model_copy(update={"reward": 1e308}) for turn in result.trajectory.turns]
+        trajectory = result.trajectory.model_copy(update={"turns": turns})
+        huge.append(result.model_copy(update={"trajectory": trajectory}))
+    lab.submit(job_id, huge)
+    lab.until_state(job_id, JobState.FAILED)
+    end = lab.events(job_id, "state")[-1]
+    assert (end.error.type, end.error.field) == ("InvalidRewardError", "environment")
+    assert "test/Fickle-v0 paid a reward of 1e+308 in step 1 of the episode" in end.error.message
+
+
 def test_a_job_can_be_cancelled_while_it_waits_for_its_client(lab):
     job_id = lab.start(client_timeout_seconds=0.2)
     lab.until_state(job_id, JobState.WAITING_FOR_CLIENT)
