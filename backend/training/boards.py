@@ -31,6 +31,9 @@ Save = Callable[[int, Sequence[EpisodeResult]], object]
 MOST_WORKER_DEATHS = 5
 """In one step; then the job fails rather than kill workers for ever."""
 
+_DEAD_REMEMBERED = 1000
+"""Workers. A call of one waits for seconds, in which never so many die after it."""
+
 _LOOK_SECONDS = 0.25
 """How often waiting looks at the clock: leases run out without anybody saying so."""
 
@@ -64,8 +67,9 @@ class Boards:
         self._entries: dict[str, BoardEntry] = {}
         self._workers: dict[str, float] = {}
         """Workers that play for any job, and when each was last heard from."""
-        self._dead: set[str] = set()
-        """Workers whose process ended: a call of theirs that still waits must not be given anything."""
+        self._dead: dict[str, None] = {}
+        """Workers whose process ended, in order: a call of theirs that still waits must not be given
+        anything."""
         self._turn = 0
         self._closed = False
 
@@ -218,11 +222,13 @@ class Boards:
     def forget_worker(self, worker_id: str) -> int:
         """Issue the episodes of a worker again whose process ended; returns how many.
 
-        Its id is never served again: a process that takes its place has another.
+        Its id is not served while a call of it may still wait: a process that takes its place has another.
         """
         with self._changed:
             self._workers.pop(worker_id, None)
-            self._dead.add(worker_id)
+            self._dead[worker_id] = None
+            while len(self._dead) > _DEAD_REMEMBERED:
+                del self._dead[next(iter(self._dead))]
             total = 0
             for entry in self._entries.values():
                 lost = entry.board.forget_worker(worker_id)

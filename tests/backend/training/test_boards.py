@@ -128,6 +128,14 @@ def test_a_dead_workers_call_that_still_waits_is_given_nothing(boards):
     assert len(boards.lease(ask(worker_id="another")).episodes) == 4
 
 
+def test_of_the_workers_that_died_only_the_last_are_remembered(boards):
+    Job(boards, "job-1")
+    for number in range(1500):
+        boards.forget_worker(f"dead-{number}")
+    assert boards.lease(ask(worker_id="dead-600")).episodes == []
+    assert len(boards.lease(ask(worker_id="dead-0")).episodes) == 4
+
+
 def test_results_are_acknowledged_only_after_the_step_before_is_recorded(boards):
     job = Job(boards, "job-1")
     hand_in(boards, boards.lease(ask()).episodes)
