@@ -108,10 +108,15 @@ class RolloutPhase:
         context = self._context
         if context.spec.rollout == "server":
             return
-        silent = context.boards.silent_seconds(context.job_id) > context.spec.client_timeout_seconds
+        silence = context.boards.silent_seconds(context.job_id)
+        silent = silence > context.spec.client_timeout_seconds
         if silent == self._waiting_for_client:
             return
         self._waiting_for_client = silent
+        if silent:
+            context.clock.pause(silence)
+        else:
+            context.clock.resume()
         state = JobState.WAITING_FOR_CLIENT if silent else JobState.RUNNING
         reason = "no worker of the client is heard from; attach to the job to go on" if silent else ""
         context.store.set_state(context.lease, state, reason)

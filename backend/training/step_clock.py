@@ -35,6 +35,8 @@ class StepClock:
         self._parts: dict[str, float] = defaultdict(float)
         self._mark = self._now()
         self._recent: list[float] = []
+        self._paused_at: float | None = None
+        self._idle = 0.0
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -52,11 +54,25 @@ class StepClock:
         parts = {f"time/{name}": seconds for name, seconds in self._parts.items()}
         self._mark = now
         self._parts.clear()
-        self._recent = [*self._recent[-9:], wall]
+        if self._paused_at is not None:
+            self.resume()
+            self.pause()
+        self._recent = [*self._recent[-9:], max(0.0, wall - self._idle)]
+        self._idle = 0.0
         return StepSeconds(step=wall, sampling=sampling, learning=learning, parts=parts)
 
+    def pause(self, already: float = 0.0) -> None:
+        """Begin time, `already` seconds ago, that says nothing of the steps to come."""
+        self._paused_at = max(self._mark[0], self._clock() - already)
+
+    def resume(self) -> None:
+        """End it."""
+        if self._paused_at is not None:
+            self._idle += self._clock() - self._paused_at
+            self._paused_at = None
+
     def expected(self, steps: int) -> float:
-        """Return how long `steps` more will take, if they go like the last ten."""
+        """Return how long `steps` more will take, if they go like the last ten without their pauses."""
         return steps * sum(self._recent) / max(1, len(self._recent))
 
     def _now(self) -> tuple[float, float, float]:
