@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import logging
+import re
 import site
 import threading
 import traceback
@@ -208,9 +209,26 @@ def _package(entry_point: str) -> str:
     return entry_point.partition(":")[0].partition(".")[0]
 
 
+def _is_game(id: str) -> bool:  # noqa: A002 - as above
+    from tinkergym.games.registry import registered_games  # which registers its environments here
+
+    return id in registered_games()
+
+
 def _suggestion(id: str) -> str:  # noqa: A002 - as above
-    close = difflib.get_close_matches(id, registered(), n=3, cutoff=0.6)
-    hints = [f"did you mean {', '.join(close)}?"] if close else ["`tinkergym envs` lists what is installed"]
+    known = registered()
+    close = difflib.get_close_matches(id, known, n=3, cutoff=0.6)
+    if _is_game(id):
+        against = re.sub(r"(-v\d+)$", r"Vs\1", id)
+        hints = [
+            "that is a game, in which several play by turns; "
+            + (f"{against} is the environment against an opponent, " if against in known else "")
+            + f"and tinkergym.make_game({id!r}) the game itself, for wrappers.AgainstOpponent"
+        ]
+    elif close:
+        hints = [f"did you mean {', '.join(close)}?"]
+    else:
+        hints = ["`tinkergym envs` lists what is installed"]
     for pack in load_packs():
         if pack.error:
             hints.append(f"the pack {pack.name!r} is broken: {pack.error.strip().splitlines()[-1]}")

@@ -57,6 +57,11 @@ def test_one_call_makes_the_game_and_the_environment_against_an_opponent():
     assert {"test/Coins-v0", "test/Alone-v3"} <= set(registered_games())
 
 
+def test_a_game_where_an_environment_is_expected_is_told_from_the_environment_against_an_opponent():
+    with pytest.raises(UnknownEnvironmentError, match=r"is a game.*; test/CoinsVs-v0 is the environment"):
+        tg.make("test/Coins-v0")
+
+
 def test_a_game_for_one_has_no_opponent_and_its_id_names_both():
     env = tg.make("test/Alone-v3", coins=3)
     assert env.reset(seed=0)[0] == "3 coins."
