@@ -7,14 +7,19 @@ job too: otherwise it would go on with the service's next start, beside what was
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tinkergym.cli.local_service import local_service
 from tinkergym.errors import TinkerGymError
+from tinkergym.remote.job import Job
+from tinkergym.wire import JobState
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "tictactoe.py"
+
+
+class _InterruptedError(Exception):
+    """Ctrl-C came while the example ran; the text says what became of its job."""
 
 
 def main() -> int:
@@ -25,8 +30,8 @@ def main() -> int:
     except TinkerGymError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("\ndemo: interrupted; what was started is stopped", file=sys.stderr)
+    except (KeyboardInterrupt, _InterruptedError) as interrupt:
+        print(f"demo: interrupted; {str(interrupt) or 'nothing was started'}", file=sys.stderr)
         return 130
     return 0
 
@@ -38,9 +43,20 @@ def _run_example() -> None:
         exec(compile(EXAMPLE.read_text(encoding="utf-8"), str(EXAMPLE), "exec"), names)
     except KeyboardInterrupt:
         if "job" in names:
-            with suppress(TinkerGymError):
-                names["job"].cancel()
+            raise _InterruptedError(_cancel(names["job"])) from None
         raise
+
+
+def _cancel(job: Job) -> str:
+    """Cancel a job, and say what became of it."""
+    try:
+        view = job.cancel()
+    except TinkerGymError:
+        return f"job {job.id} could not be cancelled, `tinkergym jobs cancel {job.id}` does it"
+    if view.state is JobState.COMPLETED:
+        return f"job {job.id} was done by then"
+    when = f"after step {view.step} of {view.spec.steps}" if view.step else "before its first step"
+    return f"job {job.id} is cancelled {when}"
 
 
 if __name__ == "__main__":

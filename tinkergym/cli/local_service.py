@@ -51,19 +51,22 @@ def local_service(announce: Callable[[str], None]) -> Iterator[None]:
             # So that Ctrl-C reaches this process only, which then stops the service in good order.
             start_new_session=True,
         )
+        answered = False
         try:
             deadline = time.monotonic() + START_SECONDS
             while not _answers():
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise ServiceUnavailableError("the service did not start", hint=_said(log))
                 time.sleep(_POLL_SECONDS)
+            answered = True
             yield
         finally:
             _stop(process)
-            announce(
-                "The service is stopped; what it trained is kept. "
-                "`make serve` (tinkergym serve) starts it again."
-            )
+            if answered:
+                announce(
+                    "The service is stopped; its jobs and checkpoints are kept. "
+                    "`make serve` (tinkergym serve) starts it again."
+                )
 
 
 def _answers() -> bool:
