@@ -48,7 +48,7 @@ def list_jobs(
                 view.spec.environment.id if isinstance(view.spec, PlayedSpec) else view.spec.kind,
                 view.spec.model,
                 f"{started:{_RECENTLY if started > a_while_ago else _LONG_AGO}}",
-                *([view.spec.name] if named else []),
+                *([" ".join(view.spec.name.split())] if named else []),
             ]
         )
     _print_rows(rows)
