@@ -158,7 +158,7 @@ def test_why_a_models_pool_does_not_start_is_answered_while_it_is_news(gateway, 
         service.note_refusal("nano", error, now=time.time())
         response = client.post("/v1/sample", json={"requests": [request_for("nano")]})
         assert error_of(response) == error.model_dump()
-        assert service.wanted_pools(now=time.time()) == ["nano"]  # so it is tried again
+        assert "nano" in service.wanted_pools(now=time.time())  # so it is tried again
         service.note_refusal("nano", error, now=time.time() - 3600)
         response = client.post("/v1/sample", json={"requests": [request_for("nano")]})
         assert response.status_code == 503
