@@ -34,7 +34,8 @@ def child_environment() -> dict[str, str]:
 
     Two processes with two OpenMP threads each on two cores slow each other 4-10 times when waiting threads
     spin for long. So they spin for some ten microseconds, which makes a train step 6-10 % faster than not
-    spinning at all, and everybody computes with one thread; a pool then raises its own number itself.
+    spinning at all, and everybody computes with one thread; a pool then raises its own number itself, for
+    whoever holds its device's lock.
     """
     wanted = {
         "OMP_NUM_THREADS": "1",

@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 
 from backend.config import ServiceConfig
+from backend.device_lock import DeviceLock, compute_alone, send_helpers_home
 from backend.errors import RankLostError, StartError
-from backend.fair_lock import FairLock
 from backend.learner.checkpoints import Checkpoint
 from backend.learner.data_parallel import DataParallelLearner
 from backend.learner.learner import Learner
@@ -75,7 +75,8 @@ class PoolWorker:
         self._config, self._pool_id, self._model = config, pool_id, model
         self._store = Store.open(config.store_url).service()
         self._model_dir = resolve_model(model, config.models, allow_any=config.allow_any_model)
-        device, device_lock = _device(config.device, ranks=config.learner_ranks), FairLock()
+        device = _device(config.device, ranks=config.learner_ranks)
+        device_lock = DeviceLock(cpu_threads=config.torch_threads if device == "cpu" else None)
         self._device, self._device_lock = device, device_lock
         config.log_dir.mkdir(parents=True, exist_ok=True)
         self._engine = make_engine(
@@ -92,6 +93,7 @@ class PoolWorker:
         except BaseException:
             self._engine.close()
             raise
+        send_helpers_home()  # that came when the models were tried out
         self._boards = Boards()
         self._early = EarlyRequests(self._engine)
         self._policies = PolicyDirectory(
@@ -225,9 +227,7 @@ class PoolWorker:
             self._store.want_pool(self._model, now)
 
     def _run_job(self, lease: JobLease) -> None:
-        # A new thread takes over the process's thread count when it first asks for it; a matrix product that
-        # comes before would run on another number of threads than the next one, and may round otherwise.
-        torch.get_num_threads()
+        compute_alone()
         job_id, spec = lease.job_id, lease.spec
         if isinstance(spec, PlayedSpec) and spec.deterministic:
             self._gates[job_id] = LockstepGate(

@@ -105,9 +105,9 @@ class SlotScheduler:
         self._drop_stale()
         self._admit()
         self._make_room()
-        self.table.finish_copies()
         for works in self._forwards(self._select()):
             self._compute(works, lock)
+        self.table.finish_copies()
         self._drop_stale()
         done = [row for row in self._active if row.answer is not None]
         done.extend(row for row in self._waiting if row.answer is not None)
@@ -223,6 +223,7 @@ class SlotScheduler:
     def _compute(self, works: list[_Work], lock: AbstractContextManager[object]) -> None:
         try:
             with lock:
+                self.table.finish_copies()
                 self._advance(works)
         except Exception as error:
             _log.exception("a forward of %d requests failed", len(works))

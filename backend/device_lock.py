@@ -1,0 +1,80 @@
+"""The lock on a device; on a CPU the cores' helper threads go with it.
+
+GNU's OpenMP gives every thread of ours that computes helpers of its own, and keeps them. As soon as there are
+more of them all than cores, they sleep whenever they wait for a moment, and each operation of a model, of
+which a forward has hundreds, costs some 80 microseconds more. So whoever holds the lock has helpers, and who
+lets go of it sends them home: making new ones costs about 0.1 ms per turn.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from backend.fair_lock import FairLock
+
+_MAPS = Path("/proc/self/maps")
+_PAUSE_SOFT = 1
+"""`omp_pause_soft`: settings stay, threads go."""
+
+
+class DeviceLock(FairLock):
+    """Held while something is computed on a device; first come, first served."""
+
+    def __init__(self, *, cpu_threads: int | None = None) -> None:
+        """Prepare.
+
+        Args:
+            cpu_threads: With how many threads the holder computes on a CPU; None leaves threads alone.
+        """
+        super().__init__()
+        self._cpu_threads = cpu_threads
+        self._holders_threads = 1
+        """With how many the holder computes when it does not hold this."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        if self._cpu_threads is not None:
+            # A new thread takes over the process's number when it first asks for it, and would do so later.
+            self._holders_threads = torch.get_num_threads()
+            _compute_with(self._cpu_threads)
+
+    def __exit__(self, *exception: object) -> None:
+        try:
+            if self._cpu_threads is not None:
+                send_helpers_home()
+                _compute_with(self._holders_threads)
+        finally:
+            super().__exit__(*exception)
+
+
+def send_helpers_home() -> None:
+    """End the helpers of this thread; it gets new ones when it needs them."""
+    for library in _libraries():
+        library.omp_pause_resource_all(_PAUSE_SOFT)
+
+
+def compute_alone() -> None:
+    """From now on compute in this thread without helpers, except where it holds a device's lock."""
+    torch.get_num_threads()
+    _compute_with(1)
+    send_helpers_home()
+
+
+def _compute_with(threads: int) -> None:
+    for library in _libraries():
+        library.omp_set_num_threads(threads)
+
+
+@cache
+def _libraries() -> tuple[Any, ...]:
+    """Return GNU's OpenMP as it is loaded into this process; another OpenMP keeps its threads otherwise."""
+    if not _MAPS.exists():
+        return ()
+    paths = {line.split()[-1] for line in _MAPS.read_text().splitlines() if "libgomp" in line}
+    found = [ctypes.CDLL(path) for path in sorted(paths) if path.startswith("/")]
+    return tuple(library for library in found if hasattr(library, "omp_pause_resource_all"))

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+
+from backend.device_lock import DeviceLock, compute_alone
+
+COUNT = """
+import os
+import torch
+from backend.device_lock import DeviceLock
+
+threads = lambda: len(os.listdir("/proc/self/task"))
+before = threads()
+with DeviceLock(cpu_threads=2):
+    left = torch.ones(512, 512)
+    torch.softmax(left @ left, dim=-1)
+    within = threads()
+print(within - before, threads() - before)
+"""
+
+
+def in_a_thread(function):
+    """Call it in a new thread, as numbers of threads belong to one, and return what it returns."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_the_holder_computes_with_the_threads_that_were_asked_for_and_others_alone():
+    lock = DeviceLock(cpu_threads=2)
+
+    def numbers():
+        compute_alone()
+        found = [torch.get_num_threads()]
+        for _ in range(2):
+            with lock:
+                found.append(torch.get_num_threads())
+            found.append(torch.get_num_threads())
+        return found
+
+    if in_a_thread(torch.get_num_threads) < 2:
+        pytest.skip("torch computes with one thread here")
+    assert in_a_thread(numbers) == [1, 2, 1, 2, 1]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts threads in /proc")
+def test_helpers_go_when_the_lock_is_let_go_of():
+    found = subprocess.run([sys.executable, "-c", COUNT], check=True, capture_output=True, text=True)
+    made, left = map(int, found.stdout.split())
+    if not made:
+        pytest.skip("torch computes without OpenMP here")
+    assert left == 0
+
+
+def test_on_other_devices_threads_are_left_alone():
+    def numbers():
+        before = torch.get_num_threads()
+        with DeviceLock():
+            return before, torch.get_num_threads()
+
+    before, within = in_a_thread(numbers)
+    assert before == within
