@@ -73,9 +73,11 @@ class RolloutPhase:
             JobCancelledError: And what else `JobControl.check` raises.
         """
         context = self._context
-        if step < context.spec.steps:
+        # The step that begins next: others may have begun already, to be played ahead.
+        following = step + max(1, context.spec.max_staleness)
+        if following <= context.spec.steps:
             # Now, while this thread has nothing to do but wait.
-            self._written = step + 1, self._requests(step + 1)
+            self._written = following, self._requests(following)
         seconds = min(_LOOK_SECONDS, context.spec.client_timeout_seconds / 4)
         # Of the step's earlier rounds, where groups are replaced.
         earlier: list[tuple[EpisodeRequest, EpisodeResult]] = []
