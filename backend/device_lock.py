@@ -9,6 +9,8 @@ lets go of it sends them home: making new ones costs about 0.1 ms per turn.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -65,16 +67,41 @@ def compute_alone() -> None:
     send_helpers_home()
 
 
+@contextmanager
+def computing_with(threads: int) -> Iterator[None]:
+    """Compute in this thread with so many, and leave no helpers behind."""
+    before = torch.get_num_threads()
+    _compute_with(threads)
+    try:
+        yield
+    finally:
+        if threads > 1:
+            send_helpers_home()
+        _compute_with(before)
+
+
 def _compute_with(threads: int) -> None:
     for library in _libraries():
         library.omp_set_num_threads(threads)
+    for library in _mkl():
+        library.MKL_Set_Num_Threads_Local(threads)
 
 
 @cache
 def _libraries() -> tuple[Any, ...]:
     """Return GNU's OpenMP as it is loaded into this process; another OpenMP keeps its threads otherwise."""
+    return _loaded("libgomp", "omp_pause_resource_all")
+
+
+@cache
+def _mkl() -> tuple[Any, ...]:
+    """Return MKL as it is loaded: it has a number of its own, of the process, unless the thread has one."""
+    return _loaded("libtorch_cpu", "MKL_Set_Num_Threads_Local")
+
+
+def _loaded(name: str, function: str) -> tuple[Any, ...]:
     if not _MAPS.exists():
         return ()
-    paths = {line.split()[-1] for line in _MAPS.read_text().splitlines() if "libgomp" in line}
+    paths = {line.split()[-1] for line in _MAPS.read_text().splitlines() if name in line}
     found = [ctypes.CDLL(path) for path in sorted(paths) if path.startswith("/")]
-    return tuple(library for library in found if hasattr(library, "omp_pause_resource_all"))
+    return tuple(library for library in found if hasattr(library, function))

@@ -63,8 +63,11 @@ def micro_batches(
     max_tokens: int,
     share_prefixes: bool,
     only: npt.NDArray[np.bool_] | None = None,
+    multiple_of: int = 1,
 ) -> list[MicroBatch]:
     """Cut a train batch into micro-batches of at most `max_tokens` tokens each, in a reproducible order.
+
+    With `share_prefixes` they are about equally large, so that those computed side by side end together.
 
     What stands after a sequence's last sampled token, and that token itself, predicts nothing that is
     learned, and is left out. A sequence that alone is longer than `max_tokens` gets a micro-batch of its own.
@@ -75,6 +78,8 @@ def micro_batches(
         share_prefixes: Lay sequences that begin alike side by side and let them share nodes; else sort by
             length, so that rows of one length meet and little is padded.
         only: [number of sequences], which of them to take; None takes all.
+        multiple_of: How many are computed side by side: there are a multiple of it if `share_prefixes` and
+            the number of sequences allow.
     """
     rows = _rows(sequences, only)
     if share_prefixes:
@@ -86,6 +91,8 @@ def micro_batches(
 
     batches: list[MicroBatch] = []
     start, nodes, longest = 0, 0, 0
+    left = sum(len(row.ids) for row in rows) - sum(shared)
+    wanted = -(-left // (max_tokens * multiple_of)) * multiple_of if share_prefixes else 0
     for index, row in enumerate(rows):
         new = len(row.ids) - (shared[index] if index > start else 0)
         wide = max(longest, len(row.ids))
@@ -95,7 +102,10 @@ def micro_batches(
             if share_prefixes
             else padded > max_tokens
         )
-        if full and index > start:
+        # Half of the row may lie beyond an equal share of what is left.
+        fair = wanted > len(batches) + 1 and 2 * nodes + new > 2 * left / (wanted - len(batches))
+        if (full or fair) and index > start:
+            left += shared[index] - nodes
             batches.append(_assemble(rows[start:index], shared[start:index], one_block=not share_prefixes))
             start, nodes, new, wide = index, 0, len(row.ids), len(row.ids)
         nodes, longest = nodes + new, wide

@@ -75,10 +75,16 @@ class CausalLM:
         return cls(model, device=device)
 
     def batches(
-        self, sequences: Sequence[TrainSequence], *, max_tokens: int, only: Any = None
+        self, sequences: Sequence[TrainSequence], *, max_tokens: int, only: Any = None, multiple_of: int = 1
     ) -> list[MicroBatch]:
         """Cut a train batch in the way that this model computes fastest."""
-        return micro_batches(sequences, max_tokens=max_tokens, share_prefixes=self.shares_prefixes, only=only)
+        return micro_batches(
+            sequences,
+            max_tokens=max_tokens,
+            share_prefixes=self.shares_prefixes,
+            only=only,
+            multiple_of=multiple_of,
+        )
 
     def features(self, batch: MicroBatch) -> torch.Tensor:
         """Run the decoder and return what the output head needs for each prediction, [U, hidden].

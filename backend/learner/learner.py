@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +27,7 @@ from backend.learner.aggregation import token_weights
 from backend.learner.batching import MicroBatch
 from backend.learner.causal_lm import CausalLM
 from backend.learner.checkpoints import CheckpointManifest
+from backend.learner.lanes import Lanes
 from backend.learner.optimiser import OptimStepResult, PolicyOptimiser
 from backend.learner.policies import FullPolicy, LoraPolicy, Policy
 from backend.learner.policy_checkpoints import (
@@ -78,8 +80,12 @@ class PolicyBatch:
 class _Pass(Protocol):
     """What is found out about a batch, micro-batch by micro-batch."""
 
-    def run(self, batch: MicroBatch, *, gradient: bool) -> None:
-        """Compute one."""
+    def run(self, batch: MicroBatch, *, gradient: bool) -> Any:
+        """Compute one; several threads may do so at a time."""
+        ...
+
+    def add(self, found: Any) -> None:
+        """Take what `run` returned, in the order of the micro-batches."""
         ...
 
 
@@ -103,6 +109,7 @@ class Learner:
         dtype: torch.dtype = torch.float32,
         device_lock: AbstractContextManager[Any] | None = None,
         micro_batch_tokens: int = 2048,
+        lanes: int = 1,
     ) -> None:
         """Load the base model.
 
@@ -112,7 +119,8 @@ class Learner:
             dtype: Of the base model and of full-parameter policies; adapters are always float32.
             device_lock: Held while computing, one micro-batch at a time; None if nothing else uses the
                 device.
-            micro_batch_tokens: Most tokens in one forward pass; this bounds the memory.
+            micro_batch_tokens: Most tokens that are computed at a time; this bounds the memory.
+            lanes: Threads that divide a CPU's work, each with micro-batches of its own.
 
         Raises:
             UnknownModelError: There is no model that can be loaded.
@@ -122,6 +130,7 @@ class Learner:
         self._dtype = dtype
         self._lock = threading.Lock() if device_lock is None else device_lock
         self._micro_batch_tokens = micro_batch_tokens
+        self._lanes = Lanes(lanes)
         self._base = CausalLM.load(model_dir, device=self.device, dtype=dtype)
         self._base.model.requires_grad_(False)
         self._base_model = BaseModel(path=self._model_dir, fingerprint=self._base.fingerprint())
@@ -419,7 +428,12 @@ class Learner:
             constant_tokens=part.loss.constant_tokens,
         )
         train_pass = TrainPass(
-            entry.policy.lm, tokens, weights=weights, loss=part.loss, value_head=entry.value_head
+            entry.policy.lm,
+            tokens,
+            weights=weights,
+            loss=part.loss,
+            aside=entry.optimiser.parameters if self._lanes_for(entry.policy.lm) > 1 else (),
+            value_head=entry.value_head,
         )
         return _Begun(entry, part.sequences, train_pass)
 
@@ -462,6 +476,10 @@ class Learner:
             self._policies[policy_id] = entry
             return entry
 
+    def _lanes_for(self, lm: CausalLM) -> int:
+        """Return how many threads may run this model at a time: only a plain one keeps no state meanwhile."""
+        return self._lanes.count if lm.shares_prefixes and lm.splits_head else 1
+
     @contextmanager
     def _computing(self) -> Iterator[None]:
         with self._lock, self._counting():
@@ -487,15 +505,21 @@ class Learner:
     ) -> None:
         """Run some of the sequences under a policy, or the base model; others may compute in between."""
         lm = policy.lm if policy else self._base
+        lanes = self._lanes_for(lm)
         with self._counting():
-            batches = lm.batches(sequences, max_tokens=self._micro_batch_tokens, only=only)
+            batches = lm.batches(
+                sequences, max_tokens=max(1, self._micro_batch_tokens // lanes), only=only, multiple_of=lanes
+            )
         if policy and batches:
             with self._computing():
                 policy.prepare()
         try:
-            for batch in batches:
+            for start in range(0, len(batches), lanes):
+                together = batches[start : start + lanes]
                 with self._computing(), policy.using() if policy else self._adapters.using(None):
-                    train_pass.run(batch, gradient=gradient)
+                    found = self._lanes.run(partial(train_pass.run, gradient=gradient), together)
+                    for one in found:
+                        train_pass.add(one)
         finally:
             if policy:
                 policy.release()

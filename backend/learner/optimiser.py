@@ -99,6 +99,11 @@ class PolicyOptimiser:
             grad_norm=found[0], learning_rate=learning_rate, optimizer_step=self.steps, metrics=metrics
         )
 
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Everything that is trained, the value head's last."""
+        return list(self._parameters.values())
+
     def gradient(self) -> dict[str, torch.Tensor]:
         """Return the accumulated gradient by parameter, zeros where there is none; not copies."""
         for parameter in self._parameters.values():

@@ -16,7 +16,7 @@ from backend.learner.batching import MicroBatch
 from backend.learner.causal_lm import CausalLM, sampled_logprobs
 from backend.learner.losses import token_entropies
 from backend.learner.sequences import FloatArray, SampledTokens, TrainSequence
-from backend.learner.token_loss import LossTokens, TokenLoss
+from backend.learner.token_loss import LossTokens, TokenLoss, TokenLosses
 from backend.learner.value_head import ValueHead
 from tinkergym.errors import InvalidRequestError
 
@@ -41,8 +41,25 @@ class ForwardBackwardResult:
     clip_fraction, kl, importance_weight_max, ..."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a micro-batch says, apart from its logprobs."""
+
+    loss: float
+    shares: dict[str, float]
+    largest: dict[str, float]
+    input_tokens: int
+    computed_tokens: int
+    gradients: list[torch.Tensor | None]
+    """Of the parameters whose gradients are kept aside."""
+
+
 class TrainPass:
-    """The sampled tokens of a train batch, and what is found out about each, micro-batch by micro-batch."""
+    """The sampled tokens of a train batch, and what is found out about each, micro-batch by micro-batch.
+
+    Several threads may run a micro-batch each; what they found is added by one, in the order of the
+    micro-batches, so that it does not matter to the last bit who was done first.
+    """
 
     def __init__(
         self,
@@ -51,6 +68,7 @@ class TrainPass:
         *,
         weights: FloatArray | None,
         loss: TokenLoss | None,
+        aside: Sequence[torch.nn.Parameter] = (),
         value_head: ValueHead | None = None,
     ) -> None:
         """Begin.
@@ -60,6 +78,8 @@ class TrainPass:
             tokens: Of the batch.
             weights: In front of each token's loss; None, as `loss`, if only logprobs are wanted.
             loss: Which one.
+            aside: All trained parameters, if several threads run micro-batches: then what one finds is kept
+                beside their gradients until `add`.
             value_head: The policy's; used if the tokens have value targets.
         """
         self._lm = lm
@@ -80,8 +100,12 @@ class TrainPass:
             )
         }
         self._sequence_of = tokens.sequence_of
+        self._aside = list(aside)
         self._sequence_sums: dict[str, FloatArray] = {}
         """By name, what a loss that reads sequences is told of each token's; filled per micro-batch."""
+        if loss is not None and loss.reads_sequences:
+            names = "sequence_gaps", "sequence_log_ratios"
+            self._sequence_sums = {name: np.zeros_like(self._learner_logprobs) for name in names}
         self._loss = 0.0
         self._shares: dict[str, float] = {}
         self._largest: dict[str, float] = {}
@@ -100,11 +124,11 @@ class TrainPass:
         """Per sequence, of the sampled tokens of all micro-batches that were run."""
         return self._tokens.split(self._learner_logprobs)
 
-    def run(self, batch: MicroBatch, *, gradient: bool) -> None:
-        """Compute a micro-batch's logprobs and, if `gradient`, add its part of the loss's gradient."""
+    def run(self, batch: MicroBatch, *, gradient: bool) -> Found:
+        """Compute a micro-batch's logprobs and, if `gradient`, its part of the loss's gradient."""
         lm = self._lm
-        self._input_tokens += batch.input_tokens
-        self._computed_tokens += len(batch.token_ids) if lm.shares_prefixes else batch.node_of.size
+        loss, shares, largest = 0.0, dict[str, float](), dict[str, float]()
+        gradients: list[torch.Tensor | None] = [None for _ in self._aside]
         with torch.set_grad_enabled(gradient):
             if self._value_head is None:
                 features = states = lm.features(batch)
@@ -112,46 +136,91 @@ class TrainPass:
                 features, states = lm.features_and_states(batch)
             # The head runs on a detached copy, some rows at a time: its gradient is collected there and then
             # sent through the decoder once, so never more than a slice of the logits exists.
-            leaf = features.detach().requires_grad_(gradient)
-            state_leaf = leaf if states is features else states.detach().requires_grad_(gradient)
+            leaves = [features.detach().requires_grad_(gradient)]
+            if states is not features:
+                leaves.append(states.detach().requires_grad_(gradient))
             rows = max(_HEAD_ROWS, _HEAD_ELEMENTS // lm.vocabulary)
             slices = [(start, start + rows) for start in range(0, len(batch.predictions), rows)]
             if gradient and self._loss_config is not None and self._loss_config.reads_sequences:
                 # A sequence's ratio needs the logprobs of all its tokens, which the head gives by and by.
                 with torch.no_grad():
                     for start, stop in slices:
-                        self._run_head(features.detach(), batch, start, min(stop, len(batch.predictions)))
+                        self._run_head([features.detach()], batch, start, min(stop, len(batch.predictions)))
                 self._sum_up_sequences(batch)
             for start, stop in slices:
-                self._run_head(leaf, batch, start, min(stop, len(batch.predictions)), states=state_leaf)
-            if gradient and states is features:
-                features.backward(leaf.grad)  # type: ignore[no-untyped-call]
-            elif gradient:
-                torch.autograd.backward([features, states], [leaf.grad, state_leaf.grad])
+                said = self._run_head(leaves, batch, start, min(stop, len(batch.predictions)))
+                if said is None:
+                    continue
+                part, tokens = said
+                loss += float(part.detach())
+                for name, share in tokens.shares.items():
+                    shares[name] = shares.get(name, 0.0) + float(share.sum())
+                for name, numbers in tokens.largest.items():
+                    if len(numbers):
+                        largest[name] = max(largest.get(name, -np.inf), float(numbers.max()))
+                self._send_back([part], [None], leaves, gradients)
+            if gradient:
+                self._send_back(
+                    [features, states][: len(leaves)], [leaf.grad for leaf in leaves], [], gradients
+                )
+        return Found(
+            loss=loss,
+            shares=shares,
+            largest=largest,
+            input_tokens=batch.input_tokens,
+            computed_tokens=len(batch.token_ids) if lm.shares_prefixes else batch.node_of.size,
+            gradients=gradients,
+        )
+
+    def _send_back(
+        self,
+        outputs: list[torch.Tensor],
+        into_outputs: list[torch.Tensor | None],
+        leaves: list[torch.Tensor],
+        gradients: list[torch.Tensor | None],
+    ) -> None:
+        """Send gradients through the graph, to the leaves and to the parameters or beside them."""
+        if not self._aside:
+            torch.autograd.backward(outputs, into_outputs)
+            return
+        found = torch.autograd.grad(outputs, [*leaves, *self._aside], into_outputs, allow_unused=True)
+        for leaf, new in zip(leaves, found, strict=False):
+            leaf.grad = _sum(leaf.grad, new)
+        gradients[:] = [_sum(*pair) for pair in zip(gradients, found[len(leaves) :], strict=True)]
+
+    def add(self, found: Found) -> None:
+        """Add what a micro-batch said, its gradient to that of the parameters."""
+        self._loss += found.loss
+        for name, share in found.shares.items():
+            self._shares[name] = self._shares.get(name, 0.0) + share
+        for name, number in found.largest.items():
+            self._largest[name] = max(self._largest.get(name, -np.inf), number)
+        self._input_tokens += found.input_tokens
+        self._computed_tokens += found.computed_tokens
+        with torch.no_grad():
+            for parameter, gradient in zip(self._aside, found.gradients, strict=True):
+                # A copy: of autograd's tensors several may share their memory.
+                parameter.grad = _sum(parameter.grad, None if gradient is None else gradient.clone())
 
     def _run_head(
-        self,
-        leaf: torch.Tensor,
-        batch: MicroBatch,
-        start: int,
-        stop: int,
-        *,
-        states: torch.Tensor | None = None,
-    ) -> None:
+        self, leaves: Sequence[torch.Tensor], batch: MicroBatch, start: int, stop: int
+    ) -> tuple[torch.Tensor, TokenLosses] | None:
+        """Fill in logprobs; returns the loss of their tokens, with gradient, and what is counted of them."""
         lm = self._lm
+        features, states = leaves[0], leaves[-1]
         first, last = np.searchsorted(batch.prediction_of, [start, stop])
         at = batch.temperatures[start:stop]
         temperatures = None if (at == 1.0).all() else torch.from_numpy(at).to(lm.device)
-        table = sampled_logprobs(lm.logits(leaf[start:stop]), temperatures)
+        table = sampled_logprobs(lm.logits(features[start:stop]), temperatures)
         drawn_from = torch.from_numpy(batch.prediction_of[first:last] - start).to(lm.device)
         targets = torch.from_numpy(batch.targets[first:last]).to(lm.device)
         logprobs = table[drawn_from, targets]
         self._learner_logprobs[batch.slots[first:last]] = logprobs.detach().cpu().numpy()
-        if not leaf.requires_grad or self._weights is None or self._loss_config is None:
-            return
+        if not features.requires_grad or self._weights is None or self._loss_config is None:
+            return None
         slots = torch.from_numpy(batch.slots[first:last]).to(lm.device)
         values = None
-        if self._value_head is not None and states is not None:
+        if self._value_head is not None:
             values = self._value_head.values(states[start:stop])[drawn_from]
         found = self._loss_config.token_losses(
             LossTokens(
@@ -169,14 +238,7 @@ class TrainPass:
         losses = found.losses
         if self._loss_config.entropy_coefficient:
             losses = losses - self._loss_config.entropy_coefficient * token_entropies(table)[drawn_from]
-        loss = (losses * self._weights[slots]).sum()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._loss += float(loss.detach())
-        for name, share in found.shares.items():
-            self._shares[name] = self._shares.get(name, 0.0) + float(share.sum())
-        for name, numbers in found.largest.items():
-            if len(numbers):
-                self._largest[name] = max(self._largest.get(name, -np.inf), float(numbers.max()))
+        return (losses * self._weights[slots]).sum(), found
 
     def _sum_up_sequences(self, batch: MicroBatch) -> None:
         """Find each sequence's mean gap and its log ratio; a sequence never leaves its micro-batch."""
@@ -190,8 +252,7 @@ class TrainPass:
         gaps = np.bincount(inverse, learner - (proximal if corrected else sampling)) / tokens.counts[own]
         ratios = np.bincount(inverse, proximal - sampling)
         for name, values in (("sequence_gaps", gaps), ("sequence_log_ratios", ratios)):
-            whole = self._sequence_sums.setdefault(name, np.zeros_like(self._learner_logprobs))
-            whole[slots] = values[inverse]
+            self._sequence_sums[name][slots] = values[inverse]
 
     def result(self) -> ForwardBackwardResult:
         """Sum up, after all micro-batches were run."""
@@ -208,6 +269,12 @@ class TrainPass:
             **self._largest,
         }
         return ForwardBackwardResult(loss=self._loss, learner_logprobs=self.learner_logprobs, metrics=metrics)
+
+
+def _sum(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other
 
 
 def check_sequences(lm: CausalLM, sequences: Sequence[TrainSequence]) -> None:

@@ -82,6 +82,9 @@ class ValuePass:
             values = self._head.values(self._lm.states(batch)).cpu().numpy()
         self._values[batch.slots] = values[batch.prediction_of]
 
+    def add(self, found: None) -> None:
+        """Do nothing: `run` has put the values in their place."""
+
     @property
     def values(self) -> list[FloatArray]:
         """Per sequence, in input order: one per sampled token, of the moment before it was sampled."""

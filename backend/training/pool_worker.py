@@ -268,7 +268,7 @@ class PoolWorker:
     def _make_learner(self) -> AnyLearner:
         ranks = self._config.learner_ranks
         if ranks == 1:
-            return Learner(self._model_dir, device=self._device, device_lock=self._device_lock)
+            return self._learner_of(self._model_dir)
         return DataParallelLearner(
             self._model_dir,
             ranks=ranks,
@@ -278,7 +278,15 @@ class PoolWorker:
 
     def _open_model(self, model: str) -> Learner:
         directory = resolve_model(model, self._config.models, allow_any=self._config.allow_any_model)
-        return Learner(directory, device=self._device, device_lock=self._device_lock)
+        return self._learner_of(directory)
+
+    def _learner_of(self, directory: Path) -> Learner:
+        return Learner(
+            directory,
+            device=self._device,
+            device_lock=self._device_lock,
+            lanes=self._config.torch_threads if self._device == "cpu" else 1,
+        )
 
     def _stored_policy(self, job_id: str) -> StoredPolicy | None:
         views = self._store.checkpoints(job_id)

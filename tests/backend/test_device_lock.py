@@ -23,6 +23,21 @@ with DeviceLock(cpu_threads=2):
 print(within - before, threads() - before)
 """
 
+ALONE = """
+import os
+import torch
+from backend.device_lock import computing_with
+
+threads = lambda: len(os.listdir("/proc/self/task"))
+torch.set_num_threads(2)
+before = threads()
+with computing_with(1):
+    left = torch.ones(512, 512)
+    torch.softmax(left @ left, dim=-1)
+    torch.bmm(torch.ones(64, 32, 32), torch.ones(64, 32, 32))
+print(threads() - before)
+"""
+
 
 def in_a_thread(function):
     """Call it in a new thread, as numbers of threads belong to one, and return what it returns."""
@@ -67,3 +82,9 @@ def test_on_other_devices_threads_are_left_alone():
 
     before, within = in_a_thread(numbers)
     assert before == within
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts threads in /proc")
+def test_one_thread_is_one_thread_in_every_library():
+    found = subprocess.run([sys.executable, "-c", ALONE], check=True, capture_output=True, text=True)
+    assert int(found.stdout) == 0

@@ -113,3 +113,16 @@ def test_sequences_without_sampled_tokens_and_unwanted_ones_are_passed_over():
     )
     assert batch.slots.tolist() == [1, 2]  # slot 0 belongs to the first sequence
     assert micro_batches([sequences[1]], max_tokens=100, share_prefixes=True) == []
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3])
+@pytest.mark.parametrize("max_tokens", [50, 120, 4000])
+def test_those_computed_side_by_side_are_about_equally_large(make_batch, lanes, max_tokens):
+    sequences = make_batch(seed=3, groups=12, size=4)
+    batches = micro_batches(sequences, max_tokens=max_tokens, share_prefixes=True, multiple_of=lanes)
+    sizes = [len(batch.token_ids) for batch in batches]
+    longest = max(len(sequence.token_ids) for sequence in sequences)
+    assert max(sizes) <= max_tokens
+    if max_tokens == 4000:
+        assert len(sizes) == lanes
+    assert max(sizes) - min(sizes) <= 2 * longest

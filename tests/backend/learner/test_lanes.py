@@ -1,0 +1,148 @@
+"""Micro-batches side by side: the same numbers as one after the other, whoever is done first."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from backend.learner.lanes import Lanes
+from backend.learner.learner import Learner
+from backend.learner.losses import LossConfig
+from backend.learner.train_pass import TrainPass
+from backend.learner.value_loss import ValueLoss
+from tinkergym.errors import NonFiniteLossError
+from tinkergym.wire import FullParameters, LoRA
+
+ADAPTERS = [LoRA(rank=4, alpha=12.0), FullParameters()]
+KINDS = pytest.mark.parametrize("adapter", ADAPTERS, ids=["lora", "full"])
+VALUED = LossConfig(value=ValueLoss(coefficient=0.3, clip=0.5))
+LOSSES = {
+    "value": VALUED,
+    "ppo": LossConfig(),
+    "gspo": LossConfig(name="gspo", aggregation="sequence", clip_low=0.05, clip_high=0.05),
+    "entropy": LossConfig(entropy_coefficient=0.1, aggregation="sequence"),
+}
+
+
+def judged(batch):
+    return [
+        dataclasses.replace(
+            sequence,
+            value_targets=np.linspace(-1, 1, sum(sequence.loss_mask), dtype=np.float32),
+            old_values=np.zeros(sum(sequence.loss_mask), dtype=np.float32),
+        )
+        for sequence in batch
+    ]
+
+
+@pytest.fixture
+def checkpoint(model_dir, make_batch, tmp_path, adapter):
+    """A trained policy with a value head, from which learners with any number of lanes go on."""
+    learner = Learner(model_dir)
+    learner.create_policy("p", adapter, seed=3, value_head=True)
+    for _ in range(2):
+        learner.forward_backward("p", judged(make_batch(seed=4)), VALUED)
+        learner.optim_step("p", learning_rate=2e-2)
+    learner.save("p", tmp_path / "step-2", step=2, policy_version=2)
+    return tmp_path / "step-2"
+
+
+def learned(model_dir, checkpoint, adapter, batch, loss, *, lanes):
+    learner = Learner(model_dir, lanes=lanes, micro_batch_tokens=60)
+    learner.load("p", checkpoint, adapter, value_head=True)
+    result = learner.forward_backward("p", batch, loss)
+    return result, {name: tensor.clone() for name, tensor in learner.gradient("p").items()}
+
+
+@KINDS
+@pytest.mark.parametrize("name", LOSSES)
+def test_lanes_change_neither_loss_nor_logprobs_nor_gradient(
+    model_dir, checkpoint, make_batch, adapter, name
+):
+    batch = make_batch(seed=5, groups=6, size=4)
+    batch = judged(batch) if name == "value" else batch
+    alone, expected = learned(model_dir, checkpoint, adapter, batch, LOSSES[name], lanes=1)
+    found, gradient = learned(model_dir, checkpoint, adapter, batch, LOSSES[name], lanes=3)
+    assert found.loss == pytest.approx(alone.loss, abs=1e-5)
+    cut = {"shared_fraction": found.metrics["shared_fraction"]}  # other micro-batches share other tokens
+    assert found.metrics == pytest.approx(alone.metrics | cut, abs=1e-4)
+    for one, other in zip(found.learner_logprobs, alone.learner_logprobs, strict=True):
+        np.testing.assert_allclose(one, other, atol=5e-5)
+    assert gradient.keys() == expected.keys()
+    assert gradient["value_head.weight"].any() == (name == "value")
+    scale = max(float(tensor.abs().max()) for tensor in expected.values())
+    assert scale > 0
+    for parameter, tensor in expected.items():
+        torch.testing.assert_close(gradient[parameter], tensor, atol=1e-5 * scale, rtol=1e-3)
+
+
+@KINDS
+def test_the_bits_do_not_depend_on_which_lane_is_done_first(
+    model_dir, checkpoint, make_batch, adapter, monkeypatch
+):
+    batch = make_batch(seed=5, groups=6, size=4)
+    usual, expected = learned(model_dir, checkpoint, adapter, batch, LossConfig(), lanes=3)
+    run, turns = TrainPass.run, iter(range(1000))
+
+    def late(train_pass, micro_batch, *, gradient):
+        turn = next(turns)
+        found = run(train_pass, micro_batch, gradient=gradient)
+        time.sleep(0.02 * (turn % 3 == 0))
+        return found
+
+    monkeypatch.setattr(TrainPass, "run", late)
+    found, gradient = learned(model_dir, checkpoint, adapter, batch, LossConfig(), lanes=3)
+    assert found.loss == usual.loss
+    assert all(torch.equal(gradient[name], expected[name]) for name in expected)
+
+
+def test_a_failing_lane_leaves_no_gradient_and_the_next_batch_is_learned(model_dir, make_batch):
+    batch = make_batch(seed=5, groups=6, size=4)
+    learner = Learner(model_dir, lanes=3, micro_batch_tokens=60)
+    learner.create_policy("p", ADAPTERS[0], seed=3)
+    far = dataclasses.replace(
+        batch[-1], sampling_logprobs=[None if p is None else -1e30 for p in batch[-1].sampling_logprobs]
+    )
+    with pytest.raises(NonFiniteLossError):
+        learner.forward_backward("p", [*batch[:-1], far], LossConfig(name="importance_sampling"))
+    assert not learner.has_gradient("p")
+    learner.forward_backward("p", batch, LossConfig())
+    assert learner.optim_step("p", learning_rate=1e-3).grad_norm > 0
+
+
+def test_work_is_done_at_the_same_time_and_results_stand_in_order():
+    meeting = threading.Barrier(3, timeout=30)
+
+    def work(number):
+        meeting.wait()
+        return number * 10
+
+    assert Lanes(3).run(work, [1, 2, 3]) == [10, 20, 30]
+
+
+def test_an_error_waits_for_the_others():
+    ended = threading.Event()
+
+    def work(number):
+        if number == 0:
+            raise ValueError("first")
+        time.sleep(0.05)
+        ended.set()
+
+    with pytest.raises(ValueError, match="first"):
+        Lanes(2).run(work, [0, 1])
+    assert ended.is_set()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 7, 64])
+def test_lanes_share_the_threads_and_give_them_back(threads):
+    before = torch.get_num_threads()
+    lanes = Lanes(threads)
+    found = lanes.run(lambda _: torch.get_num_threads(), list(range(lanes.count)))
+    assert sum(found) <= max(threads, before)
+    assert torch.get_num_threads() == before
