@@ -3,30 +3,40 @@
 Guess-the-number, 64 episodes at once. The loop renders, samples, decodes, steps environments and keeps the
 ledger; the bare engine is given every prompt that the loop asked about, as soon as the answer before it is
 there, and samples as many tokens.
+
+nano knows no such game: it is first taught, by heart from games of random guesses, to answer with a number.
+So it guesses badly, but legally, and an episode has several turns.
 """
 
 from __future__ import annotations
 
 import queue
+import random
 import statistics
 import time
 from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
-from transformers import AutoModelForCausalLM
 
+from backend.learner.learner import Learner
+from backend.learner.sequences import TrainSequence
+from backend.learner.sft_loss import LikelihoodLoss
 from backend.rollout.engines.transformers_engine import TransformersEngine
 from backend.rollout.models import load_renderer_bundle
-from benchmarks.bench_engine import NANO, random_adapter
+from backend.weights import PolicyWeights
+from benchmarks.bench_engine import NANO
 from benchmarks.common import Figure, write_result
 from tinkergym.errors import from_wire
 from tinkergym.loop.plan import EpisodePlan
 from tinkergym.loop.player import EpisodePlayer
 from tinkergym.loop.renderer import Renderer
 from tinkergym.loop.sampler import Deliver
+from tinkergym.messages import Message
 from tinkergym.registration import load_packs, make_environment
-from tinkergym.wire import Completion, EnvironmentRef, Limits, SampleFailure, SampleRequest
+from tinkergym.wire import Completion, EnvironmentRef, Limits, LoRA, SampleFailure, SampleRequest
+from tinkergym.wrappers.against_opponent import AgainstOpponent
+from tinkergym.written.tokens import conversation_tokens
 
 ENVIRONMENT = "games/GuessNumber-v0"
 EPISODES = 64
@@ -34,6 +44,11 @@ MAX_TURNS = 5
 MAX_TURN_TOKENS = 16
 RUNS = 9
 ASKED = 0.85
+
+LESSON_GAMES = 64
+LESSONS = 60
+LESSON_RATE = 1e-2
+LESSON_SEEDS = 1_000_000
 
 Turn = tuple[SampleRequest, int]
 """What was asked, and how many tokens the answer had."""
@@ -79,12 +94,8 @@ def measure() -> list[Figure]:
     """Alternate both, with a new policy version each time, so that no cache helps; compare the medians."""
     load_packs()
     engine = TransformersEngine(NANO)
-    # An adapter that changes nothing: nano itself knows how to answer, so that episodes have several turns.
-    weights = random_adapter(AutoModelForCausalLM.from_pretrained(NANO), seed=0)
-    for name, tensor in weights.tensors.items():
-        if name.endswith("lora_B.weight"):
-            tensor.zero_()
     renderer = Renderer.from_bundle(load_renderer_bundle("nano", NANO))
+    weights = _taught(renderer)
     version = 0
     engine.publish("bench", version, weights)
     recording = RecordingSampler(engine)
@@ -127,6 +138,44 @@ def measure() -> list[Figure]:
     }
     write_result("multi_turn", [figure], details)
     return [figure]
+
+
+def _taught(renderer: Renderer) -> PolicyWeights:
+    learner = Learner(NANO)
+    learner.create_policy("bench", LoRA(rank=16), seed=0)
+    games = [_random_game(renderer, seed) for seed in range(LESSON_GAMES)]
+    for epoch in range(LESSONS):
+        learner.forward_backward("bench", games, LikelihoodLoss())
+        learner.optim_step("bench", learning_rate=LESSON_RATE * (1 - epoch / LESSONS))
+    return learner.weights("bench")
+
+
+def _random_game(renderer: Renderer, seed: int) -> TrainSequence:
+    env = make_environment(EnvironmentRef(id=ENVIRONMENT))
+    game = env.unwrapped
+    assert isinstance(game, AgainstOpponent)
+    draw = random.Random(seed)
+    observation, _ = env.reset(seed=LESSON_SEEDS + seed)
+    messages: list[Message] = []
+    over = False
+    while not over:
+        messages.append({"role": "user", "content": observation})
+        guess = draw.choice(game.legal_actions() or [])
+        messages.append({"role": "assistant", "content": guess})
+        observation, _, terminated, truncated, _ = env.step(guess)
+        over = terminated or truncated
+    env.close()
+    rendered = conversation_tokens(renderer, messages)
+    mask = [
+        any(start <= place < stop for start, stop in rendered.trained)
+        for place in range(len(rendered.token_ids))
+    ]
+    return TrainSequence(
+        token_ids=rendered.token_ids,
+        loss_mask=mask,
+        sampling_logprobs=[0.0 if sampled else None for sampled in mask],
+        advantage=1.0,
+    )
 
 
 def _play(player: EpisodePlayer, renderer: Renderer, version: int) -> int:

@@ -68,10 +68,22 @@ def staleness_metrics(step: int, played: Played) -> dict[str, float]:
     return {**metrics, "too_stale_episodes": float(len(too_stale))}
 
 
-def versions_of(trajectory: Trajectory, number: int) -> IntArray:
-    """Return which version sampled each token of a segment, -1 for those that none did; [T]."""
-    versions = np.full(len(trajectory.segments[number].token_ids), -1, dtype=np.int64)
+def versions_of(trajectory: Trajectory, number: int, tokens: npt.NDArray[np.bool_]) -> IntArray:
+    """Return which version sampled each of some tokens of a segment.
+
+    Args:
+        trajectory: Of an episode.
+        number: Of the segment.
+        tokens: [T], which of its tokens; all of them were sampled.
+
+    Returns:
+        [number of them]
+    """
+    known = {turn.policy_version for turn in trajectory.turns if turn.segment == number}
+    if len(known) == 1:
+        return np.full(np.count_nonzero(tokens), known.pop(), dtype=np.int64)
+    versions = np.full(len(tokens), -1, dtype=np.int64)
     for turn in trajectory.turns:
         if turn.segment == number:
             versions[turn.start : turn.end] = turn.policy_version
-    return versions
+    return versions[tokens]

@@ -98,16 +98,17 @@ def train_batch(
         credited, judged = _compared(
             spec, step, trajectories, rewards=rewards, groups=groups, counted=counted
         )
-    made = [
-        (sequence, versions_of(trajectories[episode], number)[np.asarray(sequence.loss_mask, dtype=bool)])
-        for (episode, number), credit in credited.items()
-        for sequence in _sequences(spec, trajectories[episode], number, credit, found.get((episode, number)))
-    ]
-    return TrainBatch(
-        sequences=[sequence for sequence, _ in made],
-        metrics=metrics | judged,
-        versions=[versions for _, versions in made],
-    )
+    sequences, versions = [], []
+    for (episode, number), credit in credited.items():
+        trajectory = trajectories[episode]
+        mask = _learned(spec, trajectory, number)
+        if mask.any():
+            reference_logprobs = found.get((episode, number))
+            sequences.append(
+                _sequence(spec, trajectory, number, credit, mask=mask, reference=reference_logprobs)
+            )
+            versions.append(versions_of(trajectory, number, mask))
+    return TrainBatch(sequences=sequences, metrics=metrics | judged, versions=versions)
 
 
 def _compared(
@@ -196,18 +197,17 @@ def _learned(spec: JobSpec, trajectory: Trajectory, number: int) -> npt.NDArray[
     return mask
 
 
-def _sequences(
+def _sequence(
     spec: JobSpec,
     trajectory: Trajectory,
     number: int,
     credit: Credit,
+    *,
+    mask: npt.NDArray[np.bool_],
     reference: FloatArray | None,
-) -> list[TrainSequence]:
-    """Return a segment as one sequence, or none if nothing in it is learned from."""
+) -> TrainSequence:
+    """Return a segment as a sequence of which the tokens of `mask` are learned from."""
     segment = trajectory.segments[number]
-    mask = _learned(spec, trajectory, number)
-    if not mask.any():
-        return []
     sequence = TrainSequence.from_segment(
         segment,
         advantage=_per_token(trajectory, number, credit),
@@ -216,6 +216,8 @@ def _sequences(
     if spec.algorithm.mask_truncated:
         logprobs = [p if m else None for p, m in zip(segment.sampling_logprobs, mask, strict=True)]
         sequence = replace(sequence, loss_mask=mask.tolist(), sampling_logprobs=logprobs)
+    if reference is None and not isinstance(credit, TokenCredit):
+        return sequence
     kept = mask[np.asarray(segment.loss_mask)]
     if isinstance(credit, TokenCredit):
         sequence = replace(
@@ -225,7 +227,7 @@ def _sequences(
         )
     if reference is not None and spec.algorithm.kl_in == "loss":
         sequence = replace(sequence, reference_logprobs=reference[kept])
-    return [sequence]
+    return sequence
 
 
 def _per_token(trajectory: Trajectory, number: int, credit: Credit) -> float | list[float]:

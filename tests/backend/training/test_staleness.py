@@ -305,7 +305,10 @@ def test_an_episode_with_one_token_beyond_the_bound_is_left_out_and_counted_by_n
 
 
 def test_every_sampled_token_has_the_version_of_its_turn():
-    assert versions_of(trajectory([4, 5]), 0).tolist() == [-1, 4, 4, -1, 5, 5, -1]
+    every = np.array([False, True, True, False, True, True, False])
+    assert versions_of(trajectory([4, 5]), 0, every).tolist() == [4, 4, 5, 5]
+    assert versions_of(trajectory([4, 5]), 0, every & (np.arange(7) > 1)).tolist() == [4, 5, 5]
+    assert versions_of(trajectory([4, 4]), 0, every).tolist() == [4, 4, 4, 4]
 
 
 # --- helpers ---
@@ -344,7 +347,7 @@ def logprobs_are_those_of_the_named_versions(lab, job_id, results):
         (segment,) = result.trajectory.segments
         sequence = TrainSequence.from_segment(segment, advantage=0.0, temperature=3.0)
         sampled = np.asarray([p for p in segment.sampling_logprobs if p is not None])
-        by = versions_of(result.trajectory, 0)[np.asarray(segment.loss_mask)]
+        by = versions_of(result.trajectory, 0, np.asarray(segment.loss_mask))
         zero, one = (learner.logprobs(policy, [sequence])[0] for policy in (None, "version 1"))
         assert np.where(by == 0, zero, one) == pytest.approx(sampled, abs=1e-5)
         assert np.where(by == 0, one, zero) != pytest.approx(sampled, abs=1e-3)

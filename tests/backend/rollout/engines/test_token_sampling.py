@@ -46,6 +46,20 @@ def test_temperature_zero_is_greedy_with_logprobs_of_temperature_one():
     assert logprobs == pytest.approx(torch.log_softmax(logits, -1)[[0, 1], tokens].tolist())
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 6, 61, 1024, 5003])
+def test_the_token_is_where_the_cumulated_probability_passes_the_number(size):
+    rows = 200
+    logits = torch.randn(rows, size, generator=torch.Generator().manual_seed(size)) * 3
+    logits[:, size // 2 :: 3] = float("-inf")
+    logits[:, -1] = 0.0
+    tokens, _ = choose_tokens(logits, [1.0] * rows, list(range(rows)), [4] * rows)
+    cumulated = np.exp(torch.log_softmax(logits, -1).double().numpy()).cumsum(-1)
+    numbers = uniforms(list(range(rows)), [4] * rows) * cumulated[:, -1]
+    for token, row, number in zip(tokens, cumulated, numbers, strict=True):
+        assert row[token] > number - 1e-6
+        assert token == 0 or row[token - 1] < number + 1e-6
+
+
 def test_a_token_without_probability_is_never_chosen():
     logits = torch.full((500, 6), float("-inf"))
     logits[:, 2] = 0.0
