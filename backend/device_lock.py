@@ -67,24 +67,36 @@ def compute_alone() -> None:
     send_helpers_home()
 
 
+def can_divide_threads() -> bool:
+    """Whether the threads that a thread computes with can be set here for it alone."""
+    return bool(_libraries())
+
+
 @contextmanager
 def computing_with(threads: int) -> Iterator[None]:
     """Compute in this thread with so many, and leave no helpers behind."""
     before = torch.get_num_threads()
-    _compute_with(threads)
+    _openmp_with(threads)
+    of_mkl = [library.MKL_Set_Num_Threads_Local(threads) for library in _mkl()]
     try:
         yield
     finally:
         if threads > 1:
             send_helpers_home()
-        _compute_with(before)
+        _openmp_with(before)
+        for library, number in zip(_mkl(), of_mkl, strict=True):
+            library.MKL_Set_Num_Threads_Local(number)
 
 
 def _compute_with(threads: int) -> None:
-    for library in _libraries():
-        library.omp_set_num_threads(threads)
+    _openmp_with(threads)
     for library in _mkl():
         library.MKL_Set_Num_Threads_Local(threads)
+
+
+def _openmp_with(threads: int) -> None:
+    for library in _libraries():
+        library.omp_set_num_threads(threads)
 
 
 @cache

@@ -94,7 +94,7 @@ def _bare(model_dir: Path, adapter: LoRA | FullParameters) -> Callable[[int], No
 
 
 def _learner(model_dir: Path, adapter: LoRA | FullParameters) -> Callable[[], None]:
-    learner = Learner(model_dir)
+    learner = Learner(model_dir, cpu_threads=torch.get_num_threads())
     learner.create_policy("bench", adapter, seed=0)
     sequences = [
         TrainSequence(

@@ -31,7 +31,7 @@ def measure() -> list[Figure]:
     """Measure both in turn, for small and large batches; the figure is that of the middle size."""
     seconds: dict[str, dict[str, list[float]]] = {}
     with model_directory() as model:
-        learner = Learner(model)
+        learner = Learner(model, cpu_threads=torch.get_num_threads())
         for rank in RANKS:
             learner.create_policy(f"rank-{rank}", LoRA(rank=rank), seed=rank)
         for size in SIZES:

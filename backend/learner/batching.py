@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,10 @@ _ATTENTION_FACTOR = 4
 _BLOCK_ROWS = 4
 _BLOCK_FILL = 0.8
 """A row shorter than this part of its rectangle's width begins a new one, unless that has very few rows."""
+
+
+_SHARING_LOST = 1.1
+"""Times as many nodes as whole micro-batches have, those of several lanes may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +68,8 @@ def micro_batches(
     max_tokens: int,
     share_prefixes: bool,
     only: npt.NDArray[np.bool_] | None = None,
-    multiple_of: int = 1,
 ) -> list[MicroBatch]:
     """Cut a train batch into micro-batches of at most `max_tokens` tokens each, in a reproducible order.
-
-    With `share_prefixes` they are about equally large, so that those computed side by side end together.
 
     What stands after a sequence's last sampled token, and that token itself, predicts nothing that is
     learned, and is left out. A sequence that alone is longer than `max_tokens` gets a micro-batch of its own.
@@ -78,21 +80,65 @@ def micro_batches(
         share_prefixes: Lay sequences that begin alike side by side and let them share nodes; else sort by
             length, so that rows of one length meet and little is padded.
         only: [number of sequences], which of them to take; None takes all.
-        multiple_of: How many are computed side by side: there are a multiple of it if `share_prefixes` and
-            the number of sequences allow.
+    """
+    turns = micro_batches_in_lanes(
+        sequences, max_tokens=max_tokens, share_prefixes=share_prefixes, only=only, lanes=1
+    )
+    return [batch for turn in turns for batch in turn]
+
+
+def micro_batches_in_lanes(
+    sequences: Sequence[TrainSequence],
+    *,
+    max_tokens: int,
+    share_prefixes: bool,
+    only: npt.NDArray[np.bool_] | None = None,
+    lanes: int,
+) -> list[list[MicroBatch]]:
+    """Cut as `micro_batches` does, into at most `lanes` at a time that hold `max_tokens` together.
+
+    Those of a turn are about equally large, so that they end together. Where so small micro-batches could
+    share much less than whole ones, each turn is one whole one.
     """
     rows = _rows(sequences, only)
+    if not rows:
+        return []
     if share_prefixes:
         rows.sort(key=lambda row: row.ids.astype(">u4").tobytes())
         shared = [0, *(_common_prefix(a.ids, b.ids) for a, b in pairwise(rows))]
     else:
         rows.sort(key=lambda row: -len(row.ids))
         shared = [0] * len(rows)
+    whole = _cut(rows, shared, max_tokens, share_prefixes=share_prefixes)
+    if share_prefixes and lanes > 1:
+        parts = _cut(rows, shared, max_tokens // lanes, share_prefixes=True, lanes=lanes)
+        sizes = [part.nodes for part in parts]
+        if max(sizes) <= max_tokens // lanes and sum(sizes) <= _SHARING_LOST * sum(p.nodes for p in whole):
+            batches = [_assemble(part.of(rows), part.of(shared), one_block=False) for part in parts]
+            return [batches[start : start + lanes] for start in range(0, len(batches), lanes)]
+    return [[_assemble(part.of(rows), part.of(shared), one_block=not share_prefixes)] for part in whole]
 
-    batches: list[MicroBatch] = []
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Neighbouring rows that make a micro-batch."""
+
+    start: int
+    stop: int
+    nodes: int
+
+    def of(self, items: list[Any]) -> list[Any]:
+        return items[self.start : self.stop]
+
+
+def _cut(
+    rows: list[_Row], shared: list[int], max_tokens: int, *, share_prefixes: bool, lanes: int = 1
+) -> list[_Part]:
+    """Cut rows into micro-batches; for several lanes into equal ones, a multiple of the lanes."""
+    parts: list[_Part] = []
     start, nodes, longest = 0, 0, 0
     left = sum(len(row.ids) for row in rows) - sum(shared)
-    wanted = -(-left // (max_tokens * multiple_of)) * multiple_of if share_prefixes else 0
+    wanted = -(-left // max(max_tokens * lanes, 1)) * lanes if lanes > 1 else 0
     for index, row in enumerate(rows):
         new = len(row.ids) - (shared[index] if index > start else 0)
         wide = max(longest, len(row.ids))
@@ -103,15 +149,13 @@ def micro_batches(
             else padded > max_tokens
         )
         # Half of the row may lie beyond an equal share of what is left.
-        fair = wanted > len(batches) + 1 and 2 * nodes + new > 2 * left / (wanted - len(batches))
+        fair = wanted > len(parts) + 1 and 2 * nodes + new > 2 * left / (wanted - len(parts))
         if (full or fair) and index > start:
             left += shared[index] - nodes
-            batches.append(_assemble(rows[start:index], shared[start:index], one_block=not share_prefixes))
+            parts.append(_Part(start, index, nodes))
             start, nodes, new, wide = index, 0, len(row.ids), len(row.ids)
         nodes, longest = nodes + new, wide
-    if rows:
-        batches.append(_assemble(rows[start:], shared[start:], one_block=not share_prefixes))
-    return batches
+    return [*parts, _Part(start, len(rows), nodes)]
 
 
 @dataclass(frozen=True, slots=True)

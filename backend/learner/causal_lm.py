@@ -22,7 +22,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from backend.fast_linears import speed_up_linears
 from backend.fast_norms import speed_up_norms
-from backend.learner.batching import MicroBatch, micro_batches
+from backend.learner.batching import MicroBatch, micro_batches_in_lanes
 from backend.learner.sequences import TrainSequence
 from backend.learner.shared_attention import ATTENTION, AttentionLayout, attending
 from tinkergym.errors import UnknownModelError
@@ -46,6 +46,7 @@ class CausalLM:
         self.context_length = getattr(model.config, "max_position_embeddings", None)
         """Most tokens of a sequence; None if the model does not say."""
         self.hidden_size = int(self.output_head.weight.shape[1])
+        self._rotates_by_length = _rotates_by_length(model)
         self.shares_prefixes = False
         self.splits_head = False
         self.splits_head = self._head_is_plain()
@@ -75,16 +76,21 @@ class CausalLM:
         return cls(model, device=device)
 
     def batches(
-        self, sequences: Sequence[TrainSequence], *, max_tokens: int, only: Any = None, multiple_of: int = 1
-    ) -> list[MicroBatch]:
-        """Cut a train batch in the way that this model computes fastest."""
-        return micro_batches(
+        self, sequences: Sequence[TrainSequence], *, max_tokens: int, only: Any = None, lanes: int = 1
+    ) -> list[list[MicroBatch]]:
+        """Cut a train batch in the way that this model computes fastest, into what is computed at a time."""
+        return micro_batches_in_lanes(
             sequences,
             max_tokens=max_tokens,
             share_prefixes=self.shares_prefixes,
             only=only,
-            multiple_of=multiple_of,
+            lanes=lanes if self.can_run_in_lanes else 1,
         )
+
+    @property
+    def can_run_in_lanes(self) -> bool:
+        """Whether several threads may run it at a time: then it keeps nothing of one run for another."""
+        return self.shares_prefixes and self.splits_head and not self._rotates_by_length
 
     def features(self, batch: MicroBatch) -> torch.Tensor:
         """Run the decoder and return what the output head needs for each prediction, [U, hidden].
@@ -190,7 +196,7 @@ class CausalLM:
         return same
 
     def _probe_logprobs(self, sequences: list[TrainSequence]) -> torch.Tensor:
-        (batch,) = self.batches(sequences, max_tokens=1000)
+        ((batch,),) = self.batches(sequences, max_tokens=1000)
         with torch.no_grad():
             table = F.log_softmax(self.logits(self.features(batch)), dim=-1).cpu()
         picked = table[torch.from_numpy(batch.prediction_of), torch.from_numpy(batch.targets)]
@@ -208,6 +214,15 @@ def _attends_fully(config: Any) -> bool:
     if kinds is not None:
         return set(kinds) == {"full_attention"}
     return getattr(config, "sliding_window", None) is None
+
+
+def _rotates_by_length(model: Any) -> bool:
+    """Whether rotary positions are worked out anew in each run, from its longest sequence, and kept."""
+    kinds: list[Any] = []
+    for module in model.modules():
+        kind = getattr(module, "rope_type", None)
+        kinds += kind.values() if isinstance(kind, dict) else [kind]
+    return any(kind in {"dynamic", "longrope"} for kind in kinds)
 
 
 def _probe_ids(vocabulary: int, rows: int) -> torch.Tensor:

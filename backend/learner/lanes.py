@@ -7,10 +7,10 @@ latter wait for each other some thousand times per batch, and whatever else the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
 
-from backend.device_lock import computing_with
+from backend.device_lock import can_divide_threads, computing_with
 
 _MOST_LANES = 4
 """More would wait for Python's lock."""
@@ -26,29 +26,32 @@ class Lanes:
         """Divide threads among lanes.
 
         Args:
-            threads: Cores to compute with; 1 makes one lane, which leaves threads as they are.
+            threads: To compute with; 1 makes one lane, which leaves threads as they are. So does a machine
+                on which they cannot be divided.
         """
-        self.count = min(threads, _MOST_LANES)
-        self._threads_each = threads // self.count
+        self.count = min(threads, _MOST_LANES) if can_divide_threads() else 1
+        self._threads = [threads // self.count + (lane < threads % self.count) for lane in range(self.count)]
         self._others = ThreadPoolExecutor(self.count - 1, "lane") if self.count > 1 else None
 
     def run(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Do at most as many pieces of work as there are lanes, at the same time; results in input order.
 
-        An error of any piece is raised after all have ended, that of the first if there are several.
+        An error of any piece is raised after all have ended, that of the first if there are several. One
+        piece alone is done by the calling thread, with the threads that it has.
         """
         if self._others is None or len(items) < 2:
             return [work(item) for item in items]
         first, *others = items
-        futures = [self._others.submit(self._in_lane, work, item) for item in others]
+        futures = [
+            self._others.submit(self._in_lane, lane, work, item) for lane, item in enumerate(others, start=1)
+        ]
         try:
-            own = self._in_lane(work, first)
+            own = self._in_lane(0, work, first)
         finally:
             # Whatever happened here: nothing of this call may compute any more when it is over.
-            for future in futures:
-                future.exception()
+            wait(futures)
         return [own, *(future.result() for future in futures)]
 
-    def _in_lane(self, work: Callable[[Item], Result], item: Item) -> Result:
-        with computing_with(self._threads_each):
+    def _in_lane(self, lane: int, work: Callable[[Item], Result], item: Item) -> Result:
+        with computing_with(self._threads[lane]):
             return work(item)

@@ -47,6 +47,9 @@ from backend.weights import PolicyWeights
 from tinkergym.errors import ConflictError, InvalidRequestError, NonFiniteLossError, NotFoundError
 from tinkergym.wire import FullParameters, LoRA
 
+_MOST_TRAINED = 10**8
+"""Parameters of a policy that is trained in lanes; larger gradients are kept once only."""
+
 
 @dataclass(slots=True)
 class _Entry:
@@ -109,7 +112,7 @@ class Learner:
         dtype: torch.dtype = torch.float32,
         device_lock: AbstractContextManager[Any] | None = None,
         micro_batch_tokens: int = 2048,
-        lanes: int = 1,
+        cpu_threads: int = 1,
     ) -> None:
         """Load the base model.
 
@@ -120,7 +123,9 @@ class Learner:
             device_lock: Held while computing, one micro-batch at a time; None if nothing else uses the
                 device.
             micro_batch_tokens: Most tokens that are computed at a time; this bounds the memory.
-            lanes: Threads that divide a CPU's work, each with micro-batches of its own.
+            cpu_threads: With how many to compute on a CPU. They form lanes, each with micro-batches and a
+                gradient of its own, if the model and the size of the gradient allow; 1 leaves torch's
+                number as it is.
 
         Raises:
             UnknownModelError: There is no model that can be loaded.
@@ -130,7 +135,7 @@ class Learner:
         self._dtype = dtype
         self._lock = threading.Lock() if device_lock is None else device_lock
         self._micro_batch_tokens = micro_batch_tokens
-        self._lanes = Lanes(lanes)
+        self._lanes = Lanes(cpu_threads if self.device.type == "cpu" else 1)
         self._base = CausalLM.load(model_dir, device=self.device, dtype=dtype)
         self._base.model.requires_grad_(False)
         self._base_model = BaseModel(path=self._model_dir, fingerprint=self._base.fingerprint())
@@ -432,7 +437,8 @@ class Learner:
             tokens,
             weights=weights,
             loss=part.loss,
-            aside=entry.optimiser.parameters if self._lanes_for(entry.policy.lm) > 1 else (),
+            aside=entry.optimiser.parameters if self._lanes_for(entry.policy) > 1 else (),
+            lanes=self._lanes_for(entry.policy),
             value_head=entry.value_head,
         )
         return _Begun(entry, part.sequences, train_pass)
@@ -476,9 +482,10 @@ class Learner:
             self._policies[policy_id] = entry
             return entry
 
-    def _lanes_for(self, lm: CausalLM) -> int:
-        """Return how many threads may run this model at a time: only a plain one keeps no state meanwhile."""
-        return self._lanes.count if lm.shares_prefixes and lm.splits_head else 1
+    def _lanes_for(self, policy: Policy) -> int:
+        """Return how many lanes train a policy: each holds a gradient of its own."""
+        trained = sum(parameter.numel() for parameter in policy.parameters.values())
+        return self._lanes.count if trained <= _MOST_TRAINED and policy.lm.can_run_in_lanes else 1
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
@@ -505,21 +512,17 @@ class Learner:
     ) -> None:
         """Run some of the sequences under a policy, or the base model; others may compute in between."""
         lm = policy.lm if policy else self._base
-        lanes = self._lanes_for(lm)
+        lanes = self._lanes_for(policy) if policy else self._lanes.count
         with self._counting():
-            batches = lm.batches(
-                sequences, max_tokens=max(1, self._micro_batch_tokens // lanes), only=only, multiple_of=lanes
-            )
+            batches = lm.batches(sequences, max_tokens=self._micro_batch_tokens, only=only, lanes=lanes)
         if policy and batches:
             with self._computing():
                 policy.prepare()
         try:
-            for start in range(0, len(batches), lanes):
-                together = batches[start : start + lanes]
+            for together in batches:
                 with self._computing(), policy.using() if policy else self._adapters.using(None):
-                    found = self._lanes.run(partial(train_pass.run, gradient=gradient), together)
-                    for one in found:
-                        train_pass.add(one)
+                    for found in self._lanes.run(partial(train_pass.run, gradient=gradient), together):
+                        train_pass.add(found)
         finally:
             if policy:
                 policy.release()

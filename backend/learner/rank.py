@@ -57,7 +57,7 @@ class Rank(Learner):
             device=f"cuda:{number}" if options.device == "cuda" else options.device,
             dtype=options.dtype,
             micro_batch_tokens=options.micro_batch_tokens,
-            lanes=1 if on_gpu else options.threads,
+            cpu_threads=options.threads,
         )
 
     def optim_step(

@@ -69,6 +69,7 @@ class TrainPass:
         weights: FloatArray | None,
         loss: TokenLoss | None,
         aside: Sequence[torch.nn.Parameter] = (),
+        lanes: int = 1,
         value_head: ValueHead | None = None,
     ) -> None:
         """Begin.
@@ -80,6 +81,7 @@ class TrainPass:
             loss: Which one.
             aside: All trained parameters, if several threads run micro-batches: then what one finds is kept
                 beside their gradients until `add`.
+            lanes: How many threads those are; they divide the memory for logits.
             value_head: The policy's; used if the tokens have value targets.
         """
         self._lm = lm
@@ -101,6 +103,7 @@ class TrainPass:
         }
         self._sequence_of = tokens.sequence_of
         self._aside = list(aside)
+        self._head_rows = max(_HEAD_ROWS, _HEAD_ELEMENTS // lm.vocabulary) // lanes
         self._sequence_sums: dict[str, FloatArray] = {}
         """By name, what a loss that reads sequences is told of each token's; filled per micro-batch."""
         if loss is not None and loss.reads_sequences:
@@ -139,7 +142,7 @@ class TrainPass:
             leaves = [features.detach().requires_grad_(gradient)]
             if states is not features:
                 leaves.append(states.detach().requires_grad_(gradient))
-            rows = max(_HEAD_ROWS, _HEAD_ELEMENTS // lm.vocabulary)
+            rows = max(self._head_rows, 1)
             slices = [(start, start + rows) for start in range(0, len(batch.predictions), rows)]
             if gradient and self._loss_config is not None and self._loss_config.reads_sequences:
                 # A sequence's ratio needs the logprobs of all its tokens, which the head gives by and by.
@@ -199,8 +202,14 @@ class TrainPass:
         self._computed_tokens += found.computed_tokens
         with torch.no_grad():
             for parameter, gradient in zip(self._aside, found.gradients, strict=True):
-                # A copy: of autograd's tensors several may share their memory.
-                parameter.grad = _sum(parameter.grad, None if gradient is None else gradient.clone())
+                if gradient is None:
+                    continue
+                if parameter.grad is None:
+                    # A copy, laid out as the parameter: of autograd's tensors several may share their memory,
+                    # and fused optimisers take every layout for the parameter's.
+                    parameter.grad = torch.empty_like(parameter).copy_(gradient)
+                else:
+                    parameter.grad.add_(gradient)
 
     def _run_head(
         self, leaves: Sequence[torch.Tensor], batch: MicroBatch, start: int, stop: int

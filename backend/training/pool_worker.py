@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -56,6 +57,10 @@ _CLOSING_SECONDS = 6.0
 _LONGEST_POLL_SECONDS = 10.0
 """A worker that waits for episodes asks again after this at the latest."""
 
+_SWITCH_SECONDS = 0.0002
+"""For how long another thread may keep Python's lock while the engine's wants it. A forward gives it away
+some hundred times, each for some ten microseconds, and waits this long for a thread that reads requests."""
+
 
 class PoolWorker:
     """Serves one model: trains the jobs it is given, and samples for whoever asks."""
@@ -72,6 +77,7 @@ class PoolWorker:
             MissingExtraError: The engine that the settings name is not installed.
         """
         torch.set_num_threads(config.torch_threads)
+        sys.setswitchinterval(_SWITCH_SECONDS)
         self._config, self._pool_id, self._model = config, pool_id, model
         self._store = Store.open(config.store_url).service()
         self._model_dir = resolve_model(model, config.models, allow_any=config.allow_any_model)
@@ -285,7 +291,7 @@ class PoolWorker:
             directory,
             device=self._device,
             device_lock=self._device_lock,
-            lanes=self._config.torch_threads if self._device == "cpu" else 1,
+            cpu_threads=self._config.torch_threads,
         )
 
     def _stored_policy(self, job_id: str) -> StoredPolicy | None:

@@ -74,7 +74,8 @@ def _inverse_cdf(logprobs: Tensor, numbers: NDArray[np.float64]) -> Tensor:
     """Return the token at which the cumulated probability passes each number, in two stages.
 
     First the block of tokens, then the token in it: what is cumulated in float64 are the blocks' sums and one
-    block, 2 sqrt(V) numbers per row instead of V.
+    block, 2 sqrt(V) numbers per row instead of V. The blocks' sums are float32, as the logprobs are: that
+    moves up to some 1e-7 of a block's probability to its last token.
     """
     rows, size = logprobs.shape
     width = math.isqrt(size - 1) + 1

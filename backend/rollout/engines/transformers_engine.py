@@ -6,7 +6,6 @@ One thread of its own computes; every public method only hands something to it o
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -40,11 +39,6 @@ _log = logging.getLogger(__name__)
 
 _Taken = list[tuple[SampleRequest, LoadedPolicy | None]]
 """Requests, each with the policy that it was taken for, if that is here."""
-
-_SWITCH_SECONDS = 0.0002
-"""For how long another thread may keep Python's lock while the engine's wants it. A forward gives it away
-some hundred times, each for some ten microseconds: with Python's own 5 ms, an agent loop in the same process
-makes it take almost twice as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +108,6 @@ class TransformersEngine:
         self._inbox: list[tuple[_Taken, Deliver]] = []
         self._calls: list[Callable[[], None]] = []
         self._closing = self._asleep = False
-        sys.setswitchinterval(min(_SWITCH_SECONDS, sys.getswitchinterval()))
         self._thread = threading.Thread(target=self._run, name="transformers-engine", daemon=True)
         self._thread.start()
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from backend.learner.batching import micro_batches
+from backend.learner.batching import micro_batches, micro_batches_in_lanes
 from backend.learner.sequences import TrainSequence
 
 
@@ -115,14 +115,35 @@ def test_sequences_without_sampled_tokens_and_unwanted_ones_are_passed_over():
     assert micro_batches([sequences[1]], max_tokens=100, share_prefixes=True) == []
 
 
-@pytest.mark.parametrize("lanes", [1, 2, 3])
-@pytest.mark.parametrize("max_tokens", [50, 120, 4000])
+@pytest.mark.parametrize("lanes", [2, 3])
+@pytest.mark.parametrize("max_tokens", [200, 480, 4000])
 def test_those_computed_side_by_side_are_about_equally_large(make_batch, lanes, max_tokens):
     sequences = make_batch(seed=3, groups=12, size=4)
-    batches = micro_batches(sequences, max_tokens=max_tokens, share_prefixes=True, multiple_of=lanes)
-    sizes = [len(batch.token_ids) for batch in batches]
-    longest = max(len(sequence.token_ids) for sequence in sequences)
-    assert max(sizes) <= max_tokens
+    turns = micro_batches_in_lanes(sequences, max_tokens=max_tokens, share_prefixes=True, lanes=lanes)
+    sizes = [len(batch.token_ids) for turn in turns for batch in turn]
+    assert {len(turn) for turn in turns} == {lanes}
+    assert max(sizes) <= max_tokens // lanes
     if max_tokens == 4000:
-        assert len(sizes) == lanes
-    assert max(sizes) - min(sizes) <= 2 * longest
+        assert len(turns) == 1
+    assert max(sizes) - min(sizes) <= 2 * max(len(sequence.token_ids) for sequence in sequences)
+
+
+@pytest.mark.parametrize(
+    ("groups", "size", "prompt", "answer"), [(4, 16, 80, 6), (2, 4, 150, 20), (3, 2, 400, 4)]
+)
+@pytest.mark.parametrize("lanes", [2, 4])
+def test_lanes_do_not_compute_long_prompts_again_and_again(groups, size, prompt, answer, lanes):
+    sequences = [
+        sequence(
+            [*(10 * group + k % 7 for k in range(prompt)), *(100 + member for _ in range(answer))],
+            set(range(prompt, prompt + answer)),
+        )
+        for group in range(groups)
+        for member in range(size)
+    ]
+    whole = micro_batches(sequences, max_tokens=205, share_prefixes=True)
+    turns = micro_batches_in_lanes(sequences, max_tokens=205, share_prefixes=True, lanes=lanes)
+    nodes = sum(len(batch.token_ids) for turn in turns for batch in turn)
+    assert nodes <= 1.1 * sum(len(batch.token_ids) for batch in whole)
+    longest = max(len(sequence.token_ids) for sequence in sequences)
+    assert max(sum(len(batch.token_ids) for batch in turn) for turn in turns) <= max(205, longest)
