@@ -57,6 +57,7 @@ class PackedModel:
         self._model.to(device).eval().requires_grad_(False)
         speed_up_norms(self._model)
         speed_up_linears(self._model)
+        self.parameter_count = sum(parameter.numel() for parameter in self._model.parameters())
         self._keep_rows = "logits_to_keep" in inspect.signature(self._model.forward).parameters
         self.vocabulary = int(self._model.get_input_embeddings().weight.shape[0])
         self.shelf = PolicyShelf(self._model, merged_limit=merged_limit)

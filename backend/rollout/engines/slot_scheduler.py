@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from backend.device_lock import computing_with
 from backend.rollout.engines.packed_batch import Span
 from backend.rollout.engines.packed_model import PackedModel
 from backend.rollout.engines.policy_shelf import AdapterSegment, LoadedPolicy
@@ -25,6 +26,10 @@ from tinkergym.errors import InternalServiceError, TinkerGymError
 from tinkergym.wire import SampleFailure
 
 _log = logging.getLogger(__name__)
+
+_UNDIVIDED = 3 * 10**8
+"""Tokens times parameters of a forward that one thread computes: of operations of a tenth of a millisecond
+threads gain little when they are alone on the machine, and lose when one of them waits for its core."""
 
 
 @dataclass(slots=True)
@@ -222,7 +227,7 @@ class SlotScheduler:
 
     def _compute(self, works: list[_Work], lock: AbstractContextManager[object]) -> None:
         try:
-            with lock:
+            with lock, self._threads(works):
                 self.table.finish_copies()
                 self._advance(works)
         except Exception as error:
@@ -234,6 +239,13 @@ class SlotScheduler:
             )
             for row in (row for work in works for row in work.rows):
                 row.fail(failed)
+
+    def _threads(self, works: list[_Work]) -> AbstractContextManager[None]:
+        """Compute with one thread what is too little to divide."""
+        work = sum(work.tokens for work in works) * self._model.parameter_count
+        if self._model.device.type == "cpu" and work <= _UNDIVIDED:
+            return computing_with(1)
+        return nullcontext()
 
     def _advance(self, works: list[_Work]) -> None:
         works = _in_order(works)

@@ -9,7 +9,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from backend.device_lock import DeviceLock, can_divide_threads
+from backend.rollout.engines import slot_scheduler
 from backend.rollout.engines.asking import Answers, Asked
+from backend.rollout.engines.packed_model import PackedModel
 from backend.rollout.engines.transformers_engine import TransformersEngine
 from backend.weights import AdapterWeights, FullWeights
 from tinkergym.errors import InvalidRequestError
@@ -652,3 +655,19 @@ def test_under_publishing_and_retiring_every_answer_comes_from_the_version_it_na
         request = sent[name]
         assert completion.policy_version == request.policy_version
         assert_same_logprobs(models[request.policy, completion.policy_version], request, completion)
+
+
+def test_a_small_forward_is_not_divided_among_threads_and_a_large_one_is(start, directory, monkeypatch):
+    threads, logits = {}, PackedModel.logits
+
+    def noting(model, token_ids, *others):
+        threads[len(token_ids)] = torch.get_num_threads()
+        return logits(model, token_ids, *others)
+
+    engine = start(directory, device_lock=DeviceLock(cpu_threads=2))
+    monkeypatch.setattr(PackedModel, "logits", noting)
+    monkeypatch.setattr(slot_scheduler, "_UNDIVIDED", 10 * engine._model.parameter_count)
+    complete(engine, [ask("a", prompt(30), max_tokens=2)])
+    if not can_divide_threads():
+        pytest.skip("threads cannot be divided here")
+    assert threads == {30: 2, 1: 1}
