@@ -26,6 +26,8 @@ from backend.learner.sequences import TrainSequence
 from backend.learner.sft_loss import LikelihoodLoss
 from backend.rollout.engines.transformers_engine import TransformersEngine
 from backend.rollout.models import load_renderer_bundle
+from backend.training.pool_worker import SWITCH_SECONDS
+from backend.training.written_data import train_sequence, written
 from backend.weights import PolicyWeights
 from benchmarks.bench_engine import NANO
 from benchmarks.common import Figure, write_result
@@ -46,9 +48,6 @@ MAX_TURNS = 5
 MAX_TURN_TOKENS = 16
 RUNS = 9
 ASKED = 0.85
-
-SWITCH_SECONDS = 0.0002
-"""For how long a thread may keep Python's lock; as in a pool worker."""
 
 LESSON_GAMES = 64
 LESSONS = 60
@@ -177,17 +176,7 @@ def _random_game(renderer: Renderer, seed: int) -> TrainSequence:
         observation, _, terminated, truncated, _ = env.step(guess)
         over = terminated or truncated
     env.close()
-    rendered = conversation_tokens(renderer, messages)
-    mask = [
-        any(start <= place < stop for start, stop in rendered.trained)
-        for place in range(len(rendered.token_ids))
-    ]
-    return TrainSequence(
-        token_ids=rendered.token_ids,
-        loss_mask=mask,
-        sampling_logprobs=[0.0 if sampled else None for sampled in mask],
-        advantage=1.0,
-    )
+    return train_sequence(written(conversation_tokens(renderer, messages)))
 
 
 def _play(player: EpisodePlayer, renderer: Renderer, version: int) -> int:

@@ -68,37 +68,23 @@ def micro_batches(
     max_tokens: int,
     share_prefixes: bool,
     only: npt.NDArray[np.bool_] | None = None,
-) -> list[MicroBatch]:
-    """Cut a train batch into micro-batches of at most `max_tokens` tokens each, in a reproducible order.
+    lanes: int = 1,
+) -> list[list[MicroBatch]]:
+    """Cut a train batch into micro-batches, in a reproducible order; returns what is computed at a time.
+
+    Those of a turn, at most `lanes`, hold at most `max_tokens` tokens together and are about equally large,
+    so that they end together. Where micro-batches so small would share much less, each turn is one whole one.
 
     What stands after a sequence's last sampled token, and that token itself, predicts nothing that is
     learned, and is left out. A sequence that alone is longer than `max_tokens` gets a micro-batch of its own.
 
     Args:
         sequences: The whole train batch; those without sampled tokens are passed over.
-        max_tokens: With `share_prefixes` the nodes of a micro-batch, else its rows times its longest row.
+        max_tokens: With `share_prefixes` the nodes of a turn, else its rows times its longest row.
         share_prefixes: Lay sequences that begin alike side by side and let them share nodes; else sort by
             length, so that rows of one length meet and little is padded.
         only: [number of sequences], which of them to take; None takes all.
-    """
-    turns = micro_batches_in_lanes(
-        sequences, max_tokens=max_tokens, share_prefixes=share_prefixes, only=only, lanes=1
-    )
-    return [batch for turn in turns for batch in turn]
-
-
-def micro_batches_in_lanes(
-    sequences: Sequence[TrainSequence],
-    *,
-    max_tokens: int,
-    share_prefixes: bool,
-    only: npt.NDArray[np.bool_] | None = None,
-    lanes: int,
-) -> list[list[MicroBatch]]:
-    """Cut as `micro_batches` does, into at most `lanes` at a time that hold `max_tokens` together.
-
-    Those of a turn are about equally large, so that they end together. Where so small micro-batches could
-    share much less than whole ones, each turn is one whole one.
+        lanes: How many threads compute at a time; without `share_prefixes` one does.
     """
     rows = _rows(sequences, only)
     if not rows:

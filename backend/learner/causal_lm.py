@@ -22,7 +22,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from backend.fast_linears import speed_up_linears
 from backend.fast_norms import speed_up_norms
-from backend.learner.batching import MicroBatch, micro_batches_in_lanes
+from backend.learner.batching import MicroBatch, micro_batches
 from backend.learner.sequences import TrainSequence
 from backend.learner.shared_attention import ATTENTION, AttentionLayout, attending
 from tinkergym.errors import UnknownModelError
@@ -79,7 +79,7 @@ class CausalLM:
         self, sequences: Sequence[TrainSequence], *, max_tokens: int, only: Any = None, lanes: int = 1
     ) -> list[list[MicroBatch]]:
         """Cut a train batch in the way that this model computes fastest, into what is computed at a time."""
-        return micro_batches_in_lanes(
+        return micro_batches(
             sequences,
             max_tokens=max_tokens,
             share_prefixes=self.shares_prefixes,

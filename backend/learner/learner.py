@@ -432,13 +432,14 @@ class Learner:
             totals=part.totals or BatchTotals.of(part.sequences),
             constant_tokens=part.loss.constant_tokens,
         )
+        lanes = self._lanes_for(entry.policy)
         train_pass = TrainPass(
             entry.policy.lm,
             tokens,
             weights=weights,
             loss=part.loss,
-            aside=entry.optimiser.parameters if self._lanes_for(entry.policy) > 1 else (),
-            lanes=self._lanes_for(entry.policy),
+            aside=entry.optimiser.parameters if lanes > 1 else (),
+            lanes=lanes,
             value_head=entry.value_head,
         )
         return _Begun(entry, part.sequences, train_pass)

@@ -57,7 +57,7 @@ _CLOSING_SECONDS = 6.0
 _LONGEST_POLL_SECONDS = 10.0
 """A worker that waits for episodes asks again after this at the latest."""
 
-_SWITCH_SECONDS = 0.0002
+SWITCH_SECONDS = 0.0002
 """For how long another thread may keep Python's lock while the engine's wants it. A forward gives it away
 some hundred times, each for some ten microseconds, and waits this long for a thread that reads requests."""
 
@@ -77,7 +77,7 @@ class PoolWorker:
             MissingExtraError: The engine that the settings name is not installed.
         """
         torch.set_num_threads(config.torch_threads)
-        sys.setswitchinterval(_SWITCH_SECONDS)
+        sys.setswitchinterval(SWITCH_SECONDS)
         self._config, self._pool_id, self._model = config, pool_id, model
         self._store = Store.open(config.store_url).service()
         self._model_dir = resolve_model(model, config.models, allow_any=config.allow_any_model)

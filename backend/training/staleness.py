@@ -79,9 +79,6 @@ def versions_of(trajectory: Trajectory, number: int, tokens: npt.NDArray[np.bool
     Returns:
         [number of them]
     """
-    known = {turn.policy_version for turn in trajectory.turns if turn.segment == number}
-    if len(known) == 1:
-        return np.full(np.count_nonzero(tokens), known.pop(), dtype=np.int64)
     versions = np.full(len(tokens), -1, dtype=np.int64)
     for turn in trajectory.turns:
         if turn.segment == number:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from backend.learner.batching import micro_batches, micro_batches_in_lanes
+from backend.learner.batching import micro_batches
 from backend.learner.sequences import TrainSequence
 
 
@@ -13,6 +13,11 @@ def sequence(ids, sampled, temperature=1.0):
         sampling_logprobs=[-1.0 if m else None for m in mask],
         temperature=temperature,
     )
+
+
+def cut(sequences, **settings):
+    """The micro-batches of one lane, one after the other."""
+    return [batch for turn in micro_batches(sequences, **settings) for batch in turn]
 
 
 def rows_of(batch):
@@ -34,7 +39,7 @@ def test_every_sampled_token_is_predicted_once_from_exactly_what_stands_before_i
 ):
     sequences = make_batch(seed=3, groups=4, size=4)
     seen = {}
-    for batch in micro_batches(sequences, max_tokens=max_tokens, share_prefixes=share):
+    for batch in cut(sequences, max_tokens=max_tokens, share_prefixes=share):
         history = {}
         for row, places in rows_of(batch):
             for column, node in enumerate(row):
@@ -61,33 +66,33 @@ def test_a_shared_beginning_is_computed_once():
         sequence([1, 2, 3, 9, 5], {4}),
         sequence([1, 2, 3, 4, 6], {4}),
     ]
-    (batch,) = micro_batches(sequences, max_tokens=100, share_prefixes=True)
+    (batch,) = cut(sequences, max_tokens=100, share_prefixes=True)
     assert sorted(batch.token_ids) == [1, 2, 3, 4, 9]
     assert len(batch.predictions) == 2  # two sequences drew from the same place
 
 
 def test_a_sequence_with_which_another_begins_needs_no_row():
     sequences = [sequence([1, 2, 3], {2}), sequence([1, 2, 3, 4, 5], {4}), sequence([1, 2, 3], {1, 2})]
-    (batch,) = micro_batches(sequences, max_tokens=100, share_prefixes=True)
+    (batch,) = cut(sequences, max_tokens=100, share_prefixes=True)
     assert [row.tolist() for row, _ in rows_of(batch)] == [[0, 1, 2, 3]]
     assert sorted(batch.slots) == [0, 1, 2, 3]
 
 
 def test_rows_of_very_different_length_lie_in_different_rectangles():
     sequences = [sequence([i + n, *range(n)], {n}) for i in range(5) for n in (50, 10)]
-    (batch,) = micro_batches(sequences, max_tokens=1000, share_prefixes=True)
+    (batch,) = cut(sequences, max_tokens=1000, share_prefixes=True)
     assert batch.blocks == ((5, 50), (5, 10))
 
 
 def test_the_same_place_at_two_temperatures_is_predicted_twice():
     sequences = [sequence([1, 2], {1}), sequence([1, 2], {1}, temperature=0.5)]
-    (batch,) = micro_batches(sequences, max_tokens=100, share_prefixes=True)
+    (batch,) = cut(sequences, max_tokens=100, share_prefixes=True)
     assert len(batch.token_ids) == 1
     assert sorted(batch.temperatures) == [0.5, 1.0]
 
 
 def test_what_stands_after_the_last_sampled_token_is_left_out():
-    (batch,) = micro_batches([sequence([1, 2, 3, 4, 5], {2})], max_tokens=100, share_prefixes=True)
+    (batch,) = cut([sequence([1, 2, 3, 4, 5], {2})], max_tokens=100, share_prefixes=True)
     assert batch.token_ids.tolist() == [1, 2]
     assert batch.targets.tolist() == [3]
 
@@ -95,31 +100,29 @@ def test_what_stands_after_the_last_sampled_token_is_left_out():
 @pytest.mark.parametrize("share", [True, False])
 def test_micro_batches_keep_to_their_budget_unless_one_sequence_alone_exceeds_it(make_batch, share):
     sequences = make_batch(seed=5, groups=6, size=4)
-    for batch in micro_batches(sequences, max_tokens=40, share_prefixes=share):
+    for batch in cut(sequences, max_tokens=40, share_prefixes=share):
         cost = len(batch.token_ids) if share else batch.node_of.size
         assert cost <= 40 or len(batch.slots) <= 8  # a lone sequence
 
 
 def test_padding_is_little_when_prefixes_are_not_shared():
     sequences = [sequence(list(range(n)), {n - 1}) for n in (40, 5, 39, 6, 41, 4)]
-    batches = micro_batches(sequences, max_tokens=125, share_prefixes=False)
+    batches = cut(sequences, max_tokens=125, share_prefixes=False)
     assert [[len(row) for row, _ in rows_of(batch)] for batch in batches] == [[40, 39, 38], [5, 4, 3]]
 
 
 def test_sequences_without_sampled_tokens_and_unwanted_ones_are_passed_over():
     sequences = [sequence([1, 2, 3], {2}), sequence([1, 2], set()), sequence([4, 5, 6], {1, 2})]
-    (batch,) = micro_batches(
-        sequences, max_tokens=100, share_prefixes=True, only=np.array([False, True, True])
-    )
+    (batch,) = cut(sequences, max_tokens=100, share_prefixes=True, only=np.array([False, True, True]))
     assert batch.slots.tolist() == [1, 2]  # slot 0 belongs to the first sequence
-    assert micro_batches([sequences[1]], max_tokens=100, share_prefixes=True) == []
+    assert cut([sequences[1]], max_tokens=100, share_prefixes=True) == []
 
 
 @pytest.mark.parametrize("lanes", [2, 3])
 @pytest.mark.parametrize("max_tokens", [200, 480, 4000])
 def test_those_computed_side_by_side_are_about_equally_large(make_batch, lanes, max_tokens):
     sequences = make_batch(seed=3, groups=12, size=4)
-    turns = micro_batches_in_lanes(sequences, max_tokens=max_tokens, share_prefixes=True, lanes=lanes)
+    turns = micro_batches(sequences, max_tokens=max_tokens, share_prefixes=True, lanes=lanes)
     sizes = [len(batch.token_ids) for turn in turns for batch in turn]
     assert {len(turn) for turn in turns} == {lanes}
     assert max(sizes) <= max_tokens // lanes
@@ -141,8 +144,8 @@ def test_lanes_do_not_compute_long_prompts_again_and_again(groups, size, prompt,
         for group in range(groups)
         for member in range(size)
     ]
-    whole = micro_batches(sequences, max_tokens=205, share_prefixes=True)
-    turns = micro_batches_in_lanes(sequences, max_tokens=205, share_prefixes=True, lanes=lanes)
+    whole = cut(sequences, max_tokens=205, share_prefixes=True)
+    turns = micro_batches(sequences, max_tokens=205, share_prefixes=True, lanes=lanes)
     nodes = sum(len(batch.token_ids) for turn in turns for batch in turn)
     assert nodes <= 1.1 * sum(len(batch.token_ids) for batch in whole)
     longest = max(len(sequence.token_ids) for sequence in sequences)

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-import time
 
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from backend.learner.causal_lm import CausalLM
 from backend.learner.lanes import Lanes
 from backend.learner.learner import Learner, PolicyBatch
 from backend.learner.losses import LossConfig
-from backend.learner.train_pass import Found, TrainPass
+from backend.learner.train_pass import Found
 from backend.learner.value_loss import ValueLoss
 from tinkergym.errors import NonFiniteLossError
 from tinkergym.wire import FullParameters, LoRA
 
 ADAPTERS = [LoRA(rank=4, alpha=12.0), FullParameters()]
 KINDS = pytest.mark.parametrize("adapter", ADAPTERS, ids=["lora", "full"])
+PATIENCE_SECONDS = 30
 VALUED = LossConfig(value=ValueLoss(coefficient=0.3, clip=0.5))
 LOSSES = {
     "value": VALUED,
@@ -89,16 +89,22 @@ def test_the_bits_do_not_depend_on_which_lane_is_done_first(
 ):
     batch = make_batch(seed=5, groups=6, size=4)
     usual, expected = learned(model_dir, checkpoint, adapter, batch, LossConfig(), lanes=3)
-    run, turns, threads = TrainPass.run, iter(range(1000)), set()
+    run, threads = Lanes.run, set()
 
-    def late(train_pass, micro_batch, *, gradient):
-        threads.add(threading.current_thread().name)
-        turn = next(turns)
-        found = run(train_pass, micro_batch, gradient=gradient)
-        time.sleep(0.02 * (turn % 3 == 0))
-        return found
+    def last_first(lanes, work, items):
+        ended = [threading.Event() for _ in items]
 
-    monkeypatch.setattr(TrainPass, "run", late)
+        def in_turn(numbered):
+            number, item = numbered
+            threads.add(threading.current_thread().name)
+            found = work(item)
+            assert number + 1 == len(items) or ended[number + 1].wait(PATIENCE_SECONDS)
+            ended[number].set()
+            return found
+
+        return run(lanes, in_turn, list(enumerate(items)))
+
+    monkeypatch.setattr(Lanes, "run", last_first)
     found, gradient = learned(model_dir, checkpoint, adapter, batch, LossConfig(), lanes=3)
     assert len(threads) == 3
     assert found.loss == usual.loss
@@ -120,7 +126,7 @@ def test_a_failing_lane_leaves_no_gradient_and_the_next_batch_is_learned(model_d
 
 
 def test_work_is_done_at_the_same_time_and_results_stand_in_order():
-    meeting = threading.Barrier(3, timeout=30)
+    meeting = threading.Barrier(3, timeout=PATIENCE_SECONDS)
 
     def work(number):
         meeting.wait()
@@ -130,17 +136,28 @@ def test_work_is_done_at_the_same_time_and_results_stand_in_order():
 
 
 def test_an_error_waits_for_the_others():
-    ended = threading.Event()
+    failing, go_on, errors = threading.Event(), threading.Event(), []
 
     def work(number):
         if number == 0:
+            failing.set()
             raise ValueError("first")
-        time.sleep(0.05)
-        ended.set()
+        assert go_on.wait(PATIENCE_SECONDS)
 
-    with pytest.raises(ValueError, match="first"):
-        Lanes(2).run(work, [0, 1])
-    assert ended.is_set()
+    def call():
+        try:
+            Lanes(2).run(work, [0, 1])
+        except ValueError as error:
+            errors.append(str(error))
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    assert failing.wait(PATIENCE_SECONDS)
+    caller.join(0.1)
+    assert caller.is_alive() and not errors
+    go_on.set()
+    caller.join(PATIENCE_SECONDS)
+    assert errors == ["first"]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 7, 64])
@@ -153,24 +170,16 @@ def test_lanes_share_the_threads_and_give_them_back(threads):
 
 
 @pytest.mark.parametrize(("rope_type", "lanes"), [("default", 3), ("longrope", 1), ("dynamic", 1)])
-def test_a_model_that_keeps_state_between_runs_has_one_lane(rope_type, lanes, make_batch, tmp_path):
+def test_a_model_that_keeps_state_between_runs_has_one_lane(
+    rope_type, lanes, model_dir, make_batch, tmp_path
+):
     rope = {"rope_type": rope_type, "rope_theta": 10_000.0}
     if rope_type == "longrope":
         rope |= {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "original_max_position_embeddings": 64}
     if rope_type == "dynamic":
         rope |= {"factor": 4.0}
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=61,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        rope_parameters=rope,
-    )
-    LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
+    config = Qwen3Config.from_pretrained(model_dir, rope_parameters=rope)
+    Qwen3ForCausalLM(config).save_pretrained(tmp_path / "model")
     lm = CausalLM.load(tmp_path / "model", device=torch.device("cpu"), dtype=torch.float32)
     turns = lm.batches(make_batch(seed=5, groups=6, size=4), max_tokens=240, lanes=3)
     assert max(map(len, turns)) == lanes
