@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import tinkergym as tg
 from benchmarks.common import Figure, write_result
-from benchmarks.learning import GAMES, Course, run
+from benchmarks.learning import Course, run
 
 COURSE = Course(
     name="gomoku",
     environment="board/GomokuVs-v0",
     steps=100,
     settings={
-        "algorithm": GAMES,
+        "algorithm": tg.GRPO(
+            group_size=8,
+            groups_per_step=16,
+            learning_rate=3e-3,
+            lr_schedule="linear",
+            entropy_coefficient=0.03,
+        ),
         "adapter": tg.LoRA(rank=8),
     },
     minutes=10,

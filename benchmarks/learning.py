@@ -15,16 +15,6 @@ HELD_OUT_SEED = 2_000_000
 """Evaluation episodes take seeds from here on; training seeds are 63-bit hashes of the job's seed."""
 
 
-GAMES = tg.GRPO(
-    group_size=8,
-    groups_per_step=16,
-    learning_rate=3e-3,
-    lr_schedule="linear",
-    entropy_coefficient=0.03,
-)
-"""How the board games are trained."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
     """One learning figure: what is trained, for how long, and how it is judged."""

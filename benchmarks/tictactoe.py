@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import tinkergym as tg
 from benchmarks.common import Figure, write_result
-from benchmarks.learning import GAMES, Course, run, verdict
+from benchmarks.learning import Course, run, verdict
 
 COURSE = Course(
     name="tictactoe",
     environment="board/TicTacToeVs-v0",
-    steps=560,
+    steps=250,
     settings={
-        "algorithm": GAMES,
+        "algorithm": tg.GRPO(
+            group_size=8,
+            groups_per_step=32,
+            minibatches=2,
+            learning_rate=5e-3,
+            lr_schedule="linear",
+            entropy_coefficient=0.03,
+        ),
         "adapter": tg.LoRA(rank=8),
     },
     minutes=5,

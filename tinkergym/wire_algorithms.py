@@ -69,7 +69,12 @@ class PolicyGradient(Choice):
     mask_truncated: bool = False
     """Whether answers that a limit cut off are left out of the loss; their rewards count all the same."""
     updates_per_step: int = Field(1, ge=1)
-    """Optimiser steps on each batch of episodes."""
+    """How often all episodes of a step are learned from."""
+    minibatches: int = Field(1, ge=1)
+    """Into how many parts they are cut each time, with an optimiser step after each part. The parts after the
+    first are learned from by a policy that is no longer quite the one that sampled them; `loss` says what is
+    done about it.
+    """
     max_grad_norm: float = Field(1.0, gt=0)
     weight_decay: float = Field(0.0, ge=0)
 
@@ -121,6 +126,15 @@ class PolicyGradient(Choice):
         if self.group_size * self.groups_per_step < 2:
             raise ValueError(
                 "group_size * groups_per_step must be at least 2: a lone episode has no baseline"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _minibatches_have_episodes(self) -> Self:
+        if self.minibatches > self.group_size * self.groups_per_step:
+            raise ValueError(
+                f"minibatches must be at most group_size * groups_per_step = "
+                f"{self.group_size * self.groups_per_step}, or some of them have no episode; lower it"
             )
         return self
 
@@ -250,7 +264,8 @@ class PPO(PolicyGradient):
 
     @model_validator(mode="after")
     def _values_move_within_a_step(self) -> Self:
-        self._idle("value_clip", self.updates_per_step == 1, "updates_per_step above 1")
+        once = self.updates_per_step == self.minibatches == 1
+        self._idle("value_clip", once, "updates_per_step or minibatches above 1")
         return self
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -60,24 +61,27 @@ def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
     if not sequences:
         return Learned(loss=None, metrics={**metrics, "learning_rate": rate})
     config = loss_config(spec, context.engine.context_length)
-    loss: float | None = None
-    for update in range(algorithm.updates_per_step):
+    cuts = _minibatches(len(sequences), algorithm.minibatches)
+    if config.correction is not None and len(cuts) > 1:
+        # The ratio of each part begins at the policy that the step begins with.
+        with context.clock.part("proximal"):
+            sequences = _with_proximal(sequences, context.learner.logprobs(context.job_id, sequences))
+    losses: list[float] = []
+    for update, cut in ((update, cut) for update in range(algorithm.updates_per_step) for cut in cuts):
         with context.clock.part("forward_backward"):
-            result = context.learner.forward_backward(context.job_id, sequences, config)
-        if update == 0:
-            # Only the first update sees the very policy that sampled.
-            current = [versions == step - 1 for versions in batch.versions]
-            compared = parity(spec, sequences, result.learner_logprobs, current)
+            result = context.learner.forward_backward(context.job_id, sequences[cut], config)
+        if not losses:
+            # Only the first optimiser step's part is seen by the very policy that sampled.
+            current = [versions == step - 1 for versions in batch.versions[cut]]
+            compared = parity(spec, sequences[cut], result.learner_logprobs, current)
             if not compared:
                 fresh = probe(context, step, sequences)
                 compared = parity(spec, fresh, context.learner.logprobs(context.job_id, fresh))
             metrics |= compared
-            loss = result.loss
-            if config.correction is not None and algorithm.updates_per_step > 1:
-                sequences = [
-                    replace(sequence, proximal_logprobs=logprobs)
-                    for sequence, logprobs in zip(sequences, result.learner_logprobs, strict=True)
-                ]
+            if config.correction is not None and len(cuts) == 1 and algorithm.updates_per_step > 1:
+                sequences = _with_proximal(sequences, result.learner_logprobs)
+        if update == 0:
+            losses.append(result.loss)
         with context.clock.part("optim_step"):
             stepped = context.learner.optim_step(
                 context.job_id,
@@ -88,7 +92,20 @@ def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
             )
         # Of a batch without any advantage no token has a loss that could be clipped.
         metrics |= {"clip_fraction": 0.0, **result.metrics, **stepped.metrics}
-    return Learned(loss=loss, metrics=metrics)
+    return Learned(loss=float(np.mean(losses)), metrics=metrics)
+
+
+def _minibatches(sequences: int, count: int) -> list[slice]:
+    """Cut so many sequences into equal parts of at least one; neighbours, as siblings are, stay together."""
+    count = min(count, sequences)
+    edges = [sequences * number // count for number in range(count + 1)]
+    return [slice(start, end) for start, end in pairwise(edges)]
+
+
+def _with_proximal(sequences: Sequence[TrainSequence], logprobs: Sequence[FloatArray]) -> list[TrainSequence]:
+    return [
+        replace(sequence, proximal_logprobs=own) for sequence, own in zip(sequences, logprobs, strict=True)
+    ]
 
 
 def loss_config(spec: JobSpec, context_length: int) -> LossConfig:

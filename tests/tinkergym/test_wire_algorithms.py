@@ -49,7 +49,7 @@ def test_each_name_can_be_written_as_plain_settings(name):
         (lambda: tg.RLOO(group_size=1), "group_size", "raise group_size"),
         (lambda: tg.ReinforcePlusPlus(baseline="group"), "group_size", "or choose baseline='batch'"),
         (lambda: tg.RLOO(baseline="batch"), "baseline", "unknown setting"),
-        (lambda: tg.PPO(value_clip=0.2), "value_clip", "updates_per_step above 1"),
+        (lambda: tg.PPO(value_clip=0.2), "value_clip", "updates_per_step or minibatches above 1"),
         (lambda: tg.PPO(credit="turn"), "credit", "unknown setting"),
         (lambda: tg.PPO(normalize="std"), "normalize", "unknown setting"),
         (lambda: tg.PPO(dynamic_sampling_rounds=1), "dynamic_sampling_rounds", "unknown setting"),

@@ -69,10 +69,17 @@ class SlotScheduler:
     """Rows waiting for a slot, rows in slots, and the forward that moves them on."""
 
     def __init__(
-        self, model: PackedModel, limits: SlotLimits, counters: Counters, *, iteration_tokens: int
+        self,
+        model: PackedModel,
+        limits: SlotLimits,
+        counters: Counters,
+        *,
+        iteration_tokens: int,
+        most_rows: int,
     ) -> None:
         self._model = model
         self._iteration_tokens = iteration_tokens
+        self._most_rows = most_rows
         self.table = SlotTable(
             limits, bytes_per_token=model.bytes_per_token, device=model.device, dtype=model.dtype
         )
@@ -135,7 +142,7 @@ class SlotScheduler:
                 row.fail(nobody_waits(row.request))
 
     def _admit(self) -> None:
-        while self._waiting:
+        while self._waiting and len(self._active) < self._most_rows:
             row = self._waiting.first
             if row.answer is None:
                 slot = self.table.take(row.policy, row.request.session_id, row.tokens)

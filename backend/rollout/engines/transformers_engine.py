@@ -37,6 +37,11 @@ from tinkergym.wire import Completion, SampleFailure, SampleRequest
 
 _log = logging.getLogger(__name__)
 
+_MOST_ROWS_ON_CPU = 128
+"""Of 256 games half act while the others are computed. On 2 cores, where both want the same cores, a step
+takes as long as with all at a time, but the engine hardly waits: 5 instead of 10 % of a step are neither
+sampling nor learning."""
+
 _Taken = list[tuple[SampleRequest, LoadedPolicy | None]]
 """Requests, each with the policy that it was taken for, if that is here."""
 
@@ -75,6 +80,7 @@ class TransformersEngine:
         max_slots: int = 256,
         cache_bytes: int = 1 << 30,
         iteration_tokens: int = 4096,
+        most_rows: int | None = None,
         merged_adapters: int = 4,
     ) -> None:
         """Load a model and start the engine's thread.
@@ -88,6 +94,9 @@ class TransformersEngine:
             cache_bytes: Memory for the cache; when it is used up, requests wait and idle sequences lose
                 their place.
             iteration_tokens: Most tokens in one forward; longer prompts take several.
+            most_rows: Most requests that are computed at a time; None leaves it to the device. Where more
+                do not make a forward better, it is better that some are answered early: their environments
+                act while the others are computed.
             merged_adapters: Adapters whose merged weights are kept.
 
         Raises:
@@ -97,6 +106,7 @@ class TransformersEngine:
         self._timed_lock = _TimedLock(device_lock or threading.Lock())
         self._limits = SlotLimits(slots=max_slots, bytes=cache_bytes, length=self._facts.context_length)
         self._iteration_tokens = iteration_tokens
+        self._most_rows = most_rows or (_MOST_ROWS_ON_CPU if device == "cpu" else max_slots)
         with self._timed_lock:
             self._model = PackedModel(
                 model_directory, device=torch.device(device), dtype=dtype, merged_limit=merged_adapters
@@ -327,7 +337,13 @@ class TransformersEngine:
             self._busy_seconds += time.perf_counter() - begin - waited
 
     def _new_scheduler(self, limits: SlotLimits) -> SlotScheduler:
-        return SlotScheduler(self._model, limits, self._counters, iteration_tokens=self._iteration_tokens)
+        return SlotScheduler(
+            self._model,
+            limits,
+            self._counters,
+            iteration_tokens=self._iteration_tokens,
+            most_rows=self._most_rows,
+        )
 
 
 class _TimedLock:

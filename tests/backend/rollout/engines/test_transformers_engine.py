@@ -502,6 +502,29 @@ def test_nobody_waits_behind_all_that_another_owner_asked_for(start, directory):
     assert [name for name in order if name != "b"] == [f"a{n}" for n in range(20)]
 
 
+def test_some_are_answered_before_others_are_begun_if_only_so_many_are_computed_at_a_time(start, directory):
+    device = threading.Lock()
+    engine = start(directory, most_rows=4, device_lock=device)
+    requests = [ask(f"r{n}", prompt(4 + n, n), max_tokens=5) for n in range(12)]
+    order: list[str] = []
+    found: dict[str, Completion | SampleFailure] = {}
+    done = threading.Event()
+
+    def deliver(batch: Sequence[Completion | SampleFailure]) -> None:
+        order.extend(answer.request_id for answer in batch)
+        found.update({answer.request_id: answer for answer in batch})
+        if len(order) == 12:
+            done.set()
+
+    with device:  # so that all of them wait
+        engine.submit(requests, deliver)
+    assert done.wait(60)
+    thirds = [set(order[start : start + 4]) for start in (0, 4, 8)]
+    assert thirds == [{f"r{n}" for n in range(first, first + 4)} for first in (0, 4, 8)]
+    for request in requests:
+        assert_same_logprobs(plain_model(directory), request, found[request.request_id])
+
+
 def test_what_nobody_waits_for_any_more_is_not_sampled_to_its_end(start, directory):
     class Receiver:
         gone = False
