@@ -34,8 +34,8 @@ class PolicyGradient(Choice):
     the same gradient.
     """
     aggregation: Literal["token", "sequence", "constant"] = "token"
-    """Mean over all sampled tokens of the step; over sequences of their token means; or sum over a
-    constant.
+    """Mean over all sampled tokens of the step, or of the minibatch; over sequences of their token means; or
+    sum over a constant.
     """
     clip_low: float = Field(0.2, gt=0, le=1)
     clip_high: float = Field(0.2, gt=0)
@@ -71,9 +71,11 @@ class PolicyGradient(Choice):
     updates_per_step: int = Field(1, ge=1)
     """How often all episodes of a step are learned from."""
     minibatches: int = Field(1, ge=1)
-    """Into how many parts they are cut each time, with an optimiser step after each part. The parts after the
-    first are learned from by a policy that is no longer quite the one that sampled them; `loss` says what is
-    done about it.
+    """Into how many parts of whole groups they are cut each time, with an optimiser step after each part.
+
+    The parts after the first are learned from by a policy that is no longer quite the one that sampled them,
+    as in later passes; a loss with a ratio corrects for that. With `importance_correction` it costs a forward
+    pass.
     """
     max_grad_norm: float = Field(1.0, gt=0)
     weight_decay: float = Field(0.0, ge=0)
@@ -130,11 +132,11 @@ class PolicyGradient(Choice):
         return self
 
     @model_validator(mode="after")
-    def _minibatches_have_episodes(self) -> Self:
-        if self.minibatches > self.group_size * self.groups_per_step:
+    def _minibatches_have_groups(self) -> Self:
+        if self.minibatches > self.groups_per_step:
             raise ValueError(
-                f"minibatches must be at most group_size * groups_per_step = "
-                f"{self.group_size * self.groups_per_step}, or some of them have no episode; lower it"
+                f"minibatches must be at most groups_per_step = {self.groups_per_step}, or some of them have "
+                "no group; lower it"
             )
         return self
 

@@ -18,8 +18,6 @@ from backend.scheduler.workers import PoolAddress
 _log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 0.1
-_YOUNG_OBJECTS = 50_000
-"""So many containers are made before those that died in a cycle are looked for."""
 
 
 class PoolProcess:
@@ -93,7 +91,6 @@ class EnvWorkerProcess:
 
         _log_to_stderr()
         config = ServiceConfig.model_validate_json(self._config_json)
-        _spare_the_collector()
         try:
             run_env_worker(
                 socket_path=self._address.socket_path,
@@ -146,13 +143,12 @@ class SchedulerProcess:
 
 
 def _spare_the_collector() -> None:
-    """Keep Python's garbage collector from looking through a process over and over.
+    """Keep Python's garbage collector from looking through what was made at the start, over and over.
 
-    What is there after the start (modules, the model) stays. To walk through it took 0.4 s in a pool, every
-    ten steps of a game, and no other thread gets on meanwhile. What comes after dies by its reference counts.
+    A full collection took 0.4 s in a pool, every ten steps of a game, and no other thread gets on meanwhile.
     """
+    gc.collect()  # what is dead already would stay for good
     gc.freeze()
-    gc.set_threshold(_YOUNG_OBJECTS, 20, 50)
 
 
 def _log_to_stderr() -> None:

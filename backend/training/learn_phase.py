@@ -45,7 +45,7 @@ def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
     Raises:
         ParityError: The learner's logprobs of the sampled tokens are not those that the engine reported. The
             policy is as before.
-        NonFiniteGradientError: The policy is as before.
+        NonFiniteGradientError: The policy is as before this optimiser step; it may not be the step's first.
     """
     spec, algorithm = context.spec, context.spec.algorithm
     with context.clock.part("batch"):
@@ -61,51 +61,90 @@ def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
     if not sequences:
         return Learned(loss=None, metrics={**metrics, "learning_rate": rate})
     config = loss_config(spec, context.engine.context_length)
-    cuts = _minibatches(len(sequences), algorithm.minibatches)
+    cuts = _minibatches(batch.groups, algorithm.minibatches)
+    current = [versions == step - 1 for versions in batch.versions]
+    # The logprobs of all tokens by the policy that the step begins with, where they are known.
+    begun_with: list[FloatArray] | None = None
     if config.correction is not None and len(cuts) > 1:
-        # The ratio of each part begins at the policy that the step begins with.
+        # The ratio of each part begins there. With one part, its first update finds them on the way.
         with context.clock.part("proximal"):
-            sequences = _with_proximal(sequences, context.learner.logprobs(context.job_id, sequences))
+            begun_with = context.learner.logprobs(context.job_id, sequences)
+        sequences = _with_proximal(sequences, begun_with)
     losses: list[float] = []
-    for update, cut in ((update, cut) for update in range(algorithm.updates_per_step) for cut in cuts):
-        with context.clock.part("forward_backward"):
-            result = context.learner.forward_backward(context.job_id, sequences[cut], config)
-        if not losses:
-            # Only the first optimiser step's part is seen by the very policy that sampled.
-            current = [versions == step - 1 for versions in batch.versions[cut]]
-            compared = parity(spec, sequences[cut], result.learner_logprobs, current)
-            if not compared:
-                fresh = probe(context, step, sequences)
-                compared = parity(spec, fresh, context.learner.logprobs(context.job_id, fresh))
-            metrics |= compared
-            if config.correction is not None and len(cuts) == 1 and algorithm.updates_per_step > 1:
-                sequences = _with_proximal(sequences, result.learner_logprobs)
-        if update == 0:
+    for _ in range(algorithm.updates_per_step):
+        parts: list[tuple[int, dict[str, float]]] = []
+        for cut in cuts:
+            with context.clock.part("forward_backward"):
+                result = context.learner.forward_backward(context.job_id, sequences[cut], config)
+            if not losses:
+                # Only before the first optimiser step the policy is the one that sampled.
+                if begun_with is None and len(cuts) == 1:
+                    begun_with = result.learner_logprobs
+                if begun_with is not None:
+                    compared = parity(spec, sequences, begun_with, current)
+                else:
+                    compared = parity(spec, sequences[cut], result.learner_logprobs, current[cut])
+                metrics |= compared or _parity_elsewhere(context, step, sequences, current, begun_with)
+                if config.correction is not None and len(cuts) == 1 and algorithm.updates_per_step > 1:
+                    sequences = _with_proximal(sequences, result.learner_logprobs)
             losses.append(result.loss)
-        with context.clock.part("optim_step"):
-            stepped = context.learner.optim_step(
-                context.job_id,
-                learning_rate=rate,
-                max_grad_norm=algorithm.max_grad_norm,
-                weight_decay=algorithm.weight_decay,
-                value_learning_rate=_value_rate(algorithm, rate),
-            )
-        # Of a batch without any advantage no token has a loss that could be clipped.
-        metrics |= {"clip_fraction": 0.0, **result.metrics, **stepped.metrics}
-    return Learned(loss=float(np.mean(losses)), metrics=metrics)
+            with context.clock.part("optim_step"):
+                stepped = context.learner.optim_step(
+                    context.job_id,
+                    learning_rate=rate,
+                    max_grad_norm=algorithm.max_grad_norm,
+                    weight_decay=algorithm.weight_decay,
+                    value_learning_rate=_value_rate(algorithm, rate),
+                )
+            tokens = sum(len(own) for own in result.learner_logprobs)
+            # Of a batch without any advantage no token has a loss that could be clipped.
+            parts.append((tokens, {"clip_fraction": 0.0, **result.metrics, **stepped.metrics}))
+        metrics |= _over_parts(parts)
+    return Learned(loss=float(np.mean(losses[: len(cuts)])), metrics=metrics)
 
 
-def _minibatches(sequences: int, count: int) -> list[slice]:
-    """Cut so many sequences into equal parts of at least one; neighbours, as siblings are, stay together."""
-    count = min(count, sequences)
-    edges = [sequences * number // count for number in range(count + 1)]
-    return [slice(start, end) for start, end in pairwise(edges)]
+def _minibatches(groups: Sequence[int], count: int) -> list[slice]:
+    """Cut sequences, of which the groups are given, into parts of equally many whole groups."""
+    starts = [n for n, group in enumerate(groups) if n == 0 or group != groups[n - 1]]
+    count = min(count, len(starts))
+    edges = [starts[len(starts) * number // count] for number in range(count)]
+    return [slice(start, end) for start, end in pairwise([*edges, len(groups)])]
 
 
 def _with_proximal(sequences: Sequence[TrainSequence], logprobs: Sequence[FloatArray]) -> list[TrainSequence]:
     return [
         replace(sequence, proximal_logprobs=own) for sequence, own in zip(sequences, logprobs, strict=True)
     ]
+
+
+def _parity_elsewhere(
+    context: JobContext[JobSpec],
+    step: int,
+    sequences: list[TrainSequence],
+    current: list[npt.NDArray[np.bool_]],
+    begun_with: list[FloatArray] | None,
+) -> dict[str, float]:
+    """Compare where the first part has no token of the newest version: in the others, or in new ones."""
+    fresh = [sequence for sequence, own in zip(sequences, current, strict=True) if own.any()]
+    if begun_with is None and fresh:
+        marks = [own for own in current if own.any()]
+        return parity(context.spec, fresh, context.learner.logprobs(context.job_id, fresh), marks)
+    probed = probe(context, step, sequences)
+    return parity(context.spec, probed, context.learner.logprobs(context.job_id, probed))
+
+
+def _over_parts(parts: Sequence[tuple[int, dict[str, float]]]) -> dict[str, float]:
+    """Put the metrics of a pass's parts together: the largest of `..._max` and spikes, else token means."""
+    if len(parts) == 1:
+        return parts[0][1]
+    found: dict[str, float] = {}
+    for name in dict.fromkeys(name for _, metrics in parts for name in metrics):
+        if name.endswith(("_max", "_spike")):
+            found[name] = max(metrics[name] for _, metrics in parts if name in metrics)
+        else:
+            weighed = sum(tokens * metrics.get(name, 0.0) for tokens, metrics in parts)
+            found[name] = weighed / sum(tokens for tokens, _ in parts)
+    return found
 
 
 def loss_config(spec: JobSpec, context_length: int) -> LossConfig:

@@ -40,6 +40,8 @@ def probe(context: JobContext[JobSpec], step: int, sequences: Sequence[TrainSequ
             request_id=f"{context.job_id}/parity/{step}/{number}",
             policy=context.job_id,
             policy_version=step - 1,
+            # An owner of its own: else it would wait behind the episodes of the steps ahead.
+            session_id="parity/",
             prompt_ids=list(sequence.token_ids[: list(sequence.loss_mask).index(True)]),
             max_tokens=_TOKENS,
             temperature=temperature,

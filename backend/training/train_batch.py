@@ -48,6 +48,8 @@ class TrainBatch:
     """What a step learns from."""
 
     sequences: list[TrainSequence]
+    groups: list[int]
+    """Of each sequence; those of a group are neighbours."""
     metrics: dict[str, float]
     versions: list[IntArray]
     """Of each sequence, which version of the policy sampled each token that is learned from."""
@@ -98,7 +100,7 @@ def train_batch(
         credited, judged = _compared(
             spec, step, trajectories, rewards=rewards, groups=groups, counted=counted
         )
-    sequences, versions = [], []
+    sequences, versions, group_of = [], [], []
     for (episode, number), credit in credited.items():
         trajectory = trajectories[episode]
         mask = _learned(spec, trajectory, number)
@@ -108,7 +110,8 @@ def train_batch(
                 _sequence(spec, trajectory, number, credit, mask=mask, reference=reference_logprobs)
             )
             versions.append(versions_of(trajectory, number, mask))
-    return TrainBatch(sequences=sequences, metrics=metrics | judged, versions=versions)
+            group_of.append(groups[episode])
+    return TrainBatch(sequences=sequences, groups=group_of, metrics=metrics | judged, versions=versions)
 
 
 def _compared(

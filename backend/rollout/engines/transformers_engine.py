@@ -106,7 +106,9 @@ class TransformersEngine:
         self._timed_lock = _TimedLock(device_lock or threading.Lock())
         self._limits = SlotLimits(slots=max_slots, bytes=cache_bytes, length=self._facts.context_length)
         self._iteration_tokens = iteration_tokens
-        self._most_rows = most_rows or (_MOST_ROWS_ON_CPU if device == "cpu" else max_slots)
+        if most_rows is None:
+            most_rows = _MOST_ROWS_ON_CPU if device == "cpu" else max_slots
+        self._most_rows = most_rows
         with self._timed_lock:
             self._model = PackedModel(
                 model_directory, device=torch.device(device), dtype=dtype, merged_limit=merged_adapters
@@ -315,7 +317,9 @@ class TransformersEngine:
         self._asleep = False
         longest = max((len(r.prompt_ids) + min(r.max_tokens, 64) for r, _ in taken), default=1)
         scheduler = self._new_scheduler(
-            replace(self._limits, first_slots=max(1, len(taken)), first_length=longest)
+            replace(self._limits, first_slots=max(1, len(taken)), first_length=longest),
+            # Nobody is answered before all are.
+            most_rows=max(1, len(taken)),
         )
         outcomes: list[Row | Completion | SampleFailure] = []
         for request, policy in taken:
@@ -336,13 +340,13 @@ class TransformersEngine:
             waited = self._timed_lock.waited_seconds - waited
             self._busy_seconds += time.perf_counter() - begin - waited
 
-    def _new_scheduler(self, limits: SlotLimits) -> SlotScheduler:
+    def _new_scheduler(self, limits: SlotLimits, most_rows: int | None = None) -> SlotScheduler:
         return SlotScheduler(
             self._model,
             limits,
             self._counters,
             iteration_tokens=self._iteration_tokens,
-            most_rows=self._most_rows,
+            most_rows=most_rows or self._most_rows,
         )
 
 
