@@ -9,13 +9,13 @@ from benchmarks.learning import Course, run, verdict
 COURSE = Course(
     name="tictactoe",
     environment="board/TicTacToeVs-v0",
-    steps=250,
+    steps=290,
     settings={
         "algorithm": tg.GRPO(
             group_size=8,
             groups_per_step=32,
             minibatches=2,
-            learning_rate=5e-3,
+            learning_rate=3e-3,
             lr_schedule="linear",
             entropy_coefficient=0.03,
         ),
