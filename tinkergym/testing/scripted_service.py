@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -75,7 +76,7 @@ class ScriptedService:
         class Bound(_Handler):
             service = self
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Bound)
+        self._server = _Server(("127.0.0.1", 0), Bound)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
@@ -132,6 +133,13 @@ class ScriptedService:
                     del self._faults[index]
                     return fail
         return None
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say what went wrong, but not that a client hung up: programs end while they listen to events."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
