@@ -32,7 +32,7 @@ from backend.learner.sequences import BatchTotals, FloatArray, SampledTokens, Tr
 from backend.learner.shards import shards
 from backend.learner.spikes import SpikeWatch
 from backend.learner.token_loss import TokenLoss
-from backend.learner.train_pass import ForwardBackwardResult
+from backend.learner.train_pass import ForwardBackwardResult, metrics_over_parts
 from backend.weights import PolicyWeights
 from tinkergym.errors import InternalServiceError, InvalidRequestError, TinkerGymError
 from tinkergym.wire import FullParameters, LoRA
@@ -396,19 +396,9 @@ def _in_order(parts: list[list[int]], found: list[list[FloatArray]], count: int)
 
 
 def _merged(parts: list[list[int]], found: list[ForwardBackwardResult], counts: Any) -> ForwardBackwardResult:
-    """Put the ranks' results together: losses add up, `..._max` is the largest, the rest are token means.
-
-    A rank in whose part no token was learned from lacks what the loss counts; to the means it adds 0, as such
-    a token does in a single learner.
-    """
-    tokens = np.asarray([counts[part].sum() for part in parts], dtype=np.float64)
-    metrics = {}
-    for name in dict.fromkeys(name for result in found for name in result.metrics):
-        if name.endswith("_max"):
-            metrics[name] = max(result.metrics[name] for result in found if name in result.metrics)
-        else:
-            values = np.asarray([result.metrics.get(name, 0.0) for result in found])
-            metrics[name] = float((values * tokens).sum() / tokens.sum())
+    """Put the ranks' results together: losses add up, and metrics are those of the whole batch."""
+    tokens = [int(counts[part].sum()) for part in parts]
+    metrics = metrics_over_parts(list(zip(tokens, (result.metrics for result in found), strict=True)))
     # A spike of one rank's part says nothing about the batch's loss.
     metrics.pop(_LOSS_SPIKE, None)
     return ForwardBackwardResult(

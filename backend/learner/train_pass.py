@@ -41,6 +41,25 @@ class ForwardBackwardResult:
     clip_fraction, kl, importance_weight_max, ..."""
 
 
+def metrics_over_parts(parts: Sequence[tuple[int, dict[str, float]]]) -> dict[str, float]:
+    """Put the metrics of a batch's parts together: the largest of `..._max` and spikes, else token means.
+
+    A part in which no token was learned from lacks what the loss counts; to the means it adds 0, as such
+    tokens do in a whole batch.
+
+    Args:
+        parts: The sampled tokens of each, and its metrics.
+    """
+    together = max(1, sum(tokens for tokens, _ in parts))
+    found: dict[str, float] = {}
+    for name in dict.fromkeys(name for _, metrics in parts for name in metrics):
+        if name.endswith(("_max", "_spike")):
+            found[name] = max(metrics[name] for _, metrics in parts if name in metrics)
+        else:
+            found[name] = sum(tokens * metrics.get(name, 0.0) for tokens, metrics in parts) / together
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """What a micro-batch says, apart from its logprobs."""

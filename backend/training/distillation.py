@@ -8,13 +8,15 @@ import numpy as np
 
 from backend.learner.distillation_loss import distillation_advantages
 from backend.learner.losses import LossConfig
-from backend.learner.sequences import TrainSequence
+from backend.learner.sequences import FloatArray, TrainSequence
 from backend.training.job_context import JobContext
-from backend.training.learn_phase import Learned, parity
+from backend.training.learn_phase import Learned
+from backend.training.parity import parity
 from backend.training.rl import RLJob
 from backend.training.schedule import learning_rate
 from backend.training.step_report import Played
 from backend.training.teacher import Teacher
+from backend.training.update import Updated, update
 from tinkergym.wire import GRPO, JobSpec, PlayedSpec, TrainingSpec
 from tinkergym.wire_jobs import DistillationSpec
 
@@ -54,22 +56,16 @@ class DistillationJob(RLJob):
             return Learned(loss=None, metrics={"learning_rate": rate})
         with context.clock.part("teacher"):
             sequences, metrics = self._judged(sampled)
-        loss: float | None = None
-        for update in range(spec.updates_per_step):
-            with context.clock.part("forward_backward"):
-                result = context.learner.forward_backward(context.job_id, sequences, _LOSS)
-            if update == 0:
-                metrics |= parity(context.spec, sequences, result.learner_logprobs)
-                loss = result.loss
-            with context.clock.part("optim_step"):
-                stepped = context.learner.optim_step(
-                    context.job_id,
-                    learning_rate=rate,
-                    max_grad_norm=spec.max_grad_norm,
-                    weight_decay=spec.weight_decay,
-                )
-            metrics |= {**result.metrics, **stepped.metrics}
-        return Learned(loss=loss, metrics=metrics)
+
+        def compare(logprobs: list[FloatArray]) -> None:
+            metrics.update(parity(context.spec, sequences, logprobs))
+
+        updates: list[Updated] = []
+        for _ in range(spec.updates_per_step):
+            # Only before the first update the policy is the one that sampled.
+            check = None if updates else compare
+            updates.append(update(context, sequences, _LOSS, spec, learning_rate=rate, before_step=check))
+        return Learned(loss=updates[0].loss, metrics={**metrics, **updates[-1].metrics})
 
     def _judged(self, sampled: list[TrainSequence]) -> tuple[list[TrainSequence], dict[str, float]]:
         """Return the sequences with the teacher's advantages, and what they say on the whole."""

@@ -15,15 +15,16 @@ import numpy.typing as npt
 from backend.learner.importance import ImportanceCorrection
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import FloatArray, TrainSequence
+from backend.learner.train_pass import metrics_over_parts
 from backend.learner.value_loss import ValueLoss
 from backend.training import checkpointing
 from backend.training.job_context import JobContext
-from backend.training.parity_probe import probe
+from backend.training.parity import parity, probe
 from backend.training.schedule import learning_rate
 from backend.training.step_report import Played
 from backend.training.train_batch import train_batch
-from tinkergym.errors import ParityError
-from tinkergym.wire import JobSpec, PlayedSpec
+from backend.training.update import Updated, update
+from tinkergym.wire import JobSpec
 from tinkergym.wire_algorithms import PPO, PolicyGradient
 
 
@@ -63,44 +64,40 @@ def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
     config = loss_config(spec, context.engine.context_length)
     cuts = _minibatches(batch.groups, algorithm.minibatches)
     current = [versions == step - 1 for versions in batch.versions]
-    # The logprobs of all tokens by the policy that the step begins with, where they are known.
-    begun_with: list[FloatArray] | None = None
+    compared = False
     if config.correction is not None and len(cuts) > 1:
-        # The ratio of each part begins there. With one part, its first update finds them on the way.
+        # Each part's ratio begins at the step's first policy. With one part its first update tells.
         with context.clock.part("proximal"):
             begun_with = context.learner.logprobs(context.job_id, sequences)
-        sequences = _with_proximal(sequences, begun_with)
+        metrics |= _parity(context, step, sequences, begun_with, current)
+        compared, sequences = True, _with_proximal(sequences, begun_with)
+
+    def compare(logprobs: list[FloatArray]) -> None:
+        metrics.update(_parity(context, step, sequences, logprobs, current))
+
     losses: list[float] = []
-    for _ in range(algorithm.updates_per_step):
-        parts: list[tuple[int, dict[str, float]]] = []
+    for number in range(algorithm.updates_per_step):
+        parts: list[Updated] = []
         for cut in cuts:
-            with context.clock.part("forward_backward"):
-                result = context.learner.forward_backward(context.job_id, sequences[cut], config)
-            if not losses:
+            part = update(
+                context,
+                sequences[cut],
+                config,
+                algorithm,
+                learning_rate=rate,
+                value_learning_rate=_value_rate(algorithm, rate),
                 # Only before the first optimiser step the policy is the one that sampled.
-                if begun_with is None and len(cuts) == 1:
-                    begun_with = result.learner_logprobs
-                if begun_with is not None:
-                    compared = parity(spec, sequences, begun_with, current)
-                else:
-                    compared = parity(spec, sequences[cut], result.learner_logprobs, current[cut])
-                metrics |= compared or _parity_elsewhere(context, step, sequences, current, begun_with)
-                if config.correction is not None and len(cuts) == 1 and algorithm.updates_per_step > 1:
-                    sequences = _with_proximal(sequences, result.learner_logprobs)
-            losses.append(result.loss)
-            with context.clock.part("optim_step"):
-                stepped = context.learner.optim_step(
-                    context.job_id,
-                    learning_rate=rate,
-                    max_grad_norm=algorithm.max_grad_norm,
-                    weight_decay=algorithm.weight_decay,
-                    value_learning_rate=_value_rate(algorithm, rate),
-                )
-            tokens = sum(len(own) for own in result.learner_logprobs)
-            # Of a batch without any advantage no token has a loss that could be clipped.
-            parts.append((tokens, {"clip_fraction": 0.0, **result.metrics, **stepped.metrics}))
-        metrics |= _over_parts(parts)
-    return Learned(loss=float(np.mean(losses[: len(cuts)])), metrics=metrics)
+                before_step=None if compared else compare,
+            )
+            compared = True
+            parts.append(part)
+        if number == 0:
+            losses = [part.loss for part in parts]
+            if config.correction is not None and len(cuts) == 1:
+                sequences = _with_proximal(sequences, parts[0].learner_logprobs)
+        # Of a batch without any advantage no token has a loss that could be clipped.
+        metrics |= {"clip_fraction": 0.0} | metrics_over_parts([(p.tokens, p.metrics) for p in parts])
+    return Learned(loss=float(np.mean(losses)), metrics=metrics)
 
 
 def _minibatches(groups: Sequence[int], count: int) -> list[slice]:
@@ -117,34 +114,33 @@ def _with_proximal(sequences: Sequence[TrainSequence], logprobs: Sequence[FloatA
     ]
 
 
-def _parity_elsewhere(
+def _parity(
     context: JobContext[JobSpec],
     step: int,
     sequences: list[TrainSequence],
+    learner_logprobs: list[FloatArray],
     current: list[npt.NDArray[np.bool_]],
-    begun_with: list[FloatArray] | None,
 ) -> dict[str, float]:
-    """Compare where the first part has no token of the newest version: in the others, or in new ones."""
-    fresh = [sequence for sequence, own in zip(sequences, current, strict=True) if own.any()]
-    if begun_with is None and fresh:
-        marks = [own for own in current if own.any()]
-        return parity(context.spec, fresh, context.learner.logprobs(context.job_id, fresh), marks)
-    probed = probe(context, step, sequences)
-    return parity(context.spec, probed, context.learner.logprobs(context.job_id, probed))
+    """Compare by the tokens of the newest version: those known already, the other parts', or new ones.
 
-
-def _over_parts(parts: Sequence[tuple[int, dict[str, float]]]) -> dict[str, float]:
-    """Put the metrics of a pass's parts together: the largest of `..._max` and spikes, else token means."""
-    if len(parts) == 1:
-        return parts[0][1]
-    found: dict[str, float] = {}
-    for name in dict.fromkeys(name for _, metrics in parts for name in metrics):
-        if name.endswith(("_max", "_spike")):
-            found[name] = max(metrics[name] for _, metrics in parts if name in metrics)
-        else:
-            weighed = sum(tokens * metrics.get(name, 0.0) for tokens, metrics in parts)
-            found[name] = weighed / sum(tokens for tokens, _ in parts)
-    return found
+    Args:
+        context: Of the job.
+        step: That is being learned.
+        sequences: All of the step.
+        learner_logprobs: Of the first of them, or of all.
+        current: Which tokens the newest version sampled.
+    """
+    known = len(learner_logprobs)
+    metrics = parity(context.spec, sequences[:known], learner_logprobs, current[:known])
+    fresh = [number for number in range(known, len(sequences)) if current[number].any()]
+    if not metrics and fresh:
+        others = [sequences[number] for number in fresh]
+        logprobs = context.learner.logprobs(context.job_id, others)
+        metrics = parity(context.spec, others, logprobs, [current[number] for number in fresh])
+    if not metrics:
+        probed = probe(context, step, sequences)
+        metrics = parity(context.spec, probed, context.learner.logprobs(context.job_id, probed))
+    return metrics
 
 
 def loss_config(spec: JobSpec, context_length: int) -> LossConfig:
@@ -186,48 +182,6 @@ def _reference(context: JobContext[JobSpec], sequences: Sequence[TrainSequence])
     """Ask the policy that the job began with: the model itself, or the other job's that it names."""
     with checkpointing.beginning(context) as policy_id:
         return context.learner.logprobs(policy_id, sequences)
-
-
-def parity(
-    spec: PlayedSpec,
-    sequences: list[TrainSequence],
-    learner_logprobs: list[FloatArray],
-    current: list[npt.NDArray[np.bool_]] | None = None,
-) -> dict[str, float]:
-    """Compare the learner's logprobs with those that came with the tokens.
-
-    Args:
-        spec: Of the job.
-        sequences: What was learned from.
-        learner_logprobs: Of each sequence's sampled tokens, by the policy as it was before.
-        current: Which of those tokens this very policy sampled; None for all. Others are not compared.
-
-    Returns:
-        `parity_mean` and `parity_max` in nats; nothing where no token can be compared.
-
-    Raises:
-        ParityError: They differ by more than the job allows.
-    """
-    sampled = np.concatenate(
-        [
-            np.asarray([p for p in sequence.sampling_logprobs if p is not None], dtype=np.float32)
-            for sequence in sequences
-        ]
-    )
-    drift = np.abs(np.concatenate(learner_logprobs) - sampled)
-    if current is not None:
-        drift = drift[np.concatenate(current)]
-        if not len(drift):
-            return {}
-    mean, largest = float(drift.mean()), float(drift.max())
-    if not mean <= spec.parity_threshold:  # also if it is NaN
-        raise ParityError(
-            f"the learner's and the engine's logprobs of the same tokens differ by {mean:.3g} nats on "
-            f"average and {largest:.3g} at most, over the threshold of {spec.parity_threshold:.3g}",
-            hint="the engine does not sample the policy that is trained; report this with the job's log",
-            field="parity_threshold",
-        )
-    return {"parity_mean": mean, "parity_max": largest}
 
 
 def _most_tokens(spec: JobSpec, context_length: int) -> int:

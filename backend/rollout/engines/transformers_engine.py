@@ -115,7 +115,7 @@ class TransformersEngine:
             )
         self._counters = Counters()
         self._busy_seconds = 0.0
-        self._scheduler = self._new_scheduler(self._limits)
+        self._scheduler = self._new_scheduler(self._limits, self._most_rows)
         self._wake = threading.Condition()
         self._inbox: list[tuple[_Taken, Deliver]] = []
         self._calls: list[Callable[[], None]] = []
@@ -205,7 +205,7 @@ class TransformersEngine:
         def call() -> None:
             if self._scheduler.idle:
                 # Its successor takes memory when it is first used.
-                self._scheduler = self._new_scheduler(self._limits)
+                self._scheduler = self._new_scheduler(self._limits, self._most_rows)
                 self._model.shelf.forget_merged()
                 if torch.cuda.is_available():
                     torch.cuda.empty_cache()
@@ -264,7 +264,7 @@ class TransformersEngine:
                     )
                 )
             )
-            self._scheduler = self._new_scheduler(self._limits)
+            self._scheduler = self._new_scheduler(self._limits, self._most_rows)
         _deliver(done)
 
     def _take(self, requests: Sequence[SampleRequest]) -> _Taken:
@@ -340,13 +340,13 @@ class TransformersEngine:
             waited = self._timed_lock.waited_seconds - waited
             self._busy_seconds += time.perf_counter() - begin - waited
 
-    def _new_scheduler(self, limits: SlotLimits, most_rows: int | None = None) -> SlotScheduler:
+    def _new_scheduler(self, limits: SlotLimits, most_rows: int) -> SlotScheduler:
         return SlotScheduler(
             self._model,
             limits,
             self._counters,
             iteration_tokens=self._iteration_tokens,
-            most_rows=most_rows or self._most_rows,
+            most_rows=most_rows,
         )
 
 

@@ -18,7 +18,7 @@ def test_a_client_that_hangs_up_leaves_no_traceback(capfd):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             while not (handlers := set(threading.enumerate()) - before):
                 time.sleep(0.001)
-        # Asked instead of joined: a thread that is seen here need not have begun yet, and then cannot be joined.
+        # Not joined: a thread that is seen here need not have begun yet.
         while handlers & set(threading.enumerate()):
             time.sleep(0.001)
     assert "Exception" not in capfd.readouterr().err

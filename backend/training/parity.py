@@ -1,23 +1,69 @@
-"""A few fresh tokens to compare learner and engine by, where a step has none of the newest version.
+"""Whether the learner and the engine mean the same policy: compared by tokens that the engine sampled.
 
 When episodes are played ahead, all of a step's tokens may be of an older version. That the newest one arrived
-in the engine as it left the learner would then go unchecked for as long as the workers are fast.
+in the engine as it left the learner would then go unchecked for as long as the workers are fast; so a few
+fresh tokens can be sampled to compare by.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backend.learner.sequences import TrainSequence
+import numpy as np
+import numpy.typing as npt
+
+from backend.learner.sequences import FloatArray, TrainSequence
 from backend.rollout.engines.asking import Asked
 from backend.training.job_context import JobContext
-from tinkergym.errors import ServiceUnavailableError
-from tinkergym.wire import Completion, JobSpec, SampleFailure, SampleRequest
+from tinkergym.errors import ParityError, ServiceUnavailableError
+from tinkergym.wire import Completion, JobSpec, PlayedSpec, SampleFailure, SampleRequest
 
 _PROMPTS = 8
 _TOKENS = 4
 """Sampled after each prompt: they cost one forward of the engine each, for all prompts together."""
 _PATIENCE_SECONDS = 60.0
+
+
+def parity(
+    spec: PlayedSpec,
+    sequences: list[TrainSequence],
+    learner_logprobs: list[FloatArray],
+    current: list[npt.NDArray[np.bool_]] | None = None,
+) -> dict[str, float]:
+    """Compare the learner's logprobs with those that came with the tokens.
+
+    Args:
+        spec: Of the job.
+        sequences: What was learned from.
+        learner_logprobs: Of each sequence's sampled tokens, by the policy as it was before.
+        current: Which of those tokens this very policy sampled; None for all. Others are not compared.
+
+    Returns:
+        `parity_mean` and `parity_max` in nats; nothing where no token can be compared.
+
+    Raises:
+        ParityError: They differ by more than the job allows.
+    """
+    sampled = np.concatenate(
+        [
+            np.asarray([p for p in sequence.sampling_logprobs if p is not None], dtype=np.float32)
+            for sequence in sequences
+        ]
+    )
+    drift = np.abs(np.concatenate(learner_logprobs) - sampled)
+    if current is not None:
+        drift = drift[np.concatenate(current)]
+        if not len(drift):
+            return {}
+    mean, largest = float(drift.mean()), float(drift.max())
+    if not mean <= spec.parity_threshold:  # also if it is NaN
+        raise ParityError(
+            f"the learner's and the engine's logprobs of the same tokens differ by {mean:.3g} nats on "
+            f"average and {largest:.3g} at most, over the threshold of {spec.parity_threshold:.3g}",
+            hint="the engine does not sample the policy that is trained; report this with the job's log",
+            field="parity_threshold",
+        )
+    return {"parity_mean": mean, "parity_max": largest}
 
 
 def probe(context: JobContext[JobSpec], step: int, sequences: Sequence[TrainSequence]) -> list[TrainSequence]:
