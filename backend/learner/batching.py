@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backend.learner.sequences import TrainSequence
+from backend.same_rounding import filled_keys
 
 IntArray = npt.NDArray[np.int64]
 
@@ -235,6 +236,8 @@ def _blocks(
             one_block or end - start < _BLOCK_ROWS or len(rows[end]) > _BLOCK_FILL * wide
         ):
             continue
+        if not one_block:  # one block runs through the whole decoder, several only through its attention
+            wide = filled_keys(wide)
         nodes = np.zeros((end - start, wide), dtype=np.int64)
         real = np.zeros((end - start, wide), dtype=bool)
         for index, row in enumerate(rows[start:end]):

@@ -16,6 +16,7 @@ from torch.nn import functional
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from backend.rollout.engines.packed_batch import Bucket, PackedBatch
+from backend.same_rounding import QUERIES
 
 ATTENTION_NAME = "tinkergym_packed"
 _REFUSED_OPTIONS = frozenset({"softcap", "s_aux", "position_bias", "head_mask"})
@@ -88,20 +89,19 @@ def packed_attention(  # noqa: PLR0917 - the order that transformers calls its a
 
 
 def _attend_single(bucket: Bucket, call: _Call, output: Tensor) -> None:
-    # One new token per sequence: two batched products and a softmax. On a CPU faster than
-    # scaled_dot_product_attention, whose blocks are made for many queries, and heads that share their keys
-    # read them once, on any device.
+    # One new token per sequence. Heads that share their keys are queries of one head: they read them once.
     where = bucket.run if bucket.run is not None else bucket.padded
     keys, values, seats = _read(bucket, call)
     asked = _seated(_rows(call.query[0].transpose(0, 1), where), keys.shape[0], seats)  # [block, heads, dim]
-    block, kv_heads, reach, dim = keys.shape
+    block, kv_heads, _, dim = keys.shape
     heads = asked.shape[1]
-    grouped = asked.reshape(block * kv_heads, heads // kv_heads, dim)
-    scores = torch.bmm(grouped, keys.reshape(block * kv_heads, reach, dim).transpose(1, 2))
-    scores = scores.view(block, heads, reach).mul_(call.scale).add_(bucket.mask(call.window, asked.dtype))
-    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(asked.dtype)
-    weights = weights.view(block * kv_heads, heads // kv_heads, reach)
-    mixed = torch.bmm(weights, values.reshape(block * kv_heads, reach, -1)).view(block, heads, -1)
+    sharing = heads // kv_heads
+    queries = asked.reshape(block, kv_heads, sharing, dim)
+    if sharing < QUERIES and keys.device.type == "cpu":
+        queries = queries.repeat(1, 1, -(-QUERIES // sharing), 1)
+    mask = bucket.mask(call.window, asked.dtype)[:, None].expand(-1, -1, queries.shape[2], -1)
+    mixed = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=call.scale)
+    mixed = mixed[:, :, :sharing].reshape(block, heads, -1)
     found = mixed if seats is None else mixed.index_select(0, seats)
     if isinstance(where, slice):
         output[where] = found

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from backend.rollout.engines.slot_cache import SlotCache
+from backend.same_rounding import QUERIES, filled_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class PackedBatch:
             offsets=[offsets[member] for member in members],
             packed_tokens=total,
             device=self._device,
+            length=self.cache.length,
         )
 
 
@@ -90,17 +92,24 @@ class Bucket:
     """Where each span begins in the packed row."""
     packed_tokens: int
     device: torch.device
+    length: int
+    """Of a slot."""
     _masks: dict[int, Tensor] = field(default_factory=dict)
 
     @cached_property
     def width(self) -> int:
-        """New tokens of the longest span."""
-        return max(span.tokens for span in self.spans)
+        """New tokens of the longest span; on a CPU filled up, see `backend.same_rounding`."""
+        widest = max(span.tokens for span in self.spans)
+        if self.device.type != "cpu" or widest == 1:
+            return widest
+        # Without a past the new tokens are the keys.
+        return filled_keys(widest) if self.fresh else max(QUERIES, widest)
 
     @cached_property
     def reach(self) -> int:
-        """Tokens of the longest sequence, the new ones included."""
-        return max(span.end for span in self.spans)
+        """Keys that are read: those of the longest sequence, the new ones included; on a CPU filled up."""
+        longest = max(span.end for span in self.spans)
+        return min(filled_keys(longest), self.length) if self.device.type == "cpu" else longest
 
     @cached_property
     def fresh(self) -> bool:
