@@ -34,7 +34,7 @@ class LoRA(Choice):
 
     kind: Literal["lora"] = "lora"
     rank: int = Field(8, ge=1, le=512)
-    alpha: float = Field(16.0, gt=0)
+    alpha: float = Field(16.0, gt=0, le=1e6)
     """The adapter's output is scaled by `alpha / rank`."""
 
 

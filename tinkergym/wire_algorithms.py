@@ -13,6 +13,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from tinkergym.wire_model import Choice
 
+_LARGEST = 1e6
+"""Larger weights and bounds are slips, and products with them would leave what float32 can hold."""
 _CLIPPED = ("ppo", "cispo", "gspo")
 
 
@@ -23,10 +25,10 @@ class PolicyGradient(Choice):
     """Episodes that start equal: same environment, same seed, same task."""
     groups_per_step: int = Field(16, ge=1)
     """Episodes per train step are `group_size * groups_per_step`."""
-    learning_rate: float = Field(1e-3, gt=0)
+    learning_rate: float = Field(1e-3, gt=0, le=10)
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """From `learning_rate` at the first step towards 0 at the last, or constant."""
-    warmup_steps: int = Field(0, ge=0)
+    warmup_steps: int = Field(0, ge=0, le=10**9)
     loss: Literal["ppo", "reinforce", "importance_sampling", "cispo", "gspo", "dro"] = "ppo"
     """What is done with a token's importance ratio: clipped (`ppo`), for the whole sequence (`gspo`), clipped
     as a weight (`cispo`), taken as it is (`importance_sampling`), passed over (`reinforce`), or replaced by a
@@ -38,17 +40,17 @@ class PolicyGradient(Choice):
     sum over a constant.
     """
     clip_low: float = Field(0.2, gt=0, le=1)
-    clip_high: float = Field(0.2, gt=0)
+    clip_high: float = Field(0.2, gt=0, le=_LARGEST)
     """The importance ratio is clipped to [1 - clip_low, 1 + clip_high]."""
-    dual_clip: float | None = Field(None, gt=1)
+    dual_clip: float | None = Field(None, gt=1, le=_LARGEST)
     """The largest ratio that counts where the advantage is negative (arXiv:1912.09729); None: no bound."""
-    dro_beta: float = Field(0.1, gt=0)
+    dro_beta: float = Field(0.1, gt=0, le=_LARGEST)
     """How strongly `loss="dro"` holds on to the policy that sampled."""
-    entropy_coefficient: float = Field(0.0, ge=0)
+    entropy_coefficient: float = Field(0.0, ge=0, le=_LARGEST)
     """How much of the answers' entropy, in nats per token, is added to what is maximised: it keeps a policy
     that wins often from repeating one way of winning.
     """
-    kl_coefficient: float = Field(0.0, ge=0)
+    kl_coefficient: float = Field(0.0, ge=0, le=_LARGEST)
     """How much it costs to leave the policy that the job began with, per nat; 0 computes nothing for it."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     """How the divergence is estimated from one token; `k1` in the reward only."""
@@ -59,16 +61,16 @@ class PolicyGradient(Choice):
     leaves it to the loss's ratio; `truncated` (TIS) weighs them by at most `importance_cap`; `masked` (MIS)
     leaves out those beyond it. The loss's ratio then begins at 1 in each step.
     """
-    importance_cap: float = Field(2.0, ge=1)
+    importance_cap: float = Field(2.0, ge=1, le=_LARGEST)
     importance_level: Literal["token", "sequence"] = "token"
     """Whether each token is weighed by itself, or by the product over its sequence."""
     overlong_tokens: int = Field(0, ge=0)
     """Over how many tokens before `sampling.max_turn_tokens` an answer's reward is lowered, more and more."""
-    overlong_penalty: float = Field(1.0, gt=0)
+    overlong_penalty: float = Field(1.0, gt=0, le=_LARGEST)
     """By how much at the limit, in units of reward."""
     mask_truncated: bool = False
     """Whether answers that a limit cut off are left out of the loss; their rewards count all the same."""
-    updates_per_step: int = Field(1, ge=1)
+    updates_per_step: int = Field(1, ge=1, le=1000)
     """How often all episodes of a step are learned from."""
     minibatches: int = Field(1, ge=1)
     """Into how many parts of whole groups they are cut each time, with an optimiser step after each part.
@@ -78,7 +80,7 @@ class PolicyGradient(Choice):
     pass.
     """
     max_grad_norm: float = Field(1.0, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(0.0, ge=0, le=_LARGEST)
 
     @property
     def comparison(
@@ -243,11 +245,11 @@ class PPO(PolicyGradient):
     """
     whiten_advantages: bool = True
     """Whether advantages are brought to mean 0 and deviation 1 over the step's tokens."""
-    value_coefficient: float = Field(0.1, gt=0)
+    value_coefficient: float = Field(0.1, gt=0, le=_LARGEST)
     """How much the value loss, half the squared error, counts beside the policy's loss."""
-    value_clip: float | None = Field(None, gt=0)
+    value_clip: float | None = Field(None, gt=0, le=_LARGEST)
     """How far a value may move within a step, in units of return; None: no bound."""
-    value_learning_rate: float = Field(0.05, gt=0)
+    value_learning_rate: float = Field(0.05, gt=0, le=10)
     """Of the value head, scheduled as `learning_rate` is: about how far an update moves a value, in units of
     return.
     """

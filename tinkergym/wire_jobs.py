@@ -38,10 +38,10 @@ class WrittenDataSpec(TrainingSpec):
     """Records per train step."""
     shuffle: bool = True
     """A new order in every pass over the data; False keeps the order of the file."""
-    learning_rate: float = Field(1e-3, gt=0)
+    learning_rate: float = Field(1e-3, gt=0, le=10)
     lr_schedule: Schedule = "linear"
     """From `learning_rate` at the first step towards 0 at the last, or constant."""
-    warmup_steps: int = Field(0, ge=0)
+    warmup_steps: int = Field(0, ge=0, le=10**9)
     max_grad_norm: float = Field(1.0, gt=0)
     weight_decay: float = Field(0.0, ge=0)
 
@@ -120,7 +120,7 @@ class PreferenceSpec(WrittenDataSpec):
 
     kind: Literal["preference"] = "preference"
     loss: PreferenceLoss = DPO()
-    learning_rate: float = Field(1e-4, gt=0)
+    learning_rate: float = Field(1e-4, gt=0, le=10)
 
 
 class DistillationSpec(PlayedSpec):
@@ -136,10 +136,10 @@ class DistillationSpec(PlayedSpec):
     tokenizer.
     """
     episodes_per_step: int = Field(64, ge=2)
-    learning_rate: float = Field(1e-3, gt=0)
+    learning_rate: float = Field(1e-3, gt=0, le=10)
     lr_schedule: Schedule = "constant"
-    warmup_steps: int = Field(0, ge=0)
-    updates_per_step: int = Field(1, ge=1)
+    warmup_steps: int = Field(0, ge=0, le=10**9)
+    updates_per_step: int = Field(1, ge=1, le=1000)
     """Optimiser steps on each batch of episodes."""
     max_grad_norm: float = Field(1.0, gt=0)
     weight_decay: float = Field(0.0, ge=0)

@@ -6,8 +6,9 @@ import logging
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from tinkergym.errors import (
     AuthenticationError,
@@ -36,6 +37,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(TinkerGymError, _ours)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(ClientDisconnect, _hung_up)
     app.add_exception_handler(Exception, _unexpected)
 
 
@@ -59,6 +61,10 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     response = error_response(refusal)
     response.status_code = error.status_code
     return response
+
+
+async def _hung_up(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=499)  # nobody reads it, and nothing failed
 
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:

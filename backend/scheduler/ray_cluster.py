@@ -191,8 +191,9 @@ class RayWorkers:
                 refused = error if about == "start" and isinstance(error, TinkerGymError) else None
                 found.append(PoolEnded(pool_id=who, error=refused))
             elif who in self._env_workers:
-                pool_id, _ = self._env_workers.pop(who)
-                self._pids.pop(who, None)
+                pool_id, actor = self._env_workers.pop(who)
+                self._pids.pop(who, None)  # as above
+                self._kill(who, actor)  # its process is still there if it ended by an exception
                 found.append(EnvWorkerEnded(pool_id=pool_id, worker_id=who))
         return found
 

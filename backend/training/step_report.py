@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -64,7 +66,10 @@ def _environment_metrics(completed: Iterable[Trajectory]) -> dict[str, float]:
                 of_episode[name] += value
         for name, total in of_episode.items():
             sums[name].append(total)
-    return {f"env/{name}": float(np.mean(values)) for name, values in sorted(sums.items())}
+    # Each is finite; of the largest numbers that there are the sum need not be.
+    with np.errstate(over="ignore"):
+        means = {f"env/{name}": float(np.mean(values)) for name, values in sorted(sums.items())}
+    return {name: mean for name, mean in means.items() if math.isfinite(mean)}
 
 
 def failure_warnings(played: Played, step: int) -> list[WarningEvent]:
@@ -73,9 +78,10 @@ def failure_warnings(played: Played, step: int) -> list[WarningEvent]:
     for _, result in played:
         trajectory = result.trajectory
         if not trajectory.completed:
-            # Tracebacks of one fault differ in their numbers at most in the last line.
+            # Tracebacks of one fault end in the same line, but for its numbers.
             last_line = trajectory.error.strip().rsplit("\n", 1)[-1]
-            kinds[(trajectory.stop_reason.value, last_line)].append(trajectory.error)
+            kind = re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "#", last_line)
+            kinds[(trajectory.stop_reason.value, kind)].append(trajectory.error)
     commonest = sorted(kinds.items(), key=lambda kind: -len(kind[1]))
     return [
         WarningEvent(name=name, message=errors[0][-_LONGEST_TEXT:], count=len(errors), step=step)

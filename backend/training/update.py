@@ -65,7 +65,9 @@ def update(
 
     Raises:
         NonFiniteGradientError: The policy is as before.
+        TinkerGymError: The job was cancelled or must leave its worker, see `JobControl.check`.
     """
+    context.control.check()
     with context.clock.part("forward_backward"):
         result = context.learner.forward_backward(context.job_id, sequences, config)
     if before_step is not None:

@@ -21,6 +21,21 @@ def test_an_algorithm_is_the_same_after_the_wire(cls):
     assert JobSpec.model_validate_json(spec.model_dump_json()).algorithm == cls(learning_rate=0.5)
 
 
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("clip_high", 1e308),
+        ("entropy_coefficient", 1e308),
+        ("updates_per_step", 10**9),
+        ("learning_rate", 2e3),
+    ],
+)
+def test_numbers_that_can_only_be_slips_are_refused(setting, value):
+    with pytest.raises(InvalidRequestError, match="less than or equal to") as caught:
+        parse_spec({**GOOD, "algorithm": {setting: value}})
+    assert caught.value.field == f"algorithm.{setting}"
+
+
 @pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo", "reinforce++", "ppo"])
 def test_each_name_can_be_written_as_plain_settings(name):
     assert parse_spec({**GOOD, "algorithm": {"name": name}}).algorithm.name == name

@@ -179,7 +179,8 @@ def traceback_of(error: BaseException) -> str:
 
 
 def cut(text: str) -> str:
-    """Return the beginning and the end of a text that is too long for a record."""
+    """Return a text as a record takes it: its beginning and its end, and what is no Unicode written out."""
+    text = text.encode("utf-8", "backslashreplace").decode()
     if len(text) <= _MOST_ERROR_CHARACTERS:
         return text
     half = _MOST_ERROR_CHARACTERS // 2

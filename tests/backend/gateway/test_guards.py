@@ -1,6 +1,8 @@
 """Senders that no decent client resembles: too much, too slow, half a request."""
 
 import json
+import socket
+import struct
 
 import psutil
 import pytest
@@ -50,6 +52,16 @@ def test_a_client_that_sends_400_megabytes_all_the_same_reads_why_it_was_refused
         assert answer_of(connection) == (413, "PayloadTooLargeError")
     # The gateway runs in a thread of this process.
     assert memory().rss - before < 50 * 2**20
+
+
+def test_a_client_that_hangs_up_in_the_middle_of_a_body_is_no_failure_of_the_gateway(gateway, caplog):
+    with gateway.connect() as connection:
+        connection.sendall(head(gateway, "Content-Length: 1000") + b"half")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    with gateway.connect() as connection:  # served after the other one's end was noticed
+        connection.sendall(head(gateway, "Content-Length: 1", "Connection: close") + b"x")
+        assert answer_of(connection)[0] == 422
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_a_body_of_unannounced_length_is_refused_when_it_grows_too_large(gateway):

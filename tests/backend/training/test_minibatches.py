@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
 from backend.learner.learner import Learner
+from backend.training.job_control import JobControl
 from tinkergym.errors import InvalidRequestError
 from tinkergym.spec_errors import parse_spec
 from tinkergym.wire import GRPO, JobState
@@ -67,6 +70,24 @@ def test_a_corrected_ratio_begins_at_the_policy_that_the_step_began_with_in_ever
         for sequence in part:
             sampled = [p for p in sequence.sampling_logprobs if p is not None]
             np.testing.assert_allclose(sequence.proximal_logprobs, sampled, atol=1e-5)
+
+
+def test_a_cancellation_is_heard_between_the_updates_of_a_step(lab, monkeypatch):
+    optim_step, cancel, heard, steps = Learner.optim_step, JobControl.cancel, threading.Event(), []
+
+    def step_and_cancel(self, *arguments, **settings):
+        steps.append(optim_step(self, *arguments, **settings))
+        if len(steps) == 2:
+            lab.tenant.request_cancel(job_id)
+            assert heard.wait(20)
+        return steps[-1]
+
+    monkeypatch.setattr(Learner, "optim_step", step_and_cancel)
+    monkeypatch.setattr(JobControl, "cancel", lambda self: (cancel(self), heard.set()))
+    job_id = lab.start(steps=1, algorithm=GRPO(group_size=2, groups_per_step=4, updates_per_step=50))
+    lab.play_step(job_id)
+    lab.until_state(job_id, JobState.CANCELLED)
+    assert len(steps) == 2
 
 
 def test_more_minibatches_than_groups_are_refused():

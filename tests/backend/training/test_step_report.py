@@ -46,6 +46,16 @@ def test_each_kind_of_failure_is_told_once_with_its_count_the_commonest_first():
     assert {warning.name for warning in warnings} == {"environment_error"}
 
 
+def test_failures_that_differ_in_their_numbers_are_one_kind():
+    slow = [broken(f"reset returned after {seconds} s") for seconds in (2.06e-05, 13, 1.5)]
+    assert [warning.count for warning in failure_warnings(played(*slow, broken("boom")), step=1)] == [3, 1]
+
+
+def test_a_metric_whose_mean_is_beyond_all_numbers_is_left_out():
+    counted = statistics(played(episode(1.0, huge=1e308, score=1.0), episode(0.0, huge=1e308, score=3.0)))
+    assert counted.environment_metrics == {"env/score": 2.0}
+
+
 def test_without_failures_there_are_no_warnings():
     assert failure_warnings(played(episode(), episode()), step=1) == []
 

@@ -11,7 +11,7 @@ from tinkergym.errors import ServiceUnavailableError
 from tinkergym.loop.plan import EpisodePlan
 from tinkergym.loop.renderer import Renderer
 from tinkergym.loop.rollout import play
-from tinkergym.loop.trajectory import StopReason
+from tinkergym.loop.trajectory import StopReason, Trajectory
 from tinkergym.testing import RandomTokenSampler, ScriptedSampler, byte_bundle
 from tinkergym.wire import (
     Completion,
@@ -190,6 +190,15 @@ def test_an_environment_that_raises_ends_its_episode_with_the_traceback_and_harm
         assert "Traceback" in trajectory.error
         assert what in trajectory.error
         assert f"in {where}" in trajectory.error
+
+
+def test_an_error_whose_text_is_no_unicode_is_told_all_the_same():
+    def make_env(reference):
+        raise RuntimeError("a file called \udce9")  # as os.fsdecode gives names that are not UTF-8
+
+    (trajectory,) = played(plans(1), make_env).values()
+    assert "a file called \\udce9" in trajectory.error
+    assert Trajectory.model_validate_json(trajectory.model_dump_json()) == trajectory
 
 
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit, KeyboardInterrupt])
