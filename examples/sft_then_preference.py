@@ -27,4 +27,4 @@ for name, policy in {**policies, "dpo": job.policy(temperature=0)}.items():
         policy.reset()
         answers.append(f"{question} {policy.act(question)}")
     print(f"{name:6}", *answers, sep="   ")
-print(f"job {job.id}")
+print(job.id)

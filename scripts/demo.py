@@ -52,11 +52,11 @@ def _cancel(job: Job) -> str:
     try:
         view = job.cancel()
     except TinkerGymError:
-        return f"job {job.id} could not be cancelled, `tinkergym jobs cancel {job.id}` does it"
+        return f"{job.id} could not be cancelled, `tinkergym jobs cancel {job.id}` does it"
     if view.state is JobState.COMPLETED:
-        return f"job {job.id} was done by then"
+        return f"{job.id} was done by then"
     when = f"after step {view.step} of {view.spec.steps}" if view.step else "before its first step"
-    return f"job {job.id} is cancelled {when}"
+    return f"{job.id} is cancelled {when}"
 
 
 if __name__ == "__main__":

@@ -125,9 +125,7 @@ class TrainingDisplay:
             steps = f"{spec.steps} steps of {spec.episodes_per_step} episodes, {PLAYED[spec.rollout]}"
         else:
             what, steps = spec.kind, f"{spec.steps} steps of {spec.batch_size} records"
-        return (
-            f"{name}[bold]{what}[/] · {escape(spec.model)} · {trained} · {steps} · job {escape(self._job_id)}"
-        )
+        return f"{name}[bold]{what}[/] · {escape(spec.model)} · {trained} · {steps} · {escape(self._job_id)}"
 
     def _picture(self) -> RenderableType:
         done = self._step.step if self._step else 0

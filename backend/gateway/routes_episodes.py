@@ -71,13 +71,11 @@ async def submit_episodes(
     # The pool keeps the episodes of many jobs and trusts us; it alone reads the trajectories.
     foreign = next((episode_id for episode_id in ids if not episode_id.startswith(f"{job_id}:")), None)
     if foreign is not None:
-        raise InvalidRequestError(f"{foreign!r} is no episode of job {job_id}", field="results.episode_id")
+        raise InvalidRequestError(f"{foreign!r} is no episode of {job_id}", field="results.episode_id")
     if job.state.final:
         return SubmitReply(verdicts=["stale"] * len(ids))
     if pool is None:
-        raise ServiceUnavailableError(
-            f"job {job_id} is being taken up again", hint="hand the results in again"
-        )
+        raise ServiceUnavailableError(f"{job_id} is being taken up again", hint="hand the results in again")
     return _json(await parts.proxy.call(pool, "/episodes/submit", await request.body(), {"job_id": job_id}))
 
 
@@ -86,10 +84,10 @@ def _job_of_clients(
 ) -> tuple[JobView, PoolRecord | None]:
     job, pool = job_and_pool(parts, tenant, job_id)
     if not isinstance(job.spec, PlayedSpec):
-        raise ConflictError(f"job {job_id} learns from written data and plays no episodes")
+        raise ConflictError(f"{job_id} learns from written data and plays no episodes")
     if job.spec.rollout == "server":
         raise ConflictError(
-            f"the episodes of job {job_id} are played by the service", hint="submit it with rollout='client'"
+            f"the episodes of {job_id} are played by the service", hint="submit it with rollout='client'"
         )
     return job, pool
 

@@ -72,9 +72,9 @@ class Heartbeat:
             pulse.control.lose(error)
         except Exception as error:
             # The store may be busy for a moment; only when the lease has run out is it too late.
-            _log.warning("the lease of job %s was not renewed: %s", pulse.lease.job_id, error)
+            _log.warning("the lease of %s was not renewed: %s", pulse.lease.job_id, error)
             if self._clock() >= pulse.lease.expires_at:
-                pulse.control.lose(LeaseLostError(f"the lease of job {pulse.lease.job_id} ran out: {error}"))
+                pulse.control.lose(LeaseLostError(f"the lease of {pulse.lease.job_id} ran out: {error}"))
 
     def _look_for_cancellation(self, pulse: Pulse) -> None:
         def look() -> None:

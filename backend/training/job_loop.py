@@ -48,7 +48,7 @@ class JobLoop(ABC, Generic[SpecT_co]):
         except LeaseLostError as error:
             _log.warning("%s", error)
         except WorkerStoppingError:
-            _log.info("job %s goes back into the queue", context.job_id)
+            _log.info("%s goes back into the queue", context.job_id)
             self._quietly(
                 lambda: context.store.release(context.lease, back_to_queue=True, reason="its worker stopped")
             )
@@ -63,7 +63,7 @@ class JobLoop(ABC, Generic[SpecT_co]):
             self._quietly(self._save_what_is_done)
             self._end(JobState.FAILED, error)
         except Exception as error:
-            _log.exception("job %s failed", context.job_id)
+            _log.exception("%s failed", context.job_id)
             where = traceback.extract_tb(error.__traceback__)[-1]
             wrapped = InternalServiceError(
                 f"the job loop met an error it did not expect: {error!r} at {where.name}:{where.lineno}",
@@ -136,4 +136,4 @@ class JobLoop(ABC, Generic[SpecT_co]):
         try:
             act()
         except Exception:
-            _log.exception("job %s: the end was not orderly", self._context.job_id)
+            _log.exception("%s: the end was not orderly", self._context.job_id)

@@ -261,7 +261,7 @@ class PoolWorker:
             loop_of(context).run()
         except RankLostError as error:
             # No new ranks could be started. The lease runs out, so the next attempt is not at once.
-            _log.error("job %s cannot be taken up: %s", job_id, error)
+            _log.error("%s cannot be taken up: %s", job_id, error)
             self._store.release(lease, back_to_queue=False)
         finally:
             gate = self._gates.pop(job_id, None)

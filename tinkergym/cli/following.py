@@ -46,7 +46,7 @@ def follow_or_detach(job: Job, env: str | None = None, *, detach: bool) -> None:
         follow(job, env)
         return
     attach = attach_command(job, env)
-    out.print(f"job {job.id} is started; see it with: {attach}", highlight=False, soft_wrap=True)
+    out.print(f"{job.id} is started; see it with: {attach}", highlight=False, soft_wrap=True)
     if isinstance(job.spec, PlayedSpec) and job.spec.rollout == "client":
         job.close()
         out.print("It waits for a client to play its episodes; `attach` does that too.")

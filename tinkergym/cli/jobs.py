@@ -111,7 +111,7 @@ def cancel(job_id: JobId) -> None:
     with Client() as client:
         view = client.job(job_id).cancel()
     text = "has ended" if view.state.final else "will end after what it is doing at the moment"
-    out.print(f"job {job_id} {text} ({view.state})", highlight=False)
+    out.print(f"{job_id} {text} ({view.state})", highlight=False)
 
 
 @app.command()

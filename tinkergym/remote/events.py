@@ -54,7 +54,7 @@ def follow(
             # The stream ended without a final state: a gateway that shuts down in good order.
             if next(waits, None) is None:
                 raise ServiceUnavailableError(
-                    f"the service ends the event stream of job {job_id} before the job has ended",
+                    f"the service ends the event stream of {job_id} before the job has ended",
                     hint=f"look at it with `tinkergym jobs show {job_id}`",
                 )
 

@@ -144,7 +144,7 @@ def _checkpoint(api: Api, job_id: str, version: int | None) -> CheckpointView:
     if not chosen:
         there = ", ".join(str(c.policy_version) for c in found) or "none yet"
         raise NotFoundError(
-            f"job {job_id} has no checkpoint" + ("" if version is None else f" of version {version}"),
+            f"{job_id} has no checkpoint" + ("" if version is None else f" of version {version}"),
             hint=f"versions with one: {there}; see checkpoint_every and keep_checkpoints",
             field="version",
         )

@@ -219,7 +219,7 @@ class Job:
         if not chosen:
             there = ", ".join(str(c.step) for c in found) or "none"
             raise NotFoundError(
-                f"job {self.id} has no checkpoint" + ("" if step is None else f" of step {step}"),
+                f"{self.id} has no checkpoint" + ("" if step is None else f" of step {step}"),
                 hint=f"there: {there}; older ones are removed, see keep_checkpoints",
                 field="step",
             )
@@ -247,13 +247,13 @@ def raise_for(view: JobView) -> JobView:
     """
     if view.state is JobState.CANCELLED:
         raise JobCancelledError(
-            f"job {view.job_id} was cancelled at step {view.step} of {view.spec.steps}",
+            f"{view.job_id} was cancelled at step {view.step} of {view.spec.steps}",
             hint="its checkpoints are kept",
         )
     if view.state is JobState.FAILED:
         cause: TinkerGymError | None = from_wire(view.error.model_dump()) if view.error else None
         raise JobFailedError(
-            f"job {view.job_id} failed at step {view.step} of {view.spec.steps}: "
+            f"{view.job_id} failed at step {view.step} of {view.spec.steps}: "
             f"{cause.message if cause else view.reason or 'the service gave no reason'}",
             hint=cause.hint if cause else "",
             field=cause.field if cause else "",

@@ -67,7 +67,7 @@ class RolloutThread:
         # A script whose last line is `train` would else end in silence, and nothing would ever be learned.
         if self._thread.is_alive():
             _log.warning(
-                "this script ends before job %s, whose episodes are played here: the job waits for a client "
+                "this script ends before %s, whose episodes are played here: the job waits for a client "
                 "(end a script with job.wait(); play on with Client.attach(job_id, env=...))",
                 self._job_id,
             )

@@ -105,7 +105,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
             if not isinstance(known, JobSpec) or known.rollout != "script":
                 how = f"rollout={known.rollout!r}" if isinstance(known, PlayedSpec) else "nobody"
                 raise InvalidRequestError(
-                    f"the episodes of job {job_id} are played by {how}",
+                    f"the episodes of {job_id} are played by {how}",
                     hint="take it up with Client.attach",
                     field="job_id",
                 )
@@ -222,7 +222,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
             if self.training:
                 view = self.job.view()
                 warnings.warn(
-                    f"job {view.job_id} has done {view.step} of {view.spec.steps} steps and waits for "
+                    f"{view.job_id} has done {view.step} of {view.spec.steps} steps and waits for "
                     f"episodes; go on with TrainRemotely(env, job_id={view.job_id!r}) or end it with "
                     f"`tinkergym jobs cancel {view.job_id}`",
                     stacklevel=2,
@@ -295,7 +295,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         if not self._warned:
             self._warned = True
             warnings.warn(
-                f"job {self.job.id} has done its {self.job.spec.steps} steps: from here on the trained "
+                f"{self.job.id} has done its {self.job.spec.steps} steps: from here on the trained "
                 "policy plays and nothing is recorded; `while env.training:` ends the loop here",
                 stacklevel=3,
             )
@@ -328,7 +328,7 @@ class ScriptPolicy:
 def _refuse_impossible(given: set[str], job_id: str | None, settings: Mapping[str, Any]) -> None:
     if job_id is not None and given:
         raise InvalidRequestError(
-            f"job {job_id} has its settings already, {', '.join(sorted(given))} would change nothing",
+            f"{job_id} has its settings already, {', '.join(sorted(given))} would change nothing",
             hint="leave them out, or start a job of its own without job_id",
             field=min(given),
         )
