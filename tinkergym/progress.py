@@ -122,9 +122,11 @@ class TrainingDisplay:
         name = f"{escape(spec.name)} · " if spec.name else ""
         if isinstance(spec, JobSpec | DistillationSpec):
             what = escape(spec.environment.id)
-            steps = f"{spec.steps} steps of {spec.episodes_per_step} episodes, {PLAYED[spec.rollout]}"
+            steps = (
+                f"steps: {spec.steps} · episodes per step: {spec.episodes_per_step}, {PLAYED[spec.rollout]}"
+            )
         else:
-            what, steps = spec.kind, f"{spec.steps} steps of {spec.batch_size} records"
+            what, steps = spec.kind, f"steps: {spec.steps} · records per step: {spec.batch_size}"
         return f"{name}[bold]{what}[/] · {escape(spec.model)} · {trained} · {steps} · {escape(self._job_id)}"
 
     def _picture(self) -> RenderableType:

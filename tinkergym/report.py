@@ -44,14 +44,14 @@ def show(
     assert isinstance(job.spec, PlayedSpec)
     steps = [event.body for event in job.events() if isinstance(event.body, StepEvent)]
     rewards = [step.reward_mean for step in steps if step.reward_mean is not None]
-    console.print(f"\n[bold]Reward of the {len(rewards)} train steps[/]", highlight=False)
+    console.print("\n[bold]Reward of each train step[/]", highlight=False)
     for line in curve(rewards):
         console.print(line, style="green", markup=False, highlight=False)
     if picture is not None:
         console.print(
             save_curve(rewards, Path(picture), title=job.spec.environment.id), soft_wrap=True, highlight=False
         )
-    console.print(f"\n[bold]{len(after.trajectories)} held-out seeds, before and after[/]", highlight=False)
+    console.print(f"\n[bold]Before and after, held-out seeds: {len(after.trajectories)}[/]", highlight=False)
     console.print(comparison(before, after))
     console.print("\n[bold]One game of the trained policy[/]")
     console.print(after.transcript(0), markup=False, highlight=False)

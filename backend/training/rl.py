@@ -64,7 +64,9 @@ class RLJob(JobLoop[JobSpec]):
         if self._done_step < spec.steps:
             self._train_ahead() if spec.max_staleness else self._train()
             self._save_what_is_done()
-        context.store.set_state(context.lease, JobState.COMPLETED, f"all {spec.steps} steps done")
+        context.store.set_state(
+            context.lease, JobState.COMPLETED, f"step {spec.steps} of {spec.steps} is done"
+        )
 
     def _train(self) -> None:
         context, spec = self._context, self._context.spec

@@ -57,7 +57,9 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
             for step in range(self._done_step + 1, spec.steps + 1):
                 context.control.check()
                 self._step(step)
-        context.store.set_state(context.lease, JobState.COMPLETED, f"all {spec.steps} steps done")
+        context.store.set_state(
+            context.lease, JobState.COMPLETED, f"step {spec.steps} of {spec.steps} is done"
+        )
 
     def _step(self, step: int) -> None:
         context, spec = self._context, self._context.spec

@@ -122,7 +122,7 @@ def test_the_first_example_runs_to_its_report(service, monkeypatch, tmp_path, ca
     runpy.run_path(str(tmp_path / "example.py"), run_name="__main__")
     shown = capsys.readouterr().out
     for part in (
-        "200 held-out seeds",
+        "held-out seeds: 200",
         "One game of the trained policy",
         "tinkergym play board/TicTacToeVs-v0",
     ):

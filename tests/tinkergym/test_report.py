@@ -30,7 +30,7 @@ def test_the_result_shows_intervals_a_game_the_curve_and_how_to_play_on(job, tmp
     report.show(job, before, before, picture=picture, console=Console(file=output, width=100))
     text = output.getvalue()
     for part in (
-        "Reward of the 3 train steps",
+        "Reward of each train step",
         "win",
         "draw",
         "loss",

@@ -158,7 +158,7 @@ def _shown(records: Iterator[EpisodeRecord], *, done: int, total: int) -> Iterat
 def _print(scores: Scores, ks: Sequence[int], what: str, out_file: Path | None) -> None:
     tasks = len({record.seed for record in scores.records})
     out.print(
-        f"{escape(what)}: {len(scores.records)} episodes of {tasks} tasks", highlight=False, soft_wrap=True
+        f"{escape(what)}, episodes: {len(scores.records)}, tasks: {tasks}", highlight=False, soft_wrap=True
     )
     if scores.completed:
         low, high = scores.interval

@@ -33,7 +33,9 @@ def follow(job: Job, env: str | None = None) -> None:
         job.close()
         raise typer.Exit(INTERRUPTED) from None
     view = job.wait()
-    out.print(f"done: {view.step} steps, policy version {view.policy_version}", highlight=False)
+    out.print(
+        f"done: step {view.step} of {view.spec.steps}, policy version {view.policy_version}", highlight=False
+    )
     for checkpoint in job.checkpoints()[-1:]:
         out.print(f"checkpoint: {checkpoint.path}", highlight=False, soft_wrap=True)
     if isinstance(job.spec, PlayedSpec):

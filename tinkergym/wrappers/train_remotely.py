@@ -222,7 +222,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
             if self.training:
                 view = self.job.view()
                 warnings.warn(
-                    f"{view.job_id} has done {view.step} of {view.spec.steps} steps and waits for "
+                    f"{view.job_id} is at step {view.step} of {view.spec.steps} and waits for "
                     f"episodes; go on with TrainRemotely(env, job_id={view.job_id!r}) or end it with "
                     f"`tinkergym jobs cancel {view.job_id}`",
                     stacklevel=2,
@@ -295,7 +295,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         if not self._warned:
             self._warned = True
             warnings.warn(
-                f"{self.job.id} has done its {self.job.spec.steps} steps: from here on the trained "
+                f"{self.job.id} has done all of its steps: from here on the trained "
                 "policy plays and nothing is recorded; `while env.training:` ends the loop here",
                 stacklevel=3,
             )

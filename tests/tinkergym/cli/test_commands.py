@@ -58,8 +58,8 @@ def test_written_data_is_trained_on_and_shown_by_its_loss(run, service, tmp_path
     pairs.write_text('{"prompt": "1?", "chosen": "one", "rejected": "two"}\n' * 4)
     result = run("sft", str(rows), "--epochs", "2", "--batch-size", "2", "--rank", "4", "--set", "seed=7")
     assert result.exit_code == 0, result.output
-    assert "sft · nano · LoRA rank 4 · 4 steps of 2 records" in result.output
-    assert "done: 4 steps" in result.output
+    assert "sft · nano · LoRA rank 4 · steps: 4 · records per step: 2" in result.output
+    assert "done: step 4 of 4" in result.output
     spec = service.jobs.newest_first()[0].spec
     assert (spec.seed, spec.lr_schedule, spec.adapter.rank) == (7, "linear", 4)
     result = run("preference", str(pairs), "--steps", "2", "--loss", "ipo", "--set", "loss.beta=0.2")
