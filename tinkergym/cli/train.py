@@ -28,7 +28,12 @@ def train(
     ] = None,
     groups: Annotated[int | None, typer.Option(help="Groups in a train step. (default: 16)")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="(default: 0.001)")] = None,
-    seed: Annotated[int | None, typer.Option(help="Makes the job repeatable. (default: 0)")] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Of all that is drawn. The same bits need --set deterministic=true too. (default: 0)"
+        ),
+    ] = None,
     rollout: Annotated[
         str | None,
         typer.Option(help="Who plays the episodes: server or client. (default: the server if it can)"),
