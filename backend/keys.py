@@ -39,7 +39,13 @@ def _run(options: argparse.Namespace) -> None:
     store = Store.open(load_config(options.config, options.set).store_url)
     try:
         if options.command == "create":
-            print(store.keys.create(options.tenant, options.name))
+            # The key alone on the standard output, for `KEY=$(tinkergym keys create ...)`.
+            print(store.keys.create(options.tenant, options.name), flush=True)
+            print(
+                "for the client: TINKERGYM_API_KEY=<this key>, TINKERGYM_URL=<where the service listens>; "
+                "the key cannot be shown again",
+                file=sys.stderr,
+            )
         elif options.command == "revoke":
             store.keys.revoke(options.key_id)
         else:

@@ -6,7 +6,9 @@ from backend.store.store import Store
 def test_a_key_is_made_listed_and_revoked_from_the_command_line(tmp_path, capsys):
     setting = f"data_dir={tmp_path}"
     assert main(["--set", setting, "create", "ada", "--name", "laptop"]) == 0
-    key = capsys.readouterr().out.strip()
+    made = capsys.readouterr()
+    key = made.out.strip()
+    assert "TINKERGYM_API_KEY" in made.err and key not in made.err
     store = Store.open(load_config(None, [setting]).store_url)
     assert store.keys.tenant_of(key) == "ada"
     assert main(["--set", setting, "list", "ada"]) == 0

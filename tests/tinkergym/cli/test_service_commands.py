@@ -19,6 +19,7 @@ def tinkergym(*arguments: str, home) -> subprocess.CompletedProcess:
 def test_keys_are_made_listed_and_revoked_without_a_running_service(tmp_path):
     made = tinkergym("keys", "create", "laptop", "--tenant", "ada", home=tmp_path)
     assert re.fullmatch(r"tg-\S{40,}\n", made.stdout)
+    assert "TINKERGYM_URL" in made.stderr
     listed = tinkergym("keys", "list", "--tenant", "ada", home=tmp_path).stdout
     assert re.search(r"key-\w+ +.* valid +laptop", listed)
     assert made.stdout.strip() not in listed
