@@ -10,10 +10,13 @@ import typer
 from rich.markup import escape
 
 from tinkergym.cli.console import out
+from tinkergym.errors import NotFoundError
 from tinkergym.messages import Message, messages_text, observation_messages, user
 
 if TYPE_CHECKING:
     from tinkergym.loop.renderer import Renderer
+    from tinkergym.remote.client import Client
+    from tinkergym.remote.job import Job
 
 MOST_STEPS = 1000
 """An environment that never ends is left after so many."""
@@ -82,7 +85,7 @@ def play(
         from tinkergym.remote.client import Client
 
         with Client() as client:
-            player = client.job(policy).policy(temperature=temperature, seed=seed)
+            player = _job(client, policy).policy(temperature=temperature, seed=seed)
             player.environment_prompt = system_prompt_of(made)
             # Offered by environments whose opponent may be anybody who reads and answers text.
             seat_opponent = getattr(made.unwrapped, "seat_opponent", None)
@@ -104,6 +107,17 @@ def play(
         out.print("\nleft the game")
     finally:
         made.close()
+
+
+def _job(client: Client, name: str) -> Job:
+    try:
+        return client.job(name)
+    except NotFoundError as error:
+        raise NotFoundError(
+            error.message,
+            hint="play takes the id of a job, see `tinkergym jobs`; `tinkergym eval` takes a model too",
+            field="--policy",
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)

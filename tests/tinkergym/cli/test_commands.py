@@ -212,6 +212,13 @@ def test_a_policy_can_be_watched(run, service):
     assert "2 episodes, mean return" in result.output
 
 
+def test_a_model_is_no_policy_to_play_with_and_the_hint_says_which_command_takes_one(run, service):
+    result = run("play", BOARD, "--policy", "nano")
+    assert result.exit_code == 2
+    assert "error: --policy: " in result.output and "'nano'" in result.output
+    assert "`tinkergym eval` takes a model too" in result.output
+
+
 def test_the_system_prompt_that_the_policy_reads_is_shown(run, service):
     run("train", BOARD, "--steps", "1", "--set", "system_prompt=Play like a pirate.")
     assert "system\nPlay like a pirate." in run("play", BOARD, "--policy", "job-1", "--watch").output
