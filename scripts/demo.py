@@ -13,6 +13,7 @@ from typing import Any
 from tinkergym.cli.local_service import local_service
 from tinkergym.errors import TinkerGymError
 from tinkergym.remote.job import Job
+from tinkergym.report import play_command
 from tinkergym.wire import JobState
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "tictactoe.py"
@@ -25,18 +26,21 @@ class _InterruptedError(Exception):
 def main() -> int:
     """Run the example against a service; the exit status is 0 when it ran to its end."""
     try:
-        with local_service(announce=print):
-            _run_example()
+        with local_service(announce=print) as started_here:
+            job = _run_example()
     except TinkerGymError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     except (KeyboardInterrupt, _InterruptedError) as interrupt:
         print(f"demo: interrupted; {str(interrupt) or 'nothing was started'}", file=sys.stderr)
         return 130
+    if started_here and job is not None:
+        # The report's own line holds while a service runs; by now this one has stopped.
+        print(f"To play against it, first `make serve`, then in another terminal:\n    {play_command(job)}")
     return 0
 
 
-def _run_example() -> None:
+def _run_example() -> Job | None:
     # Not by runpy: the job that an interrupted example has started is found among its names.
     names: dict[str, Any] = {"__name__": "__main__", "__file__": str(EXAMPLE)}
     try:
@@ -45,6 +49,7 @@ def _run_example() -> None:
         if "job" in names:
             raise _InterruptedError(_cancel(names["job"])) from None
         raise
+    return names.get("job")
 
 
 def _cancel(job: Job) -> str:

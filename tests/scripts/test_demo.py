@@ -1,5 +1,6 @@
-"""What `make demo` says when it is interrupted, with a short example in place of its own."""
+"""What `make demo` says at its end and when it is interrupted, with a short example in place of its own."""
 
+import contextlib
 import importlib.util
 from pathlib import Path
 
@@ -19,15 +20,27 @@ class Job:
 job = Job()
 raise KeyboardInterrupt
 """
+WHOLE = """
+from types import SimpleNamespace
+from tinkergym.wire import EnvironmentRef, JobSpec
+
+spec = JobSpec(environment=EnvironmentRef(id="board/TicTacToeVs-v0"), steps=5)
+job = SimpleNamespace(id="job-1", spec=spec)
+"""
 
 
 @pytest.fixture
-def interrupted(tmp_path, monkeypatch, capsys):
-    """Return a function that runs the demo with an example and returns its last line."""
+def demo(monkeypatch):
     monkeypatch.setenv("TINKERGYM_URL", "http://127.0.0.1:1")  # so that none is started
     spec = importlib.util.spec_from_file_location("demo_under_test", DEMO)
     demo = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(demo)
+    return demo
+
+
+@pytest.fixture
+def interrupted(demo, tmp_path, monkeypatch, capsys):
+    """Return a function that runs the demo with an example and returns its last line."""
 
     def run(example: str) -> str:
         (tmp_path / "example.py").write_text(example)
@@ -52,3 +65,23 @@ def test_it_says_what_became_of_the_job(interrupted, state, step, said):
 
 def test_before_there_is_a_job_nothing_was_started(interrupted):
     assert interrupted("raise KeyboardInterrupt") == "demo: interrupted; nothing was started"
+
+
+@pytest.mark.parametrize("started_here", [True, False])
+def test_who_has_no_service_any_more_is_told_to_start_it_before_playing(
+    demo, started_here, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "example.py").write_text(WHOLE)
+    monkeypatch.setattr(demo, "EXAMPLE", tmp_path / "example.py")
+    monkeypatch.setattr(demo, "local_service", lambda announce: contextlib.nullcontext(started_here))
+    assert demo.main() == 0
+    shown = capsys.readouterr().out
+    assert ("first `make serve`" in shown) is started_here
+    assert ("tinkergym play board/TicTacToeVs-v0 --policy job-1" in shown) is started_here
+
+
+def test_a_service_that_is_there_already_is_named_by_its_url(demo, tmp_path, monkeypatch, capsys):
+    (tmp_path / "example.py").write_text("")
+    monkeypatch.setattr(demo, "EXAMPLE", tmp_path / "example.py")
+    assert demo.main() == 0
+    assert "http://127.0.0.1:1" in capsys.readouterr().out

@@ -26,19 +26,22 @@ _POLL_SECONDS = 0.1
 
 
 @contextlib.contextmanager
-def local_service(announce: Callable[[str], None]) -> Iterator[None]:
+def local_service(announce: Callable[[str], None]) -> Iterator[bool]:
     """Make sure that a service answers while the body runs; `tinkergym.Client()` finds it.
 
     Args:
         announce: Is told in a sentence what is started and stopped.
 
+    Yields:
+        Whether the service was started here, and so ends with the body.
+
     Raises:
         ServiceUnavailableError: the service ended at once or did not answer within a minute; the text carries
             what it said.
     """
-    if _answers():
-        announce("A service is already running here; using it.")
-        yield
+    if url := _running():
+        announce(f"A service is there already, {url}; using it.")
+        yield False
         return
     announce("Starting the service (tinkergym serve) ...")
     # A file, not a pipe: nobody reads while the body runs, and a full pipe would stop the service.
@@ -54,12 +57,12 @@ def local_service(announce: Callable[[str], None]) -> Iterator[None]:
         answered = False
         try:
             deadline = time.monotonic() + START_SECONDS
-            while not _answers():
+            while not _running():
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise ServiceUnavailableError("the service did not start", hint=_said(log))
                 time.sleep(_POLL_SECONDS)
             answered = True
-            yield
+            yield True
         finally:
             _stop(process)
             if answered:
@@ -69,9 +72,10 @@ def local_service(announce: Callable[[str], None]) -> Iterator[None]:
                 )
 
 
-def _answers() -> bool:
-    if os.environ.get("TINKERGYM_URL"):
-        return True  # The user named a service; whether it answers is for the client to say.
+def _running() -> str:
+    """Return the URL of the service that clients find; empty when none answers."""
+    if url := os.environ.get("TINKERGYM_URL"):
+        return url  # The user named a service; whether it answers is for the client to say.
     try:
         address = discovery.find()
         with contextlib.closing(
@@ -79,8 +83,8 @@ def _answers() -> bool:
         ) as connection:
             Api(connection).health()
     except TinkerGymError:
-        return False
-    return True
+        return ""
+    return address.url
 
 
 def _said(log: IO[bytes]) -> str:
