@@ -6,15 +6,16 @@ Client and gateway share it, so a wrong setting reads the same wherever it is ca
 from __future__ import annotations
 
 import difflib
-import types
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from tinkergym.errors import InvalidRequestError, PromptTooLongError
-from tinkergym.wire import EnvironmentRef, JobSpec, PlayedSpec, Sampling
+from tinkergym.setting_names import meant, models_in
+from tinkergym.wire import Choice, EnvironmentRef, JobSpec, PlayedSpec, Sampling, TrainingSpec
 from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec, PreferenceSpec, SFTSpec
 
 MOST_SHOWN = 4
@@ -127,13 +128,15 @@ def explain(error: ValidationError, model: type[BaseModel]) -> InvalidRequestErr
 
 
 def _explain_one(detail: ErrorDetails, model: type[BaseModel]) -> InvalidRequestError:
-    path, parent = _locate(detail["loc"], model)
+    path, candidates = _locate(detail["loc"], model)
+    parent = candidates[0] if len(candidates) == 1 else None
     context, got, field, hint = detail.get("ctx", {}), detail["input"], ".".join(path), ""
     tag_field = str(context.get("discriminator", "kind")).strip("'")
     match detail["type"]:
         case "extra_forbidden":
-            message, hint = "unknown setting", _close(path[-1], list(parent.model_fields) if parent else [])
-            if parent is Sampling and path[-1] in REFUSED_IN_TRAINING:
+            message, hint = "unknown setting", _known(path, parent, model) if parent else ""
+            sampling = parent is Sampling or (parent is not None and issubclass(parent, TrainingSpec))
+            if sampling and path[-1] in REFUSED_IN_TRAINING:
                 message = f"is refused in training: it {REFUSED_IN_TRAINING[path[-1]]}"
                 hint = "use temperature; policy.act and policy.evaluate take structured"
         case "missing":
@@ -145,6 +148,10 @@ def _explain_one(detail: ErrorDetails, model: type[BaseModel]) -> InvalidRequest
             message = f"must be one of {context['expected_tags']}, not {context['tag']!r}"
             hint = _close_value(context["tag"], context["expected_tags"])
             field = f"{field}.{tag_field}" if field else tag_field
+        case "model_type" | "model_attributes_type" if all(issubclass(c, Choice) for c in candidates):
+            message, hint = f"cannot be {_short(got)}", _how_to_write(got, candidates)
+        case "union_tag_not_found" if isinstance(got, type):
+            message, hint = f"cannot be the class {got.__name__} itself", _how_to_write(got, candidates)
         case "union_tag_not_found":
             message = f"needs {tag_field!r} to say which one, got {_short(got)}"
         case "value_error":
@@ -166,8 +173,11 @@ def _from_validator(message: str, field: str, parent: type[BaseModel] | None) ->
 
 def _locate(
     location: tuple[int | str, ...], model: type[BaseModel]
-) -> tuple[list[str], type[BaseModel] | None]:
-    """Return the path in the user's words, without union tags, and the model its last name belongs to."""
+) -> tuple[list[str], list[type[BaseModel]]]:
+    """Return the path in the user's words, without union tags, and the models that its last name can mean.
+
+    Those are what the setting of this name holds, or if it holds no model, the one that it stands in.
+    """
     path: list[str] = []
     candidates: list[type[BaseModel]] = [model]
     for part in location:
@@ -178,22 +188,10 @@ def _locate(
         if path[-2:-1] == ["kwargs"] and part in JSON_TAGS:
             continue
         path.append(str(part))
-        inner = [found for c in candidates if part in c.model_fields for found in _models_in(c, str(part))]
+        inner = [found for c in candidates if part in c.model_fields for found in models_in(c, str(part))]
         if inner:
             candidates = inner
-    return path, candidates[0] if len(candidates) == 1 else None
-
-
-def _models_in(model: type[BaseModel], field: str) -> Iterator[type[BaseModel]]:
-    yield from _models(model.model_fields[field].annotation)
-
-
-def _models(annotation: object) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    elif get_origin(annotation) in {Union, types.UnionType, Annotated, list}:
-        for part in get_args(annotation):
-            yield from _models(part)
+    return path, candidates
 
 
 def _tags(model: type[BaseModel]) -> list[str]:
@@ -203,11 +201,40 @@ def _tags(model: type[BaseModel]) -> list[str]:
     return [str(values[0]) for values in choices if len(values) == 1]  # more is a setting with a choice
 
 
-def _close(name: str, known: list[str]) -> str:
-    matches = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
-    if matches:
-        return f"did you mean {' or '.join(matches)}?"
-    return f"known settings: {', '.join(known)}" if known else ""
+def _known(path: Sequence[str], parent: type[BaseModel], model: type[BaseModel]) -> str:
+    """Say which setting was meant, or else which there are."""
+    *section, name = path
+    if found := meant(name, section, parent, model):
+        return f"did you mean {' or '.join(found)}?"
+    if issubclass(model, Choice):  # written down by itself, and the job has more
+        beside = [place for place in meant(name, (), model, JobSpec) if not _holds(place, model)]
+        if beside:
+            return f"did you mean {beside[0]}, which stands beside it in a job?"
+    return f"known settings: {', '.join(parent.model_fields)}"
+
+
+def _holds(place: str, model: type[BaseModel]) -> bool:
+    section = place.partition(".")[0]
+    return model in models_in(JobSpec, section)
+
+
+def _how_to_write(got: object, candidates: Sequence[type[BaseModel]]) -> str:
+    """Say how a part of a job's settings is written, by the member of its union that was named if one was."""
+    chosen = [c for c in candidates if got is c or str(got) in _tags(c)] or list(candidates)
+    examples = [_example(c) for c in chosen]
+    calls = [
+        f"tg.{c.__name__}({', '.join(f'{field}={value!r}' for field, value in settings.items())})"
+        for c, (_, settings) in zip(chosen, examples, strict=True)
+    ]
+    tag, settings = examples[0]
+    return f"write {' or '.join(calls)}; in JSON {json.dumps(tag or settings)}"
+
+
+def _example(model: type[BaseModel]) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the field by which a union tells this model, if it does, and a setting of it, if it has any."""
+    defaults = {field: info.default for field, info in model.model_fields.items()}
+    tag = {field: value for field, value in defaults.items() if value in _tags(model)}
+    return tag, dict([(field, value) for field, value in defaults.items() if field not in tag][:1])
 
 
 def _close_value(got: object, choices: object) -> str:

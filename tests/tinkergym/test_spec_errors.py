@@ -3,7 +3,7 @@ import math
 import pytest
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.spec_errors import parse_spec
+from tinkergym.spec_errors import parse_any_spec, parse_spec
 from tinkergym.wire import GRPO, FullParameters, Limits, LoRA, SampleRequest, Sampling
 
 GOOD = {"environment": {"id": "board/TicTacToeVs-v0"}, "steps": 3}
@@ -34,6 +34,31 @@ def refusal(**settings) -> InvalidRequestError:
         ({"client_timeout_seconds": 1e300}, "client_timeout_seconds", "less than"),
         ({"steps": 10**30}, "steps", "less than"),
         ({"zzz": 1}, "zzz", "known settings: model, adapter"),
+        # Written in the wrong section.
+        ({"learning_rate": 0.1}, "learning_rate", "did you mean algorithm.learning_rate?"),
+        ({"temperature": 0.7}, "temperature", "did you mean sampling.temperature?"),
+        ({"learning_rat": 0.1}, "learning_rat", "did you mean algorithm.learning_rate?"),
+        ({"algorithm": {"temperature": 1}}, "algorithm.temperature", "did you mean sampling.temperature?"),
+        ({"top_p": 0.9}, "top_p", "is refused in training"),
+        # By a name that other libraries have for it.
+        ({"lr": 0.1}, "lr", "did you mean algorithm.learning_rate?"),
+        ({"algorithm": {"name": "ppo", "lr": 1}}, "algorithm.lr", "did you mean learning_rate?"),
+        ({"num_generations": 8}, "num_generations", "did you mean algorithm.group_size?"),
+        ({"lora_r": 8}, "lora_r", "did you mean adapter.rank?"),
+        ({"adapter": {"kind": "lora", "r": 8}}, "adapter.r", "did you mean rank?"),
+        ({"lora_alpha": 8}, "lora_alpha", "did you mean adapter.alpha?"),
+        ({"beta": 0.1}, "beta", "did you mean algorithm.kl_coefficient?"),
+        ({"batch_size": 8}, "batch_size", "did you mean algorithm.groups_per_step?"),
+        ({"max_new_tokens": 8}, "max_new_tokens", "did you mean sampling.max_turn_tokens?"),
+        ({"max_steps": 8}, "max_steps", "did you mean steps?"),
+        # A setting that the chosen kind of adapter does not have is not offered at the place where it is.
+        ({"adapter": {"kind": "full", "rank": 8}}, "adapter.rank", "known settings: kind"),
+        # A part by its name alone.
+        ({"adapter": "lora"}, "adapter", 'write tg.LoRA(rank=8); in JSON {"kind": "lora"}'),
+        ({"adapter": "peft"}, "adapter", "write tg.LoRA(rank=8) or tg.FullParameters(); in JSON"),
+        ({"adapter": LoRA}, "adapter", "cannot be the class LoRA itself (write tg.LoRA(rank=8)"),
+        ({"algorithm": "grpo"}, "algorithm", 'write tg.GRPO(group_size=8); in JSON {"name": "grpo"}'),
+        ({"sampling": 0.7}, "sampling", 'write tg.Sampling(temperature=1.0); in JSON {"temperature": 1.0}'),
     ],
 )
 def test_a_wrong_setting_is_named_with_the_reason_and_what_to_do(settings, field, text):
@@ -47,6 +72,10 @@ def test_a_wrong_setting_is_named_with_the_reason_and_what_to_do(settings, field
     [
         (lambda: GRPO(group_size=1), "group_size", "raise group_size or choose"),
         (lambda: GRPO(learning_rat=1.0), "learning_rat", "did you mean learning_rate"),
+        (lambda: GRPO(lr=1e-3), "lr", "did you mean learning_rate?"),
+        (lambda: GRPO(num_generations=8), "num_generations", "did you mean group_size?"),
+        (lambda: GRPO(temperature=0.7), "temperature", "did you mean sampling.temperature, which stands"),
+        (lambda: FullParameters(rank=8), "rank", "known settings: kind"),
         (lambda: LoRA(rank=0), "rank", "greater than or equal to 1"),
         (lambda: Sampling(temperature=math.nan), "temperature", "finite"),
         (lambda: Limits(max_turn=3), "max_turn", "did you mean max_turns"),
@@ -57,6 +86,20 @@ def test_a_wrong_setting_reads_the_same_where_a_script_writes_it(write, field, t
         write()
     assert caught.value.field == field
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "meant"),
+    [
+        ("sft", "lr", "learning_rate"),
+        ("sft", "per_device_train_batch_size", "batch_size"),
+        ("sft", "num_train_epochs", "steps"),
+        ("preference", "beta", "loss.beta"),
+    ],
+)
+def test_a_name_of_another_library_means_what_this_kind_of_job_has(kind, name, meant):
+    with pytest.raises(InvalidRequestError, match=rf"did you mean {meant}\?"):
+        parse_any_spec({"kind": kind, "data": "0" * 64, "steps": 1, name: 1})
 
 
 def test_every_wrong_setting_of_a_request_is_mentioned_at_once():

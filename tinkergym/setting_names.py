@@ -1,0 +1,103 @@
+"""Which setting somebody meant by a name that is none: by its place, its spelling, or what others call it.
+
+Knows the models of settings by their fields only.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+OTHER_NAMES: dict[str, tuple[str, ...]] = {
+    "lr": ("learning_rate",),
+    "lr_scheduler_type": ("lr_schedule",),
+    "num_generations": ("group_size",),
+    "r": ("rank",),
+    "lora_r": ("rank",),
+    "lora_rank": ("rank",),
+    "lora_alpha": ("alpha",),
+    "beta": ("kl_coefficient",),
+    "kl_coef": ("kl_coefficient",),
+    "epsilon": ("clip_low",),
+    "epsilon_high": ("clip_high",),
+    "num_iterations": ("updates_per_step",),
+    "batch_size": ("groups_per_step", "episodes_per_step"),
+    "per_device_train_batch_size": ("batch_size", "groups_per_step", "episodes_per_step"),
+    "max_tokens": ("max_turn_tokens",),
+    "max_new_tokens": ("max_turn_tokens",),
+    "max_completion_length": ("max_turn_tokens",),
+    "num_train_epochs": ("steps",),
+    "epochs": ("steps",),
+    "max_steps": ("steps",),
+}
+"""What other libraries call a setting, and what it is called here: the first of them that a job has."""
+
+_CLOSE = 0.6
+"""How alike a name must be to a setting that stands where it was written."""
+
+_CLOSE_ELSEWHERE = 0.8
+"""And to one that stands elsewhere, of which there are many."""
+
+
+def meant(name: str, section: Sequence[str], parent: type[BaseModel], root: type[BaseModel]) -> list[str]:
+    """Return the settings that `name` may stand for, the likeliest first.
+
+    Those of the same section by their name alone, others by their dotted name.
+
+    Args:
+        name: What was written, which is no field of `parent`.
+        section: Where in `root` it was written; empty for the outermost.
+        parent: The model of that section.
+        root: The outermost model.
+    """
+    section_prefix = ".".join((*section, ""))
+    places = {
+        # A setting that stands nearer wins over one of the same name that stands elsewhere.
+        **dict(_fields_below(root, ())),
+        **dict(_fields_below(parent, section)),
+        **{field: field for field in parent.model_fields},
+    }
+    if section:
+        # What the section would hold if another member of its union were chosen is no place.
+        own = set(parent.model_fields) | {field for field, _ in _fields_below(parent, section)}
+        places = {f: p for f, p in places.items() if f in own or not p.startswith(section_prefix)}
+    for known in (name, *OTHER_NAMES.get(name, ())):
+        if known in places:
+            return [places[known]]
+    alike = {}
+    for field, place in places.items():
+        likeness = difflib.SequenceMatcher(None, name, field).ratio()
+        if likeness >= (_CLOSE if field in parent.model_fields else _CLOSE_ELSEWHERE):
+            alike[place] = likeness
+    return sorted(alike, key=lambda place: -alike[place])[:3]
+
+
+def models_in(model: type[BaseModel], field: str) -> Iterator[type[BaseModel]]:
+    """Return the models that a field can hold; several for a union."""
+    yield from _models(model.model_fields[field].annotation)
+
+
+def _models(annotation: object) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    elif get_origin(annotation) in {Union, types.UnionType, Annotated, list}:
+        for part in get_args(annotation):
+            yield from _models(part)
+
+
+def _fields_below(model: type[BaseModel], section: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each field's name with its dotted name, the outermost last, so that a dict keeps those.
+
+    Of a union it takes the member that holds without a choice: others may not have such a setting.
+    """
+    for name, field in model.model_fields.items():
+        inner = list(models_in(model, name)) if get_origin(field.annotation) is not list else []
+        chosen = [m for m in inner if type(field.default) is m] or inner
+        if len(chosen) == 1:
+            yield from _fields_below(chosen[0], (*section, name))
+    for name in model.model_fields:
+        yield name, ".".join((*section, name))
