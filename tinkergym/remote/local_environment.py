@@ -65,8 +65,9 @@ def describe(env: EnvSource, kwargs: Mapping[str, Any] | None = None) -> Environ
         return Environment(ref=ref, make=make_environment if _is_known(env) else None)
     if isinstance(env, gym.Env):
         raise InvalidRequestError(
-            f"{type(env).__name__} is one environment, and several episodes are played at once",
-            hint=f"hand over the class or a function that makes one: lambda: {type(env).__name__}(...)",
+            f"{env.spec.id if env.spec else type(env).__name__} is one environment, and several episodes "
+            "are played at once",
+            hint=_how_to_hand_over(env),
             field="environment",
         )
     if not callable(env):
@@ -77,6 +78,14 @@ def describe(env: EnvSource, kwargs: Mapping[str, Any] | None = None) -> Environ
         )
     name = re.sub(r"[^A-Za-z0-9_.-]", "", getattr(env, "__name__", type(env).__name__)) or "environment"
     return Environment(ref=environment_ref(f"{LOCAL}{name}-v0", settings), make=_factory(env))
+
+
+def _how_to_hand_over(env: AnyEnv) -> str:
+    # Not the outermost class: what `gymnasium.make` returns is a wrapper, whose name says nothing.
+    name = type(env.unwrapped).__name__
+    if env.spec is None:
+        return f"hand over the class {name}, or a function that makes one: lambda: {name}(...)"
+    return f"hand over its id {env.spec.id!r}, or a function that makes one: lambda: tg.make({env.spec.id!r})"
 
 
 def known_system_prompt(ref: EnvironmentRef) -> str | None:
