@@ -17,10 +17,13 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from backend.rollout.hub_errors import why_not
 from tinkergym.errors import TemplateError, UnknownModelError
 from tinkergym.wire import RendererBundle
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_LONGEST_SHOWN = 200
+"""Characters of a path in an error."""
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "seq_length")
 # Rotary frequencies that change with the length of the text: kept to the length below which they do not.
@@ -65,7 +68,7 @@ def resolve_model(name: str, offered: Mapping[str, str], *, allow_any: bool = Tr
     directory = _folder(target)
     if directory is None:
         if not _HUB_ID.fullmatch(target) or target.startswith(("./", "../")):
-            raise _unknown(name, offered, "no such name, directory or hub id")
+            raise _unknown(name, offered, f"{_no_folder(target)}, and it is no offered name or hub id")
         directory = _hub_directory(name, target, offered)
     if not (directory / "config.json").is_file():
         raise _unknown(name, offered, f"{str(directory)!r} has no config.json")
@@ -155,10 +158,20 @@ def _folder(target: str) -> Path | None:
         return None
 
 
+def _no_folder(target: str) -> str:
+    """Say where a folder of that name was looked for: the user may mean one of another machine or place."""
+    try:
+        place = str(Path(target).expanduser().absolute())
+    except (RuntimeError, ValueError):
+        return "no folder can have that name"
+    shown = place if len(place) <= _LONGEST_SHOWN else f"{place[:_LONGEST_SHOWN]}..."
+    return f"{shown!r} is no folder on the service's machine"
+
+
 def _hub_directory(name: str, hub_id: str, offered: Mapping[str, str]) -> Path:
     # Only here: a service that serves local models needs no hub client.
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
         return Path(snapshot_download(hub_id, allow_patterns=_HUB_FILES, local_files_only=True))
@@ -166,17 +179,18 @@ def _hub_directory(name: str, hub_id: str, offered: Mapping[str, str]) -> Path:
         pass
     try:
         return Path(snapshot_download(hub_id, allow_patterns=_HUB_FILES))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise _unknown(
-            name, offered, f"the Hugging Face hub did not give {hub_id!r} ({type(error).__name__})"
-        ) from error
+    except Exception as error:  # its HTTP library's own among them, which have no common type
+        reason, advice = why_not(hub_id, error)
+        # `runs/mine` looks like a hub id too.
+        raise _unknown(name, offered, f"{_no_folder(hub_id)}, and {reason}", advice) from error
 
 
-def _unknown(name: str, offered: Mapping[str, str], reason: str) -> UnknownModelError:
+def _unknown(name: str, offered: Mapping[str, str], reason: str, advice: str = "") -> UnknownModelError:
     close = difflib.get_close_matches(name, offered, n=3, cutoff=0.5)
     known = f"offered are: {', '.join(sorted(offered))}" if offered else "no models are offered by name"
     guess = f"did you mean {' or '.join(repr(match) for match in close)}? " if close else ""
-    return UnknownModelError(f"unknown model {name!r}: {reason}", hint=guess + known, field="model")
+    hint = f"{advice}; {known}" if advice else guess + known
+    return UnknownModelError(f"unknown model {name!r}: {reason}", hint=hint, field="model")
 
 
 def _read_json(path: Path, *, missing_ok: bool = False) -> dict[str, Any]:

@@ -50,6 +50,15 @@ def test_an_unknown_name_says_what_there_is(name, directory):
     assert ("did you mean 'nano'" in caught.value.hint) is (name == "nanno")
 
 
+def test_a_folder_that_is_not_there_is_named_in_full_with_the_machine_it_was_looked_up_on(
+    directory, monkeypatch
+):
+    monkeypatch.chdir(directory)
+    with pytest.raises(UnknownModelError) as caught:
+        resolve_model("./mymodel", {"nano": str(directory)})
+    assert f"{str(directory / 'mymodel')!r} is no folder on the service's machine" in str(caught.value)
+
+
 def test_only_offered_models_are_taken_where_the_operator_wants_it_so(directory):
     with pytest.raises(UnknownModelError, match="does not offer"):
         resolve_model(str(directory), {}, allow_any=False)
@@ -62,7 +71,7 @@ def test_a_hub_id_that_cannot_be_had_is_an_unknown_model(directory, monkeypatch)
         raise huggingface_hub.errors.LocalEntryNotFoundError("offline")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
-    with pytest.raises(UnknownModelError, match="hub did not give 'some/model'"):
+    with pytest.raises(UnknownModelError, match="hub could not be reached from the service's machine"):
         resolve_model("some/model", {})
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda hub_id, **options: str(directory))
     assert resolve_model("some/model", {}) == directory

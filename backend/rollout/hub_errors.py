@@ -1,0 +1,64 @@
+"""Why the Hugging Face hub did not give a model, and what to do about it.
+
+Its client says much the same where nobody can reach it, where there is no such repository and where the
+token does not open it; each wants something else to be done.
+"""
+
+from __future__ import annotations
+
+_INSTEAD = "give the path of a folder on the service's machine that the model was downloaded to"
+
+
+def why_not(hub_id: str, error: Exception) -> tuple[str, str]:
+    """Return what happened and what to do, for what the hub's client raised.
+
+    Args:
+        hub_id: The model that was asked for.
+        error: What `snapshot_download` raised.
+    """
+    # Only here: a service that serves local models needs no hub client.
+    from huggingface_hub import errors
+
+    match error:
+        case errors.GatedRepoError():
+            return (
+                f"{hub_id!r} is gated on the Hugging Face hub, and the service's token does not open it",
+                f"accept its terms on its page and start the service with HF_TOKEN set, or {_INSTEAD}",
+            )
+        case errors.RepositoryNotFoundError():
+            return (
+                f"the Hugging Face hub has no {hub_id!r}, or it is private",
+                "check its spelling; for a private one start the service with HF_TOKEN set",
+            )
+        case errors.HFValidationError():
+            return f"{hub_id!r} is no hub id", "a hub id is written owner/name"
+        case errors.HfHubHTTPError():
+            return (
+                f"the Hugging Face hub refused {hub_id!r}: {_first_line(error)}",
+                f"try again, or {_INSTEAD}",
+            )
+        case _ if _is_unreachable(error):
+            return (
+                "the Hugging Face hub could not be reached from the service's machine",
+                f"mend its way to the internet (proxy, HF_ENDPOINT, HF_HUB_OFFLINE), or {_INSTEAD}",
+            )
+        case _:
+            return (
+                f"{hub_id!r} could not be downloaded from the Hugging Face hub: "
+                f"{type(error).__name__}: {_first_line(error)}",
+                _INSTEAD,
+            )
+
+
+def _is_unreachable(error: Exception) -> bool:
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    # The client falls back to its cache when it has no connection, and then misses the model there. Its HTTP
+    # library, which it has exchanged before, has types of its own for the rest.
+    return isinstance(error, LocalEntryNotFoundError | ConnectionError | TimeoutError) or any(
+        word in type(error).__name__ for word in ("Connect", "Timeout", "Proxy", "Network")
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "")[:200]
