@@ -229,6 +229,8 @@ def _suggestion(id: str) -> str:  # noqa: A002 - as above
         hints = [f"did you mean {', '.join(close)}?"]
     else:
         hints = ["`tinkergym envs` lists what is installed"]
+        if id.isidentifier():  # neither a namespace nor a version: rather the name of a class
+            hints.append(f"on the command line a class of your own is named with its module, module:{id}")
     for pack in load_packs():
         if pack.error:
             hints.append(f"the pack {pack.name!r} is broken: {pack.error.strip().splitlines()[-1]}")

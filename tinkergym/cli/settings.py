@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError
@@ -72,14 +74,30 @@ def find_environment(name: str) -> EnvSource:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        found: EnvSource = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
         raise InvalidRequestError(
             f"{name!r} names no environment: {error}",
             hint="write an id as `tinkergym envs` lists them, or module:ClassName, without .py",
             field="ENV",
         ) from error
+    try:
+        found: EnvSource = getattr(module, attribute)
+    except AttributeError as error:
+        raise InvalidRequestError(
+            f"{name!r} names no environment: {error}", hint=_names_in(module, attribute), field="ENV"
+        ) from error
     return found
+
+
+def _names_in(module: ModuleType, attribute: str) -> str:
+    """Say which class or function of a module was meant, or else which it has of its own."""
+    callables = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+    close = difflib.get_close_matches(attribute, callables, n=3, cutoff=0.6)
+    if close:
+        return f"did you mean {' or '.join(f'{module.__name__}:{name}' for name in close)}?"
+    own = [name for name in callables if getattr(vars(module)[name], "__module__", "") == module.__name__]
+    return f"{module.__name__} has {', '.join(own[:10])}" if own else "write module:ClassName"
 
 
 def environment_maker(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:

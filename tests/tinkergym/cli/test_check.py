@@ -86,3 +86,12 @@ def test_a_class_that_is_no_environment_is_one_sentence(tg_run, tmp_path, monkey
 def test_a_name_between_colons_is_no_emoji(tg_run, broken, tmp_path):
     (tmp_path / "car.py").write_text((tmp_path / "brokenly.py").read_text().replace("class Env", "class car"))
     assert "car:car: " in tg_run("check", "car:car").output
+
+
+def test_a_class_that_is_not_found_is_told_how_to_be_named(tg_run, broken):
+    result = tg_run("check", "Reverse")
+    assert result.exit_code == 2
+    assert "module:Reverse" in " ".join(result.output.split())
+    for name, hint in (("brokenly:Enw", "did you mean brokenly:Env?"), ("brokenly:Zzz", "brokenly has Env")):
+        result = tg_run("check", name)
+        assert (result.exit_code, hint in result.output) == (2, True)
