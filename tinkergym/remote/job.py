@@ -20,7 +20,7 @@ from tinkergym.errors import (
 from tinkergym.remote.api import Api
 from tinkergym.remote.events import follow
 from tinkergym.remote.target_files import writing_to
-from tinkergym.wire import CheckpointView, Event, JobState, StateEvent, Structured
+from tinkergym.wire import CheckpointView, Event, JobState, StateEvent, StepEvent, Structured
 from tinkergym.wire_jobs import AnyJobSpec, JobView
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ class Job:
             check=self._check_rollout,
         )
         for event in events:
+            self._view = _after(self._view, event)
             if isinstance(event.body, StateEvent) and event.body.state.final:
                 self.close()
             yield event
@@ -259,6 +260,23 @@ def raise_for(view: JobView) -> JobView:
             field=cause.field if cause else "",
         ) from cause
     return view
+
+
+def _after(view: JobView, event: Event) -> JobView:
+    """Return a job as it was after an event; one that the view has seen already, in a replay, is nothing new.
+
+    The service dates a job by its last event, so the two times are of one clock.
+    """
+    body = event.body
+    if event.time < view.updated_at:
+        return view
+    if isinstance(body, StateEvent):
+        changes = {"state": body.state, "reason": body.reason, "error": body.error, "attempt": body.attempt}
+    elif isinstance(body, StepEvent):
+        changes = {"step": body.step, "policy_version": body.policy_version}
+    else:
+        return view
+    return view.model_copy(update={**changes, "updated_at": event.time})
 
 
 def _manifest_hashes(manifest: Path) -> dict[str, str]:

@@ -215,6 +215,17 @@ def test_events_go_on_where_the_stream_broke_and_none_comes_twice(service, clien
     assert [event.seq for event in job.events(after=3)] == [e.seq for e in events if e.seq > 3]
 
 
+def test_a_job_shows_what_its_events_told(service, client):
+    job = client.train(Echo, steps=4, algorithm=SMALL)
+    for event in job.events():
+        if isinstance(event.body, StepEvent):
+            assert repr(job) == f"<Job {job.id} running at step {event.body.step}/4>"
+    assert repr(job) == f"<Job {job.id} completed at step 4/4>"
+    # Reading the log again makes it no younger.
+    next(job.events())
+    assert repr(job) == f"<Job {job.id} completed at step 4/4>"
+
+
 def test_a_job_that_failed_says_why_and_what_to_do(service, client):
     job = client.train(Echo, steps=5, algorithm=SMALL)
     service.jobs.end(
