@@ -263,9 +263,10 @@ class StepEvent(WireModel):
     stop_reasons: dict[str, int] = {}
     sampled_tokens: int = 0
     turns: int = 0
-    records: int = 0
-    """Of written data, in jobs that learn from such; so the next one."""
+    records: int | None = None
+    """Of written data; None in jobs whose policy plays."""
     trained_tokens: int = 0
+    """Tokens that were learned from, each counted once: of the records, or of what the policy sampled."""
     tokens_per_second: float
     """Sampled tokens divided by the step's seconds; all tokens of the records where nothing is sampled."""
     step_seconds: float

@@ -53,7 +53,7 @@ class DistillationJob(RLJob):
             if any(segment.loss_mask)
         ]
         if not sampled:
-            return Learned(loss=None, metrics={"learning_rate": rate})
+            return Learned(loss=None, metrics={"learning_rate": rate}, trained_tokens=0)
         with context.clock.part("teacher"):
             sequences, metrics = self._judged(sampled)
 
@@ -65,7 +65,11 @@ class DistillationJob(RLJob):
             # Only before the first update the policy is the one that sampled.
             check = None if updates else compare
             updates.append(update(context, sequences, _LOSS, spec, learning_rate=rate, before_step=check))
-        return Learned(loss=updates[0].loss, metrics={**metrics, **updates[-1].metrics})
+        return Learned(
+            loss=updates[0].loss,
+            metrics={**metrics, **updates[-1].metrics},
+            trained_tokens=updates[0].tokens,
+        )
 
     def _judged(self, sampled: list[TrainSequence]) -> tuple[list[TrainSequence], dict[str, float]]:
         """Return the sequences with the teacher's advantages, and what they say on the whole."""

@@ -35,6 +35,8 @@ class Learned:
     loss: float | None
     """None when no episode could be learned from."""
     metrics: dict[str, float]
+    trained_tokens: int
+    """Sampled tokens that were learned from, however often."""
 
 
 def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
@@ -60,7 +62,7 @@ def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
     sequences, metrics = batch.sequences, batch.metrics
     rate = learning_rate(algorithm, step, spec.steps)
     if not sequences:
-        return Learned(loss=None, metrics={**metrics, "learning_rate": rate})
+        return Learned(loss=None, metrics={**metrics, "learning_rate": rate}, trained_tokens=0)
     config = loss_config(spec, context.engine.context_length)
     cuts = _minibatches(batch.groups, algorithm.minibatches)
     current = [versions == step - 1 for versions in batch.versions]
@@ -76,6 +78,7 @@ def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
         metrics.update(_parity(context, step, sequences, logprobs, current))
 
     losses: list[float] = []
+    trained_tokens = 0
     for number in range(algorithm.updates_per_step):
         parts: list[Updated] = []
         for cut in cuts:
@@ -92,12 +95,12 @@ def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
             compared = True
             parts.append(part)
         if number == 0:
-            losses = [part.loss for part in parts]
+            losses, trained_tokens = [part.loss for part in parts], sum(part.tokens for part in parts)
             if config.correction is not None and len(cuts) == 1:
                 sequences = _with_proximal(sequences, parts[0].learner_logprobs)
         # Of a batch without any advantage no token has a loss that could be clipped.
         metrics |= {"clip_fraction": 0.0} | metrics_over_parts([(p.tokens, p.metrics) for p in parts])
-    return Learned(loss=float(np.mean(losses)), metrics=metrics)
+    return Learned(loss=float(np.mean(losses)), metrics=metrics, trained_tokens=trained_tokens)
 
 
 def _minibatches(groups: Sequence[int], count: int) -> list[slice]:

@@ -232,6 +232,7 @@ class RLJob(JobLoop[JobSpec]):
             stop_reasons=counted.stop_reasons,
             sampled_tokens=counted.sampled_tokens,
             turns=counted.turns,
+            trained_tokens=learned.trained_tokens,
             tokens_per_second=counted.sampled_tokens / max(seconds.step, 1e-9),
             step_seconds=seconds.step,
             sampling_seconds=seconds.sampling,

@@ -45,3 +45,5 @@ def test_a_teacher_that_is_the_student_teaches_nothing(lab):
     lab.play_on(student)
     (step,) = lab.events(student, "step")
     assert step.metrics["reverse_kl"] == pytest.approx(0.0, abs=1e-5)
+    assert step.trained_tokens == step.sampled_tokens > 0
+    assert step.records is None

@@ -190,6 +190,21 @@ def test_every_setting_of_the_training_changes_what_is_learned(lab):
     assert lab.that_learn_the_same(jobs) == []
 
 
+def test_a_step_counts_the_tokens_that_it_learned_from_once_and_not_those_of_failed_episodes(lab):
+    algorithm = GRPO(group_size=2, groups_per_step=12, updates_per_step=2, minibatches=2)
+    sound = lab.start(steps=1, algorithm=algorithm)
+    lab.play_on(sound)
+    (step,) = lab.events(sound, "step")
+    assert step.trained_tokens == step.sampled_tokens > 0
+    assert step.records is None
+    environment = EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 0.3})
+    fickle = lab.start(environment=environment, steps=1, max_failed_fraction=1.0, algorithm=algorithm)
+    lab.play_on(fickle)
+    (step,) = lab.events(fickle, "step")
+    assert step.failed_episodes
+    assert 0 < step.trained_tokens < step.sampled_tokens
+
+
 def test_failed_episodes_are_left_out_named_and_counted(lab):
     environment = EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 0.3})
     job_id = lab.start(
