@@ -9,7 +9,7 @@ from benchmarks.learning import Course, run, verdict
 COURSE = Course(
     name="tictactoe",
     environment="board/TicTacToeVs-v0",
-    steps=290,
+    steps=260,
     settings={
         "algorithm": tg.GRPO(
             group_size=8,
@@ -18,6 +18,10 @@ COURSE = Course(
             learning_rate=3e-3,
             lr_schedule="linear",
             entropy_coefficient=0.03,
+            # A win counts more the sooner it comes, so that one which is missed is noticed also where the
+            # random opponent lets it come later.
+            credit="turn",
+            discount=0.8,
         ),
         "adapter": tg.LoRA(rank=8),
     },
