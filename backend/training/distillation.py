@@ -16,7 +16,7 @@ from backend.training.rl import RLJob
 from backend.training.schedule import learning_rate
 from backend.training.step_report import Played
 from backend.training.teacher import Teacher
-from backend.training.update import Updated, update
+from backend.training.update import update
 from tinkergym.wire import GRPO, JobSpec, PlayedSpec, TrainingSpec
 from tinkergym.wire_jobs import DistillationSpec
 
@@ -60,16 +60,11 @@ class DistillationJob(RLJob):
         def compare(logprobs: list[FloatArray]) -> None:
             metrics.update(parity(context.spec, sequences, logprobs))
 
-        updates: list[Updated] = []
-        for _ in range(spec.updates_per_step):
-            # Only before the first update the policy is the one that sampled.
-            check = None if updates else compare
-            updates.append(update(context, sequences, _LOSS, spec, learning_rate=rate, before_step=check))
-        return Learned(
-            loss=updates[0].loss,
-            metrics={**metrics, **updates[-1].metrics},
-            trained_tokens=updates[0].tokens,
-        )
+        # Only before the first update the policy is the one that sampled.
+        first = last = update(context, sequences, _LOSS, spec, learning_rate=rate, before_step=compare)
+        for _ in range(spec.updates_per_step - 1):
+            last = update(context, sequences, _LOSS, spec, learning_rate=rate)
+        return Learned(loss=first.loss, metrics={**metrics, **last.metrics}, trained_tokens=first.tokens)
 
     def _judged(self, sampled: list[TrainSequence]) -> tuple[list[TrainSequence], dict[str, float]]:
         """Return the sequences with the teacher's advantages, and what they say on the whole."""

@@ -96,7 +96,7 @@ def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
             parts.append(part)
         if number == 0:
             losses, trained_tokens = [part.loss for part in parts], sum(part.tokens for part in parts)
-            if config.correction is not None and len(cuts) == 1:
+            if config.correction is not None and len(cuts) == 1 and algorithm.updates_per_step > 1:
                 sequences = _with_proximal(sequences, parts[0].learner_logprobs)
         # Of a batch without any advantage no token has a loss that could be clipped.
         metrics |= {"clip_fraction": 0.0} | metrics_over_parts([(p.tokens, p.metrics) for p in parts])
