@@ -21,6 +21,9 @@ from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec, PreferenceSpec, SF
 MOST_SHOWN = 4
 """Further errors of the same request are counted, not listed."""
 
+LONGEST_NAME = 80
+"""Characters of a setting's name that an error repeats; those of ours are shorter."""
+
 JSON_TAGS = frozenset({"list", "dict", "str", "bool", "int", "float"})
 """What pydantic adds to the path of a `JsonValue` to say as which kind it tried to read it."""
 
@@ -187,7 +190,7 @@ def _locate(
             continue
         if path[-2:-1] == ["kwargs"] and part in JSON_TAGS:
             continue
-        path.append(str(part))
+        path.append(_cut(str(part)))
         inner = [found for c in candidates if part in c.model_fields for found in models_in(c, str(part))]
         if inner:
             candidates = inner
@@ -246,6 +249,11 @@ def _close_value(got: object, choices: object) -> str:
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _cut(name: str) -> str:
+    """Return the name of a setting as it was written, but for what nobody reads."""
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
 
 
 def _plain(value: Any) -> Any:

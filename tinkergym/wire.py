@@ -206,6 +206,11 @@ class JobSpec(PlayedSpec):
         """How many episodes one train step asks for."""
         return self.algorithm.group_size * self.algorithm.groups_per_step
 
+    @property
+    def most_episodes_per_step(self) -> int:
+        """How many one train step may come to, if each round of dynamic sampling replaces every group."""
+        return self.episodes_per_step * (1 + self.algorithm.dynamic_sampling_rounds)
+
 
 # --- jobs and their events -----------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ class WrittenDataSpec(TrainingSpec):
     """From `learning_rate` at the first step towards 0 at the last, or constant."""
     warmup_steps: int = Field(0, ge=0, le=10**9)
     max_grad_norm: float = Field(1.0, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(0.0, ge=0, le=1e6)
 
     @model_validator(mode="after")
     def _one_way_to_measure(self) -> Self:
@@ -142,7 +142,7 @@ class DistillationSpec(PlayedSpec):
     updates_per_step: int = Field(1, ge=1, le=1000)
     """Optimiser steps on each batch of episodes."""
     max_grad_norm: float = Field(1.0, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(0.0, ge=0, le=1e6)
 
 
 AnyJobSpec = Annotated[JobSpec | SFTSpec | PreferenceSpec | DistillationSpec, Field(discriminator="kind")]

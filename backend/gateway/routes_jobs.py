@@ -144,10 +144,11 @@ def _check_size(spec: AnyJobSpec, limits: GatewayLimits) -> None:
         )
     if isinstance(spec, WrittenDataSpec):
         return
-    if spec.episodes_per_step > limits.episodes_per_step:
+    most = spec.most_episodes_per_step if isinstance(spec, JobSpec) else spec.episodes_per_step
+    if most > limits.episodes_per_step:
         raise InvalidRequestError(
-            f"{spec.episodes_per_step} episodes per step (in RL jobs group_size * groups_per_step) are over "
-            f"the service's limit of {limits.episodes_per_step}",
+            f"{most} episodes per step (in RL jobs group_size * groups_per_step, and as many for each of "
+            f"dynamic_sampling_rounds) are over the service's limit of {limits.episodes_per_step}",
             hint="ask for fewer, or let the operator raise limits.episodes_per_step",
             field="algorithm.groups_per_step" if isinstance(spec, JobSpec) else "episodes_per_step",
         )

@@ -19,6 +19,7 @@ from backend.training.step_report import (
     Played,
     episodes_to_read,
     failure_warnings,
+    nothing_to_compare,
     spike_warnings,
     statistics,
 )
@@ -44,6 +45,8 @@ class RLJob(JobLoop[JobSpec]):
         """Newest step whose episodes are on the board."""
         self._learning_seconds: float | None = None
         """How long the last update took; None before the first."""
+        self._is_silent = False
+        """Whether the newest step's rewards taught nothing; the first of several such steps is told."""
         self._learn = learn
 
     def _run(self) -> None:
@@ -248,7 +251,12 @@ class RLJob(JobLoop[JobSpec]):
         )
         context.store.record_step(context.lease, event, sha256)
         context.boards.step_recorded(context.job_id, step)
-        context.store.append_events(context.lease, [*spike_warnings(event), *episodes_to_read(played, step)])
+        silence = nothing_to_compare(spec, event)
+        news = [silence] if silence is not None and not self._is_silent else []
+        self._is_silent = silence is not None
+        context.store.append_events(
+            context.lease, [*spike_warnings(event), *news, *episodes_to_read(played, step)]
+        )
 
     def _check_replay(self, step: int, sha256: str) -> bool:
         """Drop the stored episodes after `step` if they were sampled by other weights than it has now.

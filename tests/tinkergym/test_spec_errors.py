@@ -109,6 +109,17 @@ def test_every_wrong_setting_of_a_request_is_mentioned_at_once():
     assert "seed: must be greater" in error.hint
 
 
+def test_of_a_name_that_is_no_setting_an_error_repeats_the_beginning():
+    error = refusal(**{"x" * 100_000: 1})
+    assert error.field.startswith("xxx")
+    assert len(str(error.to_wire())) < 1000
+
+
+def test_a_weight_decay_that_float32_cannot_hold_is_refused():
+    with pytest.raises(InvalidRequestError, match="weight_decay"):
+        parse_any_spec({"kind": "sft", "data": "0" * 64, "steps": 1, "weight_decay": 1e300})
+
+
 def test_models_are_taken_as_settings_too():
     assert parse_spec({**GOOD, "adapter": FullParameters()}).adapter == FullParameters()
 

@@ -117,6 +117,11 @@ def test_what_the_job_check_finds_reaches_the_user(gateway, client, spec):
     ("change", "status", "text"),
     [
         ({"algorithm": {"group_size": 10**12}}, 422, "limits.episodes_per_step"),
+        (
+            {"algorithm": {"groups_per_step": 128, "dynamic_sampling_rounds": 32}},
+            422,
+            "limits.episodes_per_step",
+        ),
         ({"environment": {"id": "a", "kwargs": {"data": "x" * 150_000}}}, 413, "name a data set"),
     ],
 )

@@ -48,13 +48,13 @@ TOKEN = "pool-token"
 
 
 class Fickle(gym.Env):
-    """Pays for short answers; raises in `step` for the share of its seeds that `failing` names."""
+    """Pays `pay` per letter of an answer; raises in `step` for the share of seeds that `failing` names."""
 
     observation_space = Text(100)
     action_space = Text(100)
 
-    def __init__(self, failing: float = 0.0) -> None:
-        self._failing = failing
+    def __init__(self, failing: float = 0.0, pay: float = -1.0) -> None:
+        self._failing, self._pay = failing, pay
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -63,7 +63,7 @@ class Fickle(gym.Env):
     def step(self, action):
         if self.np_random.random() < self._failing:
             raise RuntimeError("the machine is broken")
-        return "", float(-len(action)), True, False, {"metrics": {"letters": len(action)}}
+        return "", self._pay * len(action), True, False, {"metrics": {"letters": len(action)}}
 
 
 def job_spec(**settings: object) -> JobSpec:

@@ -205,6 +205,16 @@ def test_a_step_counts_the_tokens_that_it_learned_from_once_and_not_those_of_fai
     assert 0 < step.trained_tokens < step.sampled_tokens
 
 
+def test_rewards_that_tell_no_episode_from_another_are_a_warning_once(lab):
+    job_id = lab.start(environment=EnvironmentRef(id="test/Fickle-v0", kwargs={"pay": 0.0}), steps=3)
+    lab.play_on(job_id)
+    (warning,) = lab.events(job_id, "warning")
+    assert (warning.name, warning.step) == ("nothing_to_compare", 1)
+    told_apart = lab.start(steps=1)
+    lab.play_on(told_apart)
+    assert not lab.events(told_apart, "warning")
+
+
 def test_failed_episodes_are_left_out_named_and_counted(lab):
     environment = EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 0.3})
     job_id = lab.start(

@@ -3,7 +3,13 @@ from __future__ import annotations
 import pytest
 
 from backend.training.episode_requests import step_requests
-from backend.training.step_report import episodes_to_read, failure_warnings, spike_warnings, statistics
+from backend.training.step_report import (
+    episodes_to_read,
+    failure_warnings,
+    nothing_to_compare,
+    spike_warnings,
+    statistics,
+)
 from tinkergym.loop.trajectory import StopReason, Trajectory
 from tinkergym.testing.episodes import one_turn_episode as episode
 from tinkergym.wire import GRPO, EnvironmentRef, EpisodeResult, JobSpec, StepEvent
@@ -77,3 +83,18 @@ def test_a_number_that_left_what_was_usual_is_a_warning_of_its_own():
     assert (warning.name, warning.step) == ("grad_norm_spike", 7)
     assert "31 times" in warning.message
     assert spike_warnings(StepEvent.model_construct(step=8, metrics={"grad_norm": 0.3})) == []
+
+
+def step_with(**metrics: float) -> StepEvent:
+    return StepEvent.model_construct(step=7, metrics=metrics)
+
+
+def test_a_step_whose_groups_all_earned_the_same_is_told_and_others_are_not():
+    spec = JobSpec(environment=EnvironmentRef(id="x"), steps=9, algorithm=GRPO(groups_per_step=4))
+    warning = nothing_to_compare(spec, step_with(zero_variance_groups=3.0, broken_groups=1.0))
+    assert warning is not None
+    assert (warning.name, warning.step) == ("nothing_to_compare", 7)
+    assert "in 3 of the 4 groups of step 7" in warning.message
+    assert nothing_to_compare(spec, step_with(zero_variance_groups=3.0, broken_groups=0.0)) is None
+    assert nothing_to_compare(spec, step_with(zero_variance_groups=0.0, broken_groups=4.0)) is None
+    assert nothing_to_compare(spec, step_with(grad_norm=0.0)) is None
