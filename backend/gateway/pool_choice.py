@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from backend.gateway.parts import GatewayParts
 from backend.store.store import PoolRecord, TenantStore
-from tinkergym.errors import NotFoundError, ServiceUnavailableError, from_wire
+from tinkergym.errors import NotFoundError, ServiceUnavailableError, TinkerGymError, from_wire
 from tinkergym.wire_jobs import JobView
 
 _REFUSAL_SECONDS = 60.0
@@ -24,34 +24,36 @@ def job_and_pool(parts: GatewayParts, tenant: TenantStore, job_id: str) -> tuple
     return job, next((pool for pool in pools if pool.pool_id == worker_id), None)
 
 
-def pools_of_policies(
-    parts: GatewayParts, tenant: TenantStore, policies: Iterable[str]
-) -> dict[str, PoolRecord]:
-    """Return for each policy (a job of this tenant, or a model's name) the pool that samples it.
+def pools_at_hand(parts: GatewayParts, tenant: TenantStore, policies: Iterable[str]) -> dict[str, PoolRecord]:
+    """Return for each policy (a job of this tenant, or a model's name) the pool that samples it, if one can.
+
+    It only reads, and mostly what is remembered, so that an event loop may ask.
 
     Raises:
         NotFoundError: One is neither a job of this tenant nor a model of the service.
-        ServiceUnavailableError: A pool has to be started first; that was asked for.
-        TinkerGymError: A pool was started a moment ago and could not serve; this is what it said.
     """
-    service = parts.store.service()
-    pools = service.pools(parts.clock(), max_age=parts.config.lease_seconds)
+    pools = parts.store.service().pools(parts.clock(), max_age=parts.config.lease_seconds)
     chosen = {}
     for policy in policies:
         model, worker_id = _whose(parts, tenant, policy)
         able = [pool for pool in pools if pool.model == model]
-        if not able:
-            now = parts.clock()
-            service.want_pool(model, now)
-            refused = service.refusals().get(model)
-            if refused is not None and now - refused.refused_at < _REFUSAL_SECONDS:
-                raise from_wire(refused.error.model_dump())
-            raise ServiceUnavailableError(
-                f"no worker has the model {model!r} loaded; one is being started",
-                hint="try again in a moment",
-            )
-        chosen[policy] = next((pool for pool in able if pool.pool_id == worker_id), able[0])
+        if able:
+            chosen[policy] = next((pool for pool in able if pool.pool_id == worker_id), able[0])
     return chosen
+
+
+def want_pool(parts: GatewayParts, tenant: TenantStore, policy: str) -> TinkerGymError:
+    """Ask for a pool that samples a policy; returns what to tell whoever wants it: to wait, or that it is no use."""
+    model, _ = _whose(parts, tenant, policy)
+    service, now = parts.store.service(), parts.clock()
+    service.want_pool(model, now)
+    refused = service.refusals().get(model)
+    if refused is not None and now - refused.refused_at < _REFUSAL_SECONDS:
+        # A pool was started a moment ago and could not serve.
+        return from_wire(refused.error.model_dump())
+    return ServiceUnavailableError(
+        f"no worker has the model {model!r} loaded; one is being started", hint="try again in a moment"
+    )
 
 
 def _whose(parts: GatewayParts, tenant: TenantStore, policy: str) -> tuple[str, str | None]:

@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 
 from backend.gateway.bodies import Tenant, body_of, describes
 from backend.gateway.parts import parts_of
-from backend.gateway.pool_choice import pools_of_policies
+from backend.gateway.pool_choice import pools_at_hand, want_pool
 from tinkergym.errors import InvalidRequestError
 from tinkergym.wire import SampleBatch, SampleRequest
 
@@ -34,7 +34,10 @@ async def sample(
     if len({wanted.request_id for wanted in batch.requests}) < len(batch.requests):
         raise InvalidRequestError("two requests have one request_id", field="requests.request_id")
     policies = {wanted.policy for wanted in batch.requests}
-    chosen = await run_in_threadpool(pools_of_policies, parts, tenant, policies)
+    chosen = pools_at_hand(parts, tenant, policies)
+    missing = next((policy for policy in policies if policy not in chosen), None)
+    if missing is not None:
+        raise await run_in_threadpool(want_pool, parts, tenant, missing)
     by_pool: dict[str, list[SampleRequest]] = defaultdict(list)
     for wanted in batch.requests:
         by_pool[chosen[wanted.policy].pool_id].append(_own_session(wanted, tenant.tenant_id))

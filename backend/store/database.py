@@ -20,6 +20,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from backend.errors import ConfigError
 from backend.fair_lock import FairLock
+from backend.store.remembered import Remembered
 from tinkergym.errors import InternalServiceError, ServiceUnavailableError, StorageFullError, TinkerGymError
 
 BUSY_TIMEOUT_SECONDS = 15.0
@@ -36,12 +37,15 @@ class Database:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         except OSError as error:
             raise _file_error(path, error) from error
-        self._engine = create_engine(f"sqlite:///{path}", pool_size=8, max_overflow=32)
+        # As many as threads that read; to open one takes longer than most reads.
+        self._engine = create_engine(f"sqlite:///{path}", pool_size=40, max_overflow=0)
         event.listen(self._engine, "connect", _configure)
         event.listen(self._engine, "begin", _begin)
         self._writer: Engine = self._engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")
         # Threads of one process queue here, in order; SQLite's own waiting polls and is unfair.
         self._write_lock = FairLock()
+        self.remembered = Remembered(path)
+        """For small things that are read for nearly every request."""
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -58,6 +62,7 @@ class Database:
     def close(self) -> None:
         """Close all connections that are not in use."""
         self._engine.dispose()
+        self.remembered.close()
 
 
 def sqlite_path(url: str) -> Path:

@@ -64,11 +64,15 @@ class KeyStore:
         """Return whom the key speaks for, or None for one that is unknown or revoked."""
         if not key.startswith(_PREFIX):
             return None
+        # Looked up by its hash, so timing tells nothing about keys that exist.
+        sha256 = _sha256(key)
+        return self._db.remembered.get(("tenant of key", sha256), lambda: self._tenant_of(sha256))
+
+    def _tenant_of(self, sha256: str) -> str | None:
         with self._db.read() as connection:
-            # Looked up by its hash, so timing tells nothing about keys that exist.
             return connection.execute(
                 select(api_keys.c.tenant_id).where(
-                    api_keys.c.sha256 == _sha256(key), api_keys.c.revoked_at.is_(None)
+                    api_keys.c.sha256 == sha256, api_keys.c.revoked_at.is_(None)
                 )
             ).scalar_one_or_none()
 

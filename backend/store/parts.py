@@ -43,10 +43,12 @@ class PartStore:
 
     def pools(self, now: float, max_age: float = 30.0) -> list[PoolRecord]:
         """Return the pools that showed life in the last `max_age` seconds, the most recent first."""
+        known = self._db.remembered.get("pools", self._all_pools)
+        return [pool for pool in known if pool.seen_at >= now - max_age]
+
+    def _all_pools(self) -> list[PoolRecord]:
         with self._db.read() as connection:
-            rows = connection.execute(
-                select(pools).where(pools.c.seen_at >= now - max_age).order_by(pools.c.seen_at.desc())
-            )
+            rows = connection.execute(select(pools).order_by(pools.c.seen_at.desc()))
             return [PoolRecord(**row._mapping) for row in rows]
 
     def want_pool(self, model: str, now: float) -> None:

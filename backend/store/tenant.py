@@ -175,6 +175,11 @@ class TenantStore:
         Raises:
             NotFoundError: It does not exist or is another tenant's.
         """
+        return self._db.remembered.get(
+            ("job and worker", self.tenant_id, job_id), lambda: self._job_and_worker(job_id)
+        )
+
+    def _job_and_worker(self, job_id: str) -> tuple[JobView, str | None]:
         with self._db.read() as connection:
             row = self._own(connection, job_id)
             return job_view(row), row.worker_id

@@ -1,0 +1,84 @@
+"""What is remembered is never out of date, whoever commits."""
+
+import threading
+
+import pytest
+
+from backend.store.remembered import Remembered
+from backend.store.store import Store
+
+
+@pytest.fixture
+def remembered(store, tmp_path):
+    remembered = Remembered(tmp_path / "store.sqlite3")
+    yield remembered
+    remembered.close()
+
+
+class Reads:
+    """Returns 1, 2, 3, ..."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> int:
+        self.count += 1
+        return self.count
+
+
+def test_a_value_is_read_once_until_somebody_commits(remembered, store, url):
+    read = Reads()
+    assert [remembered.get("x", read) for _ in range(3)] == [1, 1, 1]
+    store.keys.ensure_tenant("carol")
+    assert [remembered.get("x", read) for _ in range(2)] == [2, 2]
+    other = Store.open(url)  # as another process of the service does
+    other.keys.ensure_tenant("dan")
+    assert remembered.get("x", read) == 3
+    other.close()
+
+
+def test_what_a_read_raises_is_not_remembered(remembered):
+    def fail():
+        raise KeyError("not there")
+
+    with pytest.raises(KeyError):
+        remembered.get("x", fail)
+    assert remembered.get("x", lambda: 7) == 7
+
+
+def test_what_was_read_before_a_commit_that_another_thread_saw_is_not_remembered(remembered, store):
+    reading, seen = threading.Event(), threading.Event()
+
+    def slow():
+        reading.set()
+        assert seen.wait(10)
+        return "before"
+
+    found = []
+    thread = threading.Thread(target=lambda: found.append(remembered.get("x", slow)))
+    thread.start()
+    assert reading.wait(10)
+    store.keys.ensure_tenant("carol")
+    remembered.get("y", lambda: 0)  # sees the commit
+    seen.set()
+    thread.join(10)
+    assert found == ["before"]
+    assert remembered.get("x", lambda: "after") == "after"
+
+
+def test_without_a_database_to_ask_everything_is_read(tmp_path):
+    nowhere = Remembered(tmp_path / "no folder" / "store.sqlite3")
+    read = Reads()
+    assert [nowhere.get("x", read) for _ in range(3)] == [1, 2, 3]
+
+
+def test_a_revoked_key_is_void_at_once_and_a_new_pool_known_at_once(store, url):
+    key = store.keys.create("ada", "laptop")
+    assert store.keys.tenant_of(key) == "ada"
+    other = Store.open(url)
+    other.keys.revoke(other.keys.list("ada")[0].key_id)
+    assert store.keys.tenant_of(key) is None
+    assert store.service().pools(now=0.0) == []
+    other.service().register_pool("p1", "nano", "/tmp/socket", "token", 0.0)
+    assert [pool.pool_id for pool in store.service().pools(now=0.0)] == ["p1"]
+    other.close()
