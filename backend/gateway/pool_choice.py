@@ -43,7 +43,7 @@ def pools_at_hand(parts: GatewayParts, tenant: TenantStore, policies: Iterable[s
 
 
 def want_pool(parts: GatewayParts, tenant: TenantStore, policy: str) -> TinkerGymError:
-    """Ask for a pool that samples a policy; returns what to tell whoever wants it: to wait, or that it is no use."""
+    """Ask for a pool that samples a policy; returns what to tell whoever wants it: to wait, or why not to."""
     model, _ = _whose(parts, tenant, policy)
     service, now = parts.store.service(), parts.clock()
     service.want_pool(model, now)

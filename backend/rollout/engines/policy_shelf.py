@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -57,6 +58,22 @@ class AdapterSegment:
     """The part of the positions whose logits are wanted."""
 
 
+_Columns = tuple[tuple[LoadedPolicy, int, int], ...]
+"""Whose ranks stand where, from and to, when several adapters stand side by side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Several adapters of one layer side by side: two products for all of them, however many they are."""
+
+    down: Tensor
+    """[in, ranks], all ranks together."""
+    up: Tensor
+    """[ranks, out], the scaling in it."""
+    foreign: Tensor
+    """[tokens, ranks], True where the rank is not of the token's own adapter."""
+
+
 class AdapterSite:
     """A linear layer of the model, able to add several adapters' products to its output."""
 
@@ -67,7 +84,8 @@ class AdapterSite:
         """Whether the layer sees only the positions whose logits are wanted, as an output head does."""
         self.mixable = True
         """Whether the layer sees the packed tokens in their order; an expert of a mixture does not."""
-        self.terms: list[tuple[slice, Tensor, Tensor]] = []
+        self.mix: Mix | None = None
+        """What several adapters add; None where one table holds everything."""
         self.seen_tokens = 0
         self._forward = module.forward
         module.forward = self.forward
@@ -76,8 +94,10 @@ class AdapterSite:
         """Apply the layer, then each adapter to its own part."""
         outputs: Tensor = self._forward(inputs)
         self.seen_tokens = inputs.shape[-2]
-        for part, down, up in self.terms:
-            outputs[..., part, :] += (inputs[..., part, :] @ down) @ up
+        if self.mix is not None:
+            narrow = inputs.reshape(-1, inputs.shape[-1]) @ self.mix.down
+            narrow.masked_fill_(self.mix.foreign, 0.0)
+            outputs.view(-1, outputs.shape[-1]).addmm_(narrow, self.mix.up)
         return outputs
 
 
@@ -128,6 +148,9 @@ class PolicyShelf:
         self._lock = threading.Lock()
         """Guards both of these, and the counts of users."""
         self._bound: list[Tensor] | None = None
+        self._mixed: set[LoadedPolicy] = set()
+        """The adapters that were last put side by side."""
+        self._mixed_factors: dict[str, tuple[_Columns, Tensor, Tensor]] = {}
 
     def find(self, name: str, version: int | None) -> LoadedPolicy | None:
         """Return the policy at this version (None: at its newest), if it is here."""
@@ -204,6 +227,7 @@ class PolicyShelf:
         """Give back the memory of merged adapters; only the thread that samples may ask for it."""
         assert self.base.table is not None
         self._bind_table(self.base.table)
+        self._mixed, self._mixed_factors = set(), {}
         for policy, _ in self._merged:
             if policy.is_adapter:
                 policy.table = None
@@ -212,17 +236,38 @@ class PolicyShelf:
     def bind(self, segments: Sequence[AdapterSegment]) -> None:
         """Set the model up for a batch; the segments' policies must be compatible (see `batches`)."""
         for site in self.sites.values():
-            site.terms.clear()
+            site.mix = None
         if len(segments) == 1:
             self._bind_table(self._table_of(segments[0].policy))
             return
         self._bind_table(self._table_of(self.base))
-        for segment in segments:
-            for path, (down, up) in segment.policy.factors.items():
-                site = self.sites[path]
-                part = segment.rows if site.per_row else segment.tokens
-                if part.stop > part.start:
-                    site.terms.append((part, down, up))
+        masks: dict[tuple[bool, _Columns], Tensor] = {}
+        for path, (columns, down, up) in self._side_by_side(segments).items():
+            site = self.sites[path]
+            known = site.per_row, columns
+            if known not in masks:
+                masks[known] = _foreign(segments, columns, per_row=site.per_row).to(down.device)
+            if len(masks[known]):
+                site.mix = Mix(down, up, masks[known])
+
+    def _side_by_side(self, segments: Sequence[AdapterSegment]) -> dict[str, tuple[_Columns, Tensor, Tensor]]:
+        """Return by layer whose columns are where, and the factors of all adapters that the layer has."""
+        # A publish may take a policy's factors from it at any time; the table that is read here stays.
+        factors = {segment.policy: segment.policy.factors for segment in segments}
+        adapters = {policy for policy, own in factors.items() if own}
+        if adapters != self._mixed:
+            by_path: dict[str, list[LoadedPolicy]] = {}
+            for policy in sorted(adapters, key=lambda policy: (policy.name, policy.version)):
+                for path in factors[policy]:
+                    by_path.setdefault(path, []).append(policy)
+            self._mixed_factors = {}
+            for path, policies in by_path.items():
+                downs, ups = zip(*(factors[policy][path] for policy in policies), strict=True)
+                ends = list(accumulate(down.shape[1] for down in downs))
+                columns = tuple(zip(policies, [0, *ends], ends, strict=False))
+                self._mixed_factors[path] = columns, torch.cat(downs, dim=1), torch.cat(ups, dim=0)
+            self._mixed = adapters
+        return self._mixed_factors
 
     def can_mix(self, policy: LoadedPolicy) -> bool:
         """Whether the policy may share a batch with others: the base, or an adapter on ordinary layers."""
@@ -311,6 +356,17 @@ class PolicyShelf:
     def _named_base(self) -> list[tuple[str, Tensor]]:
         assert self.base.table is not None
         return list(zip(self._names, self.base.table, strict=True))
+
+
+def _foreign(segments: Sequence[AdapterSegment], columns: _Columns, *, per_row: bool) -> Tensor:
+    """Return [tokens, ranks], True where a rank is not of the token's own adapter."""
+    own = {policy: slice(start, stop) for policy, start, stop in columns}
+    parts = [segment.rows if per_row else segment.tokens for segment in segments]
+    foreign = torch.ones(parts[-1].stop, columns[-1][2], dtype=torch.bool)
+    for segment, part in zip(segments, parts, strict=True):
+        if segment.policy in own:
+            foreign[part, own[segment.policy]] = False
+    return foreign
 
 
 def _by_columns(weight: Tensor) -> Tensor:
