@@ -57,14 +57,13 @@ def want_pool(parts: GatewayParts, tenant: TenantStore, policy: str) -> TinkerGy
 
 
 def _whose(parts: GatewayParts, tenant: TenantStore, policy: str) -> tuple[str, str | None]:
-    try:
-        job, worker_id = tenant.get_job_and_worker(policy)
-    except NotFoundError:
-        if policy in parts.config.models:
-            return policy, None
-        raise NotFoundError(
-            f"{policy!r} is neither a job of yours nor a model of this service",
-            hint="`tinkergym jobs` lists your jobs, GET /v1/models the models",
-            field="policy",
-        ) from None
-    return job.spec.model, worker_id
+    job = tenant.model_and_worker(policy)
+    if job is not None:
+        return job
+    if policy in parts.config.models:
+        return policy, None
+    raise NotFoundError(
+        f"{policy!r} is neither a job of yours nor a model of this service",
+        hint="`tinkergym jobs` lists your jobs, GET /v1/models the models",
+        field="policy",
+    )

@@ -146,9 +146,13 @@ def _check_size(spec: AnyJobSpec, limits: GatewayLimits) -> None:
         return
     most = spec.most_episodes_per_step if isinstance(spec, JobSpec) else spec.episodes_per_step
     if most > limits.episodes_per_step:
+        field = "episodes_per_step"
+        if isinstance(spec, JobSpec):
+            rounds = spec.episodes_per_step <= limits.episodes_per_step
+            field = f"algorithm.{'dynamic_sampling_rounds' if rounds else 'groups_per_step'}"
         raise InvalidRequestError(
             f"{most} episodes per step (in RL jobs group_size * groups_per_step, and as many for each of "
             f"dynamic_sampling_rounds) are over the service's limit of {limits.episodes_per_step}",
             hint="ask for fewer, or let the operator raise limits.episodes_per_step",
-            field="algorithm.groups_per_step" if isinstance(spec, JobSpec) else "episodes_per_step",
+            field=field,
         )

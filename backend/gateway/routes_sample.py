@@ -24,6 +24,9 @@ from tinkergym.wire import SampleBatch, SampleRequest
 
 router = APIRouter(prefix="/v1")
 
+_FEW_POLICIES = 4
+"""To look up so many takes less than a change of threads."""
+
 
 @router.post("/sample", openapi_extra=describes(SampleBatch), response_class=StreamingResponse)
 async def sample(
@@ -34,7 +37,10 @@ async def sample(
     if len({wanted.request_id for wanted in batch.requests}) < len(batch.requests):
         raise InvalidRequestError("two requests have one request_id", field="requests.request_id")
     policies = {wanted.policy for wanted in batch.requests}
-    chosen = pools_at_hand(parts, tenant, policies)
+    if len(policies) <= _FEW_POLICIES:
+        chosen = pools_at_hand(parts, tenant, policies)
+    else:
+        chosen = await run_in_threadpool(pools_at_hand, parts, tenant, policies)
     missing = next((policy for policy in policies if policy not in chosen), None)
     if missing is not None:
         raise await run_in_threadpool(want_pool, parts, tenant, missing)

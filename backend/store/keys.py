@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import select, update
 from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.exc import NoResultFound
 
 from backend.store.database import Database
 from backend.store.tables import api_keys, tenants
@@ -66,15 +67,19 @@ class KeyStore:
             return None
         # Looked up by its hash, so timing tells nothing about keys that exist.
         sha256 = _sha256(key)
-        return self._db.remembered.get(("tenant of key", sha256), lambda: self._tenant_of(sha256))
+        try:
+            return self._db.remembered.get(("tenant of key", sha256), lambda: self._tenant_of(sha256))
+        except NoResultFound:
+            return None  # not remembered: anybody can make up keys
 
-    def _tenant_of(self, sha256: str) -> str | None:
+    def _tenant_of(self, sha256: str) -> str:
         with self._db.read() as connection:
-            return connection.execute(
+            tenant_id: str = connection.execute(
                 select(api_keys.c.tenant_id).where(
                     api_keys.c.sha256 == sha256, api_keys.c.revoked_at.is_(None)
                 )
-            ).scalar_one_or_none()
+            ).scalar_one()
+            return tenant_id
 
     def list(self, tenant_id: str) -> list[ApiKey]:
         """Return the tenant's keys, oldest first, revoked ones included."""

@@ -40,15 +40,15 @@ class Remembered:
         with self._lock:
             version = self._look()
             if version is None or version != self._version or len(self._values) >= _MOST:
-                self._values.clear()
-                self._version = version
+                self._values, self._version = {}, version
             elif key in self._values:
                 return cast(Value, self._values[key])
+            values = self._values
         value = read()
         with self._lock:
             # If somebody has seen a commit meanwhile, this may be what was there before it.
-            if version is not None and version == self._version:
-                self._values[key] = value
+            if version is not None and values is self._values:
+                values[key] = value
         return value
 
     def close(self) -> None:
@@ -71,5 +71,4 @@ class Remembered:
         if self._connection is not None:
             self._connection.close()
         # Another connection counts from elsewhere.
-        self._connection, self._version = None, None
-        self._values.clear()
+        self._connection, self._version, self._values = None, None, {}

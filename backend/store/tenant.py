@@ -175,14 +175,25 @@ class TenantStore:
         Raises:
             NotFoundError: It does not exist or is another tenant's.
         """
-        return self._db.remembered.get(
-            ("job and worker", self.tenant_id, job_id), lambda: self._job_and_worker(job_id)
-        )
-
-    def _job_and_worker(self, job_id: str) -> tuple[JobView, str | None]:
         with self._db.read() as connection:
             row = self._own(connection, job_id)
             return job_view(row), row.worker_id
+
+    def model_and_worker(self, job_id: str) -> tuple[str, str | None] | None:
+        """Return the model of a job and the worker that holds it, or None if it is no job of the tenant's.
+
+        Remembered until anybody commits, so that it may be asked for with every request.
+        """
+        return self._db.remembered.get(
+            ("model and worker", self.tenant_id, job_id), lambda: self._model_and_worker(job_id)
+        )
+
+    def _model_and_worker(self, job_id: str) -> tuple[str, str | None] | None:
+        try:
+            job, worker_id = self.get_job_and_worker(job_id)
+        except NotFoundError:
+            return None
+        return job.spec.model, worker_id
 
     def _own(self, connection: Connection, job_id: str) -> Row[Any]:
         row = job_row(connection, job_id)

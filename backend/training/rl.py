@@ -251,7 +251,7 @@ class RLJob(JobLoop[JobSpec]):
         )
         context.store.record_step(context.lease, event, sha256)
         context.boards.step_recorded(context.job_id, step)
-        silence = nothing_to_compare(spec, event)
+        silence = nothing_to_compare(event)
         news = [silence] if silence is not None and not self._is_silent else []
         self._is_silent = silence is not None
         context.store.append_events(

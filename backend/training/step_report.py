@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinkergym.loop.trajectory import Trajectory
-from tinkergym.wire import EpisodeEvent, EpisodeRequest, EpisodeResult, JobSpec, StepEvent, WarningEvent
+from tinkergym.wire import EpisodeEvent, EpisodeRequest, EpisodeResult, StepEvent, WarningEvent
 
 Played = Sequence[tuple[EpisodeRequest, EpisodeResult]]
 """A step's episodes in index order."""
@@ -104,26 +104,16 @@ def spike_warnings(event: StepEvent) -> list[WarningEvent]:
     ]
 
 
-def nothing_to_compare(spec: JobSpec, event: StepEvent) -> WarningEvent | None:
-    """Return a warning if a step's groups could not be told apart by what they earned, else None."""
-    metrics = event.metrics
-    if "zero_variance_groups" not in metrics:
-        return None  # a value head or a teacher judges each episode by itself
-    silent, broken = metrics["zero_variance_groups"], metrics["broken_groups"]
-    groups = spec.algorithm.groups_per_step
-    if silent + broken < groups or not silent:
-        return None
-    compared = (
-        "siblings all earned the same"
-        if spec.algorithm.compares_siblings
-        else "episodes all earned the same as the others of the step"
-    )
+def nothing_to_compare(event: StepEvent) -> WarningEvent | None:
+    """Return a warning if nothing told the episodes of any group apart, else None."""
+    silent, compared = (event.metrics.get(name) for name in ("zero_variance_groups", "compared_groups"))
+    if not compared or silent != compared:
+        return None  # also where a value head or a teacher judges each episode by itself
     return WarningEvent(
         name="nothing_to_compare",
-        message=f"in {silent:.0f} of the {groups} groups of step {event.step} the {compared}"
-        + (f", and in {broken:.0f} too few were completed" if broken else "")
-        + ": their rewards taught nothing. If it goes on, make the task easier or its reward finer, or raise "
-        "group_size or sampling.temperature",
+        message=f"in none of the {compared:.0f} groups of step {event.step} did any episode earn more than "
+        "what it is compared with: the rewards taught nothing. If it goes on, make the task easier or its "
+        "reward finer, or raise group_size or sampling.temperature",
         step=event.step,
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
@@ -128,6 +129,7 @@ def _compared(
     metrics = {
         "zero_variance_groups": float(advantages.zero_variance_groups),
         "broken_groups": float(advantages.broken_groups),
+        "compared_groups": float(len(set(compress(groups, advantages.included)))),
     }
     if spec.algorithm.credit == "turn":
         metrics["lone_turns"] = float(advantages.lone_turns)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -24,6 +24,9 @@ from backend.weights import AdapterWeights, FullWeights, PolicyWeights
 from tinkergym.errors import InvalidRequestError
 
 _PEFT_PREFIX = "base_model.model."
+
+_MOST_RANKS = 128
+"""Of all adapters that stand side by side; with more, the products of foreign ranks cost more than calls."""
 
 
 @dataclass(eq=False, slots=True)
@@ -58,13 +61,17 @@ class AdapterSegment:
     """The part of the positions whose logits are wanted."""
 
 
+_Factors = Mapping[str, tuple[Tensor, Tensor]]
 _Columns = tuple[tuple[LoadedPolicy, int, int], ...]
 """Whose ranks stand where, from and to, when several adapters stand side by side."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Several adapters of one layer side by side: two products for all of them, however many they are."""
+    """Several adapters of one layer side by side: two products for all of them, however many they are.
+
+    Each token meets the ranks of all, so it is for few: see `_MOST_RANKS`.
+    """
 
     down: Tensor
     """[in, ranks], all ranks together."""
@@ -85,7 +92,9 @@ class AdapterSite:
         self.mixable = True
         """Whether the layer sees the packed tokens in their order; an expert of a mixture does not."""
         self.mix: Mix | None = None
-        """What several adapters add; None where one table holds everything."""
+        """What several adapters add, side by side."""
+        self.terms: list[tuple[slice, Tensor, Tensor]] = []
+        """What they add one by one, each to its own part."""
         self.seen_tokens = 0
         self._forward = module.forward
         module.forward = self.forward
@@ -93,7 +102,9 @@ class AdapterSite:
     def forward(self, inputs: Tensor) -> Tensor:
         """Apply the layer, then each adapter to its own part."""
         outputs: Tensor = self._forward(inputs)
-        self.seen_tokens = inputs.shape[-2]
+        self.seen_tokens = inputs.numel() // inputs.shape[-1]
+        for part, down, up in self.terms:
+            outputs[..., part, :] += (inputs[..., part, :] @ down) @ up
         if self.mix is not None:
             narrow = inputs.reshape(-1, inputs.shape[-1]) @ self.mix.down
             narrow.masked_fill_(self.mix.foreign, 0.0)
@@ -227,7 +238,10 @@ class PolicyShelf:
         """Give back the memory of merged adapters; only the thread that samples may ask for it."""
         assert self.base.table is not None
         self._bind_table(self.base.table)
-        self._mixed, self._mixed_factors = set(), {}
+        self._forget_mixed()
+        for site in self.sites.values():
+            site.mix = None
+            site.terms.clear()
         for policy, _ in self._merged:
             if policy.is_adapter:
                 policy.table = None
@@ -237,12 +251,31 @@ class PolicyShelf:
         """Set the model up for a batch; the segments' policies must be compatible (see `batches`)."""
         for site in self.sites.values():
             site.mix = None
+            site.terms.clear()
+        if not all(policy.live for policy in self._mixed):
+            self._forget_mixed()
         if len(segments) == 1:
             self._bind_table(self._table_of(segments[0].policy))
             return
         self._bind_table(self._table_of(self.base))
+        # A publish may take a policy's factors from it at any time; the tables that are read here stay.
+        factors = {segment.policy: segment.policy.factors for segment in segments}
+        ranks = sum(next(iter(own.values()))[0].shape[1] for own in factors.values() if own)
+        if ranks <= _MOST_RANKS:
+            self._put_side_by_side(segments, factors)
+            return
+        for segment in segments:
+            for path, (down, up) in factors[segment.policy].items():
+                site = self.sites[path]
+                part = segment.rows if site.per_row else segment.tokens
+                if part.stop > part.start:
+                    site.terms.append((part, down, up))
+
+    def _put_side_by_side(
+        self, segments: Sequence[AdapterSegment], factors: Mapping[LoadedPolicy, _Factors]
+    ) -> None:
         masks: dict[tuple[bool, _Columns], Tensor] = {}
-        for path, (columns, down, up) in self._side_by_side(segments).items():
+        for path, (columns, down, up) in self._side_by_side(factors).items():
             site = self.sites[path]
             known = site.per_row, columns
             if known not in masks:
@@ -250,24 +283,29 @@ class PolicyShelf:
             if len(masks[known]):
                 site.mix = Mix(down, up, masks[known])
 
-    def _side_by_side(self, segments: Sequence[AdapterSegment]) -> dict[str, tuple[_Columns, Tensor, Tensor]]:
+    def _side_by_side(
+        self, factors: Mapping[LoadedPolicy, _Factors]
+    ) -> dict[str, tuple[_Columns, Tensor, Tensor]]:
         """Return by layer whose columns are where, and the factors of all adapters that the layer has."""
-        # A publish may take a policy's factors from it at any time; the table that is read here stays.
-        factors = {segment.policy: segment.policy.factors for segment in segments}
         adapters = {policy for policy, own in factors.items() if own}
         if adapters != self._mixed:
+            # First, so that what breaks off in the middle is not taken for the whole.
+            self._forget_mixed()
             by_path: dict[str, list[LoadedPolicy]] = {}
             for policy in sorted(adapters, key=lambda policy: (policy.name, policy.version)):
                 for path in factors[policy]:
                     by_path.setdefault(path, []).append(policy)
-            self._mixed_factors = {}
+            found = {}
             for path, policies in by_path.items():
                 downs, ups = zip(*(factors[policy][path] for policy in policies), strict=True)
                 ends = list(accumulate(down.shape[1] for down in downs))
                 columns = tuple(zip(policies, [0, *ends], ends, strict=False))
-                self._mixed_factors[path] = columns, torch.cat(downs, dim=1), torch.cat(ups, dim=0)
-            self._mixed = adapters
+                found[path] = columns, torch.cat(downs, dim=1), torch.cat(ups, dim=0)
+            self._mixed, self._mixed_factors = adapters, found
         return self._mixed_factors
+
+    def _forget_mixed(self) -> None:
+        self._mixed, self._mixed_factors = set(), {}
 
     def can_mix(self, policy: LoadedPolicy) -> bool:
         """Whether the policy may share a batch with others: the base, or an adapter on ordinary layers."""
@@ -333,6 +371,12 @@ class PolicyShelf:
                 )
             down = pair["A"].detach().to(weight.device, weight.dtype).t().contiguous()
             up = pair["B"].detach().to(weight.device, weight.dtype).t() * weights.scaling
+            if not bool(torch.isfinite(down).all() and torch.isfinite(up).all()):
+                # Beside others' adapters it would spoil their tokens, too.
+                raise InvalidRequestError(
+                    f"the adapter's factors for {path!r} leave what {weight.dtype} can hold",
+                    hint="the learner diverged; lower alpha or the learning rate",
+                )
             factors[path] = (down, up.contiguous())
         return factors
 

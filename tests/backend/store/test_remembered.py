@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from backend.store.database import Database
 from backend.store.remembered import Remembered
 from backend.store.store import Store
 
@@ -82,3 +83,20 @@ def test_a_revoked_key_is_void_at_once_and_a_new_pool_known_at_once(store, url):
     other.service().register_pool("p1", "nano", "/tmp/socket", "token", 0.0)
     assert [pool.pool_id for pool in store.service().pools(now=0.0)] == ["p1"]
     other.close()
+
+
+def test_what_nearly_every_request_asks_is_read_once(store, spec, monkeypatch):
+    key = store.keys.create("ada", "laptop")
+    job_id = store.tenant("ada").create_job(spec, {}).job_id
+    store.service().register_pool("p1", "nano", "/tmp/socket", "token", 0.0)
+    reads = Reads()
+    read = Database.read
+    monkeypatch.setattr(Database, "read", lambda database: [reads(), read(database)][1])
+    for _ in range(3):
+        assert store.keys.tenant_of(key) == "ada"
+        assert store.tenant("ada").model_and_worker(job_id) == (spec.model, None)
+        assert store.tenant("bob").model_and_worker(job_id) is None
+        assert len(store.service().pools(now=0.0)) == 1
+    assert reads.count == 4
+    assert [store.keys.tenant_of("tg-made-up") for _ in range(2)] == [None, None]
+    assert reads.count == 6

@@ -90,11 +90,10 @@ def step_with(**metrics: float) -> StepEvent:
 
 
 def test_a_step_whose_groups_all_earned_the_same_is_told_and_others_are_not():
-    spec = JobSpec(environment=EnvironmentRef(id="x"), steps=9, algorithm=GRPO(groups_per_step=4))
-    warning = nothing_to_compare(spec, step_with(zero_variance_groups=3.0, broken_groups=1.0))
+    warning = nothing_to_compare(step_with(zero_variance_groups=3.0, compared_groups=3.0))
     assert warning is not None
     assert (warning.name, warning.step) == ("nothing_to_compare", 7)
-    assert "in 3 of the 4 groups of step 7" in warning.message
-    assert nothing_to_compare(spec, step_with(zero_variance_groups=3.0, broken_groups=0.0)) is None
-    assert nothing_to_compare(spec, step_with(zero_variance_groups=0.0, broken_groups=4.0)) is None
-    assert nothing_to_compare(spec, step_with(grad_norm=0.0)) is None
+    assert "in none of the 3 groups of step 7" in warning.message
+    assert nothing_to_compare(step_with(zero_variance_groups=3.0, compared_groups=4.0)) is None
+    assert nothing_to_compare(step_with(zero_variance_groups=0.0, compared_groups=0.0)) is None
+    assert nothing_to_compare(step_with(grad_norm=0.0)) is None

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from backend.rollout.engines.policy_shelf import PolicyShelf
+from backend.rollout.engines.policy_shelf import AdapterSegment, PolicyShelf
 from backend.weights import AdapterWeights
 
 
@@ -61,3 +61,36 @@ def test_a_version_that_nobody_uses_goes_at_once(shelf):
     assert idle.live
     shelf.publish("job", 2, weights(2.0), let_finish=True)
     assert not idle.live
+
+
+def test_a_mix_that_broke_off_in_the_middle_is_made_anew(monkeypatch):
+    model = nn.Module()
+    model.layer, model.other = nn.Linear(4, 3), nn.Linear(4, 3)
+    shelf = PolicyShelf(model, merged_limit=2)
+    for value, name in enumerate(("one", "two"), start=1):
+        own = weights(float(value)).tensors
+        tensors = own | {key.replace("layer", "other"): tensor for key, tensor in own.items()}
+        shelf.publish(name, 1, AdapterWeights(rank=1, alpha=1.0, tensors=tensors))
+    segments = [
+        AdapterSegment(shelf.find(name, 1), slice(at, at + 1), slice(at, at + 1))
+        for at, name in enumerate(("one", "two"))
+    ]
+    put_together, calls = torch.cat, []
+
+    def fails_once(*given, **options):
+        calls.append(given)
+        if len(calls) == 3:  # the second layer's
+            raise MemoryError
+        return put_together(*given, **options)
+
+    monkeypatch.setattr(torch, "cat", fails_once)
+    with pytest.raises(MemoryError):
+        shelf.bind(segments)
+    shelf.bind(segments)
+    inputs = torch.ones(1, 2, 4)
+    for layer in (model.layer, model.other):
+        added = layer(inputs) - nn.functional.linear(inputs, layer.weight, layer.bias)
+        torch.testing.assert_close(added[0, :, 0], torch.tensor([4.0, 8.0]))
+    shelf.forget_merged()
+    alone = nn.functional.linear(inputs, model.layer.weight, model.layer.bias)
+    torch.testing.assert_close(model.layer(inputs), alone)

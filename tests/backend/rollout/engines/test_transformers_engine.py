@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from backend.device_lock import DeviceLock, can_divide_threads
-from backend.rollout.engines import slot_scheduler
+from backend.rollout.engines import policy_shelf, slot_scheduler
 from backend.rollout.engines.asking import Answers, Asked
 from backend.rollout.engines.packed_model import PackedModel
 from backend.rollout.engines.transformers_engine import TransformersEngine
@@ -267,7 +267,9 @@ def test_a_session_whose_past_was_edited_reuses_the_common_beginning_only(start,
     assert_same_logprobs(plain_model(directory), again, complete(engine, [again])["c"])
 
 
-def test_adapters_in_one_batch_do_not_touch_each_other(start, directory):
+@pytest.mark.parametrize("most_ranks", [128, 8], ids=["side by side", "one by one"])
+def test_adapters_in_one_batch_do_not_touch_each_other(start, directory, monkeypatch, most_ranks):
+    monkeypatch.setattr(policy_shelf, "_MOST_RANKS", most_ranks)
     engine = start(directory)
     weights = {
         "one": adapter(directory, 1, rank=2),
