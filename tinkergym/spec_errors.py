@@ -21,8 +21,8 @@ from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec, PreferenceSpec, SF
 MOST_SHOWN = 4
 """Further errors of the same request are counted, not listed."""
 
-LONGEST_NAME = 80
-"""Characters of a setting's name that an error repeats; those of ours are shorter."""
+MOST_REPEATED = 80
+"""Characters of a setting's name or value that an error repeats; names of ours are shorter."""
 
 JSON_TAGS = frozenset({"list", "dict", "str", "bool", "int", "float"})
 """What pydantic adds to the path of a `JsonValue` to say as which kind it tried to read it."""
@@ -247,13 +247,11 @@ def _close_value(got: object, choices: object) -> str:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return _cut(repr(value))
 
 
-def _cut(name: str) -> str:
-    """Return the name of a setting as it was written, but for what nobody reads."""
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_REPEATED else f"{text[: MOST_REPEATED - 3]}..."
 
 
 def _plain(value: Any) -> Any:

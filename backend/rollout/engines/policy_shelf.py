@@ -239,9 +239,7 @@ class PolicyShelf:
         assert self.base.table is not None
         self._bind_table(self.base.table)
         self._forget_mixed()
-        for site in self.sites.values():
-            site.mix = None
-            site.terms.clear()
+        self._clear_sites()
         for policy, _ in self._merged:
             if policy.is_adapter:
                 policy.table = None
@@ -249,9 +247,7 @@ class PolicyShelf:
 
     def bind(self, segments: Sequence[AdapterSegment]) -> None:
         """Set the model up for a batch; the segments' policies must be compatible (see `batches`)."""
-        for site in self.sites.values():
-            site.mix = None
-            site.terms.clear()
+        self._clear_sites()
         if not all(policy.live for policy in self._mixed):
             self._forget_mixed()
         if len(segments) == 1:
@@ -303,6 +299,12 @@ class PolicyShelf:
                 found[path] = columns, torch.cat(downs, dim=1), torch.cat(ups, dim=0)
             self._mixed, self._mixed_factors = adapters, found
         return self._mixed_factors
+
+    def _clear_sites(self) -> None:
+        """Leave the layers with what their weights say."""
+        for site in self.sites.values():
+            site.mix = None
+            site.terms.clear()
 
     def _forget_mixed(self) -> None:
         self._mixed, self._mixed_factors = set(), {}
