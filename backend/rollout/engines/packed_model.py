@@ -8,6 +8,7 @@ model is loaded: a packed run must give the logits of an ordinary one.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,18 @@ import numpy as np
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
-from transformers.utils import logging
+from transformers.utils.logging import disable_progress_bar
 
 from backend.fast_linears import speed_up_linears
 from backend.fast_norms import speed_up_norms
+from backend.rollout.engines.lean_decoder import LeanDecoder
 from backend.rollout.engines.packed_attention import ATTENTION_NAME
 from backend.rollout.engines.packed_batch import PackedBatch, Span
 from backend.rollout.engines.policy_shelf import AdapterSegment, PolicyShelf
 from backend.rollout.engines.slot_cache import SlotCache
 from tinkergym.errors import InvalidRequestError
+
+_log = logging.getLogger(__name__)
 
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
 _LOOSE_TOLERANCE = 0.5
@@ -42,7 +46,7 @@ class PackedModel:
             InvalidRequestError: Its architecture needs something that a packed batch does not give it.
         """
         self.device, self.dtype = device, dtype
-        logging.disable_progress_bar()
+        disable_progress_bar()
         try:
             self._model: Any = AutoModelForCausalLM.from_pretrained(
                 directory,
@@ -61,7 +65,13 @@ class PackedModel:
         self._keep_rows = "logits_to_keep" in inspect.signature(self._model.forward).parameters
         self.vocabulary = int(self._model.get_input_embeddings().weight.shape[0])
         self.shelf = PolicyShelf(self._model, merged_limit=merged_limit)
+        self._lean: LeanDecoder | None = None
         self.bytes_per_token = self._take_on_packed_attention(directory)
+
+    @property
+    def is_lean(self) -> bool:
+        """Whether forwards go without what transformers does around a model's operations."""
+        return self._lean is not None
 
     def logits(
         self,
@@ -87,10 +97,12 @@ class PackedModel:
         batch = PackedBatch(cache, spans, self.device)
         keep = batch.last_tokens[torch.tensor(list(wanted), dtype=torch.long, device=self.device)]
         # numpy reads a long list several times faster than torch does.
-        ids = torch.from_numpy(np.array(token_ids, dtype=np.int64)).to(self.device)[None]
+        ids = torch.from_numpy(np.array(token_ids, dtype=np.int64)).to(self.device)
+        if self._lean is not None:
+            return self._lean.logits(ids, batch, keep)
         options = {"logits_to_keep": keep} if self._keep_rows else {}
         output: Tensor = self._model(
-            input_ids=ids, position_ids=batch.positions[None], use_cache=False, packed=batch, **options
+            input_ids=ids[None], position_ids=batch.positions[None], use_cache=False, packed=batch, **options
         ).logits[0]
         return output if self._keep_rows else output[keep]
 
@@ -104,8 +116,7 @@ class PackedModel:
                 directory, "its attention does not go through transformers' attention interface"
             )
         self._model.set_attn_implementation(ATTENTION_NAME)
-        length = max(len(sample) for sample in samples)
-        cache = SlotCache(slots=len(samples), length=length, device=self.device, dtype=self.dtype)
+        cache = self._sample_cache(samples)
         try:
             with torch.inference_mode():
                 found = self._run_in_two_halves(samples, cache)
@@ -114,7 +125,23 @@ class PackedModel:
         difference = float((torch.log_softmax(found, -1) - torch.log_softmax(expected, -1)).abs().max())
         if not difference <= _TOLERANCE.get(self.dtype, _LOOSE_TOLERANCE):
             raise _unsupported(directory, f"a packed run's logprobs are off by {difference:.3g} nats")
+        self._lean = self._lean_decoder(samples, found)
         return cache.bytes_per_token
+
+    def _lean_decoder(self, samples: list[list[int]], expected: Tensor) -> LeanDecoder | None:
+        """Return one if the model is made for it: if its logits are the same to the bit."""
+        try:
+            self._lean = LeanDecoder(self._model)
+            with torch.inference_mode():
+                found = self._run_in_two_halves(samples, self._sample_cache(samples))
+        except Exception as error:
+            _log.info("the model is run by transformers' own modules: %s: %s", type(error).__name__, error)
+            return None
+        return self._lean if torch.equal(found, expected) else None
+
+    def _sample_cache(self, samples: list[list[int]]) -> SlotCache:
+        length = max(len(sample) for sample in samples)
+        return SlotCache(slots=len(samples), length=length, device=self.device, dtype=self.dtype)
 
     def _run_in_two_halves(self, samples: list[list[int]], cache: SlotCache) -> Tensor:
         cuts = [len(sample) // 2 for sample in samples]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from backend.device_lock import computing_with
+from backend.device_lock import computing_with, products_undivided
 from backend.rollout.engines.packed_batch import Span
 from backend.rollout.engines.packed_model import PackedModel
 from backend.rollout.engines.policy_shelf import AdapterSegment, LoadedPolicy
@@ -27,8 +27,8 @@ from tinkergym.wire import SampleFailure
 
 _log = logging.getLogger(__name__)
 
-_UNDIVIDED = 3 * 10**8
-"""Tokens times parameters of a forward that one thread computes: of operations of a tenth of a millisecond
+_UNDIVIDED = 10**8
+"""Tokens times parameters of a forward that one thread computes: of operations of some ten microseconds
 threads gain little when they are alone on the machine, and lose when one of them waits for its core."""
 
 
@@ -252,7 +252,7 @@ class SlotScheduler:
         work = sum(work.tokens for work in works) * self._model.parameter_count
         if self._model.device.type == "cpu" and work <= _UNDIVIDED:
             return computing_with(1)
-        return nullcontext()
+        return products_undivided()
 
     def _advance(self, works: list[_Work]) -> None:
         works = _in_order(works)

@@ -10,6 +10,8 @@ import torch
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
+    GraniteConfig,
+    GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -44,6 +46,7 @@ ARCHITECTURES: dict[str, Callable[[], Any]] = {
     "qwen2-tied": lambda: _decoder(Qwen2Config, Qwen2ForCausalLM, tie_word_embeddings=True),
     "llama": lambda: _decoder(LlamaConfig, LlamaForCausalLM),
     "mistral-window": lambda: _decoder(MistralConfig, MistralForCausalLM, sliding_window=6),
+    "granite": lambda: _decoder(GraniteConfig, GraniteForCausalLM, residual_multiplier=0.7),
     "gpt2": lambda: GPT2LMHeadModel(
         GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=VOCABULARY, n_positions=CONTEXT)
     ),

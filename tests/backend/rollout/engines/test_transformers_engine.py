@@ -111,7 +111,9 @@ def directory(make_model: Callable[[str], Path]) -> Path:
     return make_model("qwen3")
 
 
-@pytest.mark.parametrize("architecture", ["qwen3", "qwen2-tied", "llama", "mistral-window", "gpt2"])
+@pytest.mark.parametrize(
+    "architecture", ["qwen3", "qwen2-tied", "llama", "mistral-window", "granite", "gpt2"]
+)
 def test_logprobs_equal_those_of_plain_transformers_whatever_the_architecture(
     make_model, start, architecture
 ):
