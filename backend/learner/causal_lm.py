@@ -22,6 +22,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from backend.fast_linears import speed_up_linears
 from backend.fast_norms import speed_up_norms
+from backend.learner.activations import kept_bytes, layers_of, recompute
 from backend.learner.batching import MicroBatch, micro_batches
 from backend.learner.sequences import TrainSequence
 from backend.learner.shared_attention import ATTENTION, AttentionLayout, attending
@@ -91,6 +92,25 @@ class CausalLM:
     def can_run_in_lanes(self) -> bool:
         """Whether several threads may run it at a time: then it keeps nothing of one run for another."""
         return self.shares_prefixes and self.splits_head and not self._rotates_by_length
+
+    @property
+    def layer_count(self) -> int:
+        """How many layers `recompute_layers` finds."""
+        return len(layers_of(self.decoder))
+
+    def kept_bytes_per_token(self) -> int:
+        """Return how much memory a token takes between forward and backward pass, all weights being trained."""
+        ids = _probe_ids(self.vocabulary, 1)[0].tolist()
+        blank: list[float | None] = [0.0] * len(ids)
+        sequence = TrainSequence(
+            token_ids=ids, loss_mask=[False, *[True] * (len(ids) - 1)], sampling_logprobs=blank
+        )
+        ((batch,),) = self.batches([sequence], max_tokens=len(ids))
+        return kept_bytes(self.model, lambda: self.features(batch)) // len(batch.token_ids)
+
+    def recompute_layers(self) -> None:
+        """From now on keep only the layers' inputs for the backward pass, which runs the layers again."""
+        recompute(self.decoder)
 
     def features(self, batch: MicroBatch) -> torch.Tensor:
         """Run the decoder and return what the output head needs for each prediction, [U, hidden].

@@ -60,7 +60,7 @@ class DataParallelLearner:
         ranks: int,
         device: str = "cpu",
         dtype: torch.dtype = torch.float32,
-        micro_batch_tokens: int = 2048,
+        micro_batch_tokens: int | None = None,
         threads_per_rank: int = 1,
         silence_seconds: float = 1800.0,
     ) -> None:
@@ -71,7 +71,7 @@ class DataParallelLearner:
             ranks: How many processes.
             device: `cpu` (they talk by gloo) or `cuda` (by NCCL; rank i takes device i).
             dtype: As for `Learner`.
-            micro_batch_tokens: Of each rank.
+            micro_batch_tokens: Of each rank, as for `Learner`.
             threads_per_rank: torch threads; more in all than the machine has cores slows every rank.
             silence_seconds: A rank that takes longer for one call counts as lost.
 

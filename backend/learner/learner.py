@@ -7,6 +7,7 @@ the other.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -22,6 +23,7 @@ import numpy.typing as npt
 import torch
 from pydantic import JsonValue
 
+from backend.learner.activations import MicroBatching, micro_batching
 from backend.learner.adapters import AdapterSet
 from backend.learner.aggregation import token_weights
 from backend.learner.batching import MicroBatch
@@ -46,6 +48,8 @@ from backend.learner.value_head import ValueHead, ValuePass
 from backend.weights import PolicyWeights
 from tinkergym.errors import ConflictError, InvalidRequestError, NonFiniteLossError, NotFoundError
 from tinkergym.wire import FullParameters, LoRA
+
+_log = logging.getLogger(__name__)
 
 _MOST_TRAINED = 10**8
 """Parameters of a policy that is trained in lanes; larger gradients are kept once only."""
@@ -111,7 +115,7 @@ class Learner:
         device: str = "cpu",
         dtype: torch.dtype = torch.float32,
         device_lock: AbstractContextManager[Any] | None = None,
-        micro_batch_tokens: int = 2048,
+        micro_batch_tokens: int | None = None,
         cpu_threads: int = 1,
     ) -> None:
         """Load the base model.
@@ -122,7 +126,8 @@ class Learner:
             dtype: Of the base model and of full-parameter policies; adapters are always float32.
             device_lock: Held while computing, one micro-batch at a time; None if nothing else uses the
                 device.
-            micro_batch_tokens: Most tokens that are computed at a time; this bounds the memory.
+            micro_batch_tokens: Most tokens that are computed at a time; this bounds the memory. None takes
+                as many as fit well, and where these would be few has layers computed twice instead.
             cpu_threads: With how many to compute on a CPU. They form lanes, each with micro-batches and a
                 gradient of its own, if the model and the size of the gradient allow; 1 leaves torch's
                 number as it is.
@@ -134,9 +139,11 @@ class Learner:
         self.device = torch.device(device)
         self._dtype = dtype
         self._lock = threading.Lock() if device_lock is None else device_lock
-        self._micro_batch_tokens = micro_batch_tokens
         self._lanes = Lanes(cpu_threads if self.device.type == "cpu" else 1)
         self._base = CausalLM.load(model_dir, device=self.device, dtype=dtype)
+        self._micro_batching = self._fitting(micro_batch_tokens)
+        if self._micro_batching.recompute:
+            self._base.recompute_layers()
         self._base.model.requires_grad_(False)
         self._base_model = BaseModel(path=self._model_dir, fingerprint=self._base.fingerprint())
         self.parameter_count = sum(p.numel() for p in self._base.model.parameters())
@@ -475,13 +482,29 @@ class Learner:
                         hint="train an adapter, or serve the model in float32",
                         field="adapter",
                     )
-                policy = FullPolicy(CausalLM.load(model_dir, device=self.device, dtype=self._dtype), adapter)
+                own = CausalLM.load(model_dir, device=self.device, dtype=self._dtype)
+                if self._micro_batching.recompute:
+                    own.recompute_layers()
+                policy = FullPolicy(own, adapter)
             self._created += 1
             head = ValueHead(policy.lm.hidden_size, device=self.device) if value_head else None
             optimiser = PolicyOptimiser(policy.parameters, head.parameters if head else None)
             entry = _Entry(policy, optimiser, head)
             self._policies[policy_id] = entry
             return entry
+
+    def _fitting(self, tokens: int | None) -> MicroBatching:
+        if tokens is not None:
+            return MicroBatching(tokens=tokens, recompute=False)
+        each = self._base.kept_bytes_per_token()
+        found = micro_batching(each, self._base.layer_count, self.device)
+        _log.info(
+            "a token keeps %d bytes for the backward pass: %d tokens at a time%s",
+            each,
+            found.tokens,
+            ", layers computed twice" if found.recompute else "",
+        )
+        return found
 
     def _lanes_for(self, policy: Policy) -> int:
         """Return how many lanes train a policy: each holds a gradient of its own."""
@@ -515,7 +538,7 @@ class Learner:
         lm = policy.lm if policy else self._base
         lanes = self._lanes_for(policy) if policy else self._lanes.count
         with self._counting():
-            batches = lm.batches(sequences, max_tokens=self._micro_batch_tokens, only=only, lanes=lanes)
+            batches = lm.batches(sequences, max_tokens=self._micro_batching.tokens, only=only, lanes=lanes)
         if policy and batches:
             with self._computing():
                 policy.prepare()

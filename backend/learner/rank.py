@@ -30,7 +30,7 @@ class RankOptions:
     model_dir: str
     device: str
     dtype: torch.dtype
-    micro_batch_tokens: int
+    micro_batch_tokens: int | None
     threads: int
     silence_seconds: float
 

@@ -55,6 +55,12 @@ class AttentionLayout:
         )
 
 
+def layout_in_use() -> AttentionLayout | None:
+    """Return the layout of this thread's forward passes."""
+    layout: AttentionLayout | None = getattr(_now, "layout", None)
+    return layout
+
+
 @contextmanager
 def attending(layout: AttentionLayout | None) -> Iterator[None]:
     """Use `layout` in this thread's forward passes; None is ordinary causal attention."""
@@ -134,7 +140,7 @@ def shared_prefix_attention(  # noqa: PLR0917 - transformers calls it so
     """
     if any(kwargs.get(option) is not None for option in _OPTIONS_NOT_COMPUTED):
         raise NotImplementedError(f"one of the attention options {_OPTIONS_NOT_COMPUTED}")
-    layout: AttentionLayout | None = getattr(_now, "layout", None)
+    layout = layout_in_use()
     if layout is None:
         attended: tuple[torch.Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs

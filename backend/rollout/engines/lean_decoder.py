@@ -2,7 +2,8 @@
 
 A decoder's operations on a few dozen new tokens take some ten microseconds each; the calls of its modules,
 their decorators and the masks that nobody uses take as long again. Here the same modules' own forwards follow
-one another directly. A model is only run so if that gives its very own bits, which is tried when it is loaded.
+one another directly. A model is only run so if that gives its very own bits, which is tried when it is
+loaded.
 """
 
 from __future__ import annotations

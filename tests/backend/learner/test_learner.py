@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 from peft import PeftModel
+from torch.autograd.graph import saved_tensors_hooks
 from transformers import AutoModelForCausalLM
 
+from backend.learner import activations
 from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import BatchTotals, TrainSequence
@@ -88,6 +90,27 @@ def assert_close(left, right, tolerance=1e-6):
         torch.testing.assert_close(left[name], right[name], atol=tolerance * max(scale, 1.0), rtol=1e-4)
 
 
+def most_kept(learner, batch):
+    """Bytes that a forward and backward pass over a batch keeps in between, at the most."""
+    now, most = 0, 0
+
+    def keep(tensor):
+        nonlocal now, most
+        now += tensor.nbytes
+        most = max(most, now)
+        return tensor
+
+    def give(tensor):
+        nonlocal now
+        now -= tensor.nbytes
+        return tensor
+
+    with saved_tensors_hooks(keep, give):
+        learner.forward_backward("p", batch, LossConfig())
+    pending(learner, "p")
+    return most
+
+
 # --- exact against the definition ------------------------------------------------------------------------
 
 
@@ -139,6 +162,29 @@ def test_micro_batches_do_not_change_the_gradient(model_dir, batch, adapter, agg
         found.append(gradients(learner, "p", batch, loss))
     assert_close(found[0], found[2])
     assert_close(found[1], found[2])
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("family", [None, "gpt2", "gemma2_softcap"])
+@KINDS
+def test_where_memory_is_short_layers_are_run_again_and_the_gradient_stays(
+    model_dir, make_batch, adapter, family, lanes, tmp_path, monkeypatch
+):
+    if family is not None:
+        _tiny(family).save_pretrained(tmp_path / "model")
+        model_dir = tmp_path / "model"
+    batch = make_batch(seed=1)
+    found, kept = [], []
+    for memory in (2**34, 2**18):
+        (tmp_path / "memory.max").write_text(f"{memory}\n")
+        monkeypatch.setattr(activations, "_CGROUP_LIMIT", tmp_path / "memory.max")
+        learner = Learner(model_dir, cpu_threads=lanes)
+        trained(learner, adapter, batch, steps=1 if isinstance(adapter, LoRA) else 0)
+        found.append(gradients(learner, "p", batch))
+        if lanes == 1:
+            kept.append(most_kept(learner, batch))
+    assert_close(found[1], found[0], tolerance=1e-5)
+    assert lanes > 1 or kept[1] < kept[0] / 3
 
 
 def test_two_calls_with_halves_add_up_to_the_whole(learner, batch):
