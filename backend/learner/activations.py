@@ -4,15 +4,15 @@ What a forward keeps for the backward pass is seen in one of a few tokens, not w
 numbers. Where too few tokens would fit, each layer keeps its input only and is run a second time (gradient
 checkpointing): up to half as much computing again, for a fraction of the memory.
 
-On a CPU it counts how much memory there is, not how much is free at the moment: how a batch is cut decides the
-last bits of its gradient, and a job that is resumed shall find the same.
+On a CPU it counts how much memory there is, not how much is free at the moment: how a batch is cut decides
+the last bits of its gradient, and a job that is resumed shall find the same.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,10 +112,8 @@ def _room(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0]) // _PART_OF_A_GPUS_MEMORY
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
+    with suppress(OSError, ValueError):  # no container, or one without a limit
         memory = min(memory, int(_CGROUP_LIMIT.read_text()))
-    except (OSError, ValueError):
-        pass  # no container, or one without a limit
     return memory // _PART_OF_A_CPUS_MEMORY
 
 

@@ -99,7 +99,7 @@ class CausalLM:
         return len(layers_of(self.decoder))
 
     def kept_bytes_per_token(self) -> int:
-        """Return how much memory a token takes between forward and backward pass, all weights being trained."""
+        """Return the memory of a token between forward and backward pass, if all weights are trained."""
         ids = _probe_ids(self.vocabulary, 1)[0].tolist()
         blank: list[float | None] = [0.0] * len(ids)
         sequence = TrainSequence(
