@@ -25,7 +25,10 @@ _PAUSE_SOFT = 1
 
 
 class DeviceLock(FairLock):
-    """Held while something is computed on a device; first come, first served."""
+    """Held while something is computed on a device; first come, first served.
+
+    On a CPU a thread that computes alone may take one core of it: `core`, or `KeptCore`.
+    """
 
     def __init__(self, *, cpu_threads: int | None = None) -> None:
         """Prepare.
@@ -33,25 +36,98 @@ class DeviceLock(FairLock):
         Args:
             cpu_threads: With how many threads the holder computes on a CPU; None leaves threads alone.
         """
-        super().__init__()
+        super().__init__(places=cpu_threads or 1)
         self._cpu_threads = cpu_threads
         self._holders_threads = 1
         """With how many the holder computes when it does not hold this."""
 
     def __enter__(self) -> None:
         super().__enter__()
+        self.begin_with_all()
+
+    def __exit__(self, *exception: object) -> None:
+        try:
+            self.end_with_all()
+        finally:
+            super().__exit__(*exception)
+
+    def begin_with_all(self) -> None:
+        """Let this thread, which has all cores, compute with all threads."""
         if self._cpu_threads is not None:
             # A new thread takes over the process's number when it first asks for it, and would do so later.
             self._holders_threads = torch.get_num_threads()
             _compute_with(self._cpu_threads)
 
-    def __exit__(self, *exception: object) -> None:
+    def end_with_all(self) -> None:
+        """Let this thread compute as before; call it before others may have a core."""
+        if self._cpu_threads is not None:
+            send_helpers_home()
+            _compute_with(self._holders_threads)
+
+    @contextmanager
+    def core(self) -> Iterator[None]:
+        """Take one core; how many threads compute is for the caller."""
+        self.take(1)
         try:
-            if self._cpu_threads is not None:
-                send_helpers_home()
-                _compute_with(self._holders_threads)
+            yield
         finally:
-            super().__exit__(*exception)
+            self.give(1)
+
+
+class KeptCore:
+    """One core of a device, which its holder keeps between two pieces of work while nobody wants all cores.
+
+    So a thread whose work comes in small pieces does not wait for a large one of somebody else after each.
+    Used with `with`, by one thread.
+    """
+
+    def __init__(self, lock: DeviceLock) -> None:
+        self._lock = lock
+        self._held = False
+
+    def __enter__(self) -> None:
+        if not self._held:
+            self._lock.take(1)
+            self._held = True
+
+    def __exit__(self, *exception: object) -> None:
+        if self._lock.wholly_awaited:
+            self.give_back()
+
+    @contextmanager
+    def with_all(self, *, wait: bool) -> Iterator[bool]:
+        """Have all cores, and compute with all threads.
+
+        Args:
+            wait: For those that others have; False goes on with the one core if they are not free.
+
+        Yields:
+            Whether there are all.
+        """
+        if wait:
+            self.give_back()
+            with self._lock:
+                yield True
+            return
+        with self:
+            others = self._lock.places - 1
+            if not self._lock.try_take(others):
+                yield False
+                return
+            try:
+                self._lock.begin_with_all()
+                try:
+                    yield True
+                finally:
+                    self._lock.end_with_all()
+            finally:
+                self._lock.give(others)
+
+    def give_back(self) -> None:
+        """Let go of it, if it is held."""
+        if self._held:
+            self._held = False
+            self._lock.give(1)
 
 
 def send_helpers_home() -> None:

@@ -11,33 +11,62 @@ from collections import deque
 
 
 class FairLock:
-    """First come, first served; not reentrant. Used with `with`."""
+    """First come, first served; not reentrant. Used with `with`, or by the place where it has several."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: int = 1) -> None:
+        """Begin free.
+
+        Args:
+            places: `with` takes all of them.
+        """
+        self.places = places
+        self._free = places
         self._guard = threading.Lock()
-        self._held = False
-        self._turns: deque[threading.Lock] = deque()
-        """One for each waiting thread, locked until it is that thread's turn."""
+        self._turns: deque[tuple[int, threading.Lock]] = deque()
+        """For each waiting thread how many places it wants, and a lock that is held until it has them."""
 
     @property
     def awaited(self) -> int:
         """How many threads wait for it."""
         return len(self._turns)
 
-    def __enter__(self) -> None:
+    @property
+    def wholly_awaited(self) -> bool:
+        """Whether somebody waits for all places."""
         with self._guard:
-            if not self._held:
-                self._held = True
+            return any(wanted == self.places for wanted, _ in self._turns)
+
+    def take(self, places: int) -> None:
+        """Wait for some of the places."""
+        with self._guard:
+            if places <= self._free and not self._turns:
+                self._free -= places
                 return
             turn = threading.Lock()
             turn.acquire()
-            self._turns.append(turn)
+            self._turns.append((places, turn))
         turn.acquire()
 
-    def __exit__(self, *exception: object) -> None:
+    def try_take(self, places: int) -> bool:
+        """Take places if that many are free and nobody waits."""
         with self._guard:
-            if self._turns:
-                # It stays held: nobody who asks now comes before the one whose turn it is.
-                self._turns.popleft().release()
-            else:
-                self._held = False
+            if places > self._free or self._turns:
+                return False
+            self._free -= places
+            return True
+
+    def give(self, places: int) -> None:
+        """Give places back."""
+        with self._guard:
+            self._free += places
+            # Nobody goes before the one whose turn it is, also if that one wants more than is free.
+            while self._turns and self._turns[0][0] <= self._free:
+                wanted, turn = self._turns.popleft()
+                self._free -= wanted
+                turn.release()
+
+    def __enter__(self) -> None:
+        self.take(self.places)
+
+    def __exit__(self, *exception: object) -> None:
+        self.give(self.places)

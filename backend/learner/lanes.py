@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 from backend.device_lock import can_divide_threads, computing_with
@@ -33,25 +34,46 @@ class Lanes:
         self._threads = [threads // self.count + (lane < threads % self.count) for lane in range(self.count)]
         self._others = ThreadPoolExecutor(self.count - 1, "lane") if self.count > 1 else None
 
-    def run(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    def share(self, items: Sequence[Item]) -> bool:
+        """Whether `run` would do these in several lanes."""
+        return self._others is not None and len(items) > 1
+
+    def run(
+        self,
+        work: Callable[[Item], Result],
+        items: Sequence[Item],
+        core: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> list[Result]:
         """Do at most as many pieces of work as there are lanes, at the same time; results in input order.
 
         An error of any piece is raised after all have ended, that of the first if there are several. One
         piece alone is done by the calling thread, with the threads that it has.
+
+        Args:
+            work: What to do.
+            items: With what.
+            core: Taken by each lane while it works, if there are several.
         """
-        if self._others is None or len(items) < 2:
+        if self._others is None or not self.share(items):
             return [work(item) for item in items]
         first, *others = items
         futures = [
-            self._others.submit(self._in_lane, lane, work, item) for lane, item in enumerate(others, start=1)
+            self._others.submit(self._in_lane, lane, work, item, core)
+            for lane, item in enumerate(others, start=1)
         ]
         try:
-            own = self._in_lane(0, work, first)
+            own = self._in_lane(0, work, first, core)
         finally:
             # Whatever happened here: nothing of this call may compute any more when it is over.
             wait(futures)
         return [own, *(future.result() for future in futures)]
 
-    def _in_lane(self, lane: int, work: Callable[[Item], Result], item: Item) -> Result:
-        with computing_with(self._threads[lane]):
+    def _in_lane(
+        self,
+        lane: int,
+        work: Callable[[Item], Result],
+        item: Item,
+        core: Callable[[], AbstractContextManager[None]],
+    ) -> Result:
+        with core(), computing_with(self._threads[lane]):
             return work(item)

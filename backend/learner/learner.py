@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,8 @@ import numpy.typing as npt
 import torch
 from pydantic import JsonValue
 
+from backend.device_lock import DeviceLock, computing_with
+from backend.fair_lock import FairLock
 from backend.learner.activations import MicroBatching, micro_batching
 from backend.learner.adapters import AdapterSet
 from backend.learner.aggregation import token_weights
@@ -53,6 +55,8 @@ _log = logging.getLogger(__name__)
 
 _MOST_TRAINED = 10**8
 """Parameters of a policy that is trained in lanes; larger gradients are kept once only."""
+_SMALL = 10**7
+"""Parameters of a policy whose optimiser step is a matter of milliseconds for one thread."""
 
 
 @dataclass(slots=True)
@@ -125,7 +129,7 @@ class Learner:
             device: Of torch.
             dtype: Of the base model and of full-parameter policies; adapters are always float32.
             device_lock: Held while computing, one micro-batch at a time; None if nothing else uses the
-                device.
+                device. Of a `DeviceLock` each lane takes one core only.
             micro_batch_tokens: Most tokens that are computed at a time; this bounds the memory. None takes
                 as many as fit well, and where these would be few has layers computed twice instead.
             cpu_threads: With how many to compute on a CPU. They form lanes, each with micro-batches and a
@@ -138,6 +142,8 @@ class Learner:
         self._model_dir = str(model_dir)
         self.device = torch.device(device)
         self._dtype = dtype
+        self._model_lock = FairLock()
+        """Held while one policy's weights are in the base model, or any is changed."""
         self._lock = threading.Lock() if device_lock is None else device_lock
         self._lanes = Lanes(cpu_threads if self.device.type == "cpu" else 1)
         self._base = CausalLM.load(model_dir, device=self.device, dtype=dtype)
@@ -298,7 +304,7 @@ class Learner:
                 f"policy {policy_id} has no gradient to apply", hint="call forward_backward before optim_step"
             )
         entry.pending = False
-        with self._computing():
+        with self._computing_for(entry.policy):
             stepped = entry.optimiser.step(
                 learning_rate=learning_rate,
                 max_grad_norm=max_grad_norm,
@@ -343,7 +349,7 @@ class Learner:
     def weights(self, policy_id: str) -> PolicyWeights:
         """Return a copy of the policy's weights, on the CPU."""
         entry = self._entry(policy_id)
-        with self._computing():
+        with self._computing_for(entry.policy):
             return entry.policy.weights()
 
     def save(
@@ -508,12 +514,30 @@ class Learner:
 
     def _lanes_for(self, policy: Policy) -> int:
         """Return how many lanes train a policy: each holds a gradient of its own."""
-        trained = sum(parameter.numel() for parameter in policy.parameters.values())
-        return self._lanes.count if trained <= _MOST_TRAINED and policy.lm.can_run_in_lanes else 1
+        return self._lanes.count if _trained(policy) <= _MOST_TRAINED and policy.lm.can_run_in_lanes else 1
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
-        with self._lock, self._counting():
+        with self._model_lock, self._lock, self._counting():
+            yield
+
+    @contextmanager
+    def _computing_for(self, policy: Policy) -> Iterator[None]:
+        """As `_computing`, for what touches a policy's own tensors only.
+
+        The little of a small one is done at once, beside whatever others compute.
+        """
+        if isinstance(self._lock, DeviceLock) and self.device.type == "cpu" and _trained(policy) <= _SMALL:
+            with computing_with(1), self._counting():
+                yield
+        else:
+            with self._computing():
+                yield
+
+    @contextmanager
+    def _computing_in_lanes(self) -> Iterator[None]:
+        """As `_computing`, for those who take the device core by core."""
+        with self._model_lock, self._counting():
             yield
 
     @contextmanager
@@ -540,16 +564,26 @@ class Learner:
         with self._counting():
             batches = lm.batches(sequences, max_tokens=self._micro_batching.tokens, only=only, lanes=lanes)
         if policy and batches:
-            with self._computing():
+            with self._computing_for(policy):
                 policy.prepare()
         try:
+            core = self._lock.core if isinstance(self._lock, DeviceLock) else None
+            work = partial(train_pass.run, gradient=gradient)
             for together in batches:
-                with self._computing(), policy.using() if policy else self._adapters.using(None):
-                    for found in self._lanes.run(partial(train_pass.run, gradient=gradient), together):
+                by_core = core is not None and self._lanes.share(together)
+                with (
+                    self._computing_in_lanes() if by_core else self._computing(),
+                    policy.using() if policy else self._adapters.using(None),
+                ):
+                    for found in self._lanes.run(work, together, core if by_core and core else nullcontext):
                         train_pass.add(found)
         finally:
             if policy:
                 policy.release()
+
+
+def _trained(policy: Policy) -> int:
+    return sum(parameter.numel() for parameter in policy.parameters.values())
 
 
 def _unjudged(sequences: Sequence[TrainSequence]) -> SampledTokens:

@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from backend.device_lock import DeviceLock, compute_alone
+from backend.device_lock import DeviceLock, KeptCore, compute_alone
 
 COUNT = """
 import os
@@ -88,3 +88,48 @@ def test_on_other_devices_threads_are_left_alone():
 def test_one_thread_is_one_thread_in_every_library():
     found = subprocess.run([sys.executable, "-c", ALONE], check=True, capture_output=True, text=True)
     assert int(found.stdout) == 0
+
+
+def test_a_kept_core_stays_its_holders_until_somebody_wants_all():
+    lock = DeviceLock(cpu_threads=2)
+    kept = KeptCore(lock)
+    with kept:
+        pass
+    assert lock.try_take(1)
+    assert not lock.try_take(1)
+    lock.give(1)
+    entered = threading.Event()
+
+    def want_all():
+        with lock:
+            entered.set()
+
+    thread = threading.Thread(target=want_all)
+    with kept:
+        thread.start()
+        while not lock.wholly_awaited:
+            threading.Event().wait(0.001)
+        assert not entered.is_set()
+    assert entered.wait(10)
+    thread.join()
+    assert lock.try_take(2)
+
+
+def test_who_has_a_core_computes_with_all_where_they_are_free_and_else_with_the_one():
+    lock = DeviceLock(cpu_threads=2)
+
+    def numbers():
+        compute_alone()
+        kept, found = KeptCore(lock), []
+        for _ in range(2):
+            with kept.with_all(wait=False) as whole:
+                found.append((whole, torch.get_num_threads()))
+            kept.give_back()
+            lock.take(1)
+        lock.give(2)
+        return found
+
+    if in_a_thread(torch.get_num_threads) < 2:
+        pytest.skip("torch computes with one thread here")
+    assert in_a_thread(numbers) == [(True, 2), (False, 1)]
+    assert lock.try_take(2)

@@ -51,3 +51,31 @@ def test_an_error_inside_gives_it_back():
         raise ValueError("inside")
     with lock:
         assert lock.awaited == 0
+
+
+def test_places_are_taken_one_by_one_and_whoever_wants_all_is_not_passed():
+    lock, order = FairLock(places=2), []
+    lock.take(1)
+    assert lock.try_take(1)
+    lock.give(1)
+
+    def want(places, name):
+        lock.take(places)
+        order.append(name)
+        lock.give(places)
+
+    whole = threading.Thread(target=want, args=(2, "whole"))
+    whole.start()
+    while not lock.wholly_awaited:
+        threading.Event().wait(0.001)
+    assert not lock.try_take(1)
+    part = threading.Thread(target=want, args=(1, "part"))
+    part.start()
+    while lock.awaited < 2:
+        threading.Event().wait(0.001)
+    assert order == []
+    lock.give(1)
+    whole.join()
+    part.join()
+    assert order == ["whole", "part"]
+    assert lock.try_take(2)

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -30,6 +31,14 @@ _log = logging.getLogger(__name__)
 _UNDIVIDED = 3 * 10**8
 """Tokens times parameters of a forward that one thread computes: of operations of a tenth of a millisecond
 threads gain little when they are alone on the machine, and lose when one of them waits for its core."""
+
+
+class Device(Protocol):
+    """Where forwards are computed, and others compute too."""
+
+    def taken(self, *, whole: bool) -> AbstractContextManager[bool]:
+        """Return a context in which it is the caller's; says whether all of it is, or of a CPU one core."""
+        ...
 
 
 @dataclass(slots=True)
@@ -108,17 +117,17 @@ class SlotScheduler:
         return rows
 
     @torch.inference_mode()
-    def step(self, lock: AbstractContextManager[object]) -> list[Row]:
+    def step(self, device: Device) -> list[Row]:
         """Admit what fits, compute once, and return the rows that were answered.
 
         Args:
-            lock: Held during each forward and its sampling.
+            device: Taken for each forward and its sampling.
         """
         self._drop_stale()
         self._admit()
         self._make_room()
         for works in self._forwards(self._select()):
-            self._compute(works, lock)
+            self._compute(works, device)
         self.table.finish_copies()
         self._drop_stale()
         done = [row for row in self._active if row.answer is not None]
@@ -232,9 +241,13 @@ class SlotScheduler:
         alone = [own for policy, own in by_policy.items() if not shelf.can_mix(policy)]
         return [*([mixed] if mixed else []), *alone]
 
-    def _compute(self, works: list[_Work], lock: AbstractContextManager[object]) -> None:
+    def _compute(self, works: list[_Work], device: Device) -> None:
+        alone = self._is_for_one_thread(works)
         try:
-            with lock, self._threads(works):
+            with (
+                device.taken(whole=not alone) as whole,
+                products_undivided() if whole else computing_with(1),
+            ):
                 self.table.finish_copies()
                 self._advance(works)
         except Exception as error:
@@ -247,12 +260,9 @@ class SlotScheduler:
             for row in (row for work in works for row in work.rows):
                 row.fail(failed)
 
-    def _threads(self, works: list[_Work]) -> AbstractContextManager[None]:
-        """Compute with one thread what is too little to divide."""
+    def _is_for_one_thread(self, works: list[_Work]) -> bool:
         work = sum(work.tokens for work in works) * self._model.parameter_count
-        if self._model.device.type == "cpu" and work <= _UNDIVIDED:
-            return computing_with(1)
-        return products_undivided()
+        return self._model.device.type == "cpu" and work <= _UNDIVIDED
 
     def _advance(self, works: list[_Work]) -> None:
         works = _in_order(works)

@@ -8,15 +8,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from backend.device_lock import DeviceLock, KeptCore
 from backend.rollout.engines.packed_model import PackedModel
 from backend.rollout.engines.policy_shelf import LoadedPolicy
 from backend.rollout.engines.protocol import Deliver
@@ -89,7 +90,8 @@ class TransformersEngine:
             model_directory: As `resolve_model` returns it.
             device: `cpu`, `cuda`, `cuda:1`, ...
             dtype: Of the weights and the cache.
-            device_lock: Held during each forward, so that learner and engine take turns on a shared device.
+            device_lock: Held during each forward, so that learner and engine take turns on a shared device. A
+                forward for one thread takes one core of a `DeviceLock`, and keeps it while there is work.
             max_slots: Sequences in the cache, those that wait for their next turn included.
             cache_bytes: Memory for the cache; when it is used up, requests wait and idle sequences lose
                 their place.
@@ -103,13 +105,13 @@ class TransformersEngine:
             InvalidRequestError: The model cannot be run by this engine.
         """
         self._facts: ModelFacts = read_model_facts(model_directory)
-        self._timed_lock = _TimedLock(device_lock or threading.Lock())
+        self._turns = _Turns(device_lock or threading.Lock())
         self._limits = SlotLimits(slots=max_slots, bytes=cache_bytes, length=self._facts.context_length)
         self._iteration_tokens = iteration_tokens
         if most_rows is None:
             most_rows = _MOST_ROWS_ON_CPU if device == "cpu" else max_slots
         self._most_rows = most_rows
-        with self._timed_lock:
+        with device_lock or nullcontext():
             self._model = PackedModel(
                 model_directory, device=torch.device(device), dtype=dtype, merged_limit=merged_adapters
             )
@@ -237,6 +239,7 @@ class TransformersEngine:
         while True:
             with self._wake:
                 while not (self._inbox or self._calls or self._closing) and self._scheduler.idle:
+                    self._turns.rest()
                     self._wake.wait()
                 inbox, self._inbox = self._inbox, []
                 calls, self._calls = self._calls, []
@@ -247,6 +250,7 @@ class TransformersEngine:
             for call in calls:
                 call()
             if closing:
+                self._turns.rest()
                 _deliver(self._left(self._scheduler.drain(_closed())))
                 return
             self._step()
@@ -328,16 +332,20 @@ class TransformersEngine:
             rows, refused = self._rows([(alone, policy)], _ignore)
             scheduler.add(rows)
             outcomes += [*rows, *refused]
-        while not scheduler.idle:
-            self._advance(scheduler)
+        self._turns.patient = True
+        try:
+            while not scheduler.idle:
+                self._advance(scheduler)
+        finally:
+            self._turns.patient = False
         return [_answer(outcome) for outcome in outcomes]
 
     def _advance(self, scheduler: SlotScheduler) -> list[Row]:
-        begin, waited = time.perf_counter(), self._timed_lock.waited_seconds
+        begin, waited = time.perf_counter(), self._turns.waited_seconds
         try:
-            return self._left(scheduler.step(self._timed_lock))
+            return self._left(scheduler.step(self._turns))
         finally:
-            waited = self._timed_lock.waited_seconds - waited
+            waited = self._turns.waited_seconds - waited
             self._busy_seconds += time.perf_counter() - begin - waited
 
     def _new_scheduler(self, limits: SlotLimits, most_rows: int) -> SlotScheduler:
@@ -350,20 +358,35 @@ class TransformersEngine:
         )
 
 
-class _TimedLock:
-    """A lock that knows for how long it was waited for."""
+class _Turns:
+    """A device as the engine's thread takes it; knows for how long it was waited for."""
 
     def __init__(self, lock: AbstractContextManager[object]) -> None:
         self._lock = lock
+        self._core = KeptCore(lock) if isinstance(lock, DeviceLock) else None
         self.waited_seconds = 0.0
+        self.patient = False
+        """Whether to wait for all of it where that is wanted, rather than go on with a core: then nothing
+        depends on who else computes, not to the last bit."""
 
-    def __enter__(self) -> None:
+    @contextmanager
+    def taken(self, *, whole: bool) -> Iterator[bool]:
+        """Take all of it, or one core of a CPU whose cores can be taken one by one; say whether it is all."""
+        if self._core is None:
+            place: AbstractContextManager[Any] = self._lock
+        elif whole:
+            place = self._core.with_all(wait=self.patient)
+        else:
+            place = self._core
         begin = time.perf_counter()
-        self._lock.__enter__()
-        self.waited_seconds += time.perf_counter() - begin
+        with place as has_all:
+            self.waited_seconds += time.perf_counter() - begin
+            yield whole and has_all is not False
 
-    def __exit__(self, *exception: Any) -> None:
-        self._lock.__exit__(*exception)
+    def rest(self) -> None:
+        """Keep nothing: there is no work."""
+        if self._core is not None:
+            self._core.give_back()
 
 
 def _answer(outcome: Row | Completion | SampleFailure) -> Completion | SampleFailure:
