@@ -95,14 +95,19 @@ class AdapterSite:
         """What several adapters add, side by side."""
         self.terms: list[tuple[slice, Tensor, Tensor]] = []
         """What they add one by one, each to its own part."""
-        self.seen_tokens = 0
+        self._seen: torch.Size = torch.Size([0, 1])
         self._forward = module.forward
         module.forward = self.forward
+
+    @property
+    def seen_tokens(self) -> int:
+        """How many tokens came last."""
+        return self._seen[:-1].numel()
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Apply the layer, then each adapter to its own part."""
         outputs: Tensor = self._forward(inputs)
-        self.seen_tokens = inputs.numel() // inputs.shape[-1]
+        self._seen = inputs.shape
         for part, down, up in self.terms:
             outputs[..., part, :] += (inputs[..., part, :] @ down) @ up
         if self.mix is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import isfinite
@@ -31,8 +31,8 @@ class Row:
     """Tokens of prompt and answer together at which the answer is cut."""
     tokens: list[int] = field(init=False)
     logprobs: list[float] = field(default_factory=list)
-    path: bytes = field(init=False)
-    """Digest of the prompt and of each token sampled since: rows with the same one have the same tokens."""
+    path: Hashable = field(init=False)
+    """Stands for its tokens: rows with the same one have the same. At first the prompt's digest."""
     stops: frozenset[int] = field(init=False)
     slot: Slot | None = None
     waits_for: Row | None = None
@@ -44,7 +44,7 @@ class Row:
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt_ids)
-        self.path = _digest(b"", self.tokens)
+        self.path = blake2b(array("q", self.tokens).tobytes(), digest_size=16).digest()
         self.stops = frozenset(self.request.stop_ids)
 
     @property
@@ -66,8 +66,14 @@ class Row:
             policy_version=self.policy.version,
         )
 
-    def take_token(self, token: int, logprob: float) -> None:
-        """Add a sampled token, and answer if it was the last one."""
+    def take_token(self, token: int, logprob: float, path: Hashable) -> None:
+        """Add a sampled token, and answer if it was the last one.
+
+        Args:
+            token: Its id.
+            logprob: In nats.
+            path: From now on.
+        """
         if not isfinite(logprob):
             self.fail(
                 InternalServiceError(
@@ -77,16 +83,12 @@ class Row:
             )
             return
         self.tokens.append(token)
-        self.path = _digest(self.path, (token,))
+        self.path = path
         self.logprobs.append(logprob)
         if token in self.stops:
             self.finish("stop")
         elif len(self.tokens) >= self.limit:
             self.finish("length")
-
-
-def _digest(before: bytes, tokens: Iterable[int]) -> bytes:
-    return blake2b(before + array("q", tokens).tobytes(), digest_size=16).digest()
 
 
 def failure(request: SampleRequest, error: TinkerGymError) -> SampleFailure:

@@ -7,7 +7,7 @@ computes what all of them need next, the rest of a prompt or the newest sampled 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -216,7 +216,7 @@ class SlotScheduler:
     def _select(self) -> list[_Work]:
         works, left = [], self._iteration_tokens
         # Not by their tokens: to hash a long conversation anew for each token costs more than the token.
-        places: dict[tuple[LoadedPolicy, str, bytes, int], list[Row]] = {}
+        places: dict[tuple[LoadedPolicy, str, Hashable, int], list[Row]] = {}
         for row in self._active:
             if row.waits_for is None and row.answer is None:
                 assert row.slot is not None
@@ -315,8 +315,10 @@ class SlotScheduler:
             [len(row.tokens) for row in drawn],
         )
         self._counters.sampled_tokens += len(drawn)
+        # Who drew the same token at the same place has the same tokens still.
+        paths: dict[tuple[Hashable, int, int], object] = {}
         for row, token, logprob in zip(drawn, tokens, logprobs, strict=True):
-            row.take_token(token, logprob)
+            row.take_token(token, logprob, paths.setdefault((row.path, len(row.tokens), token), object()))
 
     def _share_prompt(self, row: Row) -> list[Row]:
         assert row.slot is not None
