@@ -27,7 +27,7 @@ _PAUSE_SOFT = 1
 class DeviceLock(FairLock):
     """Held while something is computed on a device; first come, first served.
 
-    On a CPU a thread that computes alone may take one core of it: `core`, or `KeptCore`.
+    On a CPU whoever computes with fewer threads may take fewer cores of it: `cores`, or `KeptCore`.
     """
 
     def __init__(self, *, cpu_threads: int | None = None) -> None:
@@ -43,35 +43,28 @@ class DeviceLock(FairLock):
 
     def __enter__(self) -> None:
         super().__enter__()
-        self.begin_with_all()
-
-    def __exit__(self, *exception: object) -> None:
-        try:
-            self.end_with_all()
-        finally:
-            super().__exit__(*exception)
-
-    def begin_with_all(self) -> None:
-        """Let this thread, which has all cores, compute with all threads."""
         if self._cpu_threads is not None:
             # A new thread takes over the process's number when it first asks for it, and would do so later.
             self._holders_threads = torch.get_num_threads()
             _compute_with(self._cpu_threads)
 
-    def end_with_all(self) -> None:
-        """Let this thread compute as before; call it before others may have a core."""
-        if self._cpu_threads is not None:
-            send_helpers_home()
-            _compute_with(self._holders_threads)
+    def __exit__(self, *exception: object) -> None:
+        try:
+            if self._cpu_threads is not None:
+                send_helpers_home()
+                _compute_with(self._holders_threads)
+        finally:
+            super().__exit__(*exception)
 
     @contextmanager
-    def core(self) -> Iterator[None]:
-        """Take one core; how many threads compute is for the caller."""
-        self.take(1)
+    def cores(self, count: int) -> Iterator[None]:
+        """Take some cores, at most all; that as many threads compute is for the caller."""
+        count = min(count, self.places)
+        self.take(count)
         try:
             yield
         finally:
-            self.give(1)
+            self.give(count)
 
 
 class KeptCore:
@@ -95,33 +88,24 @@ class KeptCore:
             self.give_back()
 
     @contextmanager
-    def with_all(self, *, wait: bool) -> Iterator[bool]:
-        """Have all cores, and compute with all threads.
+    def with_others(self, *, wait: bool) -> Iterator[None]:
+        """Compute with all threads, or with as many as there are cores free.
 
         Args:
-            wait: For those that others have; False goes on with the one core if they are not free.
-
-        Yields:
-            Whether there are all.
+            wait: For the cores that others have.
         """
-        if wait:
+        if wait or self._lock.places == 1:
             self.give_back()
             with self._lock:
-                yield True
+                yield
             return
         with self:
-            others = self._lock.places - 1
-            if not self._lock.try_take(others):
-                yield False
-                return
+            more = self._lock.take_free()
             try:
-                self._lock.begin_with_all()
-                try:
-                    yield True
-                finally:
-                    self._lock.end_with_all()
+                with computing_with(1 + more):
+                    yield
             finally:
-                self._lock.give(others)
+                self._lock.give(more)
 
     def give_back(self) -> None:
         """Let go of it, if it is held."""
@@ -169,12 +153,10 @@ def products_undivided() -> Iterator[None]:
     """Let MKL compute each product in the thread that asks for it, while operations around it are divided.
 
     Fused attention gives its threads many small products each; that MKL would divide these again makes it
-    two to three times slower, even where it then finds that it cannot.
+    two to three times slower, even where it then finds that it cannot. Helpers have the process's number,
+    which is 1 in pool workers.
     """
     before = [library.MKL_Set_Num_Threads_Local(1) for library in _mkl()]
-    for library in _mkl():
-        # For the helpers, who have no number of their own: not inside what is divided already.
-        library.MKL_Set_Dynamic(1)
     try:
         yield
     finally:

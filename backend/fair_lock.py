@@ -47,13 +47,11 @@ class FairLock:
             self._turns.append((places, turn))
         turn.acquire()
 
-    def try_take(self, places: int) -> bool:
-        """Take places if that many are free and nobody waits."""
+    def take_free(self) -> int:
+        """Take all places that are free, for a short while; whoever waits then waits for more than those."""
         with self._guard:
-            if places > self._free or self._turns:
-                return False
-            self._free -= places
-            return True
+            free, self._free = self._free, 0
+            return free
 
     def give(self, places: int) -> None:
         """Give places back."""

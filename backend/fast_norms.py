@@ -54,7 +54,7 @@ def _forward_of(module: nn.Module, eps: float) -> Any:
 
 def _normed(states: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
     # Rounded step by step as transformers does, and alike in learner and engine, whose logprobs are compared.
-    # A sum and a division are a mean, to the bit, in half the time.
+    # On a CPU a sum and a division are a mean to the bit, in half the time.
     mean = states.square().sum(-1, keepdim=True).div_(states.shape[-1])
     inverse = torch.rsqrt(mean.add_(eps))
     return states * inverse, inverse

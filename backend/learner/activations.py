@@ -43,26 +43,28 @@ class MicroBatching:
     """Whether layers keep their inputs only and are run again in the backward pass."""
 
 
-def micro_batching(bytes_per_token: int, layers: int, device: torch.device) -> MicroBatching:
-    """Fit micro-batches into the memory of a device.
+def micro_batching(
+    bytes_per_token: int, *, layers: int, bytes_between_layers: int, room: int
+) -> MicroBatching:
+    """Fit micro-batches into memory.
 
     Args:
         bytes_per_token: What a forward of the decoder keeps, see `kept_bytes`.
         layers: That can be run again, of about equal size.
-        device: Whose memory; on a GPU what is free now, the base model being loaded.
+        bytes_between_layers: Of a token's hidden state.
+        room: Bytes, see `room_for_activations`.
     """
-    room = _room(device)
     tokens = _power_of_two(room // max(bytes_per_token, 1))
     if tokens >= _FEWEST_TOKENS or not layers:
-        return MicroBatching(tokens=max(min(tokens, MOST_TOKENS), 1), recompute=False)
-    # One layer whole, and of the others what goes in, which is a small part of what they keep.
-    once = bytes_per_token // layers
-    tokens = _power_of_two(room // max(2 * once, 1))
-    return MicroBatching(tokens=max(min(tokens, MOST_TOKENS), 1), recompute=True)
+        return MicroBatching(tokens=min(tokens, MOST_TOKENS), recompute=False)
+    # One layer whole, and of each what goes in.
+    each = bytes_per_token // layers + bytes_between_layers * layers
+    tokens = _power_of_two(room // max(each, 1))
+    return MicroBatching(tokens=min(tokens, MOST_TOKENS), recompute=True)
 
 
-def kept_bytes(model: torch.nn.Module, run: Callable[[], Any]) -> int:
-    """Return how many bytes a run of a model keeps for its backward pass, its parameters left out."""
+def kept_bytes(model: torch.nn.Module, run: Callable[[], torch.Tensor]) -> int:
+    """Return how many bytes a run of a model leaves: its output, and what a backward pass needs of it."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, int] = {}
 
@@ -73,8 +75,7 @@ def kept_bytes(model: torch.nn.Module, run: Callable[[], Any]) -> int:
         return tensor
 
     with torch.enable_grad(), saved_tensors_hooks(note, lambda tensor: tensor):
-        output = run()
-    del output
+        note(run())
     return sum(kept.values())
 
 
@@ -108,7 +109,11 @@ def _run_again_later(forward: Callable[..., Any]) -> Callable[..., Any]:
     return checkpointed
 
 
-def _room(device: torch.device) -> int:
+def room_for_activations(device: torch.device) -> int:
+    """Return how many bytes may be kept: an eighth of a machine's memory, half of what a GPU has free now.
+
+    On a GPU the base model is loaded by then; what policies and engines take later is the other half's affair.
+    """
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0]) // _PART_OF_A_GPUS_MEMORY
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

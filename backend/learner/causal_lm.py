@@ -29,6 +29,8 @@ from backend.learner.shared_attention import ATTENTION, AttentionLayout, attendi
 from tinkergym.errors import UnknownModelError
 
 _PROBE_LENGTH = 12
+_KEPT_PROBE_LENGTH = 128
+_KEPT_PROBE_ROWS = 4
 _PROBE_TOLERANCE = 1e-4
 """Relative to the largest value; a wrong head or mask is off by far more, float32 rounding by far less."""
 
@@ -99,13 +101,19 @@ class CausalLM:
         return len(layers_of(self.decoder))
 
     def kept_bytes_per_token(self) -> int:
-        """Return the memory of a token between forward and backward pass, if all weights are trained."""
-        ids = _probe_ids(self.vocabulary, 1)[0].tolist()
-        blank: list[float | None] = [0.0] * len(ids)
-        sequence = TrainSequence(
-            token_ids=ids, loss_mask=[False, *[True] * (len(ids) - 1)], sampling_logprobs=blank
-        )
-        ((batch,),) = self.batches([sequence], max_tokens=len(ids))
+        """Return the memory of a token between forward and backward pass, if all weights are trained.
+
+        Seen in a few sequences that begin alike, as the answers to one prompt do.
+        """
+        length = min(_KEPT_PROBE_LENGTH, self.context_length or _KEPT_PROBE_LENGTH)
+        ids = _probe_ids(self.vocabulary, _KEPT_PROBE_ROWS, length)
+        ids[:, : length // 2] = ids[0, : length // 2]
+        blank: list[float | None] = [0.0] * length
+        mask = [False, *[True] * (length - 1)]
+        sequences = [
+            TrainSequence(token_ids=row.tolist(), loss_mask=mask, sampling_logprobs=blank) for row in ids
+        ]
+        ((batch,),) = self.batches(sequences, max_tokens=_KEPT_PROBE_ROWS * length)
         return kept_bytes(self.model, lambda: self.features(batch)) // len(batch.token_ids)
 
     def recompute_layers(self) -> None:
@@ -245,9 +253,9 @@ def _rotates_by_length(model: Any) -> bool:
     return any(kind in {"dynamic", "longrope"} for kind in kinds)
 
 
-def _probe_ids(vocabulary: int, rows: int) -> torch.Tensor:
+def _probe_ids(vocabulary: int, rows: int, length: int = _PROBE_LENGTH) -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
-    return torch.randint(0, vocabulary, (rows, _PROBE_LENGTH), generator=generator)
+    return torch.randint(0, vocabulary, (rows, length), generator=generator)
 
 
 def _agree(left: torch.Tensor, right: torch.Tensor) -> bool:

@@ -20,6 +20,10 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+def _none(_: int) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 class Lanes:
     """A fixed number of lanes; the calling thread is the first."""
 
@@ -42,7 +46,7 @@ class Lanes:
         self,
         work: Callable[[Item], Result],
         items: Sequence[Item],
-        core: Callable[[], AbstractContextManager[None]] = nullcontext,
+        cores: Callable[[int], AbstractContextManager[None]] = _none,
     ) -> list[Result]:
         """Do at most as many pieces of work as there are lanes, at the same time; results in input order.
 
@@ -52,17 +56,17 @@ class Lanes:
         Args:
             work: What to do.
             items: With what.
-            core: Taken by each lane while it works, if there are several.
+            cores: Takes so many for a lane while it works, if there are several.
         """
         if self._others is None or not self.share(items):
             return [work(item) for item in items]
         first, *others = items
         futures = [
-            self._others.submit(self._in_lane, lane, work, item, core)
+            self._others.submit(self._in_lane, lane, work, item, cores)
             for lane, item in enumerate(others, start=1)
         ]
         try:
-            own = self._in_lane(0, work, first, core)
+            own = self._in_lane(0, work, first, cores)
         finally:
             # Whatever happened here: nothing of this call may compute any more when it is over.
             wait(futures)
@@ -73,7 +77,7 @@ class Lanes:
         lane: int,
         work: Callable[[Item], Result],
         item: Item,
-        core: Callable[[], AbstractContextManager[None]],
+        cores: Callable[[int], AbstractContextManager[None]],
     ) -> Result:
-        with core(), computing_with(self._threads[lane]):
+        with cores(self._threads[lane]), computing_with(self._threads[lane]):
             return work(item)

@@ -10,10 +10,9 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,10 +24,11 @@ from pydantic import JsonValue
 
 from backend.device_lock import DeviceLock, computing_with
 from backend.fair_lock import FairLock
-from backend.learner.activations import MicroBatching, micro_batching
+from backend.learner.activations import MicroBatching, micro_batching, room_for_activations
 from backend.learner.adapters import AdapterSet
 from backend.learner.aggregation import token_weights
 from backend.learner.batching import MicroBatch
+from backend.learner.busy_clock import BusyClock
 from backend.learner.causal_lm import CausalLM
 from backend.learner.checkpoints import CheckpointManifest
 from backend.learner.lanes import Lanes
@@ -55,8 +55,9 @@ _log = logging.getLogger(__name__)
 
 _MOST_TRAINED = 10**8
 """Parameters of a policy that is trained in lanes; larger gradients are kept once only."""
-_SMALL = 10**7
-"""Parameters of a policy whose optimiser step is a matter of milliseconds for one thread."""
+_MOST_PADDED_TOKENS = 2048
+_FEW = 10**7
+"""Numbers that one thread goes through in some milliseconds."""
 
 
 @dataclass(slots=True)
@@ -121,6 +122,7 @@ class Learner:
         device_lock: AbstractContextManager[Any] | None = None,
         micro_batch_tokens: int | None = None,
         cpu_threads: int = 1,
+        learners: int = 1,
     ) -> None:
         """Load the base model.
 
@@ -135,6 +137,7 @@ class Learner:
             cpu_threads: With how many to compute on a CPU. They form lanes, each with micro-batches and a
                 gradient of its own, if the model and the size of the gradient allow; 1 leaves torch's
                 number as it is.
+            learners: How many such divide the machine's memory.
 
         Raises:
             UnknownModelError: There is no model that can be loaded.
@@ -147,7 +150,7 @@ class Learner:
         self._lock = threading.Lock() if device_lock is None else device_lock
         self._lanes = Lanes(cpu_threads if self.device.type == "cpu" else 1)
         self._base = CausalLM.load(model_dir, device=self.device, dtype=dtype)
-        self._micro_batching = self._fitting(micro_batch_tokens)
+        self._micro_batching = self._fitting(micro_batch_tokens, learners)
         if self._micro_batching.recompute:
             self._base.recompute_layers()
         self._base.model.requires_grad_(False)
@@ -158,15 +161,15 @@ class Learner:
         self._adapters = AdapterSet(self._base.model, merge=self._exact)
         self._policies: dict[str, _Entry] = {}
         self._created = 0
-        self._busy_seconds = 0.0
+        self._clock = BusyClock()
 
     @property
     def busy_seconds(self) -> float:
         """Seconds in which the learner worked, waiting for the device excluded; grows monotonically.
 
-        From the cutting of a batch into micro-batches to its result.
+        From the cutting of a batch into micro-batches to its result; several threads at a time count once.
         """
-        return self._busy_seconds
+        return self._clock.seconds
 
     @property
     def policy_ids(self) -> list[str]:
@@ -236,7 +239,7 @@ class Learner:
             InvalidRequestError: A sequence cannot be trained on; nothing was computed.
             NonFiniteLossError: A loss is NaN or infinite. No policy of the call has a gradient that waits.
         """
-        with self._counting():
+        with self._clock.working():
             begun = {policy_id: self._begin(policy_id, part) for policy_id, part in parts.items()}
         results: dict[str, ForwardBackwardResult] = {}
         try:
@@ -246,7 +249,7 @@ class Learner:
                     self._run(
                         work.entry.policy, work.sequences, work.train_pass, only=only, gradient=gradient
                     )
-                with self._counting():
+                with self._clock.working():
                     results[policy_id] = _finite(policy_id, work.train_pass.result())
         except BaseException:
             # Half a batch's gradient must not be taken for a whole one, nor some policies' for all.
@@ -304,7 +307,7 @@ class Learner:
                 f"policy {policy_id} has no gradient to apply", hint="call forward_backward before optim_step"
             )
         entry.pending = False
-        with self._computing_for(entry.policy):
+        with self._computing_own(_trained(entry.policy)):
             stepped = entry.optimiser.step(
                 learning_rate=learning_rate,
                 max_grad_norm=max_grad_norm,
@@ -349,7 +352,7 @@ class Learner:
     def weights(self, policy_id: str) -> PolicyWeights:
         """Return a copy of the policy's weights, on the CPU."""
         entry = self._entry(policy_id)
-        with self._computing_for(entry.policy):
+        with self._computing_own(_trained(entry.policy)):
             return entry.policy.weights()
 
     def save(
@@ -499,11 +502,19 @@ class Learner:
             self._policies[policy_id] = entry
             return entry
 
-    def _fitting(self, tokens: int | None) -> MicroBatching:
+    def _fitting(self, tokens: int | None, learners: int) -> MicroBatching:
         if tokens is not None:
             return MicroBatching(tokens=tokens, recompute=False)
         each = self._base.kept_bytes_per_token()
-        found = micro_batching(each, self._base.layer_count, self.device)
+        found = micro_batching(
+            each,
+            layers=self._base.layer_count,
+            bytes_between_layers=self._base.hidden_size * self._dtype.itemsize,
+            room=room_for_activations(self.device) // learners,
+        )
+        if not self._base.shares_prefixes:
+            # Padded rows; and attention that is not fused keeps more for each token, the longer they are.
+            found = replace(found, tokens=min(found.tokens, _MOST_PADDED_TOKENS))
         _log.info(
             "a token keeps %d bytes for the backward pass: %d tokens at a time%s",
             each,
@@ -518,36 +529,40 @@ class Learner:
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
-        with self._model_lock, self._lock, self._counting():
+        with self._model_lock, self._lock, self._clock.working():
             yield
 
     @contextmanager
-    def _computing_for(self, policy: Policy) -> Iterator[None]:
+    def _computing_own(self, numbers: int) -> Iterator[None]:
         """As `_computing`, for what touches a policy's own tensors only.
 
-        The little of a small one is done at once, beside whatever others compute.
+        Few numbers are dealt with at once, beside whatever others compute.
         """
-        if isinstance(self._lock, DeviceLock) and self.device.type == "cpu" and _trained(policy) <= _SMALL:
-            with computing_with(1), self._counting():
+        if isinstance(self._lock, DeviceLock) and self.device.type == "cpu" and numbers <= _FEW:
+            with computing_with(1), self._clock.working():
                 yield
         else:
             with self._computing():
                 yield
 
     @contextmanager
-    def _computing_in_lanes(self) -> Iterator[None]:
-        """As `_computing`, for those who take the device core by core."""
-        with self._model_lock, self._counting():
-            yield
+    def _computing_lanes_of(
+        self, batches: Sequence[MicroBatch]
+    ) -> Iterator[Callable[[int], AbstractContextManager[None]]]:
+        """As `_computing`; where each lane can take its own cores, gives what it takes them with."""
+        lock = self._lock
+        if not isinstance(lock, DeviceLock) or not self._lanes.share(batches):
+            with self._computing():
+                yield lambda _: nullcontext()
+            return
 
-    @contextmanager
-    def _counting(self) -> Iterator[None]:
-        """Count the block as work; what does without the device does without its lock."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._busy_seconds += time.perf_counter() - started
+        @contextmanager
+        def cores(count: int) -> Iterator[None]:
+            with lock.cores(count), self._clock.working():
+                yield
+
+        with self._model_lock:
+            yield cores
 
     def _run(
         self,
@@ -561,21 +576,20 @@ class Learner:
         """Run some of the sequences under a policy, or the base model; others may compute in between."""
         lm = policy.lm if policy else self._base
         lanes = self._lanes_for(policy) if policy else self._lanes.count
-        with self._counting():
+        with self._clock.working():
             batches = lm.batches(sequences, max_tokens=self._micro_batching.tokens, only=only, lanes=lanes)
         if policy and batches:
-            with self._computing_for(policy):
+            # An adapter is merged into a copy of the base's weights.
+            with self._computing_own(self.parameter_count):
                 policy.prepare()
         try:
-            core = self._lock.core if isinstance(self._lock, DeviceLock) else None
             work = partial(train_pass.run, gradient=gradient)
             for together in batches:
-                by_core = core is not None and self._lanes.share(together)
                 with (
-                    self._computing_in_lanes() if by_core else self._computing(),
+                    self._computing_lanes_of(together) as cores,
                     policy.using() if policy else self._adapters.using(None),
                 ):
-                    for found in self._lanes.run(work, together, core if by_core and core else nullcontext):
+                    for found in self._lanes.run(work, together, cores):
                         train_pass.add(found)
         finally:
             if policy:

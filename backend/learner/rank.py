@@ -58,6 +58,7 @@ class Rank(Learner):
             dtype=options.dtype,
             micro_batch_tokens=options.micro_batch_tokens,
             cpu_threads=options.threads,
+            learners=1 if on_gpu else options.ranks,
         )
 
     def optim_step(

@@ -95,8 +95,7 @@ def test_a_kept_core_stays_its_holders_until_somebody_wants_all():
     kept = KeptCore(lock)
     with kept:
         pass
-    assert lock.try_take(1)
-    assert not lock.try_take(1)
+    assert lock.take_free() == 1
     lock.give(1)
     entered = threading.Event()
 
@@ -112,24 +111,23 @@ def test_a_kept_core_stays_its_holders_until_somebody_wants_all():
         assert not entered.is_set()
     assert entered.wait(10)
     thread.join()
-    assert lock.try_take(2)
+    assert lock.take_free() == 2
 
 
-def test_who_has_a_core_computes_with_all_where_they_are_free_and_else_with_the_one():
-    lock = DeviceLock(cpu_threads=2)
+def test_who_has_a_core_computes_with_those_that_are_free_or_waits_for_all():
+    lock = DeviceLock(cpu_threads=8)
 
     def numbers():
         compute_alone()
         kept, found = KeptCore(lock), []
-        for _ in range(2):
-            with kept.with_all(wait=False) as whole:
-                found.append((whole, torch.get_num_threads()))
-            kept.give_back()
-            lock.take(1)
-        lock.give(2)
-        return found
+        with lock.cores(3), kept.with_others(wait=False):
+            found.append(torch.get_num_threads())
+        for wait in (False, True):
+            with kept.with_others(wait=wait):
+                found.append(torch.get_num_threads())
+        return [*found, torch.get_num_threads()]
 
     if in_a_thread(torch.get_num_threads) < 2:
         pytest.skip("torch computes with one thread here")
-    assert in_a_thread(numbers) == [(True, 2), (False, 1)]
-    assert lock.try_take(2)
+    assert in_a_thread(numbers) == [5, 8, 8, 1]
+    assert lock.take_free() == 8

@@ -2,8 +2,8 @@
 
 A decoder's operations on a few dozen new tokens take some ten microseconds each; the calls of its modules,
 their decorators and the masks that nobody uses take as long again. Here the same modules' own forwards follow
-one another directly. A model is only run so if that gives its very own bits, which is tried when it is
-loaded.
+one another directly. Only models whose code was read for it are run so: what others do beyond some length, or
+to large numbers only, a trial with a few tokens does not show. And only if it gives their very own bits then.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from torch import Tensor
 
 from backend.rollout.engines.packed_attention import packed_attention
 from backend.rollout.engines.packed_batch import PackedBatch
+
+_READ = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
+"""Of transformers 5."""
 
 _Forward = Callable[[Tensor], Tensor]
 
@@ -53,9 +56,14 @@ class LeanDecoder:
                 by the policy shelf already: both stay in use.
 
         Raises:
-            AttributeError: Its modules are others than a Llama's, or have other names.
-            ValueError: It has a sliding window, which short samples do not show.
+            ValueError: It is none of those that were read, or looks through a window.
         """
+        kind, config = type(model), model.config
+        if not kind.__module__.startswith("transformers.") or kind.__name__ not in _READ:
+            raise ValueError(f"{kind.__name__} may compute more than a Llama does")
+        windows = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+        if windows or getattr(config, "sliding_window", None) is not None:
+            raise ValueError("it has a sliding window")
         decoder = model.model
         self._embed: _Forward = decoder.embed_tokens.forward
         self._rotary = decoder.rotary_emb
@@ -116,8 +124,6 @@ def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def _layer(module: Any) -> _Layer:
     attention, mlp = module.self_attn, module.mlp
-    if getattr(attention, "sliding_window", None) is not None:
-        raise ValueError("a sliding window")
     norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
     query_norm, key_norm = (None if norm is None else norm.forward for norm in norms)
     return _Layer(

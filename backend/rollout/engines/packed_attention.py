@@ -7,6 +7,7 @@ the new keys and values in the slot cache and attends to the slots.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from backend.device_lock import products_undivided
 from backend.rollout.engines.packed_batch import Bucket, PackedBatch
 from backend.same_rounding import QUERIES
 
@@ -79,8 +81,15 @@ def packed_attention(  # noqa: PLR0917 - the order that transformers calls its a
         scale=scaling if scaling is not None else query.shape[-1] ** -0.5,
         window=sliding_window or 0,
     )
+    with products_undivided() if torch.get_num_threads() > 1 else nullcontext():
+        return _attended(packed, call)[None], None
+
+
+def _attended(packed: PackedBatch, call: _Call) -> Tensor:
+    """Return [tokens, heads, value dim]."""
     if len(packed.buckets) == 1 and packed.buckets[0].run is not None:
-        return _attend(packed.buckets[0], call)[None], None
+        return _attend(packed.buckets[0], call)
+    query, value = call.query, call.value
     output = query.new_empty(packed.tokens, query.shape[1], value.shape[-1])
     for bucket in packed.buckets:
         found = _attend(bucket, call)
@@ -89,7 +98,7 @@ def packed_attention(  # noqa: PLR0917 - the order that transformers calls its a
         else:
             kept, places = bucket.real
             output.index_copy_(0, places, found.index_select(0, kept))
-    return output[None], None
+    return output
 
 
 def _attend(bucket: Bucket, call: _Call) -> Tensor:

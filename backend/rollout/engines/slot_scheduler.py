@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from backend.device_lock import computing_with, products_undivided
+from backend.device_lock import computing_with
 from backend.rollout.engines.packed_batch import Span
 from backend.rollout.engines.packed_model import PackedModel
 from backend.rollout.engines.policy_shelf import AdapterSegment, LoadedPolicy
@@ -36,8 +36,8 @@ threads gain little when they are alone on the machine, and lose when one of the
 class Device(Protocol):
     """Where forwards are computed, and others compute too."""
 
-    def taken(self, *, whole: bool) -> AbstractContextManager[bool]:
-        """Return a context in which it is the caller's; says whether all of it is, or of a CPU one core."""
+    def taken(self, *, alone: bool) -> AbstractContextManager[None]:
+        """Return a context in which it is the caller's; of a CPU one core, if it computes `alone`."""
         ...
 
 
@@ -244,10 +244,7 @@ class SlotScheduler:
     def _compute(self, works: list[_Work], device: Device) -> None:
         alone = self._is_for_one_thread(works)
         try:
-            with (
-                device.taken(whole=not alone) as whole,
-                products_undivided() if whole else computing_with(1),
-            ):
+            with device.taken(alone=alone), computing_with(1) if alone else nullcontext():
                 self.table.finish_copies()
                 self._advance(works)
         except Exception as error:

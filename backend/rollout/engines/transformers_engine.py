@@ -13,7 +13,6 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -366,22 +365,22 @@ class _Turns:
         self._core = KeptCore(lock) if isinstance(lock, DeviceLock) else None
         self.waited_seconds = 0.0
         self.patient = False
-        """Whether to wait for all of it where that is wanted, rather than go on with a core: then nothing
-        depends on who else computes, not to the last bit."""
+        """Whether to wait for all cores, rather than go on with those that are free: then nothing depends on
+        who else computes, not to the last bit."""
 
     @contextmanager
-    def taken(self, *, whole: bool) -> Iterator[bool]:
-        """Take all of it, or one core of a CPU whose cores can be taken one by one; say whether it is all."""
+    def taken(self, *, alone: bool) -> Iterator[None]:
+        """Take it, or for a thread that computes alone one core of a CPU."""
         if self._core is None:
-            place: AbstractContextManager[Any] = self._lock
-        elif whole:
-            place = self._core.with_all(wait=self.patient)
-        else:
+            place = self._lock
+        elif alone:
             place = self._core
+        else:
+            place = self._core.with_others(wait=self.patient)
         begin = time.perf_counter()
-        with place as has_all:
+        with place:
             self.waited_seconds += time.perf_counter() - begin
-            yield whole and has_all is not False
+            yield
 
     def rest(self) -> None:
         """Keep nothing: there is no work."""

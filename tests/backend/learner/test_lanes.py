@@ -91,7 +91,7 @@ def test_the_bits_do_not_depend_on_which_lane_is_done_first(
     usual, expected = learned(model_dir, checkpoint, adapter, batch, LossConfig(), lanes=3)
     run, threads = Lanes.run, set()
 
-    def last_first(lanes, work, items, core):
+    def last_first(lanes, work, items, cores):
         ended = [threading.Event() for _ in items]
 
         def in_turn(numbered):
@@ -102,7 +102,7 @@ def test_the_bits_do_not_depend_on_which_lane_is_done_first(
             ended[number].set()
             return found
 
-        return run(lanes, in_turn, list(enumerate(items)), core)
+        return run(lanes, in_turn, list(enumerate(items)), cores)
 
     monkeypatch.setattr(Lanes, "run", last_first)
     found, gradient = learned(model_dir, checkpoint, adapter, batch, LossConfig(), lanes=3)

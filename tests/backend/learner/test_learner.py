@@ -167,7 +167,7 @@ def test_micro_batches_do_not_change_the_gradient(model_dir, batch, adapter, agg
 @pytest.mark.parametrize("lanes", [1, 2])
 @pytest.mark.parametrize("family", [None, "gpt2", "gemma2_softcap"])
 @KINDS
-def test_where_memory_is_short_layers_are_run_again_and_the_gradient_stays(
+def test_where_too_few_tokens_would_fit_layers_are_run_again_and_the_gradient_stays(
     model_dir, make_batch, adapter, family, lanes, tmp_path, monkeypatch
 ):
     if family is not None:
@@ -175,16 +175,23 @@ def test_where_memory_is_short_layers_are_run_again_and_the_gradient_stays(
         model_dir = tmp_path / "model"
     batch = make_batch(seed=1)
     found, kept = [], []
-    for memory in (2**34, 2**18):
-        (tmp_path / "memory.max").write_text(f"{memory}\n")
-        monkeypatch.setattr(activations, "_CGROUP_LIMIT", tmp_path / "memory.max")
+    for fewest in (1, 2**40):
+        monkeypatch.setattr(activations, "_FEWEST_TOKENS", fewest)
         learner = Learner(model_dir, cpu_threads=lanes)
         trained(learner, adapter, batch, steps=1 if isinstance(adapter, LoRA) else 0)
         found.append(gradients(learner, "p", batch))
         if lanes == 1:
             kept.append(most_kept(learner, batch))
     assert_close(found[1], found[0], tolerance=1e-5)
-    assert lanes > 1 or kept[1] < kept[0] / 3
+    assert lanes > 1 or kept[1] < kept[0] / 2
+
+
+def test_micro_batches_get_smaller_with_the_memory_and_layers_are_run_again_at_last():
+    found = [
+        activations.micro_batching(100_000, layers=24, bytes_between_layers=4_000, room=room)
+        for room in (10**12, 10**8, 10**7, 1)
+    ]
+    assert [(f.tokens, f.recompute) for f in found] == [(4096, False), (512, False), (64, True), (1, True)]
 
 
 def test_two_calls_with_halves_add_up_to_the_whole(learner, batch):

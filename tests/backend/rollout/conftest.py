@@ -46,6 +46,8 @@ ARCHITECTURES: dict[str, Callable[[], Any]] = {
     "qwen2-tied": lambda: _decoder(Qwen2Config, Qwen2ForCausalLM, tie_word_embeddings=True),
     "llama": lambda: _decoder(LlamaConfig, LlamaForCausalLM),
     "mistral-window": lambda: _decoder(MistralConfig, MistralForCausalLM, sliding_window=6),
+    "mistral": lambda: _decoder(MistralConfig, MistralForCausalLM, sliding_window=None),
+    "mistral-wide-window": lambda: _decoder(MistralConfig, MistralForCausalLM, sliding_window=40),
     "granite": lambda: _decoder(GraniteConfig, GraniteForCausalLM, residual_multiplier=0.7),
     "gpt2": lambda: GPT2LMHeadModel(
         GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=VOCABULARY, n_positions=CONTEXT)

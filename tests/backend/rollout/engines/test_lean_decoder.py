@@ -35,7 +35,7 @@ def logits_of_three_steps(model):
     return torch.cat(found)
 
 
-@pytest.mark.parametrize("architecture", ["qwen3", "qwen2-tied", "llama"])
+@pytest.mark.parametrize("architecture", ["qwen3", "qwen2-tied", "llama", "mistral"])
 def test_a_llama_like_decoder_is_run_lean_and_gives_the_bits_of_its_own_modules(
     make_model, monkeypatch, architecture
 ):
@@ -47,7 +47,7 @@ def test_a_llama_like_decoder_is_run_lean_and_gives_the_bits_of_its_own_modules(
     assert torch.equal(logits_of_three_steps(lean), logits_of_three_steps(own))
 
 
-@pytest.mark.parametrize("architecture", ["mistral-window", "granite", "gpt2"])
+@pytest.mark.parametrize("architecture", ["mistral-window", "mistral-wide-window", "granite", "gpt2"])
 def test_any_other_keeps_its_own_modules(make_model, architecture):
     assert not load(make_model(architecture)).is_lean
 

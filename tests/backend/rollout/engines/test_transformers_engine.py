@@ -703,7 +703,7 @@ def test_a_small_forward_is_not_divided_among_threads_and_a_large_one_is(start, 
 def test_the_engine_samples_beside_a_learners_lane_and_lets_in_who_wants_the_whole_device(start, directory):
     lock = DeviceLock(cpu_threads=2)
     engine = start(directory, device_lock=lock)
-    with lock.core():
+    with lock.cores(1):
         assert len(complete(engine, [ask("beside", prompt(5), max_tokens=4)])["beside"].token_ids) == 4
     found, done, first = [], threading.Event(), threading.Event()
 
@@ -716,8 +716,7 @@ def test_the_engine_samples_beside_a_learners_lane_and_lets_in_who_wants_the_who
     engine.submit([ask("short", prompt(4), max_tokens=2), ask("long", prompt(6), max_tokens=200)], deliver)
     assert first.wait(60)
     with lock:
-        before = engine.stats().sampled_tokens
-        assert engine.stats().sampled_tokens == before
+        assert not done.is_set()
     assert done.wait(60)
     assert [len(answer.token_ids) for answer in found] == [2, 200]
     with lock:  # who has nothing to do keeps nothing
