@@ -112,7 +112,7 @@ def _run_again_later(forward: Callable[..., Any]) -> Callable[..., Any]:
 def room_for_activations(device: torch.device) -> int:
     """Return how many bytes may be kept: an eighth of a machine's memory, half of what a GPU has free now.
 
-    On a GPU the base model is loaded by then; what policies and engines take later is the other half's affair.
+    On a GPU the base model is loaded by then; policies and engines take what they need from the other half.
     """
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0]) // _PART_OF_A_GPUS_MEMORY
