@@ -28,7 +28,7 @@ from tinkergym.wire import SampleFailure
 
 _log = logging.getLogger(__name__)
 
-_UNDIVIDED = 3 * 10**8
+_UNDIVIDED = 5 * 10**8
 """Tokens times parameters of a forward that one thread computes: of operations of a tenth of a millisecond
 threads gain little when they are alone on the machine, and lose when one of them waits for its core."""
 
