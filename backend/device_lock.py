@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -137,26 +137,28 @@ def computing_with(threads: int) -> Iterator[None]:
     """Compute in this thread with so many, and leave no helpers behind."""
     before = torch.get_num_threads()
     _openmp_with(threads)
-    of_mkl = [library.MKL_Set_Num_Threads_Local(threads) for library in _mkl()]
-    try:
-        yield
-    finally:
-        if threads > 1:
-            send_helpers_home()
-        _openmp_with(before)
-        for library, number in zip(_mkl(), of_mkl, strict=True):
-            library.MKL_Set_Num_Threads_Local(number)
+    with _products_by(threads):
+        try:
+            yield
+        finally:
+            if threads > 1:
+                send_helpers_home()
+            _openmp_with(before)
 
 
-@contextmanager
-def products_undivided() -> Iterator[None]:
+def products_undivided() -> AbstractContextManager[None]:
     """Let MKL compute each product in the thread that asks for it, while operations around it are divided.
 
     Fused attention gives its threads many small products each; that MKL would divide these again makes it
     two to three times slower, even where it then finds that it cannot. Helpers have the process's number,
     which is 1 in pool workers.
     """
-    before = [library.MKL_Set_Num_Threads_Local(1) for library in _mkl()]
+    return _products_by(1)
+
+
+@contextmanager
+def _products_by(threads: int) -> Iterator[None]:
+    before = [library.MKL_Set_Num_Threads_Local(threads) for library in _mkl()]
     try:
         yield
     finally:

@@ -26,6 +26,8 @@ from backend.learner.shared_attention import attending, layout_in_use
 
 MOST_TOKENS = 4096
 """More at a time make no product faster."""
+MOST_PADDED_TOKENS = 2048
+"""In padded rows; attention that is not fused keeps more for each token there, the longer they are."""
 _FEWEST_TOKENS = 512
 """With fewer, products are slow, and to compute layers twice costs less."""
 _PART_OF_A_CPUS_MEMORY = 8
@@ -44,7 +46,7 @@ class MicroBatching:
 
 
 def micro_batching(
-    bytes_per_token: int, *, layers: int, bytes_between_layers: int, room: int
+    bytes_per_token: int, *, layers: int, bytes_between_layers: int, room: int, most: int = MOST_TOKENS
 ) -> MicroBatching:
     """Fit micro-batches into memory.
 
@@ -53,14 +55,15 @@ def micro_batching(
         layers: That can be run again, of about equal size.
         bytes_between_layers: Of a token's hidden state.
         room: Bytes, see `room_for_activations`.
+        most: Tokens, however much room there is.
     """
     tokens = _power_of_two(room // max(bytes_per_token, 1))
     if tokens >= _FEWEST_TOKENS or not layers:
-        return MicroBatching(tokens=min(tokens, MOST_TOKENS), recompute=False)
+        return MicroBatching(tokens=min(tokens, most), recompute=False)
     # One layer whole, and of each what goes in.
     each = bytes_per_token // layers + bytes_between_layers * layers
     tokens = _power_of_two(room // max(each, 1))
-    return MicroBatching(tokens=min(tokens, MOST_TOKENS), recompute=True)
+    return MicroBatching(tokens=min(tokens, most), recompute=True)
 
 
 def kept_bytes(model: torch.nn.Module, run: Callable[[], torch.Tensor]) -> int:

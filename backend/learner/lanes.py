@@ -20,7 +20,12 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def _none(_: int) -> AbstractContextManager[None]:
+Cores = Callable[[int], AbstractContextManager[None]]
+"""Takes so many cores of a device."""
+
+
+def whole_device(_: int) -> AbstractContextManager[None]:
+    """Take nothing: whoever runs the lanes has it all."""
     return nullcontext()
 
 
@@ -43,10 +48,7 @@ class Lanes:
         return self._others is not None and len(items) > 1
 
     def run(
-        self,
-        work: Callable[[Item], Result],
-        items: Sequence[Item],
-        cores: Callable[[int], AbstractContextManager[None]] = _none,
+        self, work: Callable[[Item], Result], items: Sequence[Item], cores: Cores = whole_device
     ) -> list[Result]:
         """Do at most as many pieces of work as there are lanes, at the same time; results in input order.
 
@@ -72,12 +74,6 @@ class Lanes:
             wait(futures)
         return [own, *(future.result() for future in futures)]
 
-    def _in_lane(
-        self,
-        lane: int,
-        work: Callable[[Item], Result],
-        item: Item,
-        cores: Callable[[int], AbstractContextManager[None]],
-    ) -> Result:
+    def _in_lane(self, lane: int, work: Callable[[Item], Result], item: Item, cores: Cores) -> Result:
         with cores(self._threads[lane]), computing_with(self._threads[lane]):
             return work(item)

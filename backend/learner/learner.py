@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,14 +24,20 @@ from pydantic import JsonValue
 
 from backend.device_lock import DeviceLock, computing_with
 from backend.fair_lock import FairLock
-from backend.learner.activations import MicroBatching, micro_batching, room_for_activations
+from backend.learner.activations import (
+    MOST_PADDED_TOKENS,
+    MOST_TOKENS,
+    MicroBatching,
+    micro_batching,
+    room_for_activations,
+)
 from backend.learner.adapters import AdapterSet
 from backend.learner.aggregation import token_weights
 from backend.learner.batching import MicroBatch
 from backend.learner.busy_clock import BusyClock
 from backend.learner.causal_lm import CausalLM
 from backend.learner.checkpoints import CheckpointManifest
-from backend.learner.lanes import Lanes
+from backend.learner.lanes import Cores, Lanes, whole_device
 from backend.learner.optimiser import OptimStepResult, PolicyOptimiser
 from backend.learner.policies import FullPolicy, LoraPolicy, Policy
 from backend.learner.policy_checkpoints import (
@@ -55,7 +61,6 @@ _log = logging.getLogger(__name__)
 
 _MOST_TRAINED = 10**8
 """Parameters of a policy that is trained in lanes; larger gradients are kept once only."""
-_MOST_PADDED_TOKENS = 2048
 _FEW = 10**7
 """Numbers that one thread goes through in some milliseconds."""
 
@@ -131,7 +136,7 @@ class Learner:
             device: Of torch.
             dtype: Of the base model and of full-parameter policies; adapters are always float32.
             device_lock: Held while computing, one micro-batch at a time; None if nothing else uses the
-                device. Of a `DeviceLock` each lane takes one core only.
+                device. Of a `DeviceLock` a lane takes as many cores as it has threads.
             micro_batch_tokens: Most tokens that are computed at a time; this bounds the memory. None takes
                 as many as fit well, and where these would be few has layers computed twice instead.
             cpu_threads: With how many to compute on a CPU. They form lanes, each with micro-batches and a
@@ -511,10 +516,8 @@ class Learner:
             layers=self._base.layer_count,
             bytes_between_layers=self._base.hidden_size * self._dtype.itemsize,
             room=room_for_activations(self.device) // learners,
+            most=MOST_TOKENS if self._base.shares_prefixes else MOST_PADDED_TOKENS,
         )
-        if not self._base.shares_prefixes:
-            # Padded rows; and attention that is not fused keeps more for each token, the longer they are.
-            found = replace(found, tokens=min(found.tokens, _MOST_PADDED_TOKENS))
         _log.info(
             "a token keeps %d bytes for the backward pass: %d tokens at a time%s",
             each,
@@ -546,14 +549,12 @@ class Learner:
                 yield
 
     @contextmanager
-    def _computing_lanes_of(
-        self, batches: Sequence[MicroBatch]
-    ) -> Iterator[Callable[[int], AbstractContextManager[None]]]:
+    def _computing_lanes_of(self, batches: Sequence[MicroBatch]) -> Iterator[Cores]:
         """As `_computing`; where each lane can take its own cores, gives what it takes them with."""
         lock = self._lock
         if not isinstance(lock, DeviceLock) or not self._lanes.share(batches):
             with self._computing():
-                yield lambda _: nullcontext()
+                yield whole_device
             return
 
         @contextmanager

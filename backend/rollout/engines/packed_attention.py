@@ -96,13 +96,12 @@ def _attended(packed: PackedBatch, call: _Call) -> Tensor:
         if bucket.run is not None:
             output[bucket.run] = found
         else:
-            kept, places = bucket.real
-            output.index_copy_(0, places, found.index_select(0, kept))
+            output.index_copy_(0, bucket.padded if bucket.width == 1 else bucket.real[1], found)
     return output
 
 
 def _attend(bucket: Bucket, call: _Call) -> Tensor:
-    """Return [spans * width, heads, dim], padding included."""
+    """Return [tokens of the bucket, heads, value dim]."""
     return _attend_single(bucket, call) if bucket.width == 1 else _attend_several(bucket, call)
 
 
@@ -147,7 +146,8 @@ def _attend_several(bucket: Bucket, call: _Call) -> Tensor:
         enable_gqa=asked.shape[1] != keys.shape[1],
     )
     found = mixed if seats is None else mixed.index_select(0, seats)
-    return found.transpose(1, 2).flatten(0, 1)
+    flat = found.transpose(1, 2).flatten(0, 1)
+    return flat if bucket.run is not None else flat.index_select(0, bucket.real[0])
 
 
 def _padded(bucket: Bucket, packed: Tensor) -> Tensor:

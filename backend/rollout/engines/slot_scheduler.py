@@ -313,9 +313,9 @@ class SlotScheduler:
         )
         self._counters.sampled_tokens += len(drawn)
         # Who drew the same token at the same place has the same tokens still.
-        paths: dict[tuple[Hashable, int, int], object] = {}
+        paths: dict[tuple[Hashable, int], object] = {}
         for row, token, logprob in zip(drawn, tokens, logprobs, strict=True):
-            row.take_token(token, logprob, paths.setdefault((row.path, len(row.tokens), token), object()))
+            row.take_token(token, logprob, paths.setdefault((row.path, token), object()))
 
     def _share_prompt(self, row: Row) -> list[Row]:
         assert row.slot is not None

@@ -705,19 +705,27 @@ def test_the_engine_samples_beside_a_learners_lane_and_lets_in_who_wants_the_who
     engine = start(directory, device_lock=lock)
     with lock.cores(1):
         assert len(complete(engine, [ask("beside", prompt(5), max_tokens=4)])["beside"].token_ids) == 4
-    found, done, first = [], threading.Event(), threading.Event()
+    found, done, done_within = [], threading.Event(), []
+
+    def want_the_device():
+        with lock:
+            done_within.append(done.is_set())
+
+    visitor = threading.Thread(target=want_the_device)
 
     def deliver(batch):
         found.extend(batch)
-        first.set()
-        if len(found) == 2:
+        if len(found) == 1:
+            visitor.start()
+            while not lock.wholly_awaited:
+                threading.Event().wait(0.001)
+        else:
             done.set()
 
     engine.submit([ask("short", prompt(4), max_tokens=2), ask("long", prompt(6), max_tokens=200)], deliver)
-    assert first.wait(60)
-    with lock:
-        assert not done.is_set()
     assert done.wait(60)
+    visitor.join()
+    assert done_within == [False]
     assert [len(answer.token_ids) for answer in found] == [2, 200]
     with lock:  # who has nothing to do keeps nothing
         pass
