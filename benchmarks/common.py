@@ -8,11 +8,12 @@ import os
 import platform
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -53,6 +54,15 @@ class Service:
             "TINKERGYM_API_KEY": self.api_key,
             "TINKERGYM_HOME": str(self.home),
         }
+
+
+def paired_ratio(over: Sequence[float], under: Sequence[float]) -> float:
+    """Return the median of the ratios of pairs that were measured one right after the other.
+
+    A machine that others use too computes at one speed for some minutes and at two thirds of it in the
+    next. Two medians would compare the minutes; a pair lies within one of them.
+    """
+    return statistics.median(one / other for one, other in zip(over, under, strict=True))
 
 
 def free_port() -> int:

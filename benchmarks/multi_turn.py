@@ -30,7 +30,7 @@ from backend.training.pool_worker import SWITCH_SECONDS
 from backend.training.written_data import train_sequence, written
 from backend.weights import PolicyWeights
 from benchmarks.bench_engine import NANO
-from benchmarks.common import Figure, write_result
+from benchmarks.common import Figure, paired_ratio, write_result
 from tinkergym.errors import from_wire
 from tinkergym.loop.plan import EpisodePlan
 from tinkergym.loop.player import EpisodePlayer
@@ -46,7 +46,7 @@ ENVIRONMENT = "games/GuessNumber-v0"
 EPISODES = 64
 MAX_TURNS = 5
 MAX_TURN_TOKENS = 16
-RUNS = 9
+RUNS = 15
 ASKED = 0.85
 
 LESSON_GAMES = 64
@@ -95,7 +95,7 @@ class EngineSampler:
 
 
 def measure() -> list[Figure]:
-    """Alternate both, with a new policy version each time, so that no cache helps; compare the medians."""
+    """Alternate both, with a new policy version each time, so that no cache helps; compare pair by pair."""
     load_packs()
     sys.setswitchinterval(SWITCH_SECONDS)
     engine = TransformersEngine(NANO)
@@ -128,7 +128,7 @@ def measure() -> list[Figure]:
     engine.close()
     through_loop = tokens / statistics.median(loop_seconds)
     bare = tokens / statistics.median(bare_seconds)
-    ratio = through_loop / bare
+    ratio = paired_ratio(bare_seconds, loop_seconds)
     figure = Figure(
         what=f"agent loop against the bare engine, {EPISODES} episodes of {ENVIRONMENT}",
         asked=f">= {ASKED} x",
