@@ -153,7 +153,8 @@ class RLJob(JobLoop[JobSpec]):
         """Let workers prepare a step's episodes; the first token waits until its version is published."""
         context, spec = self._context, self._context.spec
         if (
-            spec.rollout != "server"
+            # A script's own loop begins an episode when it likes.
+            spec.rollout == "script"
             or context.in_lockstep
             or context.sleep_while_learning
             # Episodes that an earlier attempt stored may yet prove to be of other weights.

@@ -70,8 +70,11 @@ def test_if_the_version_never_comes_its_requests_fail_by_name():
     assert answer.error.type == "PolicyVersionGoneError"
 
 
-def test_episodes_are_leased_during_the_update_and_sampled_by_the_version_that_it_makes(lab, learner):
-    job_id = in_the_second_update(lab, learner, rollout="server")
+@pytest.mark.parametrize("rollout", ["server", "client"])
+def test_episodes_are_leased_during_the_update_and_sampled_by_the_version_that_it_makes(
+    lab, learner, rollout
+):
+    job_id = in_the_second_update(lab, learner, rollout=rollout)
     requests = lab.lease(job_id)
     assert [request.step for request in requests] == [3] * 4
     engine = lab.pool._engine
@@ -100,7 +103,7 @@ def test_episodes_are_leased_during_the_update_and_sampled_by_the_version_that_i
 @pytest.mark.parametrize(
     "settings",
     [
-        {"share": 0.02, "rollout": "client"},
+        {"share": 0.02, "rollout": "script"},
         {"share": 0.02, "rollout": "server", "deterministic": True},
         # As if an update took a good part of the time that an episode has.
         {"share": 0.0, "rollout": "server"},
