@@ -7,7 +7,6 @@ exactness costs.
 
 from __future__ import annotations
 
-import statistics
 import time
 
 import torch
@@ -15,7 +14,7 @@ import torch
 from backend.learner.learner import Learner, PolicyBatch
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
-from benchmarks.common import Figure, write_result
+from benchmarks.common import Figure, paired_ratio, write_result
 from benchmarks.step_work import model_directory
 from tinkergym.wire import LoRA
 
@@ -23,7 +22,7 @@ RANKS = (2, 4, 8, 16)
 SIZES = (4, 16, 64)
 """Sequences of each policy, in groups of 4 that share their prompt."""
 PROMPT, ANSWER = 17, 32
-ROUNDS = 7
+ROUNDS = 15
 ASKED = 1.25
 
 
@@ -48,10 +47,7 @@ def measure() -> list[Figure]:
                         learner.optim_step(policy, learning_rate=1e-4)
                     if number:  # the first is a warm-up
                         times[what].append(taken)
-    ratios = {
-        size: statistics.median(times["several"]) / statistics.median(times["one"])
-        for size, times in seconds.items()
-    }
+    ratios = {size: paired_ratio(times["several"], times["one"]) for size, times in seconds.items()}
     middle = ratios[str(SIZES[1])]
     figure = Figure(
         what=f"{len(RANKS)} policies of ranks {RANKS} in one call, {SIZES[1]} sequences each, "
