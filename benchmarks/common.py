@@ -56,13 +56,18 @@ class Service:
         }
 
 
-def paired_ratio(over: Sequence[float], under: Sequence[float]) -> float:
-    """Return the median of the ratios of pairs that were measured one right after the other.
+def paired_ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
+    """Return the ratios of pairs that were measured one right after the other, smallest first.
 
     A machine that others use too computes at one speed for some minutes and at two thirds of it in the
     next. Two medians would compare the minutes; a pair lies within one of them.
     """
-    return statistics.median(one / other for one, other in zip(over, under, strict=True))
+    return sorted(one / other for one, other in zip(over, under, strict=True))
+
+
+def paired_ratio(over: Sequence[float], under: Sequence[float]) -> float:
+    """Return the median of `paired_ratios`."""
+    return statistics.median(paired_ratios(over, under))
 
 
 def free_port() -> int:

@@ -42,6 +42,7 @@ def measure() -> list[Figure]:
     """Run both several times, in turns, after one run each that warms up; compare them pair by pair."""
     inside, over_http = [], []
     with model_directory() as model:
+        send_helpers_home()  # else this thread's, from making the model, would slow the engine's
         engine = TransformersEngine(model)
         with service(None, f"models.bench={model}", 'preload=["bench"]') as running:
             with tg.Client(running.url, running.api_key) as client:
@@ -55,7 +56,6 @@ def measure() -> list[Figure]:
             clients.start()
             for run in range(RUNS + 1):
                 inside.append(_ask_engine(engine, run))
-                send_helpers_home()  # nobody computes here now
                 begin.put(run)
                 over_http.append(times.get(timeout=120))
             clients.join()

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import tinkergym as tg
 from benchmarks.common import Figure, paired_ratio, service, write_result
-from benchmarks.step_work import ANSWER_TOKENS, GROUP_SIZE, GROUPS, LEARNING_RATE, Prompts, model_directory
-from tinkergym.wire import StepEvent
+from benchmarks.step_work import Prompts, model_directory
+from benchmarks.versus_trl import median_seconds, train
 
 STEPS = 12
-WARM_UP = 4
-"""Steps that do not count."""
 ROUNDS = 4
 WAIT_SECONDS = 0.5
 ASKED = 0.9
@@ -50,8 +46,17 @@ def measure() -> list[Figure]:
             runs: dict[int, list[dict[str, Any]]] = {0: [], 1: []}
             for _ in range(ROUNDS):
                 for staleness, some in runs.items():
-                    some.append(_train(client, model, environment, staleness))
-            medians = {staleness: [_median(run) for run in some] for staleness, some in runs.items()}
+                    some.append(
+                        train(
+                            client,
+                            model,
+                            tg.LoRA(rank=8),
+                            steps=STEPS,
+                            environment=environment,
+                            max_staleness=staleness,
+                        )
+                    )
+            medians = {staleness: [median_seconds(run) for run in some] for staleness, some in runs.items()}
             ratio = paired_ratio(medians[0], medians[1])
             seconds = {staleness: statistics.median(found) for staleness, found in medians.items()}
             stale = statistics.mean(run["staleness_mean"] for run in runs[1])
@@ -69,33 +74,3 @@ def measure() -> list[Figure]:
         client.close()
     write_result("staleness", figures, details)
     return figures
-
-
-def _train(client: tg.Client, model: Path, environment: type[Prompts], staleness: int) -> dict[str, Any]:
-    job = client.train(
-        environment,
-        model=str(model),
-        steps=STEPS,
-        algorithm=tg.GRPO(
-            group_size=GROUP_SIZE, groups_per_step=GROUPS, learning_rate=LEARNING_RATE, normalize="std"
-        ),
-        adapter=tg.LoRA(rank=8),
-        sampling=tg.Sampling(max_turn_tokens=ANSWER_TOKENS),
-        checkpoint_every=STEPS,
-        max_staleness=staleness,
-    )
-    records = [(event.time, event.body) for event in job.events() if isinstance(event.body, StepEvent)]
-    job.wait()
-    assert {body.sampled_tokens for _, body in records} == {GROUPS * GROUP_SIZE * ANSWER_TOKENS}
-    return {
-        "step_seconds": [after - before for (before, _), (after, _) in pairwise(records)],
-        "sampling_seconds": [body.sampling_seconds for _, body in records],
-        "learning_seconds": [body.learning_seconds for _, body in records],
-        "staleness_mean": statistics.mean(
-            body.metrics.get("staleness_mean", 0.0) for _, body in records[WARM_UP:]
-        ),
-    }
-
-
-def _median(run: dict[str, Any]) -> float:
-    return statistics.median(float(seconds) for seconds in run["step_seconds"][WARM_UP - 1 :])

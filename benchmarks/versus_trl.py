@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import tinkergym as tg
-from benchmarks.common import Figure, paired_ratio, service, write_result
+from benchmarks.common import Figure, paired_ratios, service, write_result
 from benchmarks.comparators import trl_grpo
 from benchmarks.comparators.environment import python_with
 from benchmarks.step_work import (
@@ -97,12 +97,14 @@ def train(
     adapter: tg.LoRA | tg.FullParameters,
     *,
     steps: int,
-    groups: int,
+    groups: int = GROUPS,
     seed: int = 0,
+    environment: type[Prompts] = Prompts,
+    max_staleness: int = 0,
 ) -> dict[str, Any]:
     """Run one job to its end; seconds are those between the records of two steps, whatever lay there."""
     job = client.train(
-        Prompts,
+        environment,
         model=str(model),
         steps=steps,
         seed=seed,
@@ -115,11 +117,13 @@ def train(
         adapter=adapter,
         sampling=tg.Sampling(max_turn_tokens=ANSWER_TOKENS),
         checkpoint_every=steps,
+        max_staleness=max_staleness,
     )
     records = [(event.time, event.body) for event in job.events() if isinstance(event.body, StepEvent)]
     job.wait()
     times = [time for time, _ in records]
     bodies = [body for _, body in records]
+    assert {body.sampled_tokens for body in bodies} == {groups * GROUP_SIZE * ANSWER_TOKENS}
     return {
         # From the second step on; None keeps the index that of TRL's steps.
         "step_seconds": [None, *(after - before for before, after in pairwise(times))],
@@ -133,6 +137,9 @@ def train(
             for name in sorted(bodies[-1].metrics)
             if name.startswith("time/")
         },
+        "staleness_mean": statistics.mean(
+            body.metrics.get("staleness_mean", 0.0) for body in bodies[min(WARM_UP, len(bodies) - 1) :]
+        ),
         "parity_max": max(body.metrics["parity_max"] for body in bodies),
         "first_record": times[0],
         "last_record": times[-1],
@@ -175,8 +182,8 @@ def _figure(contest: Contest, ours: list[dict[str, Any]], theirs: list[dict[str,
     tokens = {count for run in (*ours, *theirs) for count in run["answer_tokens"]}
     assert tokens == {GROUPS * GROUP_SIZE * ANSWER_TOKENS}, f"not the same work: {sorted(tokens)}"
     our_seconds, their_seconds = ([median_seconds(run) for run in runs] for runs in (ours, theirs))
-    ratio = paired_ratio(their_seconds, our_seconds)
-    ratios = sorted(their / our for our, their in zip(our_seconds, their_seconds, strict=True))
+    ratios = paired_ratios(their_seconds, our_seconds)
+    ratio = statistics.median(ratios)
     return Figure(
         what=f"the same GRPO steps as TRL 1.16.0, {contest.name}, whole service",
         asked=f">= {contest.asked} x as fast",

@@ -20,6 +20,7 @@ from torch.nn import functional as F  # noqa: N812
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from backend.grouped_attention import attend
 from backend.learner.batching import MicroBatch
 
 ATTENTION = "tinkergym_shared_prefix"
@@ -161,25 +162,10 @@ def shared_prefix_attention(  # noqa: PLR0917 - transformers calls it so
     for queries, keys, values in zip(
         laid_out(query, _LayOutQueries), laid_out(key, _LayOutKeys), laid_out(value, _LayOutKeys), strict=True
     ):
-        out = _attended(queries, keys, values, scaling)
+        out = attend(queries, keys, values, scale=scaling)
         outs.append(out.transpose(1, 2).reshape(out.shape[0] * out.shape[2], -1))
     folded: torch.Tensor = _FoldBack.apply(torch.cat(outs) if len(outs) > 1 else outs[0], layout)  # type: ignore[no-untyped-call]
     return folded.view(1, nodes, heads, -1), None
-
-
-def _attended(
-    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float | None
-) -> torch.Tensor:
-    """Attend causally, all [rows, heads, columns, d]; several heads of queries may share a head of keys."""
-    sharing = queries.shape[1] // keys.shape[1]
-    if sharing > 1 and keys.device.type != "cpu":
-        keys, values = (states.repeat_interleave(sharing, dim=1) for states in (keys, values))
-        sharing = 1
-    # A CPU's kernel reads shared heads in place. To repeat them, and to add up their gradients again, took a
-    # tenth of a train step.
-    return F.scaled_dot_product_attention(
-        queries, keys, values, is_causal=True, scale=scaling, enable_gqa=sharing > 1
-    )
 
 
 AttentionInterface.register(ATTENTION, shared_prefix_attention)

@@ -17,6 +17,7 @@ from torch.nn import functional
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from backend.device_lock import products_undivided
+from backend.grouped_attention import attend
 from backend.rollout.engines.packed_batch import Bucket, PackedBatch
 from backend.same_rounding import QUERIES
 
@@ -132,19 +133,7 @@ def _attend_several(bucket: Bucket, call: _Call) -> Tensor:
         keys, values, seats = _read(bucket, call)
         asked = _seated(asked, keys.shape[0], seats)
         mask = bucket.mask(call.window, asked.dtype)[:, None]
-    sharing = asked.shape[1] // keys.shape[1]
-    if sharing > 1 and keys.device.type != "cpu":
-        # Given a mask, only the CPU's fused kernel takes fewer key heads than query heads.
-        keys, values = keys.repeat_interleave(sharing, dim=1), values.repeat_interleave(sharing, dim=1)
-    mixed = functional.scaled_dot_product_attention(
-        asked,
-        keys,
-        values,
-        attn_mask=mask,
-        is_causal=mask is None,
-        scale=call.scale,
-        enable_gqa=asked.shape[1] != keys.shape[1],
-    )
+    mixed = attend(asked, keys, values, mask=mask, scale=call.scale)
     found = mixed if seats is None else mixed.index_select(0, seats)
     flat = found.transpose(1, 2).flatten(0, 1)
     return flat if bucket.run is not None else flat.index_select(0, bucket.real[0])
