@@ -8,15 +8,12 @@ like one `Learner`. A rank that dies or falls silent ends the group with a named
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import tempfile
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,7 +24,8 @@ from pydantic import JsonValue
 from backend.errors import RankLostError
 from backend.learner.checkpoints import CheckpointManifest
 from backend.learner.optimiser import OptimStepResult
-from backend.learner.rank import RankOptions, serve_rank
+from backend.learner.rank import RankOptions
+from backend.learner.rank_process import RankProcess, StartRanks, child_ranks
 from backend.learner.sequences import BatchTotals, FloatArray, SampledTokens, TrainSequence
 from backend.learner.shards import shards
 from backend.learner.spikes import SpikeWatch
@@ -39,12 +37,6 @@ from tinkergym.wire import FullParameters, LoRA
 
 _CLOSING_SECONDS = 5.0
 _LOSS_SPIKE = "loss_spike"
-
-
-@dataclass(frozen=True, slots=True)
-class _Rank:
-    process: BaseProcess
-    pipe: Connection
 
 
 class DataParallelLearner:
@@ -63,6 +55,7 @@ class DataParallelLearner:
         micro_batch_tokens: int | None = None,
         threads_per_rank: int = 1,
         silence_seconds: float = 1800.0,
+        start_ranks: StartRanks = child_ranks,
     ) -> None:
         """Start the ranks and wait until each has loaded the model.
 
@@ -74,6 +67,7 @@ class DataParallelLearner:
             micro_batch_tokens: Of each rank, as for `Learner`.
             threads_per_rank: torch threads; more in all than the machine has cores slows every rank.
             silence_seconds: A rank that takes longer for one call counts as lost.
+            start_ranks: What starts their processes.
 
         Raises:
             UnknownModelError: There is no model that can be loaded.
@@ -99,18 +93,9 @@ class DataParallelLearner:
             threads=threads_per_rank,
             silence_seconds=silence_seconds,
         )
-        # Spawned: a fork would copy this process's threads' locks in whatever state they are.
-        spawn = multiprocessing.get_context("spawn")
-        self._ranks: list[_Rank] = []
-        for number in range(ranks):
-            ours, theirs = spawn.Pipe()
-            process = spawn.Process(
-                target=serve_rank, args=(number, options, theirs), name=f"rank-{number}", daemon=True
-            )
-            process.start()
-            theirs.close()  # so that the rank's end is the pipe's end
-            self._ranks.append(_Rank(process, ours))
+        self._ranks: Sequence[RankProcess] = []
         try:
+            self._ranks = start_ranks(options)
             self._replies(range(ranks), "loading the model")
         except BaseException:
             self.close()
@@ -125,7 +110,7 @@ class DataParallelLearner:
     @property
     def process_ids(self) -> list[int]:
         """Of the ranks, in order."""
-        return [rank.process.pid or 0 for rank in self._ranks]
+        return [rank.pid for rank in self._ranks]
 
     @property
     def policy_ids(self) -> list[str]:
@@ -295,7 +280,7 @@ class DataParallelLearner:
         """End the ranks, after the call that they work on unless it takes long."""
         if not self._lock.acquire(timeout=_CLOSING_SECONDS):
             for rank in self._ranks:
-                rank.process.kill()  # whoever waits for the call is told
+                rank.kill()  # whoever waits for the call is told
             self._lock.acquire()
         try:
             self._end()
@@ -307,11 +292,8 @@ class DataParallelLearner:
             rank.pipe.close()  # a rank whose pipe ends, ends
         deadline = time.monotonic() + (0.0 if self._lost else _CLOSING_SECONDS)
         for rank in self._ranks:
-            rank.process.join(max(0.0, deadline - time.monotonic()))
-            if rank.process.is_alive():
-                rank.process.kill()
-                rank.process.join()
-        self._ranks.clear()
+            rank.join(max(0.0, deadline - time.monotonic()))
+        self._ranks = []
         self._meeting.cleanup()
 
     # --- talking to the ranks ---
@@ -365,9 +347,8 @@ class DataParallelLearner:
                 try:
                     answers[number] = self._ranks[number].pipe.recv()
                 except (EOFError, OSError):
-                    self._ranks[number].process.join(1.0)
-                    code = self._ranks[number].process.exitcode
-                    raise self._break(f"rank {number} ended with code {code} in {doing}") from None
+                    how = self._ranks[number].how_it_ended()
+                    raise self._break(f"rank {number} {how} in {doing}") from None
         errors = [answers[number][1] for number in numbers if not answers[number][0]]
         typed = [error for error in errors if isinstance(error, TinkerGymError)]
         if errors and not typed:
@@ -383,7 +364,7 @@ class DataParallelLearner:
             hint="start another group and load the last checkpoint; nothing that was saved is lost",
         )
         for rank in self._ranks:
-            rank.process.kill()
+            rank.kill()
         return self._lost
 
 

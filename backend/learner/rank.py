@@ -1,12 +1,11 @@
 """One rank of a data-parallel group: a `Learner` whose optimiser step first sums the gradients of all.
 
-Made by `serve_rank` in a process of its own; any other host of processes may hold a `Rank` just as well.
+Made by `serve_rank` in a process of its own, whatever started that (`RankProcess`).
 """
 
 from __future__ import annotations
 
 import os
-import signal
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -102,7 +101,6 @@ def _summed(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 def serve_rank(number: int, options: RankOptions, pipe: Connection) -> None:
     """Answer `(method, args, kwargs)` with `(True, value)` or `(False, error)` until the pipe ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that holds the group
     try:
         rank = Rank(number, options)
         pipe.send((True, None))
@@ -113,8 +111,6 @@ def serve_rank(number: int, options: RankOptions, pipe: Connection) -> None:
         pass
     except TinkerGymError as error:
         pipe.send((False, error))
-    # Not by the usual way out, on which a collective that others left would be waited for.
-    os._exit(0)
 
 
 def _answer(rank: Rank, name: str, args: Any, kwargs: Any) -> tuple[bool, Any]:

@@ -34,6 +34,7 @@ class PoolProcess:
 
     def start(self) -> None:
         """Load the model and listen; an error of ours says why not."""
+        from backend.scheduler.ray_ranks import ray_ranks
         from backend.training.pool_worker import PoolWorker
 
         _log_to_stderr()
@@ -44,6 +45,7 @@ class PoolProcess:
             model=self._address.model,
             socket_path=Path(self._address.socket_path),
             token=self._address.token,
+            start_ranks=ray_ranks,
         )
         _spare_the_collector()
 

@@ -1,4 +1,4 @@
-"""The only Ray in the project: starts it on this machine, and runs our processes as its actors.
+"""Starts Ray on this machine, and runs our processes as its actors; only `ray_ranks` beside it knows Ray too.
 
 Ray holds no state that matters. Pools and environment workers are detached, named actors, so that a new
 scheduler finds those of the last one; what they do is written in the store.

@@ -22,6 +22,7 @@ from backend.errors import RankLostError, StartError
 from backend.learner.checkpoints import Checkpoint
 from backend.learner.data_parallel import DataParallelLearner
 from backend.learner.learner import Learner
+from backend.learner.rank_process import StartRanks, child_ranks
 from backend.rollout.engines.choose import make_engine
 from backend.rollout.engines.protocol import Deliver
 from backend.rollout.models import load_renderer_bundle, resolve_model
@@ -66,9 +67,24 @@ class PoolWorker:
     """Serves one model: trains the jobs it is given, and samples for whoever asks."""
 
     def __init__(
-        self, config: ServiceConfig, *, pool_id: str, model: str, socket_path: Path, token: str
+        self,
+        config: ServiceConfig,
+        *,
+        pool_id: str,
+        model: str,
+        socket_path: Path,
+        token: str,
+        start_ranks: StartRanks = child_ranks,
     ) -> None:
         """Load the model and begin to listen.
+
+        Args:
+            config: Of the service.
+            pool_id: Its name in the store.
+            model: Which it serves.
+            socket_path: Where it listens.
+            token: What every request must bring.
+            start_ranks: What starts the ranks of its learner, if `learner_ranks` asks for any.
 
         Raises:
             UnknownModelError: There is no such model.
@@ -79,6 +95,7 @@ class PoolWorker:
         torch.set_num_threads(config.torch_threads)
         sys.setswitchinterval(SWITCH_SECONDS)
         self._config, self._pool_id, self._model = config, pool_id, model
+        self._start_ranks = start_ranks
         self._store = Store.open(config.store_url).service()
         self._model_dir = resolve_model(model, config.models, allow_any=config.allow_any_model)
         device = _device(config.device, ranks=config.learner_ranks)
@@ -280,6 +297,7 @@ class PoolWorker:
             ranks=ranks,
             device=self._device,
             threads_per_rank=max(1, self._config.torch_threads // ranks),
+            start_ranks=self._start_ranks,
         )
 
     def _open_model(self, model: str) -> Learner:

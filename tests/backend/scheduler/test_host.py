@@ -34,8 +34,8 @@ WRITTEN_STEPS = 40
 class Host:
     """The scheduler's host of one data folder, and its store."""
 
-    def __init__(self, folder) -> None:
-        self.config = ServiceConfig(data_dir=folder, lease_seconds=10.0, heartbeat_seconds=1.0)
+    def __init__(self, folder, **settings) -> None:
+        self.config = ServiceConfig(data_dir=folder, lease_seconds=10.0, heartbeat_seconds=1.0, **settings)
         self.store = Store.open(self.config.store_url)
         self.store.keys.ensure_tenant("ada")
         self.tenant, self.service = self.store.tenant("ada"), self.store.service()
@@ -59,11 +59,17 @@ class Host:
     def below(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
 
-    def find(self, name: str) -> psutil.Process:
+    def named(self, name: str) -> list[psutil.Process]:
+        found = []
         for process in self.below():
             with suppress(psutil.Error):
                 if any(name in word for word in [process.name(), *process.cmdline()]):
-                    return process
+                    found.append(process)
+        return found
+
+    def find(self, name: str) -> psutil.Process:
+        for process in self.named(name):
+            return process
         pytest.fail(f"no process {name}; the host's log: {self.log.read_text()[-2000:]}")
 
     def submit(self) -> str:
@@ -169,3 +175,28 @@ def test_a_job_on_written_data_ends_with_the_same_bits_when_its_pool_is_killed(h
     host.find("PoolProcess").kill()
     assert host.final_weights(job_id) == undisturbed
     assert host.service.job(job_id).attempt == 2
+
+
+def test_ranks_are_actors_whose_death_costs_no_step_and_that_end_with_their_pool(tmp_path):
+    host = Host(tmp_path, learner_ranks=2)
+    try:
+        undisturbed = host.final_weights(host.submit_written("sft"))
+        job_id = host.submit_written("sft")
+        host.until(lambda: host.service.job(job_id).step >= 10)
+        first = host.named("RankActor")
+        assert len(first) == 2
+        first[1].kill()
+        assert host.final_weights(job_id) == undisturbed
+        (lost,) = [e.body for e in host.tenant.events_after(job_id, 0, 1000) if e.body.type == "warning"]
+        assert lost.name == "rank_lost"
+        assert f"rank 1 ended with process {first[1].pid}" in lost.message
+        second = host.named("RankActor")
+        assert len(second) == 2
+        assert {rank.pid for rank in first}.isdisjoint(rank.pid for rank in second)
+
+        second[0].suspend()  # it hears neither its pool's end nor Ray
+        host.find("PoolProcess").kill()
+        host.until(lambda: not any(rank.is_running() for rank in second))
+    finally:
+        assert host.stop() == 0
+        host.store.close()
