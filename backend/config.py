@@ -157,8 +157,12 @@ class ServiceConfig(Settings):
     """Threads of a pool worker; several pools on one machine want to divide its cores."""
 
     learner_ranks: int = Field(1, ge=1, le=64)
-    """Processes that train together in each pool, every one with the whole model and a part of each batch.
-    With GPUs rank i takes GPU i; on a CPU they divide `torch_threads`."""
+    """Processes that train together in each pool, every one with the whole base model and a part of each
+    batch. With GPUs rank i takes GPU i; on a CPU they divide `torch_threads`."""
+
+    learner_divide_from: int = Field(100_000_000, ge=1)
+    """Of a full-parameter policy with so many parameters or more, each rank holds and updates only a part
+    (FSDP2). It saves memory, and costs messages for every layer."""
 
     min_free_bytes: int = Field(200 * 2**20, ge=0)
     """With less space on the disk of `data_dir` the service does not start."""

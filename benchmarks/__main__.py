@@ -25,6 +25,7 @@ NAMES = (
     "http_sampling",
     "learner_speed",
     "many_adapters",
+    "divided",
     "parity",
     "versus_trl",
     "tenants",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from backend.fast_linears import speed_up_linears
 from backend.fast_norms import speed_up_norms
 from backend.learner.activations import kept_bytes, layers_of, recompute
 from backend.learner.batching import MicroBatch, micro_batches
-from backend.learner.sequences import TrainSequence
+from backend.learner.sequences import TokenLimits, TrainSequence
 from backend.learner.shared_attention import ATTENTION, AttentionLayout, attending
 from tinkergym.errors import UnknownModelError
 
@@ -47,9 +47,10 @@ class CausalLM:
         self.output_head: Any = model.get_output_embeddings()
         self.vocabulary = int(self.output_head.weight.shape[0])
         self.context_length = getattr(model.config, "max_position_embeddings", None)
-        """Most tokens of a sequence; None if the model does not say."""
+        """See `TokenLimits`."""
         self.hidden_size = int(self.output_head.weight.shape[1])
         self._rotates_by_length = _rotates_by_length(model)
+        self._through: Callable[..., torch.Tensor] | None = None
         self.shares_prefixes = False
         self.splits_head = False
         self.splits_head = self._head_is_plain()
@@ -93,7 +94,13 @@ class CausalLM:
     @property
     def can_run_in_lanes(self) -> bool:
         """Whether several threads may run it at a time: then it keeps nothing of one run for another."""
-        return self.shares_prefixes and self.splits_head and not self._rotates_by_length
+        stateless = self.shares_prefixes and self.splits_head and not self._rotates_by_length
+        return stateless and self._through is None
+
+    @property
+    def limits(self) -> TokenLimits:
+        """What it can compute."""
+        return TokenLimits(vocabulary=self.vocabulary, context_length=self.context_length)
 
     @property
     def layer_count(self) -> int:
@@ -137,11 +144,21 @@ class CausalLM:
             ids = torch.from_numpy(batch.token_ids[batch.node_of].reshape(batch.blocks[0])).to(self.device)
             inputs, layout = {"input_ids": ids}, None
         with attending(layout):
-            if self.splits_head:
-                out = self.decoder(**inputs, use_cache=False).last_hidden_state
-            else:
-                out = self.model(**inputs, use_cache=False).logits
+            out = (self._through or self.run)(**inputs)
         return self._at_predictions(batch, out)
+
+    def run(self, **inputs: Any) -> torch.Tensor:
+        """Run the decoder, or what `features` needs instead of it, on transformers' inputs; [..., width]."""
+        found: torch.Tensor
+        if self.splits_head:
+            found = self.decoder(**inputs, use_cache=False).last_hidden_state
+        else:
+            found = self.model(**inputs, use_cache=False).logits
+        return found
+
+    def run_through(self, wrapped: Callable[..., torch.Tensor]) -> None:
+        """From now on let something around `run` be called instead of it; one run at a time."""
+        self._through = wrapped
 
     def features_and_states(self, batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return `features`, and the last hidden state at each prediction, [U, hidden].

@@ -1,8 +1,9 @@
 """Data parallel: one policy trained by several processes, each with the model and a part of the batch.
 
 Every rank runs its part with the normalisers of the whole batch; before an optimiser step the gradients are
-summed over all ranks, so that each takes the same step and all copies stay equal to the bit. The group looks
-like one `Learner`. A rank that dies or falls silent ends the group with a named error, never with a hang.
+summed over all ranks, so that each takes the same step and all copies stay equal to the bit. Of a large
+full-parameter policy there are no copies: each rank holds, and steps, a part of it. The group looks like one
+`Learner`. A rank that dies or falls silent ends the group with a named error, never with a hang.
 """
 
 from __future__ import annotations
@@ -26,7 +27,14 @@ from backend.learner.checkpoints import CheckpointManifest
 from backend.learner.optimiser import OptimStepResult
 from backend.learner.rank import RankOptions
 from backend.learner.rank_process import RankProcess, StartRanks, child_ranks
-from backend.learner.sequences import BatchTotals, FloatArray, SampledTokens, TrainSequence
+from backend.learner.sequences import (
+    BatchTotals,
+    FloatArray,
+    SampledTokens,
+    TokenLimits,
+    TrainSequence,
+    check_sequences,
+)
 from backend.learner.shards import shards
 from backend.learner.spikes import SpikeWatch
 from backend.learner.token_loss import TokenLoss
@@ -55,6 +63,7 @@ class DataParallelLearner:
         micro_batch_tokens: int | None = None,
         threads_per_rank: int = 1,
         silence_seconds: float = 1800.0,
+        divide_from: int = 10**8,
         start_ranks: StartRanks = child_ranks,
     ) -> None:
         """Start the ranks and wait until each has loaded the model.
@@ -67,6 +76,8 @@ class DataParallelLearner:
             micro_batch_tokens: Of each rank, as for `Learner`.
             threads_per_rank: torch threads; more in all than the machine has cores slows every rank.
             silence_seconds: A rank that takes longer for one call counts as lost.
+            divide_from: A full-parameter policy of so many parameters or more is divided over the ranks. For
+                a smaller one that would save less than 2 GB, and each layer costs the ranks some messages.
             start_ranks: What starts their processes.
 
         Raises:
@@ -92,11 +103,14 @@ class DataParallelLearner:
             micro_batch_tokens=micro_batch_tokens,
             threads=threads_per_rank,
             silence_seconds=silence_seconds,
+            divide_from=divide_from,
         )
+        self._divided: set[str] = set()
         self._ranks: Sequence[RankProcess] = []
         try:
             self._ranks = start_ranks(options)
             self._replies(range(ranks), "loading the model")
+            self._limits: TokenLimits = self._on_one("limits")
         except BaseException:
             self.close()
             raise
@@ -132,7 +146,9 @@ class DataParallelLearner:
         self, policy_id: str, adapter: LoRA | FullParameters, *, seed: int, value_head: bool = False
     ) -> None:
         """Add an untrained policy; see `Learner.create_policy`."""
-        self._on_all("create_policy", policy_id, adapter, seed=seed, value_head=value_head)
+        with self._calling():
+            self._on_all("create_policy", policy_id, adapter, seed=seed, value_head=value_head)
+            self._note_division(policy_id)
 
     def forward_backward(
         self,
@@ -151,18 +167,15 @@ class DataParallelLearner:
             TinkerGymError: As `Learner.forward_backward`. No gradient of the policy waits any more.
         """
         counts = SampledTokens.of(sequences).counts  # also refuses what no rank could number rightly
+        # Here, as a rank that refuses its part would leave the others waiting for it.
+        check_sequences(self._limits, sequences)
         totals = totals or BatchTotals.of(sequences)
         parts = shards(sequences, len(self._ranks))
-        calls = [
-            ("forward_backward", (policy_id, [sequences[i] for i in part], loss), {"totals": totals})
-            for part in parts
-        ]
-        working = [number for number, part in enumerate(parts) if part]
         with self._calling():
-            for number in working:
-                self._send(number, *calls[number])
             try:
-                found: list[ForwardBackwardResult] = self._replies(working, "forward_backward")
+                working, found = self._on_parts(
+                    "forward_backward", policy_id, sequences, parts, loss, totals=totals
+                )
             except RankLostError:
                 raise
             except TinkerGymError:
@@ -218,17 +231,15 @@ class DataParallelLearner:
     def _per_sequence(
         self, name: str, policy_id: str | None, sequences: Sequence[TrainSequence]
     ) -> list[FloatArray]:
+        check_sequences(self._limits, sequences)
         parts = shards(sequences, len(self._ranks))
-        working = [number for number, part in enumerate(parts) if part]
         with self._calling():
-            for number in working:
-                self._send(number, name, (policy_id, [sequences[i] for i in parts[number]]), {})
-            found = self._replies(working, name)
+            working, found = self._on_parts(name, policy_id, sequences, parts)
         return _in_order([parts[number] for number in working], found, len(sequences))
 
     def weights(self, policy_id: str) -> PolicyWeights:
         """Return a copy of the policy's weights, on the CPU."""
-        weights: PolicyWeights = self._on_one("weights", policy_id)
+        weights: PolicyWeights = self._gathered("weights", "gathered_weights", policy_id)
         return weights
 
     def save(
@@ -241,8 +252,9 @@ class DataParallelLearner:
         extra: Mapping[str, JsonValue] | None = None,
     ) -> CheckpointManifest:
         """Write a checkpoint, the same as a single `Learner` writes; either can load it."""
-        manifest: CheckpointManifest = self._on_one(
+        manifest: CheckpointManifest = self._gathered(
             "save",
+            "gather_and_save",
             policy_id,
             str(directory),
             step=step,
@@ -261,19 +273,22 @@ class DataParallelLearner:
         value_head: bool = False,
     ) -> CheckpointManifest:
         """Create a policy from a checkpoint on every rank; see `Learner.load`."""
-        manifest: CheckpointManifest = self._on_all(
-            "load",
-            policy_id,
-            str(directory),
-            adapter,
-            fresh_optimiser=fresh_optimiser,
-            value_head=value_head,
-        )[0]
+        with self._calling():
+            manifest: CheckpointManifest = self._on_all(
+                "load",
+                policy_id,
+                str(directory),
+                adapter,
+                fresh_optimiser=fresh_optimiser,
+                value_head=value_head,
+            )[0]
+            self._note_division(policy_id)
         return manifest
 
     def drop(self, policy_id: str) -> None:
         """Forget a policy and free its memory."""
         self._on_all("drop", policy_id)
+        self._divided.discard(policy_id)
         self._losses.pop(policy_id, None)
 
     def close(self) -> None:
@@ -310,6 +325,34 @@ class DataParallelLearner:
                 self._depth -= 1
                 if self._depth == 0:
                     self._busy_seconds += time.perf_counter() - begin
+
+    def _note_division(self, policy_id: str) -> None:
+        if self._on_one("divides", policy_id):
+            self._divided.add(policy_id)
+
+    def _gathered(self, whole: str, divided: str, policy_id: str, *args: Any, **kwargs: Any) -> Any:
+        """Ask the first rank, or all of them if it has but a part of the policy."""
+        if policy_id not in self._divided:
+            return self._on_one(whole, policy_id, *args, **kwargs)
+        return self._on_all(divided, policy_id, *args, **kwargs)[0]
+
+    def _on_parts(
+        self,
+        name: str,
+        policy_id: str | None,
+        sequences: Sequence[TrainSequence],
+        parts: Sequence[Sequence[int]],
+        *args: Any,
+        **kwargs: Any,
+    ) -> tuple[list[int], list[Any]]:
+        """Have each rank compute its part, if it has one; returns which have, and their answers."""
+        working = [number for number, part in enumerate(parts) if part]
+        idle = [number for number, part in enumerate(parts) if not part and policy_id in self._divided]
+        for number in working:
+            self._send(number, name, (policy_id, [sequences[i] for i in parts[number]], *args), kwargs)
+        for number in idle:
+            self._send(number, "accompany", (name, policy_id), {})
+        return working, self._replies([*working, *idle], name)[: len(working)]
 
     def _on_one(self, name: str, *args: Any, **kwargs: Any) -> Any:
         with self._calling():
@@ -349,12 +392,14 @@ class DataParallelLearner:
                 except (EOFError, OSError):
                     how = self._ranks[number].how_it_ended()
                     raise self._break(f"rank {number} {how} in {doing}") from None
-        errors = [answers[number][1] for number in numbers if not answers[number][0]]
-        typed = [error for error in errors if isinstance(error, TinkerGymError)]
-        if errors and not typed:
-            raise self._break(f"a rank failed in {doing}: {errors[0]!r}")
-        if typed:
-            raise typed[0]
+                worked, error = answers[number]
+                if not worked and not isinstance(error, TinkerGymError):
+                    # Others may wait in the middle of a collective for what it does not do any more.
+                    raise self._break(f"rank {number} failed in {doing}: {error}")
+        for number in numbers:
+            worked, error = answers[number]
+            if not worked:
+                raise error
         return [answers[number][1] for number in numbers]
 
     def _break(self, what: str) -> RankLostError:

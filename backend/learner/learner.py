@@ -48,10 +48,17 @@ from backend.learner.policy_checkpoints import (
     restore_value_head,
     save_policy,
 )
-from backend.learner.sequences import BatchTotals, FloatArray, SampledTokens, TrainSequence
+from backend.learner.sequences import (
+    BatchTotals,
+    FloatArray,
+    SampledTokens,
+    TokenLimits,
+    TrainSequence,
+    check_sequences,
+)
 from backend.learner.spikes import SpikeWatch
 from backend.learner.token_loss import TokenLoss
-from backend.learner.train_pass import ForwardBackwardResult, TrainPass, check_sequences
+from backend.learner.train_pass import ForwardBackwardResult, TrainPass
 from backend.learner.value_head import ValueHead, ValuePass
 from backend.weights import PolicyWeights
 from tinkergym.errors import ConflictError, InvalidRequestError, NonFiniteLossError, NotFoundError
@@ -69,7 +76,7 @@ _FEW = 10**7
 class _Entry:
     """A policy and what training it needs."""
 
-    policy: Policy
+    policy: LoraPolicy | FullPolicy
     optimiser: PolicyOptimiser
     value_head: ValueHead | None = None
     pending: bool = False
@@ -180,6 +187,11 @@ class Learner:
     def policy_ids(self) -> list[str]:
         """The policies that exist, oldest first."""
         return list(self._policies)
+
+    @property
+    def limits(self) -> TokenLimits:
+        """What the model can compute."""
+        return self._base.limits
 
     def create_policy(
         self, policy_id: str, adapter: LoRA | FullParameters, *, seed: int, value_head: bool = False
@@ -328,7 +340,7 @@ class Learner:
         Their `sampling_logprobs` and `advantage` are not looked at.
         """
         policy = None if policy_id is None else self._entry(policy_id).policy
-        check_sequences(self._base, sequences)
+        check_sequences(self.limits, sequences)
         tokens = _unjudged(sequences)
         train_pass = TrainPass(policy.lm if policy else self._base, tokens, weights=None, loss=None)
         self._run(policy, sequences, train_pass, only=None, gradient=False)
@@ -344,14 +356,10 @@ class Learner:
             ConflictError: It has no value head.
             InvalidRequestError: A sequence cannot be computed.
         """
-        entry = self._entry(policy_id)
-        if entry.value_head is None:
-            raise ConflictError(
-                f"policy {policy_id} has no value head", hint="create or load it with value_head=True"
-            )
-        check_sequences(self._base, sequences)
-        value_pass = ValuePass(entry.policy.lm, _unjudged(sequences), entry.value_head)
-        self._run(entry.policy, sequences, value_pass, only=None, gradient=False)
+        head, policy = self._value_head(policy_id), self._entry(policy_id).policy
+        check_sequences(self.limits, sequences)
+        value_pass = ValuePass(policy.lm, _unjudged(sequences), head)
+        self._run(policy, sequences, value_pass, only=None, gradient=False)
         return value_pass.values
 
     def weights(self, policy_id: str) -> PolicyWeights:
@@ -384,17 +392,13 @@ class Learner:
             ConflictError: A gradient waits; it would be lost.
             StorageFullError: No space left; nothing was left behind.
         """
-        entry = self._entry(policy_id)
-        if entry.pending:
-            raise ConflictError(
-                f"policy {policy_id} has a gradient that a checkpoint would lose",
-                hint="call optim_step first",
-            )
+        entry = self._savable(policy_id)
         return save_policy(
             Path(directory),
             entry.policy,
-            entry.optimiser,
             self.weights(policy_id),
+            entry.optimiser.state(),
+            optimizer_steps=entry.optimiser.steps,
             base=self._base_model,
             progress=Progress(step=step, policy_version=policy_version, extra=extra or {}),
             value_head=entry.value_head,
@@ -446,7 +450,7 @@ class Learner:
         """Check what can be checked before anything is computed."""
         entry = self._entry(policy_id)
         tokens = SampledTokens.of(part.sequences)
-        check_sequences(self._base, part.sequences)
+        check_sequences(self.limits, part.sequences)
         weights = token_weights(
             tokens.counts,
             part.loss.aggregation,
@@ -473,6 +477,26 @@ class Learner:
                 f"the learner has no policy {policy_id}", hint="create or load it first"
             ) from None
 
+    def _value_head(self, policy_id: str) -> ValueHead:
+        head = self._entry(policy_id).value_head
+        if head is None:
+            raise ConflictError(
+                f"policy {policy_id} has no value head", hint="create or load it with value_head=True"
+            )
+        return head
+
+    def _savable(self, policy_id: str) -> _Entry:
+        entry = self._entry(policy_id)
+        if entry.pending:
+            raise ConflictError(
+                f"policy {policy_id} has a gradient that a checkpoint would lose",
+                hint="call optim_step first",
+            )
+        return entry
+
+    def _full_policy(self, lm: CausalLM, adapter: FullParameters) -> FullPolicy:
+        return FullPolicy(lm, adapter)
+
     def _add(
         self,
         policy_id: str,
@@ -485,7 +509,7 @@ class Learner:
         with self._computing():
             if policy_id in self._policies:
                 raise ConflictError(f"the learner already has a policy {policy_id}", hint="drop it first")
-            policy: Policy
+            policy: LoraPolicy | FullPolicy
             if isinstance(adapter, LoRA):
                 name = f"policy_{self._created}"  # not the id: module names allow no dots
                 policy = LoraPolicy(self._base, self._adapters, name, adapter, seed=seed)
@@ -499,7 +523,7 @@ class Learner:
                 own = CausalLM.load(model_dir, device=self.device, dtype=self._dtype)
                 if self._micro_batching.recompute:
                     own.recompute_layers()
-                policy = FullPolicy(own, adapter)
+                policy = self._full_policy(own, adapter)
             self._created += 1
             head = ValueHead(policy.lm.hidden_size, device=self.device) if value_head else None
             optimiser = PolicyOptimiser(policy.parameters, head.parameters if head else None)
@@ -585,6 +609,7 @@ class Learner:
                 policy.prepare()
         try:
             work = partial(train_pass.run, gradient=gradient)
+            turns = policy.turns(len(batches)) if policy else len(batches)
             for together in batches:
                 with (
                     self._computing_lanes_of(together) as cores,
@@ -592,6 +617,10 @@ class Learner:
                 ):
                     for found in self._lanes.run(work, together, cores):
                         train_pass.add(found)
+            for _ in range(turns - len(batches)):
+                assert policy is not None
+                with self._computing():
+                    policy.idle(gradient=gradient)
         finally:
             if policy:
                 policy.release()

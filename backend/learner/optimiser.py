@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from backend.learner.divided import laid_out_as, on_cpu, whole
 from tinkergym.errors import ConflictError, NonFiniteGradientError
 
 
@@ -70,11 +71,10 @@ class PolicyOptimiser:
         """
         by_name = self.gradient()
         gradients = [[by_name[name] for name in group] for group in self._groups]
-        norms = [torch.nn.utils.get_total_norm(group) for group in gradients]
+        norms = [whole(torch.nn.utils.get_total_norm(group)) for group in gradients]
         if not all(torch.isfinite(norm) for norm in norms):
-            bad = [
-                n for n, p in self._parameters.items() if p.grad is not None and not p.grad.isfinite().all()
-            ]
+            sizes = {name: whole(torch.linalg.vector_norm(gradient)) for name, gradient in by_name.items()}
+            bad = [name for name, size in sizes.items() if not torch.isfinite(size)]
             self.clear()
             raise NonFiniteGradientError(
                 f"the gradient of {len(bad)} of {len(self._parameters)} tensors is NaN or infinite "
@@ -118,7 +118,7 @@ class PolicyOptimiser:
     def state(self) -> dict[str, torch.Tensor]:
         """Return the moments as `exp_avg.<parameter>` and `exp_avg_sq.<parameter>`; at first empty."""
         return {
-            f"{moment}.{name}": self._adamw.state[parameter][moment].detach().cpu()
+            f"{moment}.{name}": on_cpu(self._adamw.state[parameter][moment])
             for name, parameter in self._parameters.items()
             for moment in ("exp_avg", "exp_avg_sq")
             if parameter in self._adamw.state
@@ -141,6 +141,6 @@ class PolicyOptimiser:
         for name, parameter in self._parameters.items():
             self._adamw.state[parameter] = {
                 "step": torch.tensor(float(steps), dtype=torch.float32, device=parameter.device),
-                "exp_avg": state[f"exp_avg.{name}"].to(parameter.device, copy=True),
-                "exp_avg_sq": state[f"exp_avg_sq.{name}"].to(parameter.device, copy=True),
+                "exp_avg": laid_out_as(parameter, state[f"exp_avg.{name}"]),
+                "exp_avg_sq": laid_out_as(parameter, state[f"exp_avg_sq.{name}"]),
             }

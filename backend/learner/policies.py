@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Protocol
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from backend.learner.adapters import AdapterSet
 from backend.learner.causal_lm import CausalLM
-from backend.weights import AdapterWeights, FullWeights, PolicyWeights
+from backend.learner.divided import is_divided, on_cpu
+from backend.weights import AdapterWeights, FullWeights, PolicyWeights, weights_sha256
 from tinkergym.wire import FullParameters, LoRA
 
 
-class Policy(Protocol):
+class Policy(ABC):
     """What the learner needs of one. Callers hold the device's lock around everything that computes."""
 
     lm: CausalLM
@@ -23,28 +26,39 @@ class Policy(Protocol):
     parameters: Mapping[str, nn.Parameter]
     """What is trained, by the names they are saved under."""
 
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027 - not every policy needs to
         """Get ready for forward passes with the present weights."""
-        ...
 
-    def release(self) -> None:
-        """Free what `prepare` made."""
-        ...
+    def release(self) -> None:  # noqa: B027
+        """Free what forward passes made beside their results."""
 
-    def using(self) -> Any:
+    @abstractmethod
+    def using(self) -> AbstractContextManager[None]:
         """Return a context in which `lm` computes with this policy's weights."""
-        ...
 
+    def turns(self, own: int) -> int:
+        """Return how many turns a pass takes in which this learner has `own` micro-batches to compute.
+
+        More than that if others compute with parts of the same weights and have more.
+        """
+        return own
+
+    def idle(self, *, gradient: bool) -> None:  # noqa: B027
+        """Take a turn without a micro-batch of one's own."""
+
+    @abstractmethod
     def weights(self) -> PolicyWeights:
         """Return a copy of the weights, on the CPU."""
-        ...
 
-    def drop(self) -> None:
+    def sha256(self) -> str:
+        """Return the hash of the weights; see `weights_sha256`."""
+        return weights_sha256(self.weights())
+
+    def drop(self) -> None:  # noqa: B027
         """Free the weights."""
-        ...
 
 
-class LoraPolicy:
+class LoraPolicy(Policy):
     """An adapter on the base model that all policies share."""
 
     def __init__(self, lm: CausalLM, adapters: AdapterSet, name: str, adapter: LoRA, *, seed: int) -> None:
@@ -82,7 +96,7 @@ class LoraPolicy:
         return self._adapters.saved_config(self._name) | {"base_model_name_or_path": base_model}
 
 
-class FullPolicy:
+class FullPolicy(Policy):
     """A model of its own, trained whole."""
 
     def __init__(self, lm: CausalLM, adapter: FullParameters) -> None:
@@ -91,12 +105,6 @@ class FullPolicy:
         lm.model.requires_grad_(True)
         self.parameters: Mapping[str, nn.Parameter] = dict(lm.model.named_parameters())
         _move_out_of_files(self.parameters)
-
-    def prepare(self) -> None:
-        """Nothing to do."""
-
-    def release(self) -> None:
-        """Nothing to do."""
 
     @contextmanager
     def using(self) -> Iterator[None]:
@@ -107,8 +115,10 @@ class FullPolicy:
         """Return a copy of every parameter, tied ones under each of their names."""
         return FullWeights(tensors=_copies(dict(self.lm.model.named_parameters(remove_duplicate=False))))
 
-    def drop(self) -> None:
-        """Nothing but references hold the model."""
+    def save_pretrained(self, directory: Path, weights: PolicyWeights) -> None:
+        """Write the model in transformers' format; `weights` are the present ones."""
+        # transformers knows how each family is stored: tied and fused weights, and a config to match.
+        self.lm.model.save_pretrained(directory, max_shard_size="1000GB")
 
 
 def restore(policy: Policy, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -126,9 +136,9 @@ def _move_out_of_files(parameters: Mapping[str, nn.Parameter]) -> None:
     one that was saved.
     """
     for parameter in parameters.values():
-        if parameter.device.type == "cpu":
+        if parameter.device.type == "cpu" and not is_divided(parameter):
             parameter.data = parameter.data.clone()
 
 
 def _copies(parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: p.detach().to("cpu", copy=True).contiguous() for name, p in parameters.items()}
+    return {name: on_cpu(parameter, copy=True).contiguous() for name, parameter in parameters.items()}

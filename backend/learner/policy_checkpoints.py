@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import JsonValue
+from torch import Tensor
 
 from backend.learner.checkpoints import Checkpoint, CheckpointManifest, writing
 from backend.learner.optimiser import PolicyOptimiser
-from backend.learner.policies import LoraPolicy, Policy, restore
+from backend.learner.policies import FullPolicy, LoraPolicy, Policy, restore
 from backend.learner.value_head import ValueHead
 from backend.weights import PolicyWeights, weights_sha256
 from tinkergym.errors import CheckpointCorruptError, ConflictError
@@ -42,23 +43,23 @@ class Progress:
 
 def save_policy(
     directory: Path,
-    policy: Policy,
-    optimiser: PolicyOptimiser,
+    policy: LoraPolicy | FullPolicy,
     weights: PolicyWeights,
+    optimizer_state: Mapping[str, Tensor],
     *,
+    optimizer_steps: int,
     base: BaseModel,
     progress: Progress,
     value_head: ValueHead | None = None,
 ) -> CheckpointManifest:
-    """Write it; `weights` are the policy's present ones."""
+    """Write it; `weights` and `optimizer_state` are the policy's present ones."""
     with writing(directory) as writer:
         if isinstance(policy, LoraPolicy):
             writer.add_tensors(_ADAPTER_FILE, weights.tensors)
             writer.add_json("adapter_config.json", policy.peft_config(base_model=base.path))
         else:
-            # transformers knows how each family is stored: tied and fused weights, and a config to match.
-            policy.lm.model.save_pretrained(writer.directory, max_shard_size="1000GB")
-        writer.add_tensors(_OPTIMIZER_FILE, optimiser.state())
+            policy.save_pretrained(writer.directory, weights)
+        writer.add_tensors(_OPTIMIZER_FILE, optimizer_state)
         if value_head is not None:
             writer.add_tensors(_VALUE_HEAD_FILE, value_head.tensors())
         return writer.finish(
@@ -66,7 +67,7 @@ def save_policy(
             policy_version=progress.policy_version,
             adapter=policy.adapter,
             model_fingerprint=base.fingerprint,
-            optimizer_steps=optimiser.steps,
+            optimizer_steps=optimizer_steps,
             weights_file=_ADAPTER_FILE if isinstance(policy, LoraPolicy) else _MODEL_FILE,
             weights_sha256=weights_sha256(weights),
             extra=dict(progress.extra),
@@ -111,7 +112,7 @@ def restore_policy(checkpoint: Checkpoint, policy: Policy, optimiser: PolicyOpti
         if {n: t.shape for n, t in tensors.items()} != {n: p.shape for n, p in policy.parameters.items()}:
             raise ConflictError(f"the adapter in {checkpoint.directory} does not fit the model's layers")
         restore(policy, tensors)
-    if weights_sha256(policy.weights()) != checkpoint.manifest.weights_sha256:
+    if policy.sha256() != checkpoint.manifest.weights_sha256:
         raise CheckpointCorruptError(
             f"the weights read from {checkpoint.directory} are not those that were saved: their hash differs",
             hint="load it with the versions of torch and transformers that wrote it",

@@ -1,5 +1,7 @@
 """One rank of a data-parallel group: a `Learner` whose optimiser step first sums the gradients of all.
 
+Adapters and small models are whole on each rank; of larger full-parameter policies each holds a part.
+
 Made by `serve_rank` in a process of its own, whatever started that (`RankProcess`).
 """
 
@@ -13,10 +15,19 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 
+from backend.learner.batching import MicroBatch
+from backend.learner.causal_lm import CausalLM
+from backend.learner.checkpoints import CheckpointManifest
+from backend.learner.divided import is_divided, whole
+from backend.learner.divided_policy import DividedPolicy
 from backend.learner.learner import Learner
 from backend.learner.optimiser import OptimStepResult
+from backend.learner.policies import FullPolicy
+from backend.weights import PolicyWeights
 from tinkergym.errors import TinkerGymError
+from tinkergym.wire import FullParameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +43,8 @@ class RankOptions:
     micro_batch_tokens: int | None
     threads: int
     silence_seconds: float
+    divide_from: int
+    """Parameters of a full-parameter policy that is divided over the ranks."""
 
 
 class Rank(Learner):
@@ -41,7 +54,9 @@ class Rank(Learner):
         """Join the group, which waits until all its ranks are there, and load the model."""
         torch.set_num_threads(options.threads)
         on_gpu = options.device.startswith("cuda")
-        if not on_gpu:
+        if on_gpu:
+            torch.cuda.set_device(number)
+        else:
             # Gloo asks nobody who he is: between processes of one machine it stays on the loopback.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         dist.init_process_group(
@@ -51,6 +66,9 @@ class Rank(Learner):
             world_size=options.ranks,
             timeout=timedelta(seconds=options.silence_seconds),
         )
+        self._number = number
+        self._divide_from = options.divide_from
+        self._mesh = init_device_mesh("cuda" if on_gpu else "cpu", (options.ranks,))
         super().__init__(
             options.model_dir,
             device=f"cuda:{number}" if options.device == "cuda" else options.device,
@@ -73,7 +91,8 @@ class Rank(Learner):
         waiting = torch.tensor([float(self.has_gradient(policy_id))], device=self.device)
         dist.all_reduce(waiting)
         if waiting.item() > 0:
-            gradients = list(self.gradient(policy_id).values())
+            # Those of divided weights were added up in the backward pass.
+            gradients = [own for own in self.gradient(policy_id).values() if not is_divided(own)]
             for own, summed in zip(gradients, _summed(gradients), strict=True):
                 own.copy_(summed)
         return super().optim_step(
@@ -87,11 +106,60 @@ class Rank(Learner):
     def summed_gradient(self, policy_id: str) -> dict[str, torch.Tensor]:
         """Return the gradient of all ranks together; that of this rank stays as it is."""
         own = self.gradient(policy_id)
-        summed = _summed(list(own.values()))
-        return {name: tensor.cpu() for name, tensor in zip(own, summed, strict=True)}
+        copied = [name for name, tensor in own.items() if not is_divided(tensor)]
+        summed = dict(zip(copied, _summed([own[name] for name in copied]), strict=True))
+        return {name: summed[name].cpu() if name in summed else whole(own[name]).cpu() for name in own}
+
+    # --- policies that are divided: every rank is called, whether it has something to do or not ---
+
+    def divides(self, policy_id: str) -> bool:
+        """Whether each rank holds a part of the policy."""
+        return isinstance(self._entry(policy_id).policy, DividedPolicy)
+
+    def accompany(self, name: str, policy_id: str) -> None:
+        """Take part in a call of this name for which this rank has no sequences."""
+        entry = self._entry(policy_id)
+        if name == "values":
+            self._value_head(policy_id)  # which the others refuse to do without
+        # What is learned from, and what is only looked at.
+        gradients = (True, False) if name == "forward_backward" else (False,)
+        for gradient in gradients:
+            self._run(entry.policy, (), _Nothing(), only=None, gradient=gradient)
+        entry.pending |= any(gradients)
+
+    def gathered_weights(self, policy_id: str) -> PolicyWeights | None:
+        """Put the policy's weights together on the first rank, which returns them."""
+        weights = self.weights(policy_id)
+        return weights if self._number == 0 else None
+
+    def gather_and_save(self, policy_id: str, directory: str, **progress: Any) -> CheckpointManifest | None:
+        """Put together on the first rank what a checkpoint holds; that one writes it."""
+        if self._number == 0:
+            return self.save(policy_id, directory, **progress)
+        entry = self._savable(policy_id)
+        self.weights(policy_id)
+        entry.optimiser.state()
+        return None
+
+    def _full_policy(self, lm: CausalLM, adapter: FullParameters) -> FullPolicy:
+        if sum(parameter.numel() for parameter in lm.model.parameters()) < self._divide_from:
+            return super()._full_policy(lm, adapter)
+        return DividedPolicy(lm, adapter, self._mesh)
+
+
+class _Nothing:
+    """A pass over no sequences."""
+
+    def run(self, batch: MicroBatch, *, gradient: bool) -> None:
+        """Never called: there is no micro-batch."""
+
+    def add(self, found: None) -> None:
+        """Never called."""
 
 
 def _summed(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    if not tensors:
+        return []
     # One message instead of hundreds.
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     dist.all_reduce(flat)

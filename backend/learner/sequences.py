@@ -194,3 +194,41 @@ def _optional(sequences: Sequence[TrainSequence], field: str) -> FloatArray | No
     if not np.isfinite(joined).all():
         raise InvalidRequestError(f"{field} holds a number that is not finite", field=field)
     return joined
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLimits:
+    """What a model can compute."""
+
+    vocabulary: int
+    """Token ids are smaller than this."""
+    context_length: int | None
+    """Most tokens of a sequence; None if the model does not say."""
+
+
+def check_sequences(limits: TokenLimits, sequences: Sequence[TrainSequence]) -> None:
+    """Refuse what the model cannot compute.
+
+    Raises:
+        InvalidRequestError: Nothing is sampled, a sequence is too long, or an id is not the model's.
+    """
+    if not any(any(sequence.loss_mask) for sequence in sequences):
+        raise InvalidRequestError(
+            "the batch has no sampled token to learn from", hint="skip the step", field="loss_mask"
+        )
+    longest = max(len(sequence.token_ids) for sequence in sequences)
+    if limits.context_length is not None and longest > limits.context_length:
+        raise InvalidRequestError(
+            f"a sequence has {longest} tokens, the model's context {limits.context_length}",
+            hint="set limits.max_turns or limits.max_episode_tokens lower",
+            field="token_ids",
+        )
+    # Out of range, an id would read foreign memory or stop the whole device.
+    lowest = min(min(sequence.token_ids, default=0) for sequence in sequences)
+    highest = max(max(sequence.token_ids, default=0) for sequence in sequences)
+    if lowest < 0 or highest >= limits.vocabulary:
+        raise InvalidRequestError(
+            f"token ids go from {lowest} to {highest}, the model's from 0 to {limits.vocabulary - 1}",
+            hint="render the prompts with this model's tokenizer",
+            field="token_ids",
+        )

@@ -15,10 +15,9 @@ import torch
 from backend.learner.batching import MicroBatch
 from backend.learner.causal_lm import CausalLM, sampled_logprobs
 from backend.learner.losses import token_entropies
-from backend.learner.sequences import FloatArray, SampledTokens, TrainSequence
+from backend.learner.sequences import FloatArray, SampledTokens
 from backend.learner.token_loss import LossTokens, TokenLoss, TokenLosses
 from backend.learner.value_head import ValueHead
-from tinkergym.errors import InvalidRequestError
 
 _HEAD_ELEMENTS = 2**22
 """Most logits that exist at once, so that memory does not grow with the vocabulary."""
@@ -303,31 +302,3 @@ def _sum(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor |
     if one is None or other is None:
         return other if one is None else one
     return one + other
-
-
-def check_sequences(lm: CausalLM, sequences: Sequence[TrainSequence]) -> None:
-    """Refuse what the model cannot compute.
-
-    Raises:
-        InvalidRequestError: Nothing is sampled, a sequence is too long, or an id is not the model's.
-    """
-    if not any(any(sequence.loss_mask) for sequence in sequences):
-        raise InvalidRequestError(
-            "the batch has no sampled token to learn from", hint="skip the step", field="loss_mask"
-        )
-    longest = max(len(sequence.token_ids) for sequence in sequences)
-    if lm.context_length is not None and longest > lm.context_length:
-        raise InvalidRequestError(
-            f"a sequence has {longest} tokens, the model's context {lm.context_length}",
-            hint="set limits.max_turns or limits.max_episode_tokens lower",
-            field="token_ids",
-        )
-    # Out of range, an id would read foreign memory or stop the whole device.
-    lowest = min(min(sequence.token_ids, default=0) for sequence in sequences)
-    highest = max(max(sequence.token_ids, default=0) for sequence in sequences)
-    if lowest < 0 or highest >= lm.vocabulary:
-        raise InvalidRequestError(
-            f"token ids go from {lowest} to {highest}, the model's from 0 to {lm.vocabulary - 1}",
-            hint="render the prompts with this model's tokenizer",
-            field="token_ids",
-        )

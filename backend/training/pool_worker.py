@@ -297,6 +297,7 @@ class PoolWorker:
             ranks=ranks,
             device=self._device,
             threads_per_rank=max(1, self._config.torch_threads // ranks),
+            divide_from=self._config.learner_divide_from,
             start_ranks=self._start_ranks,
         )
 

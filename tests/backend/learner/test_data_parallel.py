@@ -21,9 +21,11 @@ from tinkergym.wire import FullParameters, LoRA
 ADAPTERS = {"lora": LoRA(rank=4, alpha=12.0), "full": FullParameters()}
 
 
-@pytest.fixture(scope="module")
-def group(model_dir):
-    with DataParallelLearner(model_dir, ranks=2, silence_seconds=120.0) as group:
+@pytest.fixture(scope="module", params=["copied", "divided"])
+def group(request, model_dir):
+    """With full-parameter policies that are whole on each rank, or divided over both."""
+    divide_from = 0 if request.param == "divided" else 10**9
+    with DataParallelLearner(model_dir, ranks=2, silence_seconds=120.0, divide_from=divide_from) as group:
         yield group
 
 

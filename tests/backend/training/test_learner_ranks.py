@@ -30,7 +30,7 @@ def weights(lab, job_id):
 def test_two_ranks_train_what_one_trains_and_a_killed_rank_costs_a_job_no_step(
     make_lab, written_in, monkeypatch
 ):
-    one, two = make_lab("one"), make_lab("two", learner_ranks=2)
+    one, two = make_lab("one"), make_lab("two", learner_ranks=2, learner_divide_from=1)
     jobs = [
         ("sft", ROWS, LoRA(rank=4)),
         ("sft", ROWS, FullParameters()),

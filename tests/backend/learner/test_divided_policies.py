@@ -1,0 +1,130 @@
+"""Full-parameter policies of which two real processes hold a part each, against one learner that has all."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from backend.learner.data_parallel import DataParallelLearner
+from backend.learner.losses import LossConfig
+from backend.learner.value_loss import ValueLoss
+from backend.weights import weights_sha256
+from tinkergym.errors import ConflictError, InvalidRequestError, NonFiniteGradientError
+from tinkergym.wire import FullParameters
+
+FULL = FullParameters()
+UNCLIPPED = LossConfig(clip_low=1.0, clip_high=100.0)
+
+
+@pytest.fixture(scope="module")
+def group(model_dir):
+    """Cuts its batches into many micro-batches, of which one rank has more than the other."""
+    with DataParallelLearner(
+        model_dir, ranks=2, micro_batch_tokens=24, silence_seconds=60.0, divide_from=1
+    ) as group:
+        yield group
+
+
+@pytest.fixture
+def policy(group):
+    group.create_policy("p", FULL, seed=0)
+    yield "p"
+    group.drop("p")
+
+
+def train(learner, policy_id, batch, *, steps=1):
+    for _ in range(steps):
+        learner.forward_backward(policy_id, batch, UNCLIPPED)
+        learner.optim_step(policy_id, learning_rate=1e-3)
+    return weights_sha256(learner.weights(policy_id))
+
+
+def test_ranks_with_unequal_numbers_of_micro_batches_have_the_gradient_of_one(group, learner, batch, policy):
+    learner.create_policy(policy, FULL, seed=0)
+    # All that one rank has is only looked at, while the other learns.
+    halves = [dataclasses.replace(s, advantage=0.0 if i % 2 else 1.0) for i, s in enumerate(batch)]
+    for part in (batch, halves, batch[:3], batch[:1]):
+        for each in (group, learner):
+            each.forward_backward(policy, part, UNCLIPPED)
+        expected, found = learner.gradient(policy), group.gradient(policy)
+        scale = max(float(gradient.abs().max()) for gradient in expected.values())
+        assert scale > 0
+        for name, gradient in expected.items():
+            torch.testing.assert_close(found[name], gradient, atol=1e-6 * scale, rtol=1e-5)
+        steps = [each.optim_step(policy, learning_rate=1e-3) for each in (group, learner)]
+        assert steps[0].grad_norm == pytest.approx(steps[1].grad_norm, rel=1e-4)
+        for one, other in zip(group.logprobs(policy, part), learner.logprobs(policy, part), strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def test_its_checkpoint_is_a_transformers_model_and_goes_on_to_the_bit(
+    group, learner, batch, policy, tmp_path
+):
+    train(group, policy, batch, steps=2)
+    manifest = group.save(policy, tmp_path / "step-2", step=2, policy_version=2)
+    smooth = train(group, policy, batch, steps=2)
+
+    group.load("again", tmp_path / "step-2", FULL)
+    assert weights_sha256(group.weights("again")) == manifest.weights_sha256
+    assert train(group, "again", batch, steps=2) == smooth
+    group.drop("again")
+
+    learner.load("alone", tmp_path / "step-2", FULL)
+    assert weights_sha256(learner.weights("alone")) == manifest.weights_sha256
+    plain = dict(AutoModelForCausalLM.from_pretrained(tmp_path / "step-2").named_parameters())
+    for name, tensor in learner.weights("alone").tensors.items():
+        if name in plain:
+            torch.testing.assert_close(plain[name].detach(), tensor, atol=0.0, rtol=0.0)
+
+
+def test_a_checkpoint_of_one_process_goes_on_divided(group, learner, batch, tmp_path):
+    learner.create_policy("p", FULL, seed=0)
+    train(learner, "p", batch)
+    learner.save("p", tmp_path / "step-1", step=1, policy_version=1)
+    group.load("taken-over", tmp_path / "step-1", FULL)
+    assert weights_sha256(group.weights("taken-over")) == weights_sha256(learner.weights("p"))
+    for each, name in ((group, "taken-over"), (learner, "p")):
+        train(each, name, batch)
+    found, expected = (each.weights(name).tensors for each, name in ((group, "taken-over"), (learner, "p")))
+    for name, tensor in expected.items():
+        # AdamW with its moments taken over; without them the step would be another by far more.
+        assert (found[name] - tensor).abs().mean() < 1e-6, name
+    group.drop("taken-over")
+
+
+def test_a_value_head_beside_it_learns_as_in_one_process(group, learner, batch):
+    rng = np.random.default_rng(0)
+    batch = [dataclasses.replace(s, value_targets=rng.normal(0, 1, sum(s.loss_mask))) for s in batch]
+    for each in (group, learner):
+        each.create_policy("valued", FULL, seed=0, value_head=True)
+        for _ in range(2):
+            each.forward_backward("valued", batch, LossConfig(value=ValueLoss(coefficient=0.5)))
+            each.optim_step("valued", learning_rate=1e-4, value_learning_rate=0.1)
+    for part in (batch, batch[:1]):
+        for one, other in zip(group.values("valued", part), learner.values("valued", part), strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-4)
+            assert other.any()
+    group.drop("valued")
+
+
+def test_what_is_refused_leaves_no_rank_waiting(group, batch, policy):
+    with pytest.raises(InvalidRequestError, match="the model's from 0 to"):
+        group.forward_backward(
+            policy,
+            [*batch, dataclasses.replace(batch[0], token_ids=[10**6] * len(batch[0].token_ids))],
+            LossConfig(),
+        )
+    with pytest.raises(ConflictError, match="no value head"):
+        group.values(policy, batch[:1])
+    before = weights_sha256(group.weights(policy))
+    huge = [dataclasses.replace(s, advantage=1e37) for s in batch]
+    group.forward_backward(policy, huge, UNCLIPPED)
+    group.forward_backward(policy, huge, UNCLIPPED)
+    with pytest.raises(NonFiniteGradientError):
+        group.optim_step(policy, learning_rate=1e-3)
+    with pytest.raises(ConflictError, match="a gradient that a checkpoint would lose"):
+        group.forward_backward(policy, batch, LossConfig())
+        group.save(policy, "nowhere", step=1, policy_version=1)
+    assert weights_sha256(group.weights(policy)) == before
