@@ -18,8 +18,9 @@ from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from safetensors import safe_open
 from safetensors.torch import load as tensors_from_bytes
-from safetensors.torch import save as tensors_to_bytes
+from safetensors.torch import save_file
 
 from tinkergym.errors import CheckpointCorruptError, StorageFullError
 from tinkergym.wire import Adapter
@@ -75,7 +76,7 @@ class CheckpointWriter:
 
     def add_tensors(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
         """Add a safetensors file."""
-        self.add_bytes(name, tensors_to_bytes(dict(tensors), metadata={"format": "pt"}))
+        save_file(dict(tensors), self.directory / name, metadata={"format": "pt"})
 
     def finish(self, **fields: Any) -> CheckpointManifest:
         """Flush every file, and write the manifest with these fields of `CheckpointManifest`."""
@@ -156,10 +157,34 @@ class Checkpoint:
 
     def tensors(self, name: str) -> dict[str, torch.Tensor]:
         """Read a safetensors file of the checkpoint."""
+        tensors: dict[str, torch.Tensor] = tensors_from_bytes(self._path(name).read_bytes())
+        return tensors
+
+    def tensors_on_disk(self, name: str) -> Mapping[str, torch.Tensor]:
+        """Return the tensors of a safetensors file, which is read one by one: more than memory may hold."""
+        return _OnDisk(self._path(name))
+
+    def _path(self, name: str) -> Path:
         if name not in self.manifest.files:
             raise _corrupt(self.directory, f"{name} is not part of it")
-        tensors: dict[str, torch.Tensor] = tensors_from_bytes((self.directory / name).read_bytes())
-        return tensors
+        return self.directory / name
+
+
+class _OnDisk(Mapping[str, torch.Tensor]):
+    """The tensors of a safetensors file, each read when it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: Any = safe_open(path, framework="pt")
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        tensor: torch.Tensor = self._file.get_tensor(name)
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file.keys())
+
+    def __len__(self) -> int:
+        return len(self._file.keys())
 
 
 def _corrupt(folder: Path, what: str) -> CheckpointCorruptError:

@@ -35,6 +35,13 @@ def laid_out_as(like: Tensor, tensor: Tensor) -> Tensor:
     """Return a copy of a tensor where `like` is, and if that is divided, this rank's part of it."""
     if not isinstance(like, DTensor):
         return tensor.to(like.device, copy=True)
-    moved = tensor.to(like.device)
-    # Each rank has all of it, so nobody need send anything.
-    return distribute_tensor(moved, like.device_mesh, like.placements, src_data_rank=None)
+    # Each rank has all of it, so nobody need send anything. What this finds is a view of all of it.
+    own = distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None).to_local()
+    return DTensor.from_local(
+        own.to(like.device, copy=True),
+        like.device_mesh,
+        like.placements,
+        run_check=False,
+        shape=like.shape,
+        stride=like.stride(),
+    )

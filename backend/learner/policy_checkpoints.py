@@ -118,7 +118,8 @@ def restore_policy(checkpoint: Checkpoint, policy: Policy, optimiser: PolicyOpti
             hint="load it with the versions of torch and transformers that wrote it",
         )
     if optimiser is not None:
-        optimiser.restore(checkpoint.tensors(_OPTIMIZER_FILE), steps=checkpoint.manifest.optimizer_steps)
+        state = checkpoint.tensors_on_disk(_OPTIMIZER_FILE)
+        optimiser.restore(state, steps=checkpoint.manifest.optimizer_steps)
 
 
 def restore_value_head(checkpoint: Checkpoint, value_head: ValueHead, *, needed: bool) -> None:
