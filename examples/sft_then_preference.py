@@ -13,14 +13,15 @@ with TrainingDisplay(first.id, first.spec) as display:
 first.wait()
 
 pairs = [{"prompt": f"{a} + {b}?", "chosen": f"{a + b}", "rejected": f"It is {a + b}."} for a, b in SUMS]
-settings = {"initial_policy": first.id, "epochs": 4, "learning_rate": 1e-3}
-job = client.preference(tg.SequenceTasks(pairs), loss=tg.DPO(beta=0.1), **settings)
+# tg.DPO looks at the margin between the two only, and a model this small soon says neither; ORPO imitates the chosen one too.
+settings = {"initial_policy": first.id, "epochs": 12, "learning_rate": 2e-3}
+job = client.preference(tg.SequenceTasks(pairs), loss=tg.ORPO(), **settings)
 with TrainingDisplay(job.id, job.spec) as display:
     display.watch(job.events())
 job.wait()
 
 policies = {"model": client.policy(temperature=0), "sft": first.policy(temperature=0)}
-for name, policy in {**policies, "dpo": job.policy(temperature=0)}.items():
+for name, policy in {**policies, "orpo": job.policy(temperature=0)}.items():
     policy.max_turn_tokens = 16
     answers = []
     for question in ("2 + 3?", "7 + 8?"):

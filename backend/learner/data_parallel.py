@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-import threading
-import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from multiprocessing.connection import wait
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,7 +23,8 @@ from backend.errors import RankLostError
 from backend.learner.checkpoints import CheckpointManifest
 from backend.learner.optimiser import OptimStepResult
 from backend.learner.rank import RankOptions
-from backend.learner.rank_process import RankProcess, StartRanks, child_ranks
+from backend.learner.rank_group import Call, RankGroup
+from backend.learner.rank_process import StartRanks, child_ranks
 from backend.learner.sequences import (
     BatchTotals,
     FloatArray,
@@ -40,10 +38,9 @@ from backend.learner.spikes import SpikeWatch
 from backend.learner.token_loss import TokenLoss
 from backend.learner.train_pass import ForwardBackwardResult, metrics_over_parts
 from backend.weights import PolicyWeights
-from tinkergym.errors import InternalServiceError, InvalidRequestError, TinkerGymError
+from tinkergym.errors import InvalidRequestError, TinkerGymError
 from tinkergym.wire import FullParameters, LoRA
 
-_CLOSING_SECONDS = 5.0
 _LOSS_SPIKE = "loss_spike"
 
 
@@ -65,6 +62,7 @@ class DataParallelLearner:
         silence_seconds: float = 1800.0,
         divide_from: int = 10**8,
         start_ranks: StartRanks = child_ranks,
+        folder: Path | None = None,
     ) -> None:
         """Start the ranks and wait until each has loaded the model.
 
@@ -79,6 +77,7 @@ class DataParallelLearner:
             divide_from: A full-parameter policy of so many parameters or more is divided over the ranks. For
                 a smaller one that would save less than 2 GB, and each layer costs the ranks some messages.
             start_ranks: What starts their processes.
+            folder: Where they may put what they find each other by; None takes the system's for such things.
 
         Raises:
             UnknownModelError: There is no model that can be loaded.
@@ -86,17 +85,11 @@ class DataParallelLearner:
         """
         if ranks < 1:
             raise InvalidRequestError(f"{ranks} ranks cannot train", hint="give 1 or more", field="ranks")
-        self._silence_seconds = silence_seconds
-        self._lost: RankLostError | None = None
         self._losses: defaultdict[str, SpikeWatch] = defaultdict(SpikeWatch)
-        # One may hold it several times: cleaning up after a failed call is part of the call.
-        self._lock = threading.RLock()
-        self._depth = 0
-        self._busy_seconds = 0.0
-        self._meeting = tempfile.TemporaryDirectory(prefix="tinkergym-ranks-")
+        self._meeting = tempfile.TemporaryDirectory(prefix="ranks-", dir=folder)
         options = RankOptions(
             ranks=ranks,
-            meeting_point=f"file://{self._meeting.name}/store",
+            folder=self._meeting.name,
             model_dir=str(model_dir),
             device=device,
             dtype=dtype,
@@ -105,12 +98,13 @@ class DataParallelLearner:
             silence_seconds=silence_seconds,
             divide_from=divide_from,
         )
-        self._divided: set[str] = set()
-        self._ranks: Sequence[RankProcess] = []
+        self._count = ranks
+        self._divided: dict[str, bool] = {}
+        """Every policy, and whether each rank has a part of it only."""
+        self._group = RankGroup(silence_seconds=silence_seconds)
         try:
-            self._ranks = start_ranks(options)
-            self._replies(range(ranks), "loading the model")
-            self._limits: TokenLimits = self._on_one("limits")
+            self._group.take(start_ranks(options))
+            self._limits: TokenLimits = self._group.ask_first("limits")
         except BaseException:
             self.close()
             raise
@@ -124,31 +118,29 @@ class DataParallelLearner:
     @property
     def process_ids(self) -> list[int]:
         """Of the ranks, in order."""
-        return [rank.pid for rank in self._ranks]
+        return self._group.process_ids
 
     @property
     def policy_ids(self) -> list[str]:
         """The policies that exist, oldest first."""
-        ids: list[str] = self._on_one("policy_ids")
+        ids: list[str] = self._group.ask_first("policy_ids")
         return ids
 
     @property
     def busy_seconds(self) -> float:
         """Seconds in which the ranks worked on a call; grows monotonically."""
-        return self._busy_seconds
+        return self._group.busy_seconds
 
     @property
     def broken(self) -> bool:
         """Whether a rank was lost, after which every call raises RankLostError."""
-        return self._lost is not None
+        return self._group.broken
 
     def create_policy(
         self, policy_id: str, adapter: LoRA | FullParameters, *, seed: int, value_head: bool = False
     ) -> None:
         """Add an untrained policy; see `Learner.create_policy`."""
-        with self._calling():
-            self._on_all("create_policy", policy_id, adapter, seed=seed, value_head=value_head)
-            self._note_division(policy_id)
+        self._add("create_policy", policy_id, adapter, seed=seed, value_head=value_head)
 
     def forward_backward(
         self,
@@ -170,8 +162,8 @@ class DataParallelLearner:
         # Here, as a rank that refuses its part would leave the others waiting for it.
         check_sequences(self._limits, sequences)
         totals = totals or BatchTotals.of(sequences)
-        parts = shards(sequences, len(self._ranks))
-        with self._calling():
+        parts = shards(sequences, self._count)
+        with self._group.calling():
             try:
                 working, found = self._on_parts(
                     "forward_backward", policy_id, sequences, parts, loss, totals=totals
@@ -181,7 +173,7 @@ class DataParallelLearner:
             except TinkerGymError:
                 # Some ranks hold their part of a gradient whose other parts do not exist.
                 with contextlib.suppress(TinkerGymError):
-                    self._on_all("forget_gradient", policy_id)
+                    self._group.ask_all("forget_gradient", policy_id)
                 raise
         merged = _merged([parts[number] for number in working], found, counts)
         merged.metrics.update(self._losses[policy_id].look(merged.loss, name=_LOSS_SPIKE))
@@ -189,7 +181,7 @@ class DataParallelLearner:
 
     def gradient(self, policy_id: str) -> dict[str, torch.Tensor]:
         """Return a copy of the gradient that waits, summed over the ranks, by parameter."""
-        summed: dict[str, torch.Tensor] = self._on_all("summed_gradient", policy_id)[0]
+        summed: dict[str, torch.Tensor] = self._group.ask_all("summed_gradient", policy_id)[0]
         return summed
 
     def optim_step(
@@ -206,7 +198,7 @@ class DataParallelLearner:
         Raises:
             RankLostError: A rank died or fell silent; or the ranks no longer have the same gradient.
         """
-        found: list[OptimStepResult] = self._on_all(
+        found: list[OptimStepResult] = self._group.ask_all(
             "optim_step",
             policy_id,
             learning_rate=learning_rate,
@@ -216,8 +208,7 @@ class DataParallelLearner:
         )
         norms = [result.grad_norm for result in found]
         if len(set(norms)) > 1:
-            with self._lock:
-                raise self._break(f"the ranks have gradients of different norms after their sum: {norms}")
+            raise self._group.give_up(f"the ranks have gradients of different norms after their sum: {norms}")
         return found[0]
 
     def logprobs(self, policy_id: str | None, sequences: Sequence[TrainSequence]) -> list[FloatArray]:
@@ -232,8 +223,8 @@ class DataParallelLearner:
         self, name: str, policy_id: str | None, sequences: Sequence[TrainSequence]
     ) -> list[FloatArray]:
         check_sequences(self._limits, sequences)
-        parts = shards(sequences, len(self._ranks))
-        with self._calling():
+        parts = shards(sequences, self._count)
+        with self._group.calling():
             working, found = self._on_parts(name, policy_id, sequences, parts)
         return _in_order([parts[number] for number in working], found, len(sequences))
 
@@ -273,68 +264,46 @@ class DataParallelLearner:
         value_head: bool = False,
     ) -> CheckpointManifest:
         """Create a policy from a checkpoint on every rank; see `Learner.load`."""
-        with self._calling():
-            manifest: CheckpointManifest = self._on_all(
-                "load",
-                policy_id,
-                str(directory),
-                adapter,
-                fresh_optimiser=fresh_optimiser,
-                value_head=value_head,
-            )[0]
-            self._note_division(policy_id)
+        manifest: CheckpointManifest = self._add(
+            "load",
+            policy_id,
+            str(directory),
+            adapter,
+            fresh_optimiser=fresh_optimiser,
+            value_head=value_head,
+        )
         return manifest
 
     def drop(self, policy_id: str) -> None:
         """Forget a policy and free its memory."""
-        self._on_all("drop", policy_id)
-        self._divided.discard(policy_id)
+        self._group.ask_all("drop", policy_id)
+        self._divided.pop(policy_id, None)
         self._losses.pop(policy_id, None)
 
     def close(self) -> None:
         """End the ranks, after the call that they work on unless it takes long."""
-        if not self._lock.acquire(timeout=_CLOSING_SECONDS):
-            for rank in self._ranks:
-                rank.kill()  # whoever waits for the call is told
-            self._lock.acquire()
-        try:
-            self._end()
-        finally:
-            self._lock.release()
-
-    def _end(self) -> None:
-        for rank in self._ranks:
-            rank.pipe.close()  # a rank whose pipe ends, ends
-        deadline = time.monotonic() + (0.0 if self._lost else _CLOSING_SECONDS)
-        for rank in self._ranks:
-            rank.join(max(0.0, deadline - time.monotonic()))
-        self._ranks = []
+        self._group.close()
         self._meeting.cleanup()
 
-    # --- talking to the ranks ---
-
-    @contextlib.contextmanager
-    def _calling(self) -> Iterator[None]:
-        """Have the ranks for one call; messages of two would be answered in each other's place."""
-        with self._lock:
-            self._depth += 1
-            begin = time.perf_counter()
+    def _add(self, name: str, policy_id: str, *args: Any, **kwargs: Any) -> Any:
+        """Make a policy on every rank or on none, and note whether it is divided."""
+        with self._group.calling():
+            there = policy_id in self._divided
             try:
-                yield
-            finally:
-                self._depth -= 1
-                if self._depth == 0:
-                    self._busy_seconds += time.perf_counter() - begin
-
-    def _note_division(self, policy_id: str) -> None:
-        if self._on_one("divides", policy_id):
-            self._divided.add(policy_id)
+                found = self._group.ask_all(name, policy_id, *args, **kwargs)[0]
+                self._divided[policy_id] = self._group.ask_first("divides", policy_id)
+            except TinkerGymError:
+                if not there:
+                    with contextlib.suppress(TinkerGymError):
+                        self._group.ask_all("forget", policy_id)
+                raise
+        return found
 
     def _gathered(self, whole: str, divided: str, policy_id: str, *args: Any, **kwargs: Any) -> Any:
         """Ask the first rank, or all of them if it has but a part of the policy."""
-        if policy_id not in self._divided:
-            return self._on_one(whole, policy_id, *args, **kwargs)
-        return self._on_all(divided, policy_id, *args, **kwargs)[0]
+        if not self._divided.get(policy_id):
+            return self._group.ask_first(whole, policy_id, *args, **kwargs)
+        return self._group.ask_all(divided, policy_id, *args, **kwargs)[0]
 
     def _on_parts(
         self,
@@ -347,70 +316,15 @@ class DataParallelLearner:
     ) -> tuple[list[int], list[Any]]:
         """Have each rank compute its part, if it has one; returns which have, and their answers."""
         working = [number for number, part in enumerate(parts) if part]
-        idle = [number for number, part in enumerate(parts) if not part and policy_id in self._divided]
-        for number in working:
-            self._send(number, name, (policy_id, [sequences[i] for i in parts[number]], *args), kwargs)
-        for number in idle:
-            self._send(number, "accompany", (name, policy_id), {})
-        return working, self._replies([*working, *idle], name)[: len(working)]
-
-    def _on_one(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        with self._calling():
-            self._send(0, name, args, kwargs)
-            return self._replies([0], name)[0]
-
-    def _on_all(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
-        with self._calling():
-            # A closed group has no ranks left, and `_send` says so.
-            numbers = range(max(1, len(self._ranks)))
-            for number in numbers:
-                self._send(number, name, args, kwargs)
-            return self._replies(numbers, name)
-
-    def _send(self, number: int, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        if self._lost is not None:
-            raise self._lost
-        if not self._ranks:
-            raise InternalServiceError("the data-parallel group is closed", hint="start another")
-        with contextlib.suppress(OSError):  # the rank is gone, which its missing answer will tell
-            self._ranks[number].pipe.send((name, args, kwargs))
-
-    def _replies(self, numbers: Sequence[int], doing: str) -> list[Any]:
-        """Wait for one answer of each of these ranks, in their order; raises the first rank's error."""
-        answers: dict[int, tuple[bool, Any]] = {}
-        deadline = time.monotonic() + self._silence_seconds
-        while missing := [number for number in numbers if number not in answers]:
-            # All are watched, not only those that owe an answer: a dead one would keep the others waiting.
-            watched = {rank.pipe: number for number, rank in enumerate(self._ranks)}
-            ready = wait([p for p, n in watched.items() if n not in answers], deadline - time.monotonic())
-            if not ready:
-                raise self._break(f"rank {missing[0]} was silent for {self._silence_seconds:g} s in {doing}")
-            for pipe in ready:
-                number = watched[pipe]  # type: ignore[index]
-                try:
-                    answers[number] = self._ranks[number].pipe.recv()
-                except (EOFError, OSError):
-                    how = self._ranks[number].how_it_ended()
-                    raise self._break(f"rank {number} {how} in {doing}") from None
-                worked, error = answers[number]
-                if not worked and not isinstance(error, TinkerGymError):
-                    # Others may wait in the middle of a collective for what it does not do any more.
-                    raise self._break(f"rank {number} failed in {doing}: {error}")
-        for number in numbers:
-            worked, error = answers[number]
-            if not worked:
-                raise error
-        return [answers[number][1] for number in numbers]
-
-    def _break(self, what: str) -> RankLostError:
-        """End all ranks: what the others wait for will never come."""
-        self._lost = RankLostError(
-            f"the data-parallel group of {len(self._ranks)} ranks is broken: {what}",
-            hint="start another group and load the last checkpoint; nothing that was saved is lost",
-        )
-        for rank in self._ranks:
-            rank.kill()
-        return self._lost
+        idle = [
+            number for number, part in enumerate(parts) if not part and self._divided.get(policy_id or "")
+        ]
+        calls: dict[int, Call] = {
+            number: (name, (policy_id, [sequences[i] for i in parts[number]], *args), kwargs)
+            for number in working
+        }
+        calls |= {number: ("accompany", (name, policy_id), {}) for number in idle}
+        return working, self._group.ask(calls)[: len(working)]
 
 
 def _in_order(parts: list[list[int]], found: list[list[FloatArray]], count: int) -> list[FloatArray]:

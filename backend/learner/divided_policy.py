@@ -6,8 +6,6 @@ gradients are added up over the ranks and divided in the same stroke. torch's `f
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +22,6 @@ from backend.learner.sequences import TrainSequence
 from backend.weights import PolicyWeights, weights_sha256
 from tinkergym.wire import FullParameters
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-"""Of `mallopt`, in glibc's malloc.h."""
-_LARGE_BYTES = 4 * 2**20
-"""With 85 million parameters each of two ranks then takes 0.69 of the memory of a copy, and a step 1.3 to 1.5
-times as long. From 128 KiB it is 0.54 of the memory and twice the time: new blocks are filled with zeros."""
-_SPARE_BYTES = 256 * 2**20
-"""That small blocks may keep."""
-
 
 class DividedPolicy(FullPolicy):
     """A model of its own, of which each rank holds a part. Every rank must do with it what the others do."""
@@ -44,8 +34,6 @@ class DividedPolicy(FullPolicy):
             adapter: What is trained: all of it.
             mesh: The ranks.
         """
-        if lm.device.type == "cpu":
-            _give_large_blocks_back()
         trunk = _Trunk(lm)
         for layer in layers_of(lm.decoder):
             fully_shard(layer, mesh=mesh)
@@ -56,6 +44,8 @@ class DividedPolicy(FullPolicy):
                 # Gradients add up, as each rank divides by the totals of the whole batch. Gloo knows no mean.
                 module.set_gradient_divide_factor(1.0)
                 module.set_force_sum_reduction_for_comms(True)
+                # A weight that only some ranks use counts as zero on the others.
+                module.set_reduce_scatter_unused_params(True)
         lm.run_through(trunk)
         super().__init__(lm, adapter)
         self._blank = lm.batches(
@@ -96,18 +86,6 @@ class DividedPolicy(FullPolicy):
         told = [weights_sha256(weights) if dist.get_rank() == 0 else ""]
         dist.broadcast_object_list(told, src=0)
         return told[0]
-
-
-def _give_large_blocks_back() -> None:
-    """Have the C library return the memory of every large tensor at once, from now on.
-
-    glibc keeps ever larger blocks for itself, and among those that layers leave behind nothing new fits: in
-    all a rank then took as much as with a whole model.
-    """
-    with contextlib.suppress(OSError, AttributeError):  # another C library
-        libc = ctypes.CDLL(None)
-        libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
-        libc.mallopt(_M_TRIM_THRESHOLD, _SPARE_BYTES)
 
 
 class _Trunk(nn.Module):

@@ -7,6 +7,7 @@ the other.
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import threading
@@ -445,6 +446,10 @@ class Learner:
         with self._computing():
             del self._policies[policy_id]
             entry.policy.drop()
+        if isinstance(entry.policy, FullPolicy):
+            # transformers' modules refer to each other in circles, which hold a model's memory until then.
+            del entry
+            gc.collect()
 
     def _begin(self, policy_id: str, part: PolicyBatch) -> _Begun:
         """Check what can be checked before anything is computed."""

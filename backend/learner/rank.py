@@ -7,7 +7,10 @@ Made by `serve_rank` in a process of its own, whatever started that (`RankProces
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
+import pickle
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -26,8 +29,15 @@ from backend.learner.learner import Learner
 from backend.learner.optimiser import OptimStepResult
 from backend.learner.policies import FullPolicy
 from backend.weights import PolicyWeights
-from tinkergym.errors import TinkerGymError
+from tinkergym.errors import InternalServiceError, TinkerGymError
 from tinkergym.wire import FullParameters
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""Of `mallopt`, in glibc's malloc.h."""
+_LARGE_BYTES = 4 * 2**20
+"""Smaller ones would save more, and cost more: new blocks are filled with zeros."""
+_SPARE_BYTES = 256 * 2**20
+"""That small blocks may keep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +45,8 @@ class RankOptions:
     """What all ranks of a group have in common."""
 
     ranks: int
-    meeting_point: str
-    """Where the ranks find each other: `file:///path` on one machine, `tcp://host:port` between several."""
+    folder: str
+    """Where the ranks of one machine find each other; short enough for a Unix socket in it."""
     model_dir: str
     device: str
     dtype: torch.dtype
@@ -53,6 +63,7 @@ class Rank(Learner):
     def __init__(self, number: int, options: RankOptions) -> None:
         """Join the group, which waits until all its ranks are there, and load the model."""
         torch.set_num_threads(options.threads)
+        _give_large_blocks_back()
         on_gpu = options.device.startswith("cuda")
         if on_gpu:
             torch.cuda.set_device(number)
@@ -61,7 +72,7 @@ class Rank(Learner):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         dist.init_process_group(
             "nccl" if on_gpu else "gloo",
-            init_method=options.meeting_point,
+            init_method=f"file://{options.folder}/meeting",
             rank=number,
             world_size=options.ranks,
             timeout=timedelta(seconds=options.silence_seconds),
@@ -116,6 +127,11 @@ class Rank(Learner):
         """Whether each rank holds a part of the policy."""
         return isinstance(self._entry(policy_id).policy, DividedPolicy)
 
+    def forget(self, policy_id: str) -> None:
+        """Drop a policy if there is one: making it has failed on another rank."""
+        if policy_id in self.policy_ids:
+            self.drop(policy_id)
+
     def accompany(self, name: str, policy_id: str) -> None:
         """Take part in a call of this name for which this rank has no sequences."""
         entry = self._entry(policy_id)
@@ -147,6 +163,18 @@ class Rank(Learner):
         return DividedPolicy(lm, adapter, self._mesh)
 
 
+def _give_large_blocks_back() -> None:
+    """Have the C library return the memory of every large tensor at once, from now on.
+
+    glibc keeps ever larger blocks for itself, and among those that the layers of a divided policy leave
+    behind nothing new fits: in all it then took as much as a whole one.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+        libc.mallopt(_M_TRIM_THRESHOLD, _SPARE_BYTES)
+
+
 class _Nothing:
     """A pass over no sequences."""
 
@@ -168,24 +196,37 @@ def _summed(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def serve_rank(number: int, options: RankOptions, pipe: Connection) -> None:
-    """Answer `(method, args, kwargs)` with `(True, value)` or `(False, error)` until the pipe ends."""
-    try:
-        rank = Rank(number, options)
-        pipe.send((True, None))
+    """Answer (number of the call, method, args, kwargs) until the pipe ends.
+
+    With (number of the call, True, value) or (number, False, error); at first, ready, with call 0. Plain
+    pickle and not that of multiprocessing, for which torch moves tensors into shared memory: a model may not
+    fit there, and every tensor would take a file descriptor.
+    """
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        try:
+            rank = Rank(number, options)
+        except TinkerGymError as error:
+            pipe.send_bytes(pickle.dumps((0, False, error)))
+            return
+        pipe.send_bytes(pickle.dumps((0, True, None)))
         while True:
-            name, args, kwargs = pipe.recv()
-            pipe.send(_answer(rank, name, args, kwargs))
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass
-    except TinkerGymError as error:
-        pipe.send((False, error))
+            call, name, args, kwargs = pickle.loads(pipe.recv_bytes())
+            pipe.send_bytes(_answer(call, rank, name, args, kwargs))
 
 
-def _answer(rank: Rank, name: str, args: Any, kwargs: Any) -> tuple[bool, Any]:
+def _answer(call: int, rank: Rank, name: str, args: Any, kwargs: Any) -> bytes:
     try:
         found = getattr(rank, name)
-        return True, found(*args, **kwargs) if callable(found) else found
+        return pickle.dumps((call, True, found(*args, **kwargs) if callable(found) else found))
     except TinkerGymError as error:
-        return False, error
+        return pickle.dumps((call, False, error))
+    except OSError as error:
+        # A disk that cannot be written or read is the affair of who wanted it, and of no other policy.
+        failed = InternalServiceError(
+            f"{name} failed: {type(error).__name__}: {error}",
+            hint="look whether data_dir can be read and written, and has room",
+        )
+        return pickle.dumps((call, False, failed))
     except Exception as error:
-        return False, RuntimeError(f"{type(error).__name__}: {error}")  # one that surely can be pickled
+        # One that surely can be pickled.
+        return pickle.dumps((call, False, RuntimeError(f"{type(error).__name__}: {error}")))

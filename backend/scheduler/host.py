@@ -61,6 +61,8 @@ def main() -> int:
     # A killed host leaves processes behind: Ray ends its own late, or not at all, and until then they would
     # work on jobs that are in the store and free for others.
     _end_processes(digest)
+    for left in config.run_dir.glob("ranks-*"):
+        shutil.rmtree(left, ignore_errors=True)
     os.environ[_HOST_VARIABLE] = digest
     with _ray_folder(digest) as folder:
         from backend.scheduler import ray_cluster

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from backend.config import ServiceConfig
+from backend.errors import RankLostError
 from backend.scheduler.actor_processes import EnvWorkerProcess, PoolProcess, SchedulerProcess
 from backend.scheduler.workers import (
     Change,
@@ -188,7 +189,9 @@ class RayWorkers:
             elif about in {"start", "pool"}:
                 if about == "pool":
                     self._pids.pop(who, None)  # dead, and its number may be another's by now
-                refused = error if about == "start" and isinstance(error, TinkerGymError) else None
+                # A rank that died while it started says nothing about the next try.
+                refuses = isinstance(error, TinkerGymError) and not isinstance(error, RankLostError)
+                refused = cast(TinkerGymError, error) if about == "start" and refuses else None
                 found.append(PoolEnded(pool_id=who, error=refused))
             elif who in self._env_workers:
                 pool_id, actor = self._env_workers.pop(who)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import signal
-import tempfile
 from collections.abc import Sequence
-from multiprocessing import current_process
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
@@ -35,15 +36,15 @@ class RankActor:
 
     def listen(self, address: str, key: bytes) -> int:
         """Listen on a Unix socket for a group that has the key; returns the process's id."""
-        # By this key torch hands over the memory of tensors too, as a process and its children do.
-        current_process().authkey = key
         self._listener = Listener(address, "AF_UNIX", backlog=1, authkey=key)
         return os.getpid()
 
     def serve(self, number: int, options: RankOptions) -> None:
         """Be rank number i for the first that connects, until it goes."""
         assert self._listener is not None
-        with self._listener, self._listener.accept() as pipe:
+        pipe = self._listener.accept()
+        self._listener.close()
+        with pipe:
             serve_rank(number, options, pipe)
 
 
@@ -73,11 +74,14 @@ class RayRank:
         """See `RankProcess`."""
         import ray
 
+        serving = True
         with contextlib.suppress(Exception):
             serving = not ray.wait([self._served], timeout=0)[0]
+        with contextlib.suppress(Exception):
             ray.kill(self._actor, no_restart=True)
-            if serving:  # else it is dead, or waits for nothing
-                # Ray asks the process to end; one that waits in a collective does not hear it.
+        if serving:  # else it is dead, and its number may be another's by now, or it waits for nothing
+            # Ray asks the process to end; one that waits in a collective does not hear it.
+            with contextlib.suppress(OSError):
                 os.kill(self.pid, signal.SIGKILL)
 
     def join(self, seconds: float) -> None:
@@ -97,24 +101,32 @@ def ray_ranks(options: RankOptions) -> Sequence[RankProcess]:
     """
     import ray
 
-    key = bytes(current_process().authkey)
+    key = secrets.token_bytes(32)
     actors = [ray.remote(num_cpus=0, max_restarts=0)(RankActor).remote() for _ in range(options.ranks)]
-    ranks: list[RankProcess] = []
-    with tempfile.TemporaryDirectory(prefix="tinkergym-rank-") as folder:
-        addresses = [str(Path(folder) / str(number)) for number in range(options.ranks)]
+    pids: list[int] = []
+    # Each connects in a thread, as nobody else says how long the other side may take to shake hands.
+    with ThreadPoolExecutor(1) as connecting:
+        addresses = [str(Path(options.folder) / str(number)) for number in range(options.ranks)]
         listening = [
             actor.listen.remote(address, key) for actor, address in zip(actors, addresses, strict=True)
         ]
         try:
             pids = ray.get(listening, timeout=_START_SECONDS)
-            for number, (actor, address, pid) in enumerate(zip(actors, addresses, pids, strict=True)):
-                served = actor.serve.remote(number, options)
-                ranks.append(RayRank(actor, pid, Client(address, "AF_UNIX", authkey=key), served))
-        except (ray.exceptions.RayError, OSError, EOFError) as error:
+            served = [actor.serve.remote(number, options) for number, actor in enumerate(actors)]
+            pipes = [
+                connecting.submit(Client, address, "AF_UNIX", authkey=key).result(_START_SECONDS)
+                for address in addresses
+            ]
+        except (ray.exceptions.RayError, OSError, EOFError, AuthenticationError) as error:
             for actor in actors:
-                ray.kill(actor, no_restart=True)
+                with contextlib.suppress(Exception):
+                    ray.kill(actor, no_restart=True)
+            for pid in pids:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            _log.warning("Ray could not start the ranks: %s", error)
             raise RankLostError(
-                f"Ray could not start the {options.ranks} ranks of a learner: {error}",
-                hint="look into the logs below data_dir for what ended them",
+                f"Ray could not start the {options.ranks} ranks of a learner: {type(error).__name__}",
+                hint="logs/scheduler.log below data_dir says more",
             ) from error
-    return ranks
+    return [RayRank(*each) for each in zip(actors, pids, pipes, served, strict=True)]

@@ -34,7 +34,9 @@ class Database:
         self.path = path
         try:
             # Readable by the owner only, and so are the -wal and -shm files, which take the same mode.
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            # Only if it is not there: to close a file drops the locks that this process has on it.
+            if not path.exists():
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         except OSError as error:
             raise _file_error(path, error) from error
         # As many as threads that read; to open one takes longer than most reads.

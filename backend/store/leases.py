@@ -169,13 +169,16 @@ class LeaseStore:
         return queued
 
     def deaths_since_step(self, job_id: str, reason: str) -> int:
-        """Return how often the job was queued again for a reason that begins so, since its last step."""
-        deaths = 0
+        """Return how often the job was queued again for a reason that begins so, since it last got further.
+
+        A step that is done again after a death is no progress.
+        """
+        deaths = furthest = 0
         with self._db.read() as connection:
-            query = select(events.c.body).where(events.c.job_id == job_id).order_by(events.c.seq.desc())
+            query = select(events.c.body).where(events.c.job_id == job_id).order_by(events.c.seq)
             for body in map(BODY.validate_json, connection.scalars(query)):
-                if isinstance(body, StepEvent):
-                    break
+                if isinstance(body, StepEvent) and body.step > furthest:
+                    deaths, furthest = 0, body.step
                 if isinstance(body, StateEvent) and body.state is JobState.QUEUED:
                     deaths += body.reason.startswith(reason)
         return deaths

@@ -23,7 +23,7 @@ from tinkergym.wire import ErrorView, JobState, WarningEvent
 _log = logging.getLogger(__name__)
 _RANK_LOST = "a rank of the learner was lost"
 _MOST_RANKS_LOST = 3
-"""So often without a step in between, and the job is taken for the reason."""
+"""So often without a new step in between, and the job is taken for the reason."""
 
 
 class JobLoop(ABC, Generic[SpecT_co]):

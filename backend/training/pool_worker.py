@@ -299,6 +299,7 @@ class PoolWorker:
             threads_per_rank=max(1, self._config.torch_threads // ranks),
             divide_from=self._config.learner_divide_from,
             start_ranks=self._start_ranks,
+            folder=self._config.run_dir,
         )
 
     def _open_model(self, model: str) -> Learner:

@@ -39,6 +39,38 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
     return settings
 
 
+def with_settings(
+    defaults: dict[str, Any], options: dict[str, Any], pairs: Sequence[str] | None
+) -> dict[str, Any]:
+    """Put together what a command line says.
+
+    Args:
+        defaults: What holds unless something else is said.
+        options: What options of their own say, None where they were not given.
+        pairs: What `--set` says.
+
+    Raises:
+        InvalidRequestError: a pair is no setting, or says again what an option says.
+    """
+    options, settings = given(**options), parse_settings(pairs or [])
+    for name in _dotted(settings):
+        if name in _dotted(options):
+            raise InvalidRequestError(
+                f"{name} is given twice, by an option of its own and by --set",
+                hint="say it once",
+                field="--set",
+            )
+    return merged(defaults, options, settings)
+
+
+def _dotted(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
+    names: list[str] = []
+    for name, value in settings.items():
+        below = _dotted(value, f"{prefix}{name}.") if isinstance(value, dict) else []
+        names += below or [prefix + name]
+    return names
+
+
 def merged(*layers: dict[str, Any]) -> dict[str, Any]:
     """Return nested settings in which later layers win."""
     result: dict[str, Any] = {}
@@ -56,9 +88,21 @@ def given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def adapter_settings(*, full: bool, rank: int | None) -> dict[str, Any]:
-    """Return what `--full` and `--rank` say of the adapter."""
-    return {"kind": "full"} if full else {"kind": "lora", **given(rank=rank)}
+def adapter_settings(*, full: bool, rank: int | None) -> dict[str, Any] | None:
+    """Return what `--full` and `--rank` say of the adapter; None if nothing.
+
+    Raises:
+        InvalidRequestError: both are given.
+    """
+    if full and rank is not None:
+        raise InvalidRequestError(
+            "--full trains all parameters, without an adapter that could have a --rank",
+            hint="leave one of them out",
+            field="--rank",
+        )
+    if rank is not None:
+        return {"kind": "lora", "rank": rank}
+    return {"kind": "full"} if full else None
 
 
 def find_environment(name: str) -> EnvSource:

@@ -55,20 +55,23 @@ def train(
     Example: tinkergym train board/TicTacToeVs-v0 --steps 60 --learning-rate 0.002
     """
     from tinkergym.cli.following import follow_or_detach
-    from tinkergym.cli.settings import adapter_settings, find_environment, given, merged, parse_settings
+    from tinkergym.cli.settings import (
+        adapter_settings,
+        find_environment,
+        given,
+        parse_settings,
+        with_settings,
+    )
     from tinkergym.remote.client import Client
 
     algorithm = given(group_size=group_size, groups_per_step=groups, learning_rate=learning_rate)
-    settings = merged(
-        {
-            "steps": steps,
-            "model": model,
-            "algorithm": algorithm,
-            "adapter": adapter_settings(full=full, rank=rank),
-        },
-        given(seed=seed),
-        parse_settings(setting or []),
-    )
+    options = {
+        "steps": steps,
+        "algorithm": algorithm,
+        "adapter": adapter_settings(full=full, rank=rank),
+        "seed": seed,
+    }
+    settings = with_settings({"model": model}, options, setting)
     with Client() as client:
         job = client.train(
             find_environment(env),

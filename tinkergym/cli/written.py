@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -58,21 +58,24 @@ def sft(
     Example: tinkergym sft chats.jsonl --epochs 3 --held-out 0.1
     """
     from tinkergym.cli.following import follow_or_detach
-    from tinkergym.cli.settings import given
+    from tinkergym.cli.settings import adapter_settings, with_settings
     from tinkergym.remote.client import Client
 
-    settings = _settings(setting, full=full, rank=rank, held_out=held_out, seed=seed, initial_policy=begin)
+    options = {
+        "adapter": adapter_settings(full=full, rank=rank),
+        "steps": steps,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "answers": "last" if last_answer else None,
+        "on_overlong": "drop" if drop_overlong else None,
+        "held_out": held_out,
+        "eval_data": eval_data,
+        "initial_policy": begin,
+        "seed": seed,
+    }
     with Client() as client:
-        job = client.sft(
-            data,
-            model=model,
-            steps=steps,
-            epochs=epochs,
-            **given(batch_size=batch_size, learning_rate=learning_rate, eval_data=eval_data),
-            answers="last" if last_answer else "all",
-            on_overlong="drop" if drop_overlong else "refuse",
-            **settings,
-        )
+        job = client.sft(data, **with_settings({"model": model}, options, setting))
         follow_or_detach(job, detach=detach)
 
 
@@ -100,24 +103,25 @@ def preference(
     Example: tinkergym preference pairs.jsonl --from job-0123456789abcdef --set loss.beta=0.2
     """
     from tinkergym.cli.following import follow_or_detach
-    from tinkergym.cli.settings import given, merged
+    from tinkergym.cli.settings import adapter_settings, with_settings
     from tinkergym.remote.client import Client
 
-    chosen = {"loss": {"name": loss or "dpo"}}
-    settings = merged(
-        chosen,
-        _settings(setting, full=full, rank=rank, held_out=held_out, seed=seed, initial_policy=begin),
-    )
+    options = {
+        "adapter": adapter_settings(full=full, rank=rank),
+        "loss": None if loss is None else {"name": loss},
+        "steps": steps,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "on_overlong": "drop" if drop_overlong else None,
+        "held_out": held_out,
+        "eval_data": eval_data,
+        "initial_policy": begin,
+        "seed": seed,
+    }
     with Client() as client:
-        job = client.preference(
-            data,
-            model=model,
-            steps=steps,
-            epochs=epochs,
-            **given(batch_size=batch_size, learning_rate=learning_rate, eval_data=eval_data),
-            on_overlong="drop" if drop_overlong else "refuse",
-            **settings,
-        )
+        defaults = {"model": model, "loss": {"name": "dpo"}}
+        job = client.preference(data, **with_settings(defaults, options, setting))
         follow_or_detach(job, detach=detach)
 
 
@@ -146,25 +150,19 @@ def distill(
     Example: tinkergym distill board/TicTacToeVs-v0 --teacher job-0123456789abcdef --steps 20
     """
     from tinkergym.cli.following import follow_or_detach
-    from tinkergym.cli.settings import find_environment, given
+    from tinkergym.cli.settings import adapter_settings, find_environment, with_settings
     from tinkergym.remote.client import Client
 
-    settings = _settings(setting, full=full, rank=rank, seed=seed, initial_policy=begin)
+    options = {
+        "adapter": adapter_settings(full=full, rank=rank),
+        "teacher": teacher,
+        "steps": steps,
+        "episodes_per_step": episodes,
+        "learning_rate": learning_rate,
+        "rollout": rollout,
+        "initial_policy": begin,
+        "seed": seed,
+    }
     with Client() as client:
-        job = client.distill(
-            find_environment(env),
-            teacher=teacher,
-            steps=steps,
-            model=model,
-            rollout=rollout,
-            **given(episodes_per_step=episodes, learning_rate=learning_rate),
-            **settings,
-        )
+        job = client.distill(find_environment(env), **with_settings({"model": model}, options, setting))
         follow_or_detach(job, env, detach=detach)
-
-
-def _settings(setting: list[str] | None, *, full: bool, rank: int | None, **options: Any) -> dict[str, Any]:
-    from tinkergym.cli.settings import adapter_settings, given, merged, parse_settings
-
-    adapter = {"adapter": adapter_settings(full=full, rank=rank)}
-    return merged(adapter, given(**options), parse_settings(setting or []))

@@ -44,10 +44,11 @@ def both(group, learner, batch, tmp_path):
             group.drop(name)
 
 
-def assert_close(found, expected, tolerance=5e-6):
+def assert_close(found, expected, tolerance=1e-6):
+    """Of the largest entry of all, as sums that nearly cancel have their error from what they are made of."""
     assert found.keys() == expected.keys()
-    scale = max(1.0, max(float(g.abs().max()) for g in expected.values()))
-    assert any(float(g.abs().max()) > 0 for g in expected.values())
+    scale = max(float(g.abs().max()) for g in expected.values())
+    assert scale > 0
     for name, gradient in expected.items():
         torch.testing.assert_close(found[name], gradient, atol=tolerance * scale, rtol=0.0)
 
@@ -163,7 +164,11 @@ def test_a_rank_that_dies_is_a_named_error_and_not_a_hang(both, batch):
     group, _ = both
     group.forward_backward("lora", batch, LossConfig())
     os.kill(group.process_ids[1], signal.SIGKILL)
-    with pytest.raises(RankLostError, match=r"rank 1 ended with code -9.*load the last checkpoint"):
+    with pytest.raises(RankLostError, match=r"rank 1 ended with code -9.*from its last checkpoint"):
         group.optim_step("lora", learning_rate=1e-2)
     with pytest.raises(RankLostError):
         group.logprobs("lora", batch)
+    group.close()  # as is done by whoever replaces it, while others still call it
+    for call in (group.logprobs, lambda *given: group.forward_backward(*given, LossConfig())):
+        with pytest.raises(RankLostError):
+            call("lora", batch)

@@ -5,13 +5,21 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from backend.learner.data_parallel import DataParallelLearner
+from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from backend.learner.value_loss import ValueLoss
 from backend.weights import weights_sha256
-from tinkergym.errors import ConflictError, InvalidRequestError, NonFiniteGradientError
+from tinkergym.errors import (
+    CheckpointCorruptError,
+    ConflictError,
+    InternalServiceError,
+    InvalidRequestError,
+    NonFiniteGradientError,
+)
 from tinkergym.wire import FullParameters
 
 FULL = FullParameters()
@@ -57,6 +65,40 @@ def test_ranks_with_unequal_numbers_of_micro_batches_have_the_gradient_of_one(gr
         assert steps[0].grad_norm == pytest.approx(steps[1].grad_norm, rel=1e-4)
         for one, other in zip(group.logprobs(policy, part), learner.logprobs(policy, part), strict=True):
             np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def test_tied_weights_have_the_gradient_of_one_and_are_saved_once(tmp_path, batch):
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=61,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(tmp_path / "model")
+    single = Learner(tmp_path / "model")
+    single.create_policy("p", FULL, seed=0)
+    with DataParallelLearner(tmp_path / "model", ranks=2, silence_seconds=60.0, divide_from=1) as group:
+        group.create_policy("p", FULL, seed=0)
+        for each in (group, single):
+            for _ in range(2):  # gradients of two calls add up
+                each.forward_backward("p", batch, UNCLIPPED)
+        expected, found = single.gradient("p"), group.gradient("p")
+        scale = max(float(gradient.abs().max()) for gradient in expected.values())
+        for name, gradient in expected.items():
+            torch.testing.assert_close(found[name], gradient, atol=1e-6 * scale, rtol=1e-5)
+        group.optim_step("p", learning_rate=1e-3)
+        group.save("p", tmp_path / "step-1", step=1, policy_version=1)
+        weights = group.weights("p")
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "step-1")
+    for name, parameter in plain.named_parameters(remove_duplicate=False):
+        torch.testing.assert_close(parameter.detach(), weights.tensors[name], atol=0.0, rtol=0.0)
+    assert "lm_head.weight" not in load_file(tmp_path / "step-1" / "model.safetensors")
 
 
 def test_its_checkpoint_is_a_transformers_model_and_goes_on_to_the_bit(
@@ -128,3 +170,19 @@ def test_what_is_refused_leaves_no_rank_waiting(group, batch, policy):
         group.forward_backward(policy, batch, LossConfig())
         group.save(policy, "nowhere", step=1, policy_version=1)
     assert weights_sha256(group.weights(policy)) == before
+
+
+def test_a_place_that_cannot_be_written_is_the_affair_of_one_policy(group, batch, policy, tmp_path):
+    before = train(group, policy, batch)
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(InternalServiceError, match=r"gather_and_save failed: \w+Error"):
+        group.save(policy, tmp_path / "file" / "step-1", step=1, policy_version=1)
+    assert not group.broken
+    assert weights_sha256(group.weights(policy)) == before
+
+
+def test_a_policy_that_cannot_be_made_is_on_no_rank(group, tmp_path):
+    before = group.policy_ids
+    with pytest.raises(CheckpointCorruptError):
+        group.load("lost", tmp_path / "nowhere", FULL)
+    assert group.policy_ids == before

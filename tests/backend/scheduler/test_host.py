@@ -84,7 +84,7 @@ class Host:
         )
         return self.tenant.create_job(spec, {}).job_id
 
-    def submit_written(self, kind: str) -> str:
+    def submit_written(self, kind: str, **settings) -> str:
         """A job on written data, with a checkpoint now and then."""
         directory = resolve_model("nano", self.config.models, allow_any=False)
         renderer = Renderer.from_bundle(load_renderer_bundle("nano", directory))
@@ -100,6 +100,7 @@ class Host:
             uploads.add_chunk(name, body, most_bytes=2**24)
         data = uploads.complete(ready.manifest).data_id
         settings = {
+            **settings,
             "kind": kind,
             "data": data,
             "steps": WRITTEN_STEPS,
@@ -178,10 +179,10 @@ def test_a_job_on_written_data_ends_with_the_same_bits_when_its_pool_is_killed(h
 
 
 def test_ranks_are_actors_whose_death_costs_no_step_and_that_end_with_their_pool(tmp_path):
-    host = Host(tmp_path, learner_ranks=2)
+    host = Host(tmp_path, learner_ranks=2, learner_divide_from=1)
     try:
-        undisturbed = host.final_weights(host.submit_written("sft"))
-        job_id = host.submit_written("sft")
+        undisturbed = host.final_weights(host.submit_written("sft", adapter={"kind": "full"}))
+        job_id = host.submit_written("sft", adapter={"kind": "full"})
         host.until(lambda: host.service.job(job_id).step >= 10)
         first = host.named("RankActor")
         assert len(first) == 2

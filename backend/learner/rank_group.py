@@ -1,0 +1,231 @@
+"""The processes of a data-parallel group, and what is said to them: one call at a time, to some or all.
+
+A rank that dies, hangs, fails unexpectedly or answers what cannot be read ends the group with a named error:
+the others would wait for it in the middle of a sum.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import queue
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from typing import Any
+
+from backend.errors import RankLostError
+from backend.learner.rank_process import RankProcess
+from tinkergym.errors import InternalServiceError, TinkerGymError
+
+_CLOSING_SECONDS = 5.0
+_CAUSE_SECONDS = 1.0
+"""Sooner than this after a rank's death the others fail in what they did together, or later its pipe ends."""
+
+Call = tuple[str, Sequence[Any], Mapping[str, Any]]
+"""A method of `Rank`, and what it is given."""
+
+
+class RankGroup:
+    """Thread-safe: callers wait for each other; messages of two would be answered in each other's place."""
+
+    def __init__(self, *, silence_seconds: float, patience_seconds: float = 60.0) -> None:
+        """Begin without ranks.
+
+        Args:
+            silence_seconds: A rank that takes longer for one call counts as lost.
+            patience_seconds: For so long at least may others go on when a rank has refused its part.
+        """
+        self._silence_seconds, self._patience_seconds = silence_seconds, patience_seconds
+        self._ranks: Sequence[RankProcess] = ()
+        self._senders: list[ThreadPoolExecutor] = []
+        self._receivers: list[threading.Thread] = []
+        self._inbox: queue.SimpleQueue[tuple[int, bytes | None]] = queue.SimpleQueue()
+        """Which rank sent what; None when its pipe has ended."""
+        self._lost: RankLostError | None = None
+        # One may hold it several times: cleaning up after a failed call is part of the call.
+        self._lock = threading.RLock()
+        self._depth = self._call = 0
+        self._busy_seconds = 0.0
+
+    def take(self, ranks: Sequence[RankProcess]) -> None:
+        """Have these from now on, and wait until each is ready.
+
+        Raises:
+            RankLostError: One ended before it was ready.
+            TinkerGymError: What one says it cannot be made for.
+        """
+        self._ranks = ranks
+        # In threads: a rank that hangs in the middle of a message must not hold up who waits for the others.
+        self._senders = [ThreadPoolExecutor(1, f"to-rank-{number}") for number in range(len(ranks))]
+        self._receivers = [
+            threading.Thread(target=self._receive, args=(number, rank.pipe), daemon=True)
+            for number, rank in enumerate(ranks)
+        ]
+        for receiver in self._receivers:
+            receiver.start()
+        with self.calling():
+            self._answers(range(len(ranks)), "loading the model")
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Of the ranks, in order."""
+        return [rank.pid for rank in self._ranks]
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds in which the ranks worked on a call; grows monotonically."""
+        return self._busy_seconds
+
+    @property
+    def broken(self) -> bool:
+        """Whether a rank was lost, after which every call raises RankLostError."""
+        return self._lost is not None
+
+    @contextlib.contextmanager
+    def calling(self) -> Iterator[None]:
+        """Have the ranks for several calls that belong together."""
+        with self._lock:
+            self._depth += 1
+            begin = time.perf_counter()
+            try:
+                yield
+            finally:
+                self._depth -= 1
+                if self._depth == 0:
+                    self._busy_seconds += time.perf_counter() - begin
+
+    def ask_first(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of rank 0."""
+        return self.ask({0: (name, args, kwargs)})[0]
+
+    def ask_all(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call a method of every rank; returns their answers in order."""
+        return self.ask(dict.fromkeys(range(max(1, len(self))), (name, args, kwargs)))
+
+    def ask(self, calls: Mapping[int, Call]) -> list[Any]:
+        """Call some ranks, by number, and return their answers in the order of the calls.
+
+        Raises:
+            RankLostError: A rank died, fell silent or failed; every later call says so too.
+            InternalServiceError: The group is closed.
+            TinkerGymError: As the first rank that refuses.
+        """
+        with self.calling():
+            if self._lost is not None:
+                raise self._lost
+            if not self._ranks:
+                raise InternalServiceError("the data-parallel group is closed", hint="start another")
+            self._call += 1
+            messages = {number: pickle.dumps((self._call, *call)) for number, call in calls.items()}
+            for number, message in messages.items():
+                self._senders[number].submit(_send, self._ranks[number].pipe, message)
+            return self._answers(list(calls), next(iter(calls.values()))[0])
+
+    def give_up(self, what: str) -> RankLostError:
+        """End all ranks as they contradict each other; returns the error to raise."""
+        with self._lock:
+            return self._break(what)
+
+    def close(self) -> None:
+        """End the ranks, after the call that they work on unless it takes long."""
+        if not self._lock.acquire(timeout=_CLOSING_SECONDS):
+            for rank in self._ranks:
+                rank.kill()  # whoever waits for the call is told
+            self._lock.acquire()
+        try:
+            for rank in self._ranks:
+                _hang_up(rank.pipe)  # a rank whose pipe ends, ends
+            deadline = time.monotonic() + (0.0 if self._lost else _CLOSING_SECONDS)
+            for rank in self._ranks:
+                rank.join(max(0.0, deadline - time.monotonic()))
+            for sender in self._senders:
+                sender.shutdown()
+            for receiver in self._receivers:
+                receiver.join()
+            for rank in self._ranks:
+                rank.pipe.close()
+            self._ranks, self._senders, self._receivers = (), [], []
+        finally:
+            self._lock.release()
+
+    def _answers(self, numbers: Sequence[int], doing: str) -> list[Any]:
+        """Wait for one answer of each of these ranks, in their order; raises the first rank's error."""
+        answers: dict[int, tuple[bool, Any]] = {}
+        began = time.monotonic()
+        deadline = began + self._silence_seconds
+        refused: int | None = None
+        while missing := [number for number in numbers if number not in answers]:
+            try:
+                number, message = self._inbox.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                ranks = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+                silent = f"{ranks} silent for {time.monotonic() - began:.3g} s in {doing}"
+                if refused is not None:
+                    silent = f"rank {refused} refused {doing} ({answers[refused][1]}), and then {silent}"
+                raise self._break(silent) from None
+            if message is None:
+                raise self._break(f"rank {number} {self._ranks[number].how_it_ended()} in {doing}")
+            try:
+                call, worked, value = pickle.loads(message)
+            except Exception as error:
+                # What it said is lost, and with it whether it did it.
+                raise self._break(f"rank {number} answered {doing} unreadably: {error!r}") from error
+            if call != self._call:
+                continue  # whoever had asked that is gone
+            answers[number] = worked, value
+            if not worked and not isinstance(value, TinkerGymError):
+                # Others may wait in the middle of a collective for what it does not do any more.
+                raise self._break(self._first_cause(number, f"failed in {doing}: {value}"))
+            if not worked and refused is None:
+                refused, now = number, time.monotonic()
+                deadline = min(deadline, now + max(self._patience_seconds, now - began))
+        for number in numbers:
+            worked, value = answers[number]
+            if not worked:
+                raise value
+        return [answers[number][1] for number in numbers]
+
+    def _first_cause(self, number: int, how: str) -> str:
+        """Name the rank that is gone, if one is: that another failed in a collective is only what follows."""
+        deadline = time.monotonic() + _CAUSE_SECONDS
+        with contextlib.suppress(queue.Empty):
+            while True:
+                other, message = self._inbox.get(timeout=max(0.0, deadline - time.monotonic()))
+                if message is None:
+                    return f"rank {other} {self._ranks[other].how_it_ended()}, and then rank {number} {how}"
+        return f"rank {number} {how}"
+
+    def _break(self, what: str) -> RankLostError:
+        """End all ranks: what the others wait for will never come."""
+        self._lost = RankLostError(
+            f"the data-parallel group of {len(self._ranks)} ranks is broken: {what}",
+            hint="a job resumes from its last checkpoint on another group; nothing that was saved is lost",
+        )
+        for rank in self._ranks:
+            rank.kill()
+        return self._lost
+
+    def _receive(self, number: int, pipe: Connection) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                self._inbox.put((number, pipe.recv_bytes()))
+        self._inbox.put((number, None))
+
+
+def _hang_up(pipe: Connection) -> None:
+    """End a pipe for both sides; only to close it would not wake a thread that reads from it."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(pipe.fileno())) as end:
+        end.shutdown(socket.SHUT_RDWR)
+
+
+def _send(pipe: Connection, message: bytes) -> None:
+    with contextlib.suppress(OSError):  # the rank is gone, which its missing answer will tell
+        pipe.send_bytes(message)

@@ -1,0 +1,135 @@
+"""What a group makes of ranks that hang, stumble or answer nonsense. They are threads with a script."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import threading
+
+import pytest
+
+from backend.errors import RankLostError
+from backend.learner.rank_group import RankGroup
+from tinkergym.errors import ConflictError, InternalServiceError
+
+
+class Unreadable:
+    """Can be pickled, but not back."""
+
+    def __reduce__(self):
+        return (int, ("no number",))
+
+
+class ScriptedRank:
+    """Answers each method as `script` says: a value, an error, nothing (...); "deaf" reads nothing at all."""
+
+    def __init__(self, script) -> None:
+        self.pid = 0
+        self.killed = threading.Event()
+        self.pipe, self._theirs = multiprocessing.Pipe()
+        self._script = script
+        self._theirs.send_bytes(pickle.dumps((0, True, None)))
+        self._thread = threading.Thread(target=self._live, daemon=True)
+        if script != "deaf":
+            self._thread.start()
+
+    def _live(self) -> None:
+        while True:
+            try:
+                call, name, *_ = pickle.loads(self._theirs.recv_bytes())
+            except (EOFError, OSError):
+                return
+            answer = self._script.get(name, name)
+            if answer is ...:
+                continue
+            if answer == "dies":
+                self._theirs.close()
+                return
+            if answer == "late":  # the answer to the call before comes with this one's
+                self._theirs.send_bytes(pickle.dumps((call - 1, True, "stale")))
+            self._theirs.send_bytes(pickle.dumps((call, not isinstance(answer, Exception), answer)))
+
+    def how_it_ended(self) -> str:
+        return "ended in a script"
+
+    def kill(self) -> None:
+        self.killed.set()
+
+    def join(self, seconds: float) -> None:
+        if self._thread.ident:
+            self._thread.join()
+        self._theirs.close()
+
+
+@pytest.fixture
+def make_group():
+    groups = []
+
+    def make(*scripts, **settings):
+        group = RankGroup(**{"silence_seconds": 30.0, **settings})
+        ranks = [ScriptedRank(script) for script in scripts]
+        group.take(ranks)
+        groups.append(group)
+        return group, ranks
+
+    yield make
+    for group in groups:
+        group.close()
+
+
+def test_answers_come_in_the_order_of_the_ranks(make_group):
+    group, _ = make_group({"who": "first"}, {"who": "second"})
+    assert group.ask_all("who") == ["first", "second"]
+    assert group.ask_first("who") == "first"
+    assert not group.broken
+
+
+def test_an_answer_to_an_earlier_call_is_not_taken_for_one_to_this(make_group):
+    group, _ = make_group({"weights": "late"}, {"weights": "late"})
+    assert group.ask_all("weights") == ["late", "late"]
+
+
+def test_what_all_ranks_refuse_is_raised_and_leaves_the_group_whole(make_group):
+    group, _ = make_group({"load": ConflictError("there is one")}, {"load": ConflictError("there is one")})
+    with pytest.raises(ConflictError, match="there is one"):
+        group.ask_all("load")
+    assert group.ask_all("logprobs") == ["logprobs", "logprobs"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("dies", "rank 1 ended in a script in step"),
+        (RuntimeError("out of memory"), "rank 1 failed in step: out of memory"),
+        (Unreadable(), "rank 1 answered step unreadably"),
+        (ConflictError("mine alone"), r"rank 1 refused step \(mine alone\), and then rank 0 silent"),
+    ],
+)
+def test_a_rank_that_others_would_wait_for_ends_the_group_with_its_reason(make_group, answer, words):
+    group, ranks = make_group({"step": ...}, {"step": answer}, patience_seconds=0.1)
+    with pytest.raises(RankLostError, match=words):
+        group.ask_all("step")
+    assert group.broken
+    assert all(rank.killed.is_set() for rank in ranks)
+    with pytest.raises(RankLostError, match=words):
+        group.ask_first("anything")
+
+
+def test_the_rank_that_died_is_named_and_not_one_that_failed_for_it(make_group):
+    group, _ = make_group({"step": RuntimeError("connection reset")}, {"step": "dies"})
+    with pytest.raises(RankLostError, match="broken: rank 1 ended in a script"):
+        group.ask_all("step")
+
+
+def test_a_rank_that_does_not_even_listen_is_silent_and_no_hang(make_group):
+    group, ranks = make_group({}, "deaf", silence_seconds=0.5)
+    with pytest.raises(RankLostError, match="rank 1 silent"):
+        group.ask({1: ("step", (bytes(50_000_000),), {})})  # more than a socket holds
+    assert ranks[1].killed.is_set()
+
+
+def test_a_closed_group_says_so(make_group):
+    group, _ = make_group({}, {})
+    group.close()
+    with pytest.raises(InternalServiceError, match="closed"):
+        group.ask_all("anything")
