@@ -171,7 +171,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        return serve(load_config(options.config, options.set), say=_say)
+        config = load_config(options.config, options.set)
+    except TinkerGymError as error:
+        print(f"tinkergym serve: {error}", file=sys.stderr)
+        return 2
+    try:
+        return serve(config, say=_say)
     except TinkerGymError as error:
         print(f"tinkergym serve: {error}", file=sys.stderr)
         return 1

@@ -27,7 +27,7 @@ MICRO_BATCH_TOKENS = 1024
 STEPS = 4
 """The first is a warm-up; each kind has a turn with new processes, as a process's peak never comes down."""
 ASKED = 0.75
-"""Of the memory beyond an idle rank's; the pure sum is 0.5, and a layer at a time is whole everywhere."""
+"""Weights, gradient and state alone are a half; both keep a batch's activations, and need whole layers."""
 
 
 def measure() -> list[Figure]:
@@ -38,7 +38,8 @@ def measure() -> list[Figure]:
     ratio = divided["policy_bytes"] / copied["policy_bytes"]
     seconds = [statistics.median(run["step_seconds"][1:]) for run in (divided, copied)]
     figure = Figure(
-        what=f"peak memory of a rank for a full-parameter policy (85 M), divided over {RANKS} against copied",
+        what=f"peak memory of a rank beyond an idle one's, full-parameter policy (85 M) divided over {RANKS} "
+        "against copied",
         asked=f"<= {ASKED} x",
         measured=f"{ratio:.2f} x ({divided['policy_bytes'] / 2**20:,.0f} against "
         f"{copied['policy_bytes'] / 2**20:,.0f} MiB; {seconds[0]:.1f} against {seconds[1]:.1f} s per step)",

@@ -13,7 +13,7 @@ with TrainingDisplay(first.id, first.spec) as display:
 first.wait()
 
 pairs = [{"prompt": f"{a} + {b}?", "chosen": f"{a + b}", "rejected": f"It is {a + b}."} for a, b in SUMS]
-# tg.DPO looks at the margin between the two only, and a model this small soon says neither; ORPO imitates the chosen one too.
+# ORPO imitates the chosen answer too. With tg.DPO, which looks at the margin, so small a model says neither.
 settings = {"initial_policy": first.id, "epochs": 12, "learning_rate": 2e-3}
 job = client.preference(tg.SequenceTasks(pairs), loss=tg.ORPO(), **settings)
 with TrainingDisplay(job.id, job.spec) as display:

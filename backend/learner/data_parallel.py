@@ -9,6 +9,7 @@ full-parameter policy there are no copies: each rank holds, and steps, a part of
 from __future__ import annotations
 
 import contextlib
+import logging
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,7 @@ from backend.weights import PolicyWeights
 from tinkergym.errors import InvalidRequestError, TinkerGymError
 from tinkergym.wire import FullParameters, LoRA
 
+_log = logging.getLogger(__name__)
 _LOSS_SPIKE = "loss_spike"
 
 
@@ -292,6 +294,8 @@ class DataParallelLearner:
             try:
                 found = self._group.ask_all(name, policy_id, *args, **kwargs)[0]
                 self._divided[policy_id] = self._group.ask_first("divides", policy_id)
+                if self._divided[policy_id]:
+                    _log.info("policy %s is divided over %d ranks", policy_id, self._count)
             except TinkerGymError:
                 if not there:
                     with contextlib.suppress(TinkerGymError):

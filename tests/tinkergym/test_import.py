@@ -34,3 +34,13 @@ def test_every_public_name_is_there():
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = tinkergym.no_such_name
+
+
+def test_a_script_beside_a_folder_called_tinkergym_finds_the_package(tmp_path):
+    (tmp_path / "tinkergym").mkdir()  # as a clone of the repository is
+    script = tmp_path / "train.py"
+    script.write_text("import tinkergym as tg; print(tg.GRPO().group_size)")
+    run = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert run.stdout.strip() == "8"

@@ -39,6 +39,10 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
     return settings
 
 
+ADAPTER = {"kind": "lora"}
+"""What is trained unless something else is said."""
+
+
 def with_settings(
     defaults: dict[str, Any], options: dict[str, Any], pairs: Sequence[str] | None
 ) -> dict[str, Any]:
@@ -101,7 +105,7 @@ def adapter_settings(*, full: bool, rank: int | None) -> dict[str, Any] | None:
             field="--rank",
         )
     if rank is not None:
-        return {"kind": "lora", "rank": rank}
+        return {"rank": rank}
     return {"kind": "full"} if full else None
 
 

@@ -56,6 +56,7 @@ def train(
     """
     from tinkergym.cli.following import follow_or_detach
     from tinkergym.cli.settings import (
+        ADAPTER,
         adapter_settings,
         find_environment,
         given,
@@ -71,7 +72,7 @@ def train(
         "adapter": adapter_settings(full=full, rank=rank),
         "seed": seed,
     }
-    settings = with_settings({"model": model}, options, setting)
+    settings = with_settings({"model": model, "adapter": ADAPTER}, options, setting)
     with Client() as client:
         job = client.train(
             find_environment(env),

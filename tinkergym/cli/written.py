@@ -58,7 +58,7 @@ def sft(
     Example: tinkergym sft chats.jsonl --epochs 3 --held-out 0.1
     """
     from tinkergym.cli.following import follow_or_detach
-    from tinkergym.cli.settings import adapter_settings, with_settings
+    from tinkergym.cli.settings import ADAPTER, adapter_settings, with_settings
     from tinkergym.remote.client import Client
 
     options = {
@@ -75,7 +75,7 @@ def sft(
         "seed": seed,
     }
     with Client() as client:
-        job = client.sft(data, **with_settings({"model": model}, options, setting))
+        job = client.sft(data, **with_settings({"model": model, "adapter": ADAPTER}, options, setting))
         follow_or_detach(job, detach=detach)
 
 
@@ -103,7 +103,7 @@ def preference(
     Example: tinkergym preference pairs.jsonl --from job-0123456789abcdef --set loss.beta=0.2
     """
     from tinkergym.cli.following import follow_or_detach
-    from tinkergym.cli.settings import adapter_settings, with_settings
+    from tinkergym.cli.settings import ADAPTER, adapter_settings, with_settings
     from tinkergym.remote.client import Client
 
     options = {
@@ -120,7 +120,7 @@ def preference(
         "seed": seed,
     }
     with Client() as client:
-        defaults = {"model": model, "loss": {"name": "dpo"}}
+        defaults = {"model": model, "adapter": ADAPTER, "loss": {"name": "dpo"}}
         job = client.preference(data, **with_settings(defaults, options, setting))
         follow_or_detach(job, detach=detach)
 
@@ -150,7 +150,7 @@ def distill(
     Example: tinkergym distill board/TicTacToeVs-v0 --teacher job-0123456789abcdef --steps 20
     """
     from tinkergym.cli.following import follow_or_detach
-    from tinkergym.cli.settings import adapter_settings, find_environment, with_settings
+    from tinkergym.cli.settings import ADAPTER, adapter_settings, find_environment, with_settings
     from tinkergym.remote.client import Client
 
     options = {
@@ -164,5 +164,7 @@ def distill(
         "seed": seed,
     }
     with Client() as client:
-        job = client.distill(find_environment(env), **with_settings({"model": model}, options, setting))
+        job = client.distill(
+            find_environment(env), **with_settings({"model": model, "adapter": ADAPTER}, options, setting)
+        )
         follow_or_detach(job, env, detach=detach)

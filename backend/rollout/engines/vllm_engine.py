@@ -116,7 +116,7 @@ class VllmEngine:
         if host == HOST and find_spec("vllm") is None:
             raise MissingExtraError(
                 "engine=vllm needs vLLM, which is not installed",
-                hint="bash scripts/install_vllm.sh on a Linux x86-64 machine, or set engine=transformers",
+                hint="make vllm (scripts/install_vllm.sh) on Linux x86-64, or set engine=transformers",
                 field="engine",
             )
         self._facts: ModelFacts = read_model_facts(model_directory)

@@ -265,3 +265,28 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(service, tmp_path):
     assert "Traceback" not in rest
     assert not service.jobs.get("job-1").view.state.final
     tg.Client().job("job-1").cancel()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--full", "--rank", "4"], "without an adapter that could have a --rank"),
+        (["--set", "steps=3"], "steps is given twice"),
+        (
+            ["--learning-rate", "0.01", "--set", "algorithm.learning_rate=0.5"],
+            "algorithm.learning_rate is given",
+        ),
+        (["--full", "--set", "adapter.kind=lora"], "adapter.kind is given twice"),
+    ],
+)
+def test_what_is_said_twice_or_without_meaning_is_refused(run, service, options, words):
+    result = run("train", BOARD, "--steps", "1", *options)
+    assert result.exit_code != 0
+    assert words in " ".join(result.output.split())
+
+
+def test_set_reaches_what_no_option_was_given_for(run, service):
+    settings = ["--set", "adapter.rank=4", "--set", "model=nano", "--set", "algorithm.group_size=2"]
+    assert run("train", BOARD, "--steps", "1", "--groups", "2", *settings).exit_code == 0
+    spec = service.jobs.newest_first()[0].spec
+    assert (spec.adapter.rank, spec.algorithm.group_size, spec.algorithm.groups_per_step) == (4, 2, 2)
