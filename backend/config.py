@@ -20,6 +20,7 @@ from backend.errors import ConfigError
 from tinkergym.errors import InvalidRequestError
 from tinkergym.spec_errors import parse
 
+DType = Literal["float32", "bfloat16"]
 CONFIG_VARIABLE = "TINKERGYM_SERVICE_CONFIG"
 """Environment variable that carries the effective settings, as JSON, to the processes of one service."""
 
@@ -141,6 +142,11 @@ class ServiceConfig(Settings):
 
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """Where models compute; `auto` takes a GPU if torch sees one. Equal bits are promised on a CPU."""
+
+    dtype: DType = "float32"
+    """In which models are kept and computed, by learners and engines alike. What is trained stays float32,
+    with its gradient and optimizer state: adapters, and of full-parameter policies a second copy. Equal bits
+    are promised in float32."""
 
     engine: Literal["transformers", "vllm", "scripted"] = "transformers"
     """What samples: `transformers` inside the pool worker, `vllm` in a process of its own; `scripted` draws

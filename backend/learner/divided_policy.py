@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from backend.learner.activations import layers_of
 from backend.learner.causal_lm import CausalLM
@@ -26,19 +26,25 @@ from tinkergym.wire import FullParameters
 class DividedPolicy(FullPolicy):
     """A model of its own, of which each rank holds a part. Every rank must do with it what the others do."""
 
-    def __init__(self, lm: CausalLM, adapter: FullParameters, mesh: DeviceMesh) -> None:
+    def __init__(
+        self, lm: CausalLM, adapter: FullParameters, mesh: DeviceMesh, *, compute_dtype: torch.dtype
+    ) -> None:
         """Divide a model that is whole on each rank, and the same.
 
         Args:
-            lm: The model.
+            lm: The model, in float32.
             adapter: What is trained: all of it.
             mesh: The ranks.
+            compute_dtype: What layers are put together in; parts and gradients stay float32.
         """
+        precision = MixedPrecisionPolicy(
+            param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
+        )
         trunk = _Trunk(lm)
         for layer in layers_of(lm.decoder):
-            fully_shard(layer, mesh=mesh)
+            fully_shard(layer, mesh=mesh, mp_policy=precision)
         # Embedding, last norm and output head: the head computes after the trunk's forward pass is over.
-        self._trunk = fully_shard(trunk, mesh=mesh, reshard_after_forward=False)
+        self._trunk = fully_shard(trunk, mesh=mesh, mp_policy=precision, reshard_after_forward=False)
         for module in trunk.modules():
             if isinstance(module, FSDPModule):
                 # Gradients add up, as each rank divides by the totals of the whole batch. Gloo knows no mean.

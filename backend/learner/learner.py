@@ -40,7 +40,7 @@ from backend.learner.causal_lm import CausalLM
 from backend.learner.checkpoints import CheckpointManifest
 from backend.learner.lanes import Cores, Lanes, whole_device
 from backend.learner.optimiser import OptimStepResult, PolicyOptimiser
-from backend.learner.policies import FullPolicy, LoraPolicy, Policy
+from backend.learner.policies import FullPolicy, LoraPolicy, MasteredPolicy, Policy
 from backend.learner.policy_checkpoints import (
     BaseModel,
     Progress,
@@ -62,7 +62,7 @@ from backend.learner.token_loss import TokenLoss
 from backend.learner.train_pass import ForwardBackwardResult, TrainPass
 from backend.learner.value_head import ValueHead, ValuePass
 from backend.weights import PolicyWeights
-from tinkergym.errors import ConflictError, InvalidRequestError, NonFiniteLossError, NotFoundError
+from tinkergym.errors import ConflictError, NonFiniteLossError, NotFoundError
 from tinkergym.wire import FullParameters, LoRA
 
 _log = logging.getLogger(__name__)
@@ -142,7 +142,8 @@ class Learner:
         Args:
             model_dir: A Hugging Face model directory or hub id.
             device: Of torch.
-            dtype: Of the base model and of full-parameter policies; adapters are always float32.
+            dtype: Of the base model, and of what computes in full-parameter policies. What is trained is
+                always float32.
             device_lock: Held while computing, one micro-batch at a time; None if nothing else uses the
                 device. Of a `DeviceLock` a lane takes as many cores as it has threads.
             micro_batch_tokens: Most tokens that are computed at a time; this bounds the memory. None takes
@@ -208,7 +209,6 @@ class Learner:
 
         Raises:
             ConflictError: There is one of this name.
-            InvalidRequestError: Full parameters are asked for in a short type, where small updates vanish.
         """
         self._add(policy_id, adapter, seed=seed, model_dir=self._model_dir, value_head=value_head)
 
@@ -332,6 +332,7 @@ class Learner:
                 weight_decay=weight_decay,
                 value_learning_rate=value_learning_rate,
             )
+            entry.policy.updated()
         stepped.metrics.update(entry.grad_norms.look(stepped.grad_norm, name="grad_norm_spike"))
         return stepped
 
@@ -463,12 +464,18 @@ class Learner:
             constant_tokens=part.loss.constant_tokens,
         )
         lanes = self._lanes_for(entry.policy)
+        computed = [
+            *entry.policy.computed,
+            *(entry.value_head.parameters.values() if entry.value_head else ()),
+        ]
+        beside = lanes > 1 or isinstance(entry.policy, MasteredPolicy)
         train_pass = TrainPass(
             entry.policy.lm,
             tokens,
             weights=weights,
             loss=part.loss,
-            aside=entry.optimiser.parameters if lanes > 1 else (),
+            aside=computed if beside else (),
+            into=entry.optimiser.parameters if beside else (),
             lanes=lanes,
             value_head=entry.value_head,
         )
@@ -499,8 +506,18 @@ class Learner:
             )
         return entry
 
-    def _full_policy(self, lm: CausalLM, adapter: FullParameters) -> FullPolicy:
-        return FullPolicy(lm, adapter)
+    def _full_policy(self, model_dir: str, adapter: FullParameters) -> FullPolicy:
+        lm = self._own_model(model_dir, self._dtype)
+        if self._exact:
+            return FullPolicy(lm, adapter)
+        masters = self._own_model(model_dir, torch.float32).model.named_parameters()
+        return MasteredPolicy(lm, adapter, {name: master.detach().clone() for name, master in masters})
+
+    def _own_model(self, model_dir: str, dtype: torch.dtype) -> CausalLM:
+        own = CausalLM.load(model_dir, device=self.device, dtype=dtype)
+        if self._micro_batching.recompute:
+            own.recompute_layers()
+        return own
 
     def _add(
         self,
@@ -519,16 +536,7 @@ class Learner:
                 name = f"policy_{self._created}"  # not the id: module names allow no dots
                 policy = LoraPolicy(self._base, self._adapters, name, adapter, seed=seed)
             else:
-                if not self._exact:
-                    raise InvalidRequestError(
-                        f"full parameters cannot be trained in {self._dtype}: small updates round to nothing",
-                        hint="train an adapter, or serve the model in float32",
-                        field="adapter",
-                    )
-                own = CausalLM.load(model_dir, device=self.device, dtype=self._dtype)
-                if self._micro_batching.recompute:
-                    own.recompute_layers()
-                policy = self._full_policy(own, adapter)
+                policy = self._full_policy(model_dir, adapter)
             self._created += 1
             head = ValueHead(policy.lm.hidden_size, device=self.device) if value_head else None
             optimiser = PolicyOptimiser(policy.parameters, head.parameters if head else None)

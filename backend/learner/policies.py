@@ -32,6 +32,14 @@ class Policy(ABC):
     def release(self) -> None:  # noqa: B027
         """Free what forward passes made beside their results."""
 
+    @property
+    def computed(self) -> list[torch.Tensor]:
+        """What `lm` computes with for each parameter; a gradient with respect to it is the parameter's."""
+        return list(self.parameters.values())
+
+    def updated(self) -> None:  # noqa: B027
+        """Take notice that the parameters have changed."""
+
     @abstractmethod
     def using(self) -> AbstractContextManager[None]:
         """Return a context in which `lm` computes with this policy's weights."""
@@ -119,6 +127,50 @@ class FullPolicy(Policy):
         """Write the model in transformers' format; `weights` are the present ones."""
         # transformers knows how each family is stored: tied and fused weights, and a config to match.
         self.lm.model.save_pretrained(directory, max_shard_size="1000GB")
+
+
+class MasteredPolicy(FullPolicy):
+    """A model of its own that computes in a short type; what is trained is a float32 copy of its weights.
+
+    An update is often smaller than the last digit of a weight in a short type: there it would be lost.
+    """
+
+    def __init__(self, lm: CausalLM, adapter: FullParameters, masters: Mapping[str, torch.Tensor]) -> None:
+        """Begin.
+
+        Args:
+            lm: The model, in the short type.
+            adapter: What is trained: all of it.
+            masters: Its parameters in float32, by name; they are not copied.
+        """
+        super().__init__(lm, adapter)
+        self._computed = self.parameters
+        self.parameters = {name: nn.Parameter(masters[name]) for name in self._computed}
+
+    @property
+    def computed(self) -> list[torch.Tensor]:
+        """The weights in the short type."""
+        return list(self._computed.values())
+
+    def updated(self) -> None:
+        """Round the parameters to the weights."""
+        with torch.no_grad():
+            for name, weight in self._computed.items():
+                weight.copy_(self.parameters[name])
+
+    def weights(self) -> PolicyWeights:
+        """Return a copy of every parameter in float32, tied ones under each of their names."""
+        return FullWeights(tensors=_copies(self._masters()))
+
+    def save_pretrained(self, directory: Path, weights: PolicyWeights) -> None:
+        """Write the float32 weights in transformers' format."""
+        tensors = self.lm.model.state_dict() | {name: p.detach() for name, p in self._masters().items()}
+        self.lm.model.save_pretrained(directory, state_dict=tensors, max_shard_size="1000GB")
+
+    def _masters(self) -> dict[str, torch.Tensor]:
+        names = {id(weight): name for name, weight in self._computed.items()}
+        every = self.lm.model.named_parameters(remove_duplicate=False)
+        return {name: self.parameters[names[id(weight)]] for name, weight in every}
 
 
 def restore(policy: Policy, tensors: Mapping[str, torch.Tensor]) -> None:

@@ -21,7 +21,6 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from backend.learner.batching import MicroBatch
-from backend.learner.causal_lm import CausalLM
 from backend.learner.checkpoints import CheckpointManifest
 from backend.learner.divided import is_divided, whole
 from backend.learner.divided_policy import DividedPolicy
@@ -157,10 +156,11 @@ class Rank(Learner):
         entry.optimiser.state()
         return None
 
-    def _full_policy(self, lm: CausalLM, adapter: FullParameters) -> FullPolicy:
-        if sum(parameter.numel() for parameter in lm.model.parameters()) < self._divide_from:
-            return super()._full_policy(lm, adapter)
-        return DividedPolicy(lm, adapter, self._mesh)
+    def _full_policy(self, model_dir: str, adapter: FullParameters) -> FullPolicy:
+        if self.parameter_count < self._divide_from:
+            return super()._full_policy(model_dir, adapter)
+        lm = self._own_model(model_dir, torch.float32)
+        return DividedPolicy(lm, adapter, self._mesh, compute_dtype=self._dtype)
 
 
 def _give_large_blocks_back() -> None:

@@ -86,7 +86,8 @@ class TrainPass:
         *,
         weights: FloatArray | None,
         loss: TokenLoss | None,
-        aside: Sequence[torch.nn.Parameter] = (),
+        aside: Sequence[torch.Tensor] = (),
+        into: Sequence[torch.nn.Parameter] = (),
         lanes: int = 1,
         value_head: ValueHead | None = None,
     ) -> None:
@@ -97,8 +98,9 @@ class TrainPass:
             tokens: Of the batch.
             weights: In front of each token's loss; None, as `loss`, if only logprobs are wanted.
             loss: Which one.
-            aside: All trained parameters, if several threads run micro-batches: then what one finds is kept
-                beside their gradients until `add`.
+            aside: Everything with a gradient, if several threads run micro-batches, or if these are not the
+                parameters themselves: then what a micro-batch finds is kept beside until `add`.
+            into: The trained parameters, in the same order, whose gradients `add` adds it to.
             lanes: How many threads those are; they divide the memory for logits.
             value_head: The policy's; used if the tokens have value targets.
         """
@@ -120,7 +122,7 @@ class TrainPass:
             )
         }
         self._sequence_of = tokens.sequence_of
-        self._aside = list(aside)
+        self._aside, self._into = list(aside), list(into)
         self._head_rows = max(_HEAD_ROWS, _HEAD_ELEMENTS // lm.vocabulary) // lanes
         self._sequence_sums: dict[str, FloatArray] = {}
         """By name, what a loss that reads sequences is told of each token's; filled per micro-batch."""
@@ -219,7 +221,7 @@ class TrainPass:
         self._input_tokens += found.input_tokens
         self._computed_tokens += found.computed_tokens
         with torch.no_grad():
-            for parameter, gradient in zip(self._aside, found.gradients, strict=True):
+            for parameter, gradient in zip(self._into, found.gradients, strict=True):
                 if gradient is None:
                     continue
                 if parameter.grad is None:

@@ -58,7 +58,7 @@ class DistillationJob(RLJob):
             sequences, metrics = self._judged(sampled)
 
         def compare(logprobs: list[FloatArray]) -> None:
-            metrics.update(parity(context.spec, sequences, logprobs))
+            metrics.update(parity(context.parity_threshold, sequences, logprobs))
 
         # Only before the first update the policy is the one that sampled.
         first = last = update(context, sequences, _LOSS, spec, learning_rate=rate, before_step=compare)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from backend.config import DType
 from backend.learner.learner import Learner
 from backend.rollout.engines.protocol import SamplingEngine
 from backend.store.store import JobLease, ServiceStore
@@ -17,6 +18,8 @@ from backend.training.policies import PolicyDirectory
 from backend.training.pool_learner import AnyLearner
 from backend.training.step_clock import StepClock
 from tinkergym.wire import PlayedSpec, TrainingSpec
+
+_PARITY_THRESHOLDS: dict[DType, float] = {"float32": 1e-3, "bfloat16": 2e-2}
 
 SpecT_co = TypeVar("SpecT_co", bound=TrainingSpec, covariant=True)
 """Which kind of job."""
@@ -45,6 +48,8 @@ class JobContext(Generic[SpecT_co]):
     """Where the service keeps uploaded data."""
     lease_seconds: float
     """Of an episode."""
+    dtype: DType = "float32"
+    """In which the pool computes."""
     sleep_while_learning: bool = False
     """Whether the engine gives its memory to the learner meanwhile."""
 
@@ -52,6 +57,12 @@ class JobContext(Generic[SpecT_co]):
     def job_id(self) -> str:
         """Also the id of the policy that the job trains."""
         return self.lease.job_id
+
+    @property
+    def parity_threshold(self) -> float:
+        """Mean difference between learner's and engine's logprobs, in nats, that the job allows."""
+        asked = self.spec.parity_threshold if isinstance(self.spec, PlayedSpec) else None
+        return _PARITY_THRESHOLDS[self.dtype] if asked is None else asked
 
     @property
     def in_lockstep(self) -> bool:

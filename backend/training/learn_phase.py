@@ -134,15 +134,15 @@ def _parity(
         current: Which tokens the newest version sampled.
     """
     known = len(learner_logprobs)
-    metrics = parity(context.spec, sequences[:known], learner_logprobs, current[:known])
+    metrics = parity(context.parity_threshold, sequences[:known], learner_logprobs, current[:known])
     fresh = [number for number in range(known, len(sequences)) if current[number].any()]
     if not metrics and fresh:
         others = [sequences[number] for number in fresh]
         logprobs = context.learner.logprobs(context.job_id, others)
-        metrics = parity(context.spec, others, logprobs, [current[number] for number in fresh])
+        metrics = parity(context.parity_threshold, others, logprobs, [current[number] for number in fresh])
     if not metrics:
         probed = probe(context, step, sequences)
-        metrics = parity(context.spec, probed, context.learner.logprobs(context.job_id, probed))
+        metrics = parity(context.parity_threshold, probed, context.learner.logprobs(context.job_id, probed))
     return metrics
 
 

@@ -16,7 +16,7 @@ from backend.learner.sequences import FloatArray, TrainSequence
 from backend.rollout.engines.asking import Asked
 from backend.training.job_context import JobContext
 from tinkergym.errors import ParityError, ServiceUnavailableError
-from tinkergym.wire import Completion, JobSpec, PlayedSpec, SampleFailure, SampleRequest
+from tinkergym.wire import Completion, JobSpec, SampleFailure, SampleRequest
 
 _PROMPTS = 8
 _TOKENS = 4
@@ -25,7 +25,7 @@ _PATIENCE_SECONDS = 60.0
 
 
 def parity(
-    spec: PlayedSpec,
+    allowed: float,
     sequences: list[TrainSequence],
     learner_logprobs: list[FloatArray],
     current: list[npt.NDArray[np.bool_]] | None = None,
@@ -33,7 +33,7 @@ def parity(
     """Compare the learner's logprobs with those that came with the tokens.
 
     Args:
-        spec: Of the job.
+        allowed: Mean difference in nats, see `JobContext.parity_threshold`.
         sequences: What was learned from.
         learner_logprobs: Of each sequence's sampled tokens, by the policy as it was before.
         current: Which of those tokens this very policy sampled; None for all. Others are not compared.
@@ -56,10 +56,10 @@ def parity(
         if not len(drift):
             return {}
     mean, largest = float(drift.mean()), float(drift.max())
-    if not mean <= spec.parity_threshold:  # also if it is NaN
+    if not mean <= allowed:  # also if it is NaN
         raise ParityError(
             f"the learner's and the engine's logprobs of the same tokens differ by {mean:.3g} nats on "
-            f"average and {largest:.3g} at most, over the threshold of {spec.parity_threshold:.3g}",
+            f"average and {largest:.3g} at most, over the threshold of {allowed:.3g}",
             hint="the engine does not sample the policy that is trained; report this with the job's log",
             field="parity_threshold",
         )

@@ -110,6 +110,7 @@ class PoolWorker:
             threads=config.torch_threads,
             vllm=config.vllm,
             log=config.log_dir / "vllm.log",
+            dtype=config.dtype,
         )
         try:
             self._learner = PoolLearner(self._make_learner)
@@ -273,6 +274,7 @@ class PoolWorker:
                 open_model=self._open_model,
                 data_dir=self._config.uploads_dir,
                 lease_seconds=self._config.lease_seconds,
+                dtype=self._config.dtype,
                 sleep_while_learning=self._config.sleep_while_learning,
             )
             loop_of(context).run()
@@ -296,6 +298,7 @@ class PoolWorker:
             self._model_dir,
             ranks=ranks,
             device=self._device,
+            dtype=getattr(torch, self._config.dtype),
             threads_per_rank=max(1, self._config.torch_threads // ranks),
             divide_from=self._config.learner_divide_from,
             start_ranks=self._start_ranks,
@@ -310,6 +313,7 @@ class PoolWorker:
         return Learner(
             directory,
             device=self._device,
+            dtype=getattr(torch, self._config.dtype),
             device_lock=self._device_lock,
             cpu_threads=self._config.torch_threads,
         )

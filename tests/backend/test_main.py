@@ -189,10 +189,10 @@ def test_a_restarted_service_keeps_its_key_and_its_jobs_and_waits_for_its_new_sc
     assert "scheduler" in again.get("/v1/health").json()["waiting_for"]
 
 
-def refusal(capfd, *settings):
+def refusal(capfd, *settings, code=1):
     """Run `serve` where it must refuse, and return its one sentence."""
     arguments = [word for setting in settings for word in ("--set", setting)]
-    assert main(arguments) == 1
+    assert main(arguments) == code
     out, err = capfd.readouterr()
     assert out == ""
     assert err.startswith("tinkergym serve: ")
@@ -218,19 +218,25 @@ def test_a_port_in_use_is_named(tmp_path, capfd):
     [
         (["data_dir={folder}/file/inside"], "cannot be written"),
         (["data_dir=/proc/tinkergym"], "cannot be written"),
-        (["data_dir="], "data_dir: is empty (name a folder"),
         (["data_dir={folder}/odd", "port=0"], "local.json cannot be written"),
         (["data_dir={folder}", "min_free_bytes=1000000000000000"], "free some space"),
         (["data_dir={folder}", "host=192.0.2.1"], "cannot listen on 192.0.2.1"),
         (["data_dir={folder}", "host=no.such.host.invalid"], "cannot listen on no.such.host.invalid"),
         (["data_dir={folder}", "port=0", "database_url=sqlite:////proc/x.db"], "cannot be opened"),
-        (["prt=1"], "did you mean port"),
     ],
 )
 def test_what_it_cannot_start_with_is_one_clear_sentence(tmp_path, capfd, settings, text):
     (tmp_path / "file").write_text("")
     (tmp_path / "odd" / "local.json").mkdir(parents=True)
     assert text in refusal(capfd, *(setting.format(folder=tmp_path) for setting in settings))
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [("data_dir=", "data_dir: is empty (name a folder"), ("prt=1", "did you mean port"), ("port=x", "port")],
+)
+def test_a_wrong_setting_is_a_wrong_command_line(capfd, setting, text):
+    assert text in refusal(capfd, setting, code=2)
 
 
 def test_the_data_folder_is_free_again_after_a_refusal(tmp_path, capfd, serving):

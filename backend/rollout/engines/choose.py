@@ -7,7 +7,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
-from backend.config import VllmSettings
+import torch
+
+from backend.config import DType, VllmSettings
 from backend.rollout.engines.protocol import SamplingEngine
 from backend.rollout.engines.scripted_engine import ScriptedEngine
 from backend.rollout.engines.token_sampling import uniforms
@@ -28,6 +30,7 @@ def make_engine(
     threads: int,
     vllm: VllmSettings,
     log: Path,
+    dtype: DType = "float32",
 ) -> SamplingEngine:
     """Start the engine of a pool.
 
@@ -40,13 +43,16 @@ def make_engine(
         threads: Of vLLM on a CPU.
         vllm: Its settings.
         log: Where vLLM's processes write what they print.
+        dtype: Of weights and cache.
 
     Raises:
         InvalidRequestError: The engine cannot run the model.
         MissingExtraError: vLLM is not installed.
     """
     if name == "vllm":
-        return VllmEngine(model_directory, device=device, threads=threads, settings=vllm, log=log)
+        return VllmEngine(
+            model_directory, device=device, threads=threads, settings=vllm, log=log, dtype=dtype
+        )
     if name == "scripted":
         facts = read_model_facts(model_directory)
         vocabulary = facts.vocabulary_size
@@ -57,4 +63,6 @@ def make_engine(
             return [int(number * vocabulary) for number in numbers]
 
         return ScriptedEngine(evenly, context_length=facts.context_length, logprob=-math.log(vocabulary))
-    return TransformersEngine(model_directory, device=device, device_lock=device_lock)
+    return TransformersEngine(
+        model_directory, device=device, dtype=getattr(torch, dtype), device_lock=device_lock
+    )

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from backend.config import VllmSettings
+from backend.config import DType, VllmSettings
 from backend.rollout.engines.protocol import BASE_POLICY, Deliver
 from backend.rollout.engines.structured import structure_impossible, structure_unusable
 from backend.rollout.engines.vllm_files import adapted_modules, finite, misfit, model_shapes, write_policy
@@ -98,6 +98,7 @@ class VllmEngine:
         settings: VllmSettings | None = None,
         log: Path | None = None,
         host: Sequence[str] = HOST,
+        dtype: DType = "float32",
     ) -> None:
         """Start vLLM and wait until it has answered a canary.
 
@@ -108,6 +109,7 @@ class VllmEngine:
             settings: What the operator set.
             log: Where vLLM's processes write what they print; None keeps it only while the engine lives.
             host: The command of the process that holds vLLM, without its last argument.
+            dtype: Of weights and cache.
 
         Raises:
             MissingExtraError: vLLM is not installed.
@@ -127,7 +129,7 @@ class VllmEngine:
         self._log_file = log or self._folder / "vllm.log"
         self._environment = process_environment(self._folder, device, threads)
         self._arguments = engine_arguments(
-            self._settings, model_directory, self._facts.context_length, device
+            self._settings, model_directory, self._facts.context_length, device, dtype
         )
         self._numbers = itertools.count(1)
         self._keys = itertools.count(_BASE_KEY + 1)

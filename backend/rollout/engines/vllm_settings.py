@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from backend.config import VllmSettings
+from backend.config import DType, VllmSettings
 
 
 def sleep_mode(settings: VllmSettings, device: str) -> Literal["offload", "end"]:
@@ -21,7 +21,7 @@ def has_tokenizer(model_directory: Path) -> bool:
 
 
 def engine_arguments(
-    settings: VllmSettings, model_directory: Path, context_length: int, device: str
+    settings: VllmSettings, model_directory: Path, context_length: int, device: str, dtype: DType
 ) -> dict[str, Any]:
     """Return vLLM's engine arguments, as JSON can carry them."""
     memory: dict[str, Any] = (
@@ -38,7 +38,7 @@ def engine_arguments(
         # The one that is told by which ids an answer may end; another would be tried for what it refuses.
         # White space that a schema leaves open is none: a model that goes astray would fill answers with it.
         "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
-        "dtype": "float32",
+        "dtype": dtype,
         "max_model_len": context_length,
         # With it memory comes from a pool that can be given back; a CPU has none.
         "enable_sleep_mode": device != "cpu" and sleep_mode(settings, device) == "offload",

@@ -101,6 +101,22 @@ def test_tied_weights_have_the_gradient_of_one_and_are_saved_once(tmp_path, batc
     assert "lm_head.weight" not in load_file(tmp_path / "step-1" / "model.safetensors")
 
 
+def test_layers_in_bfloat16_have_float32_parts_and_gradients(model_dir, learner, batch):
+    learner.create_policy("p", FULL, seed=0)
+    learner.forward_backward("p", batch, UNCLIPPED)
+    expected = torch.cat([gradient.flatten() for gradient in learner.gradient("p").values()])
+    with DataParallelLearner(
+        model_dir, ranks=2, dtype=torch.bfloat16, silence_seconds=60.0, divide_from=1
+    ) as group:
+        group.create_policy("p", FULL, seed=0)
+        assert weights_sha256(group.weights("p")) == weights_sha256(learner.weights("p"))
+        group.forward_backward("p", batch, UNCLIPPED)
+        found = torch.cat([gradient.flatten() for gradient in group.gradient("p").values()])
+        assert found.dtype == torch.float32
+        assert torch.cosine_similarity(found, expected, dim=0) > 0.99
+        assert not torch.equal(found, expected)
+
+
 def test_its_checkpoint_is_a_transformers_model_and_goes_on_to_the_bit(
     group, learner, batch, policy, tmp_path
 ):

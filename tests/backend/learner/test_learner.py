@@ -511,16 +511,40 @@ def test_a_directory_without_a_model_is_refused(tmp_path):
         Learner(tmp_path)
 
 
-def test_an_adapter_trains_on_a_base_in_bfloat16_and_full_parameters_are_refused(model_dir, batch, learner):
+@pytest.mark.parametrize("adapter", [LoRA(rank=4), FullParameters()], ids=lambda adapter: adapter.kind)
+def test_what_is_trained_is_float32_on_a_base_in_bfloat16(model_dir, batch, learner, adapter):
     short = Learner(model_dir, dtype=torch.bfloat16)
     flat = []
     for each in (short, learner):
-        trained(each, LoRA(rank=4), batch, steps=0)
+        trained(each, adapter, batch, steps=0)
         flat.append(torch.cat([g.flatten() for g in gradients(each, "p", batch).values()]))
     assert torch.cosine_similarity(*flat, dim=0) > 0.99
+    assert {gradient.dtype for gradient in flat} == {torch.float32}
     assert {t.dtype for t in short.weights("p").tensors.values()} == {torch.float32}
-    with pytest.raises(InvalidRequestError, match="float32"):
-        short.create_policy("full", FullParameters(), seed=0)
+
+
+def test_updates_too_small_for_bfloat16_add_up_and_survive_a_checkpoint(model_dir, batch, tmp_path):
+    short = Learner(model_dir, dtype=torch.bfloat16)
+    short.create_policy("p", FullParameters(), seed=0)
+    begin = short.weights("p").tensors
+
+    def step(policy_id):
+        short.forward_backward(policy_id, batch, LossConfig(clip_low=1.0, clip_high=100.0))
+        short.optim_step(policy_id, learning_rate=1e-6)
+
+    for _ in range(3):
+        step("p")
+    moved = short.weights("p").tensors
+    name = max(begin, key=lambda name: float(begin[name].abs().max()))
+    largest = begin[name].abs() == begin[name].abs().max()
+    assert (moved[name][largest] != begin[name][largest]).all()
+    assert torch.equal(moved[name][largest].bfloat16(), begin[name][largest].bfloat16())
+
+    short.save("p", tmp_path / "step-3", step=3, policy_version=3)
+    short.load("again", tmp_path / "step-3", FullParameters())
+    for policy_id in ("p", "again"):
+        step(policy_id)
+    assert weights_sha256(short.weights("again")) == weights_sha256(short.weights("p"))
 
 
 def test_weights_are_copies(learner, batch):

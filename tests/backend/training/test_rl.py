@@ -24,6 +24,17 @@ from tinkergym.wire_algorithms import RLOO, ReinforcePlusPlus
 
 
 @pytest.mark.parametrize("adapter", [LoRA(rank=4), FullParameters()])
+def test_a_service_in_bfloat16_trains_within_its_wider_threshold(make_lab, adapter):
+    lab = make_lab("short", dtype="bfloat16")
+    job_id = lab.start(adapter=adapter, steps=3)
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED, lab.events(job_id, "state")[-1]
+    drift = [step.metrics["parity_mean"] for step in lab.events(job_id, "step")]
+    assert 1e-5 < max(drift) <= 2e-2
+    assert lab.weights(job_id, 1) != lab.weights(job_id, 3)
+
+
+@pytest.mark.parametrize("adapter", [LoRA(rank=4), FullParameters()])
 def test_a_job_trains_to_its_end_and_its_policy_can_be_sampled_afterwards(lab, adapter):
     job_id = lab.start(adapter=adapter)
     lab.play_on(job_id)
