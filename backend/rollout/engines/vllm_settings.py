@@ -21,7 +21,11 @@ def has_tokenizer(model_directory: Path) -> bool:
 
 
 def engine_arguments(
-    settings: VllmSettings, model_directory: Path, context_length: int, device: str, dtype: DType
+    settings: VllmSettings,
+    model_directory: Path,
+    context_length: int,
+    device: str,
+    dtype: DType = "float32",
 ) -> dict[str, Any]:
     """Return vLLM's engine arguments, as JSON can carry them."""
     memory: dict[str, Any] = (
