@@ -170,16 +170,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="one setting, e.g. port=9000; wins over the file",
     )
     options = parser.parse_args(arguments)
+    refused = 2  # the command line is wrong
     try:
         config = load_config(options.config, options.set)
-    except TinkerGymError as error:
-        print(f"tinkergym serve: {error}", file=sys.stderr)
-        return 2
-    try:
+        refused = 1
         return serve(config, say=_say)
     except TinkerGymError as error:
         print(f"tinkergym serve: {error}", file=sys.stderr)
-        return 1
+        return refused
 
 
 def _say(line: str) -> None:

@@ -226,8 +226,7 @@ class DataParallelLearner:
     ) -> list[FloatArray]:
         check_sequences(self._limits, sequences)
         parts = shards(sequences, self._count)
-        with self._group.calling():
-            working, found = self._on_parts(name, policy_id, sequences, parts)
+        working, found = self._on_parts(name, policy_id, sequences, parts)
         return _in_order([parts[number] for number in working], found, len(sequences))
 
     def weights(self, policy_id: str) -> PolicyWeights:
@@ -320,14 +319,13 @@ class DataParallelLearner:
     ) -> tuple[list[int], list[Any]]:
         """Have each rank compute its part, if it has one; returns which have, and their answers."""
         working = [number for number, part in enumerate(parts) if part]
-        idle = [
-            number for number, part in enumerate(parts) if not part and self._divided.get(policy_id or "")
-        ]
         calls: dict[int, Call] = {
             number: (name, (policy_id, [sequences[i] for i in parts[number]], *args), kwargs)
             for number in working
         }
-        calls |= {number: ("accompany", (name, policy_id), {}) for number in idle}
+        if policy_id is not None and self._divided.get(policy_id):
+            idle = [number for number, part in enumerate(parts) if not part]
+            calls |= dict.fromkeys(idle, ("accompany", (name, policy_id), {}))
         return working, self._group.ask(calls)[: len(working)]
 
 

@@ -6,7 +6,6 @@ gradients are added up over the ranks and divided in the same stroke. torch's `f
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from backend.learner.activations import layers_of
 from backend.learner.causal_lm import CausalLM
 from backend.learner.policies import FullPolicy
 from backend.learner.sequences import TrainSequence
-from backend.weights import PolicyWeights, weights_sha256
+from backend.weights import weights_sha256
 from tinkergym.wire import FullParameters
 
 
@@ -75,16 +74,6 @@ class DividedPolicy(FullPolicy):
     def release(self) -> None:
         """Take apart what a forward pass without a backward pass left whole."""
         self._trunk.reshard()
-
-    def save_pretrained(self, directory: Path, weights: PolicyWeights) -> None:
-        """Write the model in transformers' format; only on the first rank, which has its weights."""
-        parameters = self.lm.model.named_parameters(remove_duplicate=False)
-        first_name = {id(parameter): name for name, parameter in self.parameters.items()}
-        # Tied ones shall be one tensor here too: transformers writes it once, under the name it looks for.
-        tensors = {name: weights.tensors[first_name[id(parameter)]] for name, parameter in parameters}
-        self.lm.model.save_pretrained(
-            directory, state_dict=self.lm.model.state_dict() | tensors, max_shard_size="1000GB"
-        )
 
     def sha256(self) -> str:
         """Hash the weights on the first rank, which tells the others."""

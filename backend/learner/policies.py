@@ -125,8 +125,15 @@ class FullPolicy(Policy):
 
     def save_pretrained(self, directory: Path, weights: PolicyWeights) -> None:
         """Write the model in transformers' format; `weights` are the present ones."""
+        model = self.lm.model
+        first_name = {id(parameter): name for name, parameter in model.named_parameters()}
+        # Tied ones shall be one tensor, as in the model: transformers then writes it once.
+        tensors = {
+            name: weights.tensors[first_name[id(parameter)]]
+            for name, parameter in model.named_parameters(remove_duplicate=False)
+        }
         # transformers knows how each family is stored: tied and fused weights, and a config to match.
-        self.lm.model.save_pretrained(directory, max_shard_size="1000GB")
+        model.save_pretrained(directory, state_dict=model.state_dict() | tensors, max_shard_size="1000GB")
 
 
 class MasteredPolicy(FullPolicy):
@@ -160,17 +167,11 @@ class MasteredPolicy(FullPolicy):
 
     def weights(self) -> PolicyWeights:
         """Return a copy of every parameter in float32, tied ones under each of their names."""
-        return FullWeights(tensors=_copies(self._masters()))
-
-    def save_pretrained(self, directory: Path, weights: PolicyWeights) -> None:
-        """Write the float32 weights in transformers' format."""
-        tensors = self.lm.model.state_dict() | {name: p.detach() for name, p in self._masters().items()}
-        self.lm.model.save_pretrained(directory, state_dict=tensors, max_shard_size="1000GB")
-
-    def _masters(self) -> dict[str, torch.Tensor]:
         names = {id(weight): name for name, weight in self._computed.items()}
         every = self.lm.model.named_parameters(remove_duplicate=False)
-        return {name: self.parameters[names[id(weight)]] for name, weight in every}
+        return FullWeights(
+            tensors=_copies({name: self.parameters[names[id(weight)]] for name, weight in every})
+        )
 
 
 def restore(policy: Policy, tensors: Mapping[str, torch.Tensor]) -> None:

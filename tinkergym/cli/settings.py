@@ -57,8 +57,9 @@ def with_settings(
         InvalidRequestError: a pair is no setting, or says again what an option says.
     """
     options, settings = given(**options), parse_settings(pairs or [])
+    said = _dotted(options)
     for name in _dotted(settings):
-        if name in _dotted(options):
+        if name in said:
             raise InvalidRequestError(
                 f"{name} is given twice, by an option of its own and by --set",
                 hint="say it once",

@@ -18,6 +18,15 @@ VOCABULARY = 61
 
 @pytest.fixture(scope="session")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _model_in(tmp_path_factory.mktemp("model"), tied=False)
+
+
+@pytest.fixture(scope="session")
+def tied_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _model_in(tmp_path_factory.mktemp("tied-model"), tied=True)
+
+
+def _model_in(path: Path, *, tied: bool) -> Path:
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=VOCABULARY,
@@ -28,14 +37,13 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
         num_key_value_heads=2,
         head_dim=8,
         max_position_embeddings=256,
-        tie_word_embeddings=False,
+        tie_word_embeddings=tied,
         attention_dropout=0.5,  # configured, and yet no logprob may feel it
     )
     model = Qwen3ForCausalLM(config)
     for parameter in model.parameters():  # livelier than the usual 0.02, so that errors show
         parameter.data.add_(torch.randn_like(parameter) * 0.1)
     model.lm_head.weight.data.mul_(3)  # so that a frozen head can still make a token certain
-    path = tmp_path_factory.mktemp("model")
     model.save_pretrained(path)
     return path
 

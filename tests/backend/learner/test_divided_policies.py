@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM
 
 from backend.learner.data_parallel import DataParallelLearner
 from backend.learner.learner import Learner
@@ -67,23 +67,10 @@ def test_ranks_with_unequal_numbers_of_micro_batches_have_the_gradient_of_one(gr
             np.testing.assert_allclose(one, other, atol=1e-4)
 
 
-def test_tied_weights_have_the_gradient_of_one_and_are_saved_once(tmp_path, batch):
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=61,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=256,
-        tie_word_embeddings=True,
-    )
-    Qwen3ForCausalLM(config).save_pretrained(tmp_path / "model")
-    single = Learner(tmp_path / "model")
+def test_tied_weights_have_the_gradient_of_one_and_are_saved_once(tied_model_dir, tmp_path, batch):
+    single = Learner(tied_model_dir)
     single.create_policy("p", FULL, seed=0)
-    with DataParallelLearner(tmp_path / "model", ranks=2, silence_seconds=60.0, divide_from=1) as group:
+    with DataParallelLearner(tied_model_dir, ranks=2, silence_seconds=60.0, divide_from=1) as group:
         group.create_policy("p", FULL, seed=0)
         for each in (group, single):
             for _ in range(2):  # gradients of two calls add up
