@@ -2,7 +2,7 @@
 
 The thread makes the environment, resets, steps and closes it, so what is bound to a thread (SQLite
 connections, browsers) works, calls never overlap, and an environment that hangs costs its own thread and
-nothing else.
+nothing else. Where else environments may live is told in `executors`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Protocol
@@ -43,14 +43,24 @@ class Report:
     """How long the call took."""
 
 
+TakeReports = Callable[[Sequence[Report]], None]
+"""Takes what came of some calls; may be called from any thread."""
+
+
 class Host(Protocol):
     """Runs the calls of one environment, one after the other, and reports each."""
 
-    system_prompt: str | None
-    """What the environment puts before the first observation; known once a call has returned."""
+    @property
+    def system_prompt(self) -> str | None:
+        """What the environment puts before the first observation; known once a call has returned."""
+        ...
 
     def call(self, call_id: int, function: Callable[[AnyEnv], Any]) -> None:
         """Run `function(env)` and report; the first call makes the environment."""
+        ...
+
+    def waits(self) -> bool:
+        """Return whether the call waits for other environments; see to it that it will not for long."""
         ...
 
     def close(self) -> None:
@@ -70,10 +80,55 @@ class Host(Protocol):
         ...
 
 
-class EnvironmentHost:
-    """Runs the calls of one environment, one after the other, and reports each."""
+class HostedEnvironment:
+    """An environment that its first call makes, and whose errors become reports."""
 
-    def __init__(self, make: Callable[[], AnyEnv], report: Callable[[Report], None], *, name: str) -> None:
+    def __init__(
+        self,
+        make: Callable[[], AnyEnv],
+        name: str,
+        caught: tuple[type[BaseException], ...] = (BaseException,),
+    ) -> None:
+        """Remember how to make it.
+
+        Args:
+            make: Creates the environment.
+            name: For people who read that it failed to close.
+            caught: The errors that are the environment's own. It is foreign code: even a SystemExit is.
+        """
+        self._make, self._name, self._caught = make, name, caught
+        self._env: AnyEnv | None = None
+        self.system_prompt: str | None = None
+        """What the environment puts before the first observation; known once a call has returned."""
+
+    def run(self, host: Host, call_id: int, function: Callable[[AnyEnv], Any]) -> Report:
+        """Call `function(env)` and return what came of it."""
+        value, error, reason = None, "", StopReason.ENVIRONMENT_ERROR
+        began = time.monotonic()
+        try:
+            if self._env is None:
+                self._env = self._make()
+                self.system_prompt = system_prompt_of(self._env)
+            value = function(self._env)
+        except self._caught as caught:
+            error, reason = traceback_of(caught), stop_reason_of(caught)
+        return Report(host, call_id, value, error, reason, time.monotonic() - began)
+
+    def close(self) -> None:
+        """Close the environment, if there is one."""
+        env, self._env = self._env, None
+        if env is None:
+            return
+        try:
+            env.close()
+        except self._caught as caught:
+            _log.warning("the environment %s failed to close:\n%s", self._name, traceback_of(caught))
+
+
+class EnvironmentHost:
+    """Runs the calls of one environment in a thread of its own, one after the other, and reports each."""
+
+    def __init__(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str) -> None:
         """Start the thread; the environment is made by the first call.
 
         Args:
@@ -81,20 +136,26 @@ class EnvironmentHost:
             report: Takes the reports, from the host's thread.
             name: For the thread, so that a stack dump tells whose it is.
         """
-        self._make = make
+        self._environment = HostedEnvironment(make, name)
         self._report = report
-        self._name = name
         self._calls: SimpleQueue[tuple[int, Callable[[AnyEnv], Any]] | None] = SimpleQueue()
         self._abandoned = False
-        self.system_prompt: str | None = None
-        """What the environment puts before the first observation; known once a call has returned."""
         # A daemon: a hanging environment must not keep the program from ending.
         self._thread = threading.Thread(target=self._serve, name=f"environment {name}", daemon=True)
         self._thread.start()
 
+    @property
+    def system_prompt(self) -> str | None:
+        """What the environment puts before the first observation; known once a call has returned."""
+        return self._environment.system_prompt
+
     def call(self, call_id: int, function: Callable[[AnyEnv], Any]) -> None:
         """Run `function(env)` in the host's thread."""
         self._calls.put((call_id, function))
+
+    def waits(self) -> bool:
+        """Return False: the thread is this environment's alone."""
+        return False
 
     def close(self) -> None:
         """Close the environment after the calls that are queued, and end the thread."""
@@ -112,31 +173,23 @@ class EnvironmentHost:
 
     def where(self) -> str:
         """Return the stack of the call that is running, to show where an environment hangs."""
-        frame = sys._current_frames().get(self._thread.ident or 0)
-        # The first four frames are the thread's start and `_serve`.
-        return cut("".join(traceback.format_stack(frame)[4:])) if frame is not None else ""
+        return stack_of(self._thread)
 
     def _serve(self) -> None:
-        env: AnyEnv | None = None
         while not self._abandoned and (item := self._calls.get()) is not None:
-            call_id, function = item
-            value, error, reason = None, "", StopReason.ENVIRONMENT_ERROR
-            began = time.monotonic()
-            try:
-                if env is None:
-                    env = self._make()
-                    self.system_prompt = system_prompt_of(env)
-                value = function(env)
-            # Foreign code: even a SystemExit of its own is its failure, not ours.
-            except BaseException as caught:
-                error, reason = traceback_of(caught), stop_reason_of(caught)
+            report = self._environment.run(self, *item)
             if not self._abandoned:
-                self._report(Report(self, call_id, value, error, reason, time.monotonic() - began))
-        if env is not None:
-            try:
-                env.close()
-            except BaseException as caught:
-                _log.warning("the environment %s failed to close:\n%s", self._name, traceback_of(caught))
+                self._report((report,))
+        self._environment.close()
+
+
+def stack_of(thread: threading.Thread) -> str:
+    """Return the stack of the call that a host's thread is running; empty if it has ended."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    lines = traceback.format_stack(frame) if frame is not None else []
+    # What comes before the call is the thread's start and the host's own.
+    own = max((number for number, line in enumerate(lines) if __file__ in line), default=-1)
+    return cut("".join(lines[own + 1 :]))
 
 
 def system_prompt_of(env: AnyEnv) -> str | None:

@@ -24,7 +24,7 @@ from tinkergym.loop.environment_host import (
     AnyEnv,
     EnvironmentHost,
     ForwardedError,
-    Report,
+    TakeReports,
     cut,
     stop_reason_of,
     traceback_of,
@@ -42,7 +42,7 @@ _Answer = tuple[Any, str, StopReason]
 class ProcessHost(EnvironmentHost):
     """Runs the calls of one environment in a process of its own, one after the other, and reports each."""
 
-    def __init__(self, make: Callable[[], AnyEnv], report: Callable[[Report], None], *, name: str) -> None:
+    def __init__(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str) -> None:
         """Prepare; the first call starts the process."""
         self._process = EnvironmentProcess(make)
         super().__init__(self._process.start, report, name=name)

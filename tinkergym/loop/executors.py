@@ -7,29 +7,17 @@ asking, not the memory.
 
 from __future__ import annotations
 
-import logging
 import os
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.loop.environment_host import (
-    AnyEnv,
-    EnvironmentHost,
-    Host,
-    Report,
-    stop_reason_of,
-    system_prompt_of,
-    traceback_of,
-)
+from tinkergym.loop.environment_host import AnyEnv, EnvironmentHost, Host, HostedEnvironment, TakeReports
 from tinkergym.loop.environment_process import ProcessHost
-from tinkergym.loop.trajectory import StopReason
+from tinkergym.loop.shared_thread import SharedHost, SharedThread
 from tinkergym.wire import EnvironmentRef
 
 MakeEnv = Callable[[EnvironmentRef], AnyEnv]
-
-_log = logging.getLogger(__name__)
 
 
 class Executor(Protocol):
@@ -40,30 +28,43 @@ class Executor(Protocol):
         """How many environments it has room for at once."""
         ...
 
-    def open(self, make: Callable[[], AnyEnv], report: Callable[[Report], None], *, name: str) -> Host:
+    def open(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str, quick: bool) -> Host:
         """Return a host for one environment, which its first call makes.
 
         Args:
             make: Creates the environment.
             report: Takes what came of each call; may be called from any thread.
             name: For people who look for what hangs.
+            quick: Whether environments like it have been quick so far.
         """
+        ...
+
+    def keeps(self, host: Host, *, quick: bool) -> bool:
+        """Return whether an environment of that pace is well where it is, or better made anew."""
         ...
 
 
 class ThreadExecutor:
     """Each environment in a thread of its own: what hangs is left behind, and the program goes on.
 
-    The default. Environments share one interpreter, so those that compute for long slow each other.
+    The default. Environments share one interpreter, so those that compute for long slow each other. Kinds
+    that have shown to be quick are made anew in a thread that they share; see `shared_thread`.
     """
 
     def __init__(self, capacity: int = 2**20) -> None:
         """Have room for `capacity` environments; by default for all there are."""
         self.capacity = _positive(capacity)
+        self._shared = SharedThread()
 
-    def open(self, make: Callable[[], AnyEnv], report: Callable[[Report], None], *, name: str) -> Host:
-        """Start a thread."""
+    def open(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str, quick: bool) -> Host:
+        """Start a thread, or add to the one that quick environments share."""
+        if quick:
+            return self._shared.open(make, report, name=name)
         return EnvironmentHost(make, report, name=name)
+
+    def keeps(self, host: Host, *, quick: bool) -> bool:
+        """Return whether it shares a thread just if it is quick."""
+        return isinstance(host, SharedHost) == quick
 
 
 class ProcessExecutor:
@@ -79,9 +80,15 @@ class ProcessExecutor:
         """Have room for `capacity` environments; by default four per core."""
         self.capacity = _positive(4 * (os.cpu_count() or 1) if capacity is None else capacity)
 
-    def open(self, make: Callable[[], AnyEnv], report: Callable[[Report], None], *, name: str) -> Host:
+    def open(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str, quick: bool) -> Host:
         """Prepare a process; the first call starts it."""
+        del quick
         return ProcessHost(make, report, name=name)
+
+    def keeps(self, host: Host, *, quick: bool) -> bool:
+        """Return True: a process is not started anew."""
+        del host, quick
+        return True
 
 
 class InlineExecutor:
@@ -95,44 +102,42 @@ class InlineExecutor:
         """Have room for `capacity` environments; by default for all there are."""
         self.capacity = _positive(capacity)
 
-    def open(self, make: Callable[[], AnyEnv], report: Callable[[Report], None], *, name: str) -> Host:
+    def open(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str, quick: bool) -> Host:
         """Return a host without a thread."""
+        del quick
         return InlineHost(make, report, name=name)
+
+    def keeps(self, host: Host, *, quick: bool) -> bool:
+        """Return True: there is one place only."""
+        del host, quick
+        return True
 
 
 class InlineHost:
     """Runs each call at once, in the caller's thread."""
 
-    def __init__(self, make: Callable[[], AnyEnv], report: Callable[[Report], None], *, name: str) -> None:
+    def __init__(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str) -> None:
         """Remember how to make the environment; the first call does."""
-        self._make, self._report, self._name = make, report, name
-        self._env: AnyEnv | None = None
-        self.system_prompt: str | None = None
+        # Here an interrupt is meant for the program.
+        self._environment = HostedEnvironment(make, name, (Exception, SystemExit))
+        self._report = report
+
+    @property
+    def system_prompt(self) -> str | None:
         """What the environment puts before the first observation; known once a call has returned."""
+        return self._environment.system_prompt
 
     def call(self, call_id: int, function: Callable[[AnyEnv], Any]) -> None:
         """Run `function(env)` and report."""
-        value, error, reason = None, "", StopReason.ENVIRONMENT_ERROR
-        began = time.monotonic()
-        try:
-            if self._env is None:
-                self._env = self._make()
-                self.system_prompt = system_prompt_of(self._env)
-            value = function(self._env)
-        # Foreign code; but here an interrupt is meant for the program.
-        except (Exception, SystemExit) as caught:
-            error, reason = traceback_of(caught), stop_reason_of(caught)
-        self._report(Report(self, call_id, value, error, reason, time.monotonic() - began))
+        self._report((self._environment.run(self, call_id, function),))
+
+    def waits(self) -> bool:
+        """Return False: calls run at once."""
+        return False
 
     def close(self) -> None:
         """Close the environment."""
-        env, self._env = self._env, None
-        if env is None:
-            return
-        try:
-            env.close()
-        except (Exception, SystemExit) as caught:
-            _log.warning("the environment %s failed to close:\n%s", self._name, traceback_of(caught))
+        self._environment.close()
 
     def abandon(self) -> None:
         """Close the environment: no call of it can be running."""

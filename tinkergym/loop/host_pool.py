@@ -1,23 +1,54 @@
-"""HostPool: environments that wait for their next episode."""
+"""HostPool: environments that wait for their next episode, and what is known of their pace."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import time
-from collections.abc import Callable
+from collections import defaultdict
 from functools import partial
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from tinkergym.loop.environment_host import AnyEnv, Host, Report
+from tinkergym.loop.environment_host import AnyEnv, Host, TakeReports
 from tinkergym.loop.executors import Executor, MakeEnv
+from tinkergym.loop.shared_thread import LONG_SECONDS
 from tinkergym.wire import EnvironmentRef
 
 __all__ = ["AnyEnv", "HostPool", "MakeEnv"]
 
 _MOST_IDLE = 1024
+
+_CALLS_THAT_TELL = 64
+"""After how many calls the pace of a kind of environment is known."""
+_QUICK_SECONDS = 0.001
+"""Below this mean duration of its latest calls a kind is quick."""
+_SLOW_SECONDS = 0.01
+"""Above this one it is so no more."""
+
+
+class Pace:
+    """How quickly the environments of one kind answer, by the mean of about their latest 64 calls."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._mean_seconds = 0.0
+        self._slow = False
+        self.quick = False
+        """Whether they are quick. What was so and is no more will not be again."""
+
+    def took(self, seconds: float) -> None:
+        """Take how long another call took."""
+        self._calls += 1
+        if self._calls == 1:  # it also imports
+            return
+        self._mean_seconds += (seconds - self._mean_seconds) / _CALLS_THAT_TELL
+        if self.quick:
+            self._slow = seconds > LONG_SECONDS or self._mean_seconds > _SLOW_SECONDS
+            self.quick = not self._slow
+        elif self._calls > _CALLS_THAT_TELL and not self._slow:
+            self.quick = self._mean_seconds < _QUICK_SECONDS
 
 
 class HostPool:
@@ -27,7 +58,7 @@ class HostPool:
     `EnvContract` tests that an environment does so.
     """
 
-    def __init__(self, executor: Executor, make_env: MakeEnv, report: Callable[[Report], None]) -> None:
+    def __init__(self, executor: Executor, make_env: MakeEnv, report: TakeReports) -> None:
         """Make environments with `make_env` on `executor` and send what they report to `report`."""
         self._executor = executor
         self._make_env = make_env
@@ -36,6 +67,7 @@ class HostPool:
         self._busy: dict[Host, str] = {}
         self._idle: dict[Host, str] = {}
         self._closing: list[Host] = []
+        self._paces: dict[str, Pace] = defaultdict(Pace)
 
     @property
     def full(self) -> bool:
@@ -54,13 +86,21 @@ class HostPool:
         while self._idle and len(self._busy) + len(self._idle) >= self._executor.capacity:
             self._close_oldest()
         make = partial(_make, self._make_env, environment, gym.registry.get(environment.id))
-        host = self._executor.open(make, self._report, name=name)
+        host = self._executor.open(make, self._report, name=name, quick=self._paces[key].quick)
         self._busy[host] = key
         return host, True
 
+    def took(self, host: Host, seconds: float) -> None:
+        """Take how long a call of a host that is played in took."""
+        self._paces[self._busy[host]].took(seconds)
+
     def give_back(self, host: Host) -> None:
-        """Keep a host for another episode."""
-        self._idle[host] = self._busy.pop(host)
+        """Keep a host for another episode, if that is where its kind of environment is played best."""
+        key = self._busy.pop(host)
+        if not self._executor.keeps(host, quick=self._paces[key].quick):
+            self._close(host)
+            return
+        self._idle[host] = key
         if len(self._idle) > min(_MOST_IDLE, self._executor.capacity):
             self._close_oldest()
 

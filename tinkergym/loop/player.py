@@ -83,8 +83,8 @@ class EpisodePlayer:
         """
         self._sampler = sampler
         self._clock = clock
-        # Reports, batches of answers, and None for a wake-up.
-        self._inbox: SimpleQueue[Report | Answers | None] = SimpleQueue()
+        # Reports of environments, answers of the sampler, and None for a wake-up.
+        self._inbox: SimpleQueue[Sequence[Report] | Answers | None] = SimpleQueue()
         self._make_env, self._executor = make_env, executor
         self._hosts: dict[str, HostPool] = {}
         self._waiting: deque[tuple[EpisodePlan, Renderer]] = deque()
@@ -186,11 +186,11 @@ class EpisodePlayer:
                 event = ()
             if event is None:
                 woken = True
-            elif isinstance(event, Report):
-                self._reported(event)
-            else:
-                for answer in event:
-                    self._answered(answer)
+            for item in event or ():
+                if isinstance(item, Report):
+                    self._reported(item)
+                else:
+                    self._answered(item)
             wait_seconds = 0.0
             if not self._inbox.empty():
                 continue
@@ -228,6 +228,7 @@ class EpisodePlayer:
         if episode is None:
             return
         call, episode.call = episode.call, ""
+        episode.hosts.took(episode.host, report.seconds)
         limit = episode.plan.limits.step_timeout_seconds
         if report.seconds > limit:
             # Not every executor can interrupt a call, and a report may outrun the look at the deadlines.
@@ -277,7 +278,9 @@ class EpisodePlayer:
         self._next_tick = now + _TICK_SECONDS
         for episode in list(self._episodes.values()):
             seconds = episode.plan.limits.step_timeout_seconds
-            if episode.call and now >= episode.call_ends_at:
+            if episode.call and episode.host.waits():
+                episode.call_ends_at = now + seconds
+            elif episode.call and now >= episode.call_ends_at:
                 text = (
                     f"{episode.call} did not return within {seconds} s; it is here:\n{episode.host.where()}"
                 )

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable
 
 from tinkergym.errors import EnvironmentTimeoutError, StepIndexError, TinkerGymError
-from tinkergym.loop.environment_host import AnyEnv, EnvironmentHost, Report
+from tinkergym.loop.environment_host import AnyEnv, EnvironmentHost, Report, TakeReports
 from tinkergym.serving.playing import failed, play
 from tinkergym.serving.process_env import ProcessEnv
 from tinkergym.serving.protocol import Frame, Message, encode, error_message
@@ -27,7 +27,7 @@ class Session:
         session_id: str,
         *,
         make: Callable[[], AnyEnv],
-        report: Callable[[Report], None],
+        report: TakeReports,
         step_timeout_seconds: float,
         max_message_bytes: int,
         now: float,

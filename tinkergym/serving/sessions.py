@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tinkergym.errors import (
     EnvironmentBusyError,
@@ -168,9 +168,9 @@ class Sessions:
         self._by_id.pop(session.session_id, None)
         self._by_host.pop(session.host, None)
 
-    def _take(self, report: Report) -> None:
-        """Take a report, in the host's thread. Many that come together wake the event loop once."""
-        self._reports.append(report)
+    def _take(self, reports: Sequence[Report]) -> None:
+        """Take reports, in the host's thread. Many that come together wake the event loop once."""
+        self._reports.extend(reports)
         if not self._woken:
             self._woken = True
             try:

@@ -28,7 +28,24 @@ YES = ScriptedSampler(RENDERER, lambda prompt: "yes")
 PATIENCE_SECONDS = 30.0
 """How long a call may take that is not meant to be cut: starting a process counts as one."""
 
-EXECUTORS = {"inline": InlineExecutor, "thread": ThreadExecutor, "process": lambda: ProcessExecutor(2)}
+
+class SharedThreadExecutor(ThreadExecutor):
+    """Takes every environment for a quick one from the beginning."""
+
+    def open(self, make, report, *, name, quick):
+        return super().open(make, report, name=name, quick=True)
+
+    def keeps(self, host, *, quick):
+        return True
+
+
+EXECUTORS = {
+    "inline": InlineExecutor,
+    "thread": ThreadExecutor,
+    "shared thread": SharedThreadExecutor,
+    "process": lambda: ProcessExecutor(2),
+}
+KINDS = {**EXECUTORS, "process": ProcessExecutor}
 everywhere = pytest.mark.parametrize("executor", list(EXECUTORS))
 
 
@@ -127,7 +144,7 @@ def test_an_environment_that_takes_its_process_down_ends_its_episode_alone():
 
 
 @pytest.mark.parametrize("kind", ["HangsInReset", "HangsInStep"])
-@pytest.mark.parametrize("executor", ["thread", "process"])
+@pytest.mark.parametrize("executor", ["thread", "shared thread", "process"])
 def test_an_environment_that_hangs_is_left_or_killed_and_its_place_is_free_again(executor, kind):
     # Room for one: the episodes behind the one that hangs can only be played if it loses its place. The
     # environment is made in a call of its own, so a process has the time to start.
@@ -141,7 +158,7 @@ def test_an_environment_that_hangs_is_left_or_killed_and_its_place_is_free_again
             limits=Limits(step_timeout_seconds=0.3),
         )
     ]
-    place = ThreadExecutor(1) if executor == "thread" else ProcessExecutor(1)
+    place = KINDS[executor](1)
     first, last = patient
     episodes = played([first, *hasty, last], place)
     assert episodes["hangs"].stop_reason is StopReason.ENVIRONMENT_TIMEOUT
@@ -181,13 +198,12 @@ def test_inline_no_thread_is_started():
 @everywhere
 def test_never_more_environments_than_there_is_room_for(executor):
     made = []
-    kinds = {"inline": InlineExecutor, "thread": ThreadExecutor, "process": ProcessExecutor}
-    place = kinds[executor](2)
+    place = KINDS[executor](2)
     open_one = place.open
 
-    def counted(make, report, *, name):
+    def counted(make, report, *, name, quick):
         made.append(name)
-        return open_one(make, report, name=name)
+        return open_one(make, report, name=name, quick=quick)
 
     place.open = counted
     waiting = iter(plans("Sound", range(12)))
@@ -212,7 +228,9 @@ def test_without_an_executor_of_the_callers_each_episode_lives_where_its_plan_sa
         monkeypatch.setattr(
             kind,
             "open",
-            lambda self, *arguments, name: opened.append(type(self)) or InlineHost(*arguments, name=name),
+            lambda self, *arguments, name, quick: (
+                opened.append(type(self)) or InlineHost(*arguments, name=name)
+            ),
         )
     played([*plans("Sound", [0]), *plans("NeverEnds", [0], executor="process")], None)
     assert opened == [ThreadExecutor, ProcessExecutor]

@@ -137,7 +137,7 @@ def test_environments_are_used_again_and_closed_once():
         made.append(Counted())
         return made[-1]
 
-    played(plans(30), make_env, max_concurrent=3)
+    played(plans(6), make_env, max_concurrent=3)
     assert len(made) == 3
     assert set(map(id, closed)) == set(map(id, made))
 
