@@ -70,18 +70,20 @@ def observation_messages(observation: object) -> list[Message]:
         ValueError: A text holds a lone surrogate, which neither JSON nor a tokenizer can carry.
         ImageObservationError: It holds an image, and no model here can see one yet.
     """
+    if isinstance(observation, str):  # most are, and to ask what is a mapping takes longer
+        return [user(_text(observation))]
     if isinstance(observation, Mapping):
         _refuse_images(observation)
         if observation.get("messages") is None:
-            return [user(_text(observation))]
+            return [user(_text(observation.get("text"), observation))]
         messages = _checked(observation["messages"], "the observation's 'messages'")
         silent = observation.get("text") is None or observation["text"] == ""
-        return messages if silent is True else [*messages, user(_text(observation))]
+        return messages if silent is True else [*messages, user(_text(observation["text"], observation))]
     if isinstance(observation, list | tuple):
         return _checked(observation, "the observation")
     if _is_image(observation):
         raise ImageObservationError("the observation is an image")
-    return [user(_text(observation))]
+    raise _neither_text_nor_messages(observation)
 
 
 def messages_to_answer(observation: object) -> list[Message]:
@@ -163,17 +165,20 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def _text(observation: object) -> str:
-    text: Any = observation.get("text") if isinstance(observation, Mapping) else observation
+def _text(text: object, observation: object = None) -> str:
     if not isinstance(text, str):
-        raise TypeError(
-            "an observation must be a str, a mapping with a str under 'text', or a list of messages, "
-            f"but it is {type(observation).__name__}: {quoted(observation)}"
-        )
+        raise _neither_text_nor_messages(observation)
     if not is_unicode(text):
         raise ValueError(f"the observation holds a lone surrogate, which is no Unicode text: {text[:200]!a}")
     # Sub-classes of str (numpy has one) would surprise JSON encoders further on.
     return text if type(text) is str else str(text)
+
+
+def _neither_text_nor_messages(observation: object) -> TypeError:
+    return TypeError(
+        "an observation must be a str, a mapping with a str under 'text', or a list of messages, "
+        f"but it is {type(observation).__name__}: {quoted(observation)}"
+    )
 
 
 def _checked(values: Any, where: str) -> list[Message]:
@@ -190,12 +195,17 @@ def _checked(values: Any, where: str) -> list[Message]:
 
 def _refuse_images(observation: Mapping[Any, Any]) -> None:
     for key, value in observation.items():
-        empty = value is None or (isinstance(value, str | Sequence) and len(value) == 0)
-        if (key in ("image", "images") and not empty) or _is_image(value):
+        if _is_image(value) or (key in ("image", "images") and not _is_empty(value)):
             raise ImageObservationError(f"the observation shows an image under {quoted(key)!r}")
+
+
+def _is_empty(value: object) -> bool:
+    return value is None or (isinstance(value, str | Sequence) and len(value) == 0)
 
 
 def _is_image(value: Any) -> bool:
     """Whether a value is pixels: unsigned bytes in rows and columns of 1, 3 or 4 channels."""
+    if isinstance(value, str | tuple | list):
+        return False
     shape: Any = getattr(value, "shape", ())
     return len(shape) == 3 and shape[2] in (1, 3, 4) and str(getattr(value, "dtype", "")) == "uint8"

@@ -43,6 +43,8 @@ _CUT_OFF = frozenset(
         StopReason.EPISODE_TIMEOUT,
     }
 )
+_NUMBERS = (float, Real, np.bool_)
+"""Most are floats; to ask whether something else is a real number takes ten times as long."""
 
 
 class AgentState(StrEnum):
@@ -327,7 +329,7 @@ class AgentLoop:
 
 def _is_finite(reward: object) -> bool:
     try:
-        return isinstance(reward, Real | np.bool_) and math.isfinite(float(reward))
+        return isinstance(reward, _NUMBERS) and math.isfinite(float(reward))
     except OverflowError:  # an int that no float can hold
         return False
 
