@@ -36,6 +36,42 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
 }
 """What other libraries call a setting, and what it is called here: the first of them that a job has."""
 
+SERVICE_SETTINGS = frozenset(
+    {
+        "allow_any_model",
+        "data_dir",
+        "database_url",
+        "device",
+        "dtype",
+        "engine",
+        "env_workers",
+        "environment_urls",
+        "episodes_per_worker",
+        "heartbeat_seconds",
+        "host",
+        "idle_policies",
+        "jobs_per_pool",
+        "learner_divide_from",
+        "learner_ranks",
+        "lease_seconds",
+        "limits.body_bytes",
+        "limits.data_bytes",
+        "limits.episodes_per_step",
+        "limits.job_bytes",
+        "limits.job_check_seconds",
+        "limits.job_checks_at_once",
+        "limits.request_seconds",
+        "min_free_bytes",
+        "pool_idle_seconds",
+        "port",
+        "preload",
+        "sleep_while_learning",
+        "torch_threads",
+        "vllm",
+    }
+)
+"""What the operator sets, and no job. `models` is not among them: in a job it is a slip of `model`."""
+
 _CLOSE = 0.6
 """How alike a name must be to a setting that stands where it was written."""
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from tinkergym.errors import InvalidRequestError, PromptTooLongError
-from tinkergym.setting_names import meant, models_in
+from tinkergym.setting_names import SERVICE_SETTINGS, meant, models_in
 from tinkergym.wire import Choice, EnvironmentRef, JobSpec, PlayedSpec, Sampling, TrainingSpec
 from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec, PreferenceSpec, SFTSpec
 
@@ -207,6 +207,9 @@ def _tags(model: type[BaseModel]) -> list[str]:
 def _known(path: Sequence[str], parent: type[BaseModel], model: type[BaseModel]) -> str:
     """Say which setting was meant, or else which there are."""
     *section, name = path
+    written = ".".join(path)
+    if written in SERVICE_SETTINGS and issubclass(model, TrainingSpec | Choice):
+        return f"it is a setting of the service: tinkergym serve --set {written}=..."
     if found := meant(name, section, parent, model):
         return f"did you mean {' or '.join(found)}?"
     if issubclass(model, Choice):  # written down by itself, and the job has more

@@ -102,6 +102,7 @@ def test_options_and_settings_reach_the_job(run, service):
     [
         (["--steps", "0"], "error: steps: must be greater than or equal to 1, not 0"),
         (["--steps", "1", "--set", "sede=3"], "error: sede: unknown setting\n  did you mean seed?"),
+        (["--steps", "1", "--set", "learner_ranks=2"], "tinkergym serve --set learner_ranks=..."),
         (["--steps", "1", "--group-size", "1"], "error: algorithm.group_size: must be at least 2"),
         (["--steps", "1", "--set", "seed"], "error: --set: 'seed' is no setting"),
     ],
