@@ -30,11 +30,17 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "max_tokens": ("max_turn_tokens",),
     "max_new_tokens": ("max_turn_tokens",),
     "max_completion_length": ("max_turn_tokens",),
-    "num_train_epochs": ("steps",),
+    "num_train_epochs": ("epochs", "steps"),
+    "num_epochs": ("epochs", "steps"),
+    "epoch": ("epochs", "steps"),
     "epochs": ("steps",),
     "max_steps": ("steps",),
+    "kwargs": ("env_kwargs",),
+    "env_args": ("env_kwargs",),
+    "env_config": ("env_kwargs",),
+    "environment_kwargs": ("env_kwargs",),
 }
-"""What other libraries call a setting, and what it is called here: the first of them that a job has."""
+"""What other libraries call a setting, and what it is called here: the first of them that there is."""
 
 SERVICE_SETTINGS = frozenset(
     {
@@ -79,7 +85,13 @@ _CLOSE_ELSEWHERE = 0.8
 """And to one that stands elsewhere, of which there are many."""
 
 
-def meant(name: str, section: Sequence[str], parent: type[BaseModel], root: type[BaseModel]) -> list[str]:
+def meant(
+    name: str,
+    section: Sequence[str],
+    parent: type[BaseModel],
+    root: type[BaseModel],
+    arguments: Sequence[str] = (),
+) -> list[str]:
     """Return the settings that `name` may stand for, the likeliest first.
 
     Those of the same section by their name alone, others by their dotted name.
@@ -89,25 +101,27 @@ def meant(name: str, section: Sequence[str], parent: type[BaseModel], root: type
         section: Where in `root` it was written; empty for the outermost.
         parent: The model of that section.
         root: The outermost model.
+        arguments: What else could have been written there: arguments of the function that takes the settings.
     """
     section_prefix = ".".join((*section, ""))
     places = {
         # A setting that stands nearer wins over one of the same name that stands elsewhere.
         **dict(_fields_below(root, ())),
         **dict(_fields_below(parent, section)),
-        **{field: field for field in parent.model_fields},
+        **{field: field for field in (*parent.model_fields, *arguments)},
     }
     if section:
         # What the section would hold if another member of its union were chosen is no place.
         own = set(parent.model_fields) | {field for field, _ in _fields_below(parent, section)}
         places = {f: p for f, p in places.items() if f in own or not p.startswith(section_prefix)}
-    for known in (name, *OTHER_NAMES.get(name, ())):
+    # Who calls a function rather means one of its arguments than a setting of some section.
+    for known in sorted((name, *OTHER_NAMES.get(name, ())), key=lambda known: known not in arguments):
         if known in places:
             return [places[known]]
     alike = {}
     for field, place in places.items():
         likeness = difflib.SequenceMatcher(None, name, field).ratio()
-        if likeness >= (_CLOSE if field in parent.model_fields else _CLOSE_ELSEWHERE):
+        if likeness >= (_CLOSE if field in (*parent.model_fields, *arguments) else _CLOSE_ELSEWHERE):
             alike[place] = likeness
     return sorted(alike, key=lambda place: -alike[place])[:3]
 

@@ -47,8 +47,13 @@ def parse_spec(settings: Mapping[str, Any]) -> JobSpec:
     return parse(JobSpec, settings)
 
 
-def parse_any_spec(settings: Mapping[str, Any]) -> AnyJobSpec:
+def parse_any_spec(settings: Mapping[str, Any], arguments: Sequence[str] = ()) -> AnyJobSpec:
     """Check the settings of a job of any kind; without a `kind` it is an RL job.
+
+    Args:
+        settings: By name, sections nested.
+        arguments: Those of the function that was given the settings and that are none themselves: what is no
+            setting may be a slip of one of them.
 
     Raises:
         InvalidRequestError: with the dotted name of the setting in `field`.
@@ -65,7 +70,17 @@ def parse_any_spec(settings: Mapping[str, Any]) -> AnyJobSpec:
         raise InvalidRequestError(
             f"must be one of {', '.join(map(str, kinds))}, not {_short(kind)}", hint=hint, field="kind"
         )
+    _refuse_slips(settings, arguments, kinds[kind])
     return parse(kinds[kind], settings)
+
+
+def _refuse_slips(settings: Mapping[str, Any], arguments: Sequence[str], model: type[AnyJobSpec]) -> None:
+    for name in settings:
+        if name in model.model_fields:
+            continue
+        found = meant(name, (), model, model, arguments)
+        if found and found[0] in arguments:
+            raise InvalidRequestError("unknown setting", hint=f"did you mean {found[0]}?", field=_cut(name))
 
 
 def environment_ref(env_id: str, kwargs: Mapping[str, Any]) -> EnvironmentRef:

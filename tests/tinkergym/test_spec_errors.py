@@ -100,6 +100,7 @@ def test_a_wrong_setting_reads_the_same_where_a_script_writes_it(write, field, t
         ("sft", "lr", "learning_rate"),
         ("sft", "per_device_train_batch_size", "batch_size"),
         ("sft", "num_train_epochs", "steps"),
+        ("sft", "epoch", "steps"),
         ("preference", "beta", "loss.beta"),
     ],
 )

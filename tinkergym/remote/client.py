@@ -349,7 +349,8 @@ class Client:
                 "rollout": rollout or ("client" if environment.only_here else "server"),
                 **settings,
                 "kind": kind,
-            }
+            },
+            arguments=("env_kwargs",),
         )
         assert isinstance(spec, JobSpec | DistillationSpec)
         _refuse_impossible(spec, environment)

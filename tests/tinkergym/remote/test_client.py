@@ -2,6 +2,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from functools import partial
 from importlib.metadata import version
 
 import gymnasium as gym
@@ -97,6 +98,14 @@ def test_settings_are_refused_before_anything_is_sent(service, client):
             client.train(Echo, **wrong)
         assert caught.value.field == field
     assert "POST /v1/jobs" not in service.calls
+
+
+@pytest.mark.parametrize("name", ["kwargs", "env_kwarg", "environment_kwargs"])
+def test_a_slip_of_the_environments_arguments_is_told_what_they_are_called(client, name):
+    for use in (client.train, partial(client.distill, teacher="nano")):
+        with pytest.raises(InvalidRequestError, match=r"did you mean env_kwargs\?") as caught:
+            use(Echo, steps=1, **{name: {"size": 3}})
+        assert caught.value.field == name
 
 
 @pytest.mark.parametrize(
