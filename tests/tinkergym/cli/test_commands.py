@@ -97,6 +97,16 @@ def test_options_and_settings_reach_the_job(run, service):
     assert (spec.sampling.temperature, spec.environment.kwargs) == (0.5, {"size": 5})
 
 
+def test_what_an_option_says_can_be_said_by_set_too_but_not_twice(run, service):
+    result = run("train", BOARD, "--steps", "1", "--set", "rollout=server", "--set", "env_kwargs.size=5")
+    assert result.exit_code == 0, result.output
+    spec = service.jobs.newest_first()[0].spec
+    assert (spec.rollout, spec.environment.kwargs) == ("server", {"size": 5})
+    result = run("train", BOARD, "--steps", "1", "--rollout", "client", "--set", "rollout=server")
+    assert result.exit_code == 2
+    assert "error: --set: rollout is given twice" in result.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
