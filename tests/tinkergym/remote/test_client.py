@@ -108,6 +108,13 @@ def test_a_slip_of_the_environments_arguments_is_told_what_they_are_called(clien
         assert caught.value.field == name
 
 
+def test_an_environment_cannot_be_named_once_more_among_the_settings(service, client):
+    for use in (client.train, partial(client.distill, teacher="nano")):
+        with pytest.raises(InvalidRequestError, match="environment: it is the first argument already"):
+            use(Echo, steps=1, environment={"id": "board/TicTacToeVs-v0"})
+    assert "POST /v1/jobs" not in service.calls
+
+
 @pytest.mark.parametrize(
     ("env_id", "kwargs", "field"),
     [
