@@ -185,7 +185,9 @@ def _from_validator(message: str, field: str, parent: type[BaseModel] | None) ->
     reason, _, hint = message.partition("; ")
     setting, _, rest = reason.partition(" ")
     if parent is not None and setting in parent.model_fields and rest:
-        field, reason = (f"{field}.{setting}" if field else setting), rest
+        reason = rest
+        if field.rpartition(".")[2] != setting:  # a validator of the field itself has it in the path
+            field = f"{field}.{setting}" if field else setting
     return InvalidRequestError(reason, hint=hint, field=field)
 
 

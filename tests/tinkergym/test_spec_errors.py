@@ -4,7 +4,7 @@ import pytest
 
 from tinkergym.errors import InvalidRequestError
 from tinkergym.spec_errors import parse_any_spec, parse_spec
-from tinkergym.wire import GRPO, FullParameters, Limits, LoRA, SampleRequest, Sampling
+from tinkergym.wire import GRPO, FullParameters, JsonSchema, Limits, LoRA, SampleRequest, Sampling
 
 GOOD = {"environment": {"id": "board/TicTacToeVs-v0"}, "steps": 3}
 
@@ -75,23 +75,29 @@ def test_a_wrong_setting_is_named_with_the_reason_and_what_to_do(settings, field
 @pytest.mark.parametrize(
     ("write", "field", "text"),
     [
-        (lambda: GRPO(group_size=1), "group_size", "raise group_size or choose"),
-        (lambda: GRPO(learning_rat=1.0), "learning_rat", "did you mean learning_rate"),
-        (lambda: GRPO(lr=1e-3), "lr", "did you mean learning_rate?"),
-        (lambda: GRPO(num_generations=8), "num_generations", "did you mean group_size?"),
-        (lambda: GRPO(temperature=0.7), "temperature", "did you mean sampling.temperature, which stands"),
-        (lambda: GRPO(device="cuda"), "device", "a setting of the service"),
-        (lambda: FullParameters(rank=8), "rank", "known settings: kind"),
-        (lambda: LoRA(rank=0), "rank", "greater than or equal to 1"),
-        (lambda: Sampling(temperature=math.nan), "temperature", "finite"),
-        (lambda: Limits(max_turn=3), "max_turn", "did you mean max_turns"),
+        (lambda: GRPO(group_size=1), "GRPO.group_size", "raise group_size or choose"),
+        (lambda: GRPO(learning_rat=1.0), "GRPO.learning_rat", "did you mean learning_rate"),
+        (lambda: GRPO(lr=1e-3), "GRPO.lr", "did you mean learning_rate?"),
+        (lambda: GRPO(num_generations=8), "GRPO.num_generations", "did you mean group_size?"),
+        (
+            lambda: GRPO(temperature=0.7),
+            "GRPO.temperature",
+            "did you mean sampling.temperature, which stands",
+        ),
+        (lambda: GRPO(device="cuda"), "GRPO.device", "a setting of the service"),
+        (lambda: FullParameters(rank=8), "FullParameters.rank", "known settings: kind"),
+        (lambda: LoRA(rank=0), "LoRA.rank", "greater than or equal to 1"),
+        (lambda: Sampling(temperature=math.nan), "Sampling.temperature", "finite"),
+        (lambda: JsonSchema(json_schema={"const": "x" * 70_000}), "JsonSchema.json_schema", "describe less"),
+        (lambda: Limits(max_turn=3), "Limits.max_turn", "did you mean max_turns"),
     ],
 )
-def test_a_wrong_setting_reads_the_same_where_a_script_writes_it(write, field, text):
+def test_a_wrong_setting_is_named_with_the_class_where_a_script_writes_it(write, field, text):
     with pytest.raises(InvalidRequestError) as caught:
         write()
     assert caught.value.field == field
     assert text in str(caught.value)
+    assert str(caught.value).startswith(f"{field}: ")
 
 
 @pytest.mark.parametrize(
