@@ -26,7 +26,7 @@ CONFIG_VARIABLE = "TINKERGYM_SERVICE_CONFIG"
 
 PACKAGED_MODELS = {"nano": str(Path(__file__).parent / "models" / "nano")}
 
-_LONGEST_SOCKET_PATH = 107
+LONGEST_SOCKET_PATH = 107
 """What fits into the kernel's `sockaddr_un`, its closing zero not counted."""
 
 _ROOM_FOR_A_NAME = 40
@@ -261,10 +261,22 @@ class ServiceConfig(Settings):
         under a name that follows from `data_dir`.
         """
         inside = self.data_dir / "run"
-        if len(os.fsencode(inside)) + _ROOM_FOR_A_NAME <= _LONGEST_SOCKET_PATH:
+        if len(os.fsencode(inside)) + _ROOM_FOR_A_NAME <= LONGEST_SOCKET_PATH:
             return inside
-        digest = hashlib.sha256(os.fsencode(self.data_dir)).hexdigest()[:12]
-        return Path(tempfile.gettempdir()) / f"tinkergym-{os.getuid()}-{digest}"
+        return Path(tempfile.gettempdir()) / f"tinkergym-{os.getuid()}-{self.digest}"
+
+    @property
+    def ray_dir(self) -> Path:
+        """For Ray's sockets and logs; the scheduler's host makes it.
+
+        In the system's temporary folder, since Ray appends some 60 bytes to it for its sockets.
+        """
+        return Path(tempfile.gettempdir()) / f"tinkergym-{os.getuid()}" / f"ray-{self.digest}"
+
+    @property
+    def digest(self) -> str:
+        """A short name that follows from `data_dir`, for what cannot be in it."""
+        return hashlib.sha256(os.fsencode(self.data_dir)).hexdigest()[:12]
 
     def environment(self) -> dict[str, str]:
         """Return the variables that let a child process find these settings with `from_environment`."""

@@ -27,6 +27,9 @@ PLAYED = {
     "client": "played by the client",
     "script": "played by the script",
 }
+PREFERENCE_METRICS = {"accuracy": ".3f", "reward_margin": "+.4f"}
+"""What says more of a preference job than its loss, and how it is written: do the chosen answers win, by how
+much?"""
 WAITS = {
     JobState.QUEUED: "waiting for a worker",
     JobState.STARTING: "loading the model",
@@ -152,6 +155,8 @@ class TrainingDisplay:
             numbers.add_row(
                 "loss", f"[bold]{_signed(step.loss, 4)}[/]", Text(sparkline(losses), style="green")
             )
+            if compared := _compared(step):
+                numbers.add_row("", "", "   ".join(compared))
             numbers.add_row(
                 "", "", f"{step.tokens_per_second:,.0f} tokens/s   {step.step_seconds:.2f} s/step"
             )
@@ -179,11 +184,12 @@ class TrainingDisplay:
 def step_line(step: StepEvent) -> str:
     """Return a train step as one line for a log."""
     if step.records:
-        measured = "".join(
-            f"  {name} {value:+.4f}" for name, value in step.metrics.items() if name.startswith("eval/")
-        )
+        measured = [
+            f"{name} {value:+.4f}" for name, value in step.metrics.items() if name.startswith("eval/")
+        ]
+        metrics = "".join(f"  {metric}" for metric in (*_compared(step), *measured))
         return (
-            f"step {step.step}/{step.steps}  loss {_signed(step.loss, 4)}{measured}  "
+            f"step {step.step}/{step.steps}  loss {_signed(step.loss, 4)}{metrics}  "
             f"{step.tokens_per_second:,.0f} tokens/s  {duration(step.seconds_left)} left"
         )
     failed = f"  {step.failed_episodes} failed" if step.failed_episodes else ""
@@ -192,6 +198,14 @@ def step_line(step: StepEvent) -> str:
         f"loss {_signed(step.loss, 4)}  "
         f"{step.tokens_per_second:,.0f} tokens/s  {duration(step.seconds_left)} left{failed}"
     )
+
+
+def _compared(step: StepEvent) -> list[str]:
+    return [
+        f"{name} {step.metrics[name]:{form}}"
+        for name, form in PREFERENCE_METRICS.items()
+        if name in step.metrics
+    ]
 
 
 def _signed(value: float | None, digits: int) -> str:

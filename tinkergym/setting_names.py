@@ -30,11 +30,53 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "max_tokens": ("max_turn_tokens",),
     "max_new_tokens": ("max_turn_tokens",),
     "max_completion_length": ("max_turn_tokens",),
-    "num_train_epochs": ("steps",),
+    "num_train_epochs": ("epochs", "steps"),
+    "num_epochs": ("epochs", "steps"),
+    "epoch": ("epochs", "steps"),
     "epochs": ("steps",),
     "max_steps": ("steps",),
+    "kwargs": ("env_kwargs",),
+    "env_args": ("env_kwargs",),
+    "env_config": ("env_kwargs",),
+    "environment_kwargs": ("env_kwargs",),
 }
-"""What other libraries call a setting, and what it is called here: the first of them that a job has."""
+"""What other libraries call a setting, and what it is called here: the first of them that there is."""
+
+SERVICE_SETTINGS = frozenset(
+    {
+        "allow_any_model",
+        "data_dir",
+        "database_url",
+        "device",
+        "dtype",
+        "engine",
+        "env_workers",
+        "environment_urls",
+        "episodes_per_worker",
+        "heartbeat_seconds",
+        "host",
+        "idle_policies",
+        "jobs_per_pool",
+        "learner_divide_from",
+        "learner_ranks",
+        "lease_seconds",
+        "limits.body_bytes",
+        "limits.data_bytes",
+        "limits.episodes_per_step",
+        "limits.job_bytes",
+        "limits.job_check_seconds",
+        "limits.job_checks_at_once",
+        "limits.request_seconds",
+        "min_free_bytes",
+        "pool_idle_seconds",
+        "port",
+        "preload",
+        "sleep_while_learning",
+        "torch_threads",
+        "vllm",
+    }
+)
+"""What the operator sets, and no job. `models` is not among them: in a job it is a slip of `model`."""
 
 _CLOSE = 0.6
 """How alike a name must be to a setting that stands where it was written."""
@@ -43,7 +85,13 @@ _CLOSE_ELSEWHERE = 0.8
 """And to one that stands elsewhere, of which there are many."""
 
 
-def meant(name: str, section: Sequence[str], parent: type[BaseModel], root: type[BaseModel]) -> list[str]:
+def meant(
+    name: str,
+    section: Sequence[str],
+    parent: type[BaseModel],
+    root: type[BaseModel],
+    arguments: Sequence[str] = (),
+) -> list[str]:
     """Return the settings that `name` may stand for, the likeliest first.
 
     Those of the same section by their name alone, others by their dotted name.
@@ -53,25 +101,27 @@ def meant(name: str, section: Sequence[str], parent: type[BaseModel], root: type
         section: Where in `root` it was written; empty for the outermost.
         parent: The model of that section.
         root: The outermost model.
+        arguments: What else could have been written there: arguments of the function that takes the settings.
     """
     section_prefix = ".".join((*section, ""))
     places = {
         # A setting that stands nearer wins over one of the same name that stands elsewhere.
         **dict(_fields_below(root, ())),
         **dict(_fields_below(parent, section)),
-        **{field: field for field in parent.model_fields},
+        **{field: field for field in (*parent.model_fields, *arguments)},
     }
     if section:
         # What the section would hold if another member of its union were chosen is no place.
         own = set(parent.model_fields) | {field for field, _ in _fields_below(parent, section)}
         places = {f: p for f, p in places.items() if f in own or not p.startswith(section_prefix)}
-    for known in (name, *OTHER_NAMES.get(name, ())):
+    # Who calls a function rather means one of its arguments than a setting of some section.
+    for known in sorted((name, *OTHER_NAMES.get(name, ())), key=lambda known: known not in arguments):
         if known in places:
             return [places[known]]
     alike = {}
     for field, place in places.items():
         likeness = difflib.SequenceMatcher(None, name, field).ratio()
-        if likeness >= (_CLOSE if field in parent.model_fields else _CLOSE_ELSEWHERE):
+        if likeness >= (_CLOSE if field in (*parent.model_fields, *arguments) else _CLOSE_ELSEWHERE):
             alike[place] = likeness
     return sorted(alike, key=lambda place: -alike[place])[:3]
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from tinkergym.errors import InvalidRequestError, PromptTooLongError
-from tinkergym.setting_names import meant, models_in
+from tinkergym.setting_names import SERVICE_SETTINGS, meant, models_in
 from tinkergym.wire import Choice, EnvironmentRef, JobSpec, PlayedSpec, Sampling, TrainingSpec
 from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec, PreferenceSpec, SFTSpec
 
@@ -47,8 +47,13 @@ def parse_spec(settings: Mapping[str, Any]) -> JobSpec:
     return parse(JobSpec, settings)
 
 
-def parse_any_spec(settings: Mapping[str, Any]) -> AnyJobSpec:
+def parse_any_spec(settings: Mapping[str, Any], arguments: Sequence[str] = ()) -> AnyJobSpec:
     """Check the settings of a job of any kind; without a `kind` it is an RL job.
+
+    Args:
+        settings: By name, sections nested.
+        arguments: Those of the function that was given the settings and that are none themselves: what is no
+            setting may be a slip of one of them.
 
     Raises:
         InvalidRequestError: with the dotted name of the setting in `field`.
@@ -65,7 +70,17 @@ def parse_any_spec(settings: Mapping[str, Any]) -> AnyJobSpec:
         raise InvalidRequestError(
             f"must be one of {', '.join(map(str, kinds))}, not {_short(kind)}", hint=hint, field="kind"
         )
+    _refuse_slips(settings, arguments, kinds[kind])
     return parse(kinds[kind], settings)
+
+
+def _refuse_slips(settings: Mapping[str, Any], arguments: Sequence[str], model: type[AnyJobSpec]) -> None:
+    for name in settings:
+        if name in model.model_fields:
+            continue
+        found = meant(name, (), model, model, arguments)
+        if found and found[0] in arguments:
+            raise InvalidRequestError("unknown setting", hint=f"did you mean {found[0]}?", field=_cut(name))
 
 
 def environment_ref(env_id: str, kwargs: Mapping[str, Any]) -> EnvironmentRef:
@@ -170,7 +185,9 @@ def _from_validator(message: str, field: str, parent: type[BaseModel] | None) ->
     reason, _, hint = message.partition("; ")
     setting, _, rest = reason.partition(" ")
     if parent is not None and setting in parent.model_fields and rest:
-        field, reason = (f"{field}.{setting}" if field else setting), rest
+        reason = rest
+        if field.rpartition(".")[2] != setting:  # a validator of the field itself has it in the path
+            field = f"{field}.{setting}" if field else setting
     return InvalidRequestError(reason, hint=hint, field=field)
 
 
@@ -207,6 +224,9 @@ def _tags(model: type[BaseModel]) -> list[str]:
 def _known(path: Sequence[str], parent: type[BaseModel], model: type[BaseModel]) -> str:
     """Say which setting was meant, or else which there are."""
     *section, name = path
+    written = ".".join(path)
+    if written in SERVICE_SETTINGS and issubclass(model, TrainingSpec | Choice):
+        return f"it is a setting of the service: tinkergym serve --set {written}=..."
     if found := meant(name, section, parent, model):
         return f"did you mean {' or '.join(found)}?"
     if issubclass(model, Choice):  # written down by itself, and the job has more

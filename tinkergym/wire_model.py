@@ -30,7 +30,10 @@ class _Explained(ModelMetaclass):
         except ValidationError as error:
             from tinkergym.spec_errors import explain
 
-            raise explain(error, cast("type[BaseModel]", cls)) from None
+            explained = explain(error, cast("type[BaseModel]", cls))
+            # Where it stands in a job is not known here, but what was written is.
+            explained.field = f"{cls.__name__}.{explained.field}".rstrip(".")
+            raise explained from None
 
 
 class Choice(WireModel, metaclass=_Explained):

@@ -6,12 +6,10 @@ Whoever started it starts it again; everything it needs is in the settings and t
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
 import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -57,14 +55,13 @@ def main() -> int:
     os.environ.update(child_environment())
     stop = threading.Event()
     config.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    digest = hashlib.sha256(os.fsencode(config.data_dir)).hexdigest()[:12]
     # A killed host leaves processes behind: Ray ends its own late, or not at all, and until then they would
     # work on jobs that are in the store and free for others.
-    _end_processes(digest)
+    _end_processes(config.digest)
     for left in config.run_dir.glob("ranks-*"):
         shutil.rmtree(left, ignore_errors=True)
-    os.environ[_HOST_VARIABLE] = digest
-    with _ray_folder(digest) as folder:
+    os.environ[_HOST_VARIABLE] = config.digest
+    with _ray_folder(config) as folder:
         from backend.scheduler import ray_cluster
 
         ray_cluster.start_ray(folder)
@@ -93,15 +90,15 @@ def _within(seconds: float, act: Callable[[], None]) -> None:
 
 
 @contextlib.contextmanager
-def _ray_folder(digest: str) -> Iterator[Path]:
+def _ray_folder(config: ServiceConfig) -> Iterator[Path]:
     """A short, private path of our own for Ray, emptied of what a killed predecessor left."""
-    folder = Path(tempfile.gettempdir()) / f"tinkergym-{os.getuid()}" / f"ray-{digest}"
+    folder = config.ray_dir
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, mode=0o700)
     try:
         yield folder
     finally:
-        _end_processes(digest)
+        _end_processes(config.digest)
         shutil.rmtree(folder, ignore_errors=True)
 
 

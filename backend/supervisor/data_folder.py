@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from backend.config import ServiceConfig
+from backend.config import LONGEST_SOCKET_PATH, ServiceConfig
 from backend.errors import StartError
 from tinkergym.errors import StorageFullError
 
 _MAX_LOG_BYTES = 10 * 2**20
+_RAY_SOCKET = "session_2026-01-31_23-59-59_000000_{pid}/sockets/plasma_store"
+"""The longest path of a socket that Ray makes below its folder; the number is its driver's process id."""
 
 
 @contextmanager
@@ -23,9 +25,11 @@ def claimed(config: ServiceConfig) -> Iterator[None]:
     """Make the folder and hold it against other services until the block ends.
 
     Raises:
-        StartError: It cannot be written, or another service runs on it.
+        StartError: It cannot be written, another service runs on it, or the path of the temporary folder is
+            too long for sockets.
         StorageFullError: Its disk has less than `min_free_bytes` left.
     """
+    _refuse_long_temporary_folder(config.ray_dir)
     _make(config)
     path = config.data_dir / "serve.lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -90,6 +94,22 @@ def log_file(config: ServiceConfig, name: str) -> Path:
         if path.stat().st_size > _MAX_LOG_BYTES:
             path.replace(path.with_suffix(".log.1"))
     return path
+
+
+def _refuse_long_temporary_folder(ray_dir: Path) -> None:
+    # Otherwise the scheduler finds it out at each of its starts, and only its log says so.
+    temporary = tempfile.gettempdir()
+    # Ray's driver is a child of ours: its number has as many digits.
+    socket = ray_dir / _RAY_SOCKET.format(pid=os.getpid())
+    length = len(os.fsencode(temporary))
+    most = LONGEST_SOCKET_PATH - len(os.fsencode(socket)) + length
+    if length > most:
+        raise StartError(
+            f"the path of the temporary folder, {temporary}, has {length} bytes; "
+            f"for the sockets that Ray makes below it, it may have {most}",
+            hint="set TMPDIR to a folder with a shorter path: TMPDIR=/tmp tinkergym serve",
+            field="TMPDIR",
+        )
 
 
 def _make(config: ServiceConfig) -> None:

@@ -3,8 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from backend.config import ServiceConfig, load_config
+from backend.config import GatewayLimits, ServiceConfig, load_config
 from backend.errors import ConfigError
+from tinkergym.setting_names import SERVICE_SETTINGS
+from tinkergym.wire import JobSpec, Limits
+from tinkergym.wire_jobs import DistillationSpec, PreferenceSpec, SFTSpec
 
 
 @pytest.mark.parametrize(
@@ -67,3 +70,11 @@ def test_a_socket_fits_into_the_run_folder_however_long_the_data_folder_is(tmp_p
     assert len(os.fsencode(config.run_dir / ("p" * 36 + ".sk"))) <= 107
     assert config.run_dir == load_config(None, [f"data_dir={deep}"]).run_dir
     assert config.run_dir != load_config(None, [f"data_dir={deep}2"]).run_dir
+
+
+def test_clients_know_which_settings_are_the_service_s_and_no_job_s():
+    kinds = (JobSpec, SFTSpec, PreferenceSpec, DistillationSpec)
+    jobs = {name for kind in kinds for name in kind.model_fields}
+    limits = {f"limits.{name}" for name in set(GatewayLimits.model_fields) - set(Limits.model_fields)}
+    slips = {"models"}
+    assert set(ServiceConfig.model_fields) - jobs - slips | limits == SERVICE_SETTINGS

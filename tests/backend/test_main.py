@@ -5,10 +5,12 @@ own, as Ray does.
 """
 
 import json
+import re
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -229,6 +231,21 @@ def test_what_it_cannot_start_with_is_one_clear_sentence(tmp_path, capfd, settin
     (tmp_path / "file").write_text("")
     (tmp_path / "odd" / "local.json").mkdir(parents=True)
     assert text in refusal(capfd, *(setting.format(folder=tmp_path) for setting in settings))
+
+
+def test_a_temporary_folder_whose_path_is_too_long_for_sockets_is_named_with_its_length(monkeypatch, capfd):
+    def refused_with(folder):
+        with monkeypatch.context() as patched:
+            patched.setattr(tempfile, "tempdir", folder)  # what TMPDIR says when a process starts
+            return refusal(capfd, "data_dir=/proc/tinkergym")
+
+    folder = "/" + "t" * 80
+    text = refused_with(folder)
+    assert f"TMPDIR: the path of the temporary folder, {folder}, has 81 bytes" in text
+    assert "set TMPDIR to a folder with a shorter path" in text
+    most = int(re.search(r"it may have (\d+)", text)[1])
+    assert "TMPDIR" in refused_with("/" + "t" * most)
+    assert "/proc/tinkergym cannot be written" in refused_with("/" + "t" * (most - 1))
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,22 @@ def test_reward_loss_speed_and_time_left_are_shown(terminal):
         assert part in text
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_preference_job_shows_how_often_and_by_how_much_the_chosen_answers_win(terminal):
+    metrics = {"accuracy": 0.75, "reward_margin": 0.0123, "logprob_chosen": -77.0}
+    text = shown(step(2).model_copy(update={"records": 32, "metrics": metrics}), terminal=terminal)
+    for part in ("-0.0100", "accuracy 0.750", "reward_margin +0.0123"):
+        assert part in text
+    assert "-77" not in text
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_job_on_conversations_shows_no_more_than_its_loss(terminal):
+    text = shown(step(2).model_copy(update={"records": 32, "metrics": {}}), terminal=terminal)
+    assert "-0.0100" in text
+    assert "accuracy" not in text
+
+
 def test_where_the_output_is_no_terminal_there_are_plain_lines():
     text = shown(
         StateEvent(state=JobState.WAITING_FOR_CLIENT, reason="no worker for 30 s"),

@@ -4,7 +4,7 @@ import pytest
 
 from tinkergym.errors import InvalidRequestError
 from tinkergym.spec_errors import parse_any_spec, parse_spec
-from tinkergym.wire import GRPO, FullParameters, Limits, LoRA, SampleRequest, Sampling
+from tinkergym.wire import GRPO, FullParameters, JsonSchema, Limits, LoRA, SampleRequest, Sampling
 
 GOOD = {"environment": {"id": "board/TicTacToeVs-v0"}, "steps": 3}
 
@@ -51,6 +51,11 @@ def refusal(**settings) -> InvalidRequestError:
         ({"batch_size": 8}, "batch_size", "did you mean algorithm.groups_per_step?"),
         ({"max_new_tokens": 8}, "max_new_tokens", "did you mean sampling.max_turn_tokens?"),
         ({"max_steps": 8}, "max_steps", "did you mean steps?"),
+        # A setting of the service.
+        ({"learner_ranks": 2}, "learner_ranks", "of the service: tinkergym serve --set learner_ranks=..."),
+        ({"vllm": {"gpu_memory": 0.5}}, "vllm", "a setting of the service"),
+        ({"limits": {"job_bytes": 9}}, "limits.job_bytes", "tinkergym serve --set limits.job_bytes=..."),
+        ({"models": "nano"}, "models", "did you mean model?"),
         # A setting that the chosen kind of adapter does not have is not offered at the place where it is.
         ({"adapter": {"kind": "full", "rank": 8}}, "adapter.rank", "known settings: kind"),
         # A part by its name alone.
@@ -70,22 +75,29 @@ def test_a_wrong_setting_is_named_with_the_reason_and_what_to_do(settings, field
 @pytest.mark.parametrize(
     ("write", "field", "text"),
     [
-        (lambda: GRPO(group_size=1), "group_size", "raise group_size or choose"),
-        (lambda: GRPO(learning_rat=1.0), "learning_rat", "did you mean learning_rate"),
-        (lambda: GRPO(lr=1e-3), "lr", "did you mean learning_rate?"),
-        (lambda: GRPO(num_generations=8), "num_generations", "did you mean group_size?"),
-        (lambda: GRPO(temperature=0.7), "temperature", "did you mean sampling.temperature, which stands"),
-        (lambda: FullParameters(rank=8), "rank", "known settings: kind"),
-        (lambda: LoRA(rank=0), "rank", "greater than or equal to 1"),
-        (lambda: Sampling(temperature=math.nan), "temperature", "finite"),
-        (lambda: Limits(max_turn=3), "max_turn", "did you mean max_turns"),
+        (lambda: GRPO(group_size=1), "GRPO.group_size", "raise group_size or choose"),
+        (lambda: GRPO(learning_rat=1.0), "GRPO.learning_rat", "did you mean learning_rate"),
+        (lambda: GRPO(lr=1e-3), "GRPO.lr", "did you mean learning_rate?"),
+        (lambda: GRPO(num_generations=8), "GRPO.num_generations", "did you mean group_size?"),
+        (
+            lambda: GRPO(temperature=0.7),
+            "GRPO.temperature",
+            "did you mean sampling.temperature, which stands",
+        ),
+        (lambda: GRPO(device="cuda"), "GRPO.device", "a setting of the service"),
+        (lambda: FullParameters(rank=8), "FullParameters.rank", "known settings: kind"),
+        (lambda: LoRA(rank=0), "LoRA.rank", "greater than or equal to 1"),
+        (lambda: Sampling(temperature=math.nan), "Sampling.temperature", "finite"),
+        (lambda: JsonSchema(json_schema={"const": "x" * 70_000}), "JsonSchema.json_schema", "describe less"),
+        (lambda: Limits(max_turn=3), "Limits.max_turn", "did you mean max_turns"),
     ],
 )
-def test_a_wrong_setting_reads_the_same_where_a_script_writes_it(write, field, text):
+def test_a_wrong_setting_is_named_with_the_class_where_a_script_writes_it(write, field, text):
     with pytest.raises(InvalidRequestError) as caught:
         write()
     assert caught.value.field == field
     assert text in str(caught.value)
+    assert str(caught.value).startswith(f"{field}: ")
 
 
 @pytest.mark.parametrize(
@@ -94,12 +106,19 @@ def test_a_wrong_setting_reads_the_same_where_a_script_writes_it(write, field, t
         ("sft", "lr", "learning_rate"),
         ("sft", "per_device_train_batch_size", "batch_size"),
         ("sft", "num_train_epochs", "steps"),
+        ("sft", "epoch", "steps"),
         ("preference", "beta", "loss.beta"),
     ],
 )
 def test_a_name_of_another_library_means_what_this_kind_of_job_has(kind, name, meant):
     with pytest.raises(InvalidRequestError, match=rf"did you mean {meant}\?"):
         parse_any_spec({"kind": kind, "data": "0" * 64, "steps": 1, name: 1})
+
+
+def test_a_setting_of_the_service_is_no_slip_of_one_that_a_job_of_this_kind_has():
+    with pytest.raises(InvalidRequestError, match="serve --set learner_ranks=") as caught:
+        parse_any_spec({"kind": "sft", "data": "0" * 64, "steps": 1, "learner_ranks": 2})
+    assert "learning_rate" not in str(caught.value)
 
 
 def test_every_wrong_setting_of_a_request_is_mentioned_at_once():

@@ -71,13 +71,10 @@ def train(
         "algorithm": algorithm,
         "adapter": adapter_settings(full=full, rank=rank),
         "seed": seed,
+        "rollout": rollout,
+        "env_kwargs": parse_settings(env_setting) if env_setting else None,
     }
     settings = with_settings({"model": model, "adapter": ADAPTER}, options, setting)
     with Client() as client:
-        job = client.train(
-            find_environment(env),
-            rollout=rollout,
-            env_kwargs=parse_settings(env_setting or []),
-            **settings,
-        )
+        job = client.train(find_environment(env), **settings)
         follow_or_detach(job, env, detach=detach)

@@ -134,8 +134,6 @@ class Client:
             InvalidRequestError: a setting is wrong; nothing was started.
             UnknownEnvironmentError: neither the service nor this process knows the id.
         """
-        if "environment" in settings:
-            raise InvalidRequestError("it is the first argument already", field="environment")
         chosen = {"model": model, "algorithm": algorithm or GRPO(), "adapter": adapter or LoRA()}
         return self._play("rl", env, env_kwargs, rollout, {**chosen, "steps": steps, **settings})
 
@@ -342,6 +340,8 @@ class Client:
         rollout: str | None,
         settings: Mapping[str, Any],
     ) -> Job:
+        if "environment" in settings:
+            raise InvalidRequestError("it is the first argument already", field="environment")
         environment = describe(env, env_kwargs)
         spec = parse_any_spec(
             {
@@ -349,7 +349,8 @@ class Client:
                 "rollout": rollout or ("client" if environment.only_here else "server"),
                 **settings,
                 "kind": kind,
-            }
+            },
+            arguments=("env_kwargs",),
         )
         assert isinstance(spec, JobSpec | DistillationSpec)
         _refuse_impossible(spec, environment)

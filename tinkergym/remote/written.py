@@ -18,6 +18,11 @@ from tinkergym.written.rows import DataSource
 from tinkergym.written.tokens import Answers
 
 _BATCH_SIZE = 32
+_ARGUMENTS: dict[DataKind, tuple[str, ...]] = {
+    "sft": ("epochs", "on_overlong", "answers"),
+    "preference": ("epochs", "on_overlong"),
+}
+"""What scripts say beside the job's settings."""
 _ROUNDS = 3
 """How often chunks that the service says it lacks are sent before something else must be wrong."""
 
@@ -63,7 +68,7 @@ def written_job(
     draft = {"adapter": LoRA(), **given, "kind": kind, "model": model, "data": "0" * 64, "steps": steps or 1}
     if eval_data is not None:
         draft["eval_data"] = "0" * 64
-    parse_any_spec(draft)
+    parse_any_spec(draft, _ARGUMENTS[kind])
 
     renderer = Renderer.from_bundle(api.renderer(model))
     ready = prepare(data, renderer, kind=kind, answers=answers, on_overlong=on_overlong)

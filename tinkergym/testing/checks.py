@@ -73,7 +73,7 @@ def _check(name: str, run: Callable[[Subject], None], hint: str = "mend what the
     return Check(name=name, what=(run.__doc__ or name).split("\n")[0].rstrip("."), run=run, hint=hint)
 
 
-_NO_RAISE = "an environment must not raise while it is played; see the traceback with --json"
+_NO_RAISE = "an environment must not raise while it is played"
 
 CHECKS = (
     _check("gymnasium", checks_interface.gymnasium_checker, "Gymnasium's text says what it expects"),
@@ -101,6 +101,13 @@ GAME_CHECKS = (
 )
 """Of a PettingZoo game."""
 
+_RESET = _check("reset", checks_interface.resets, "mend what it names: every episode begins with reset")
+_STEP = _check(
+    "step",
+    checks_interface.steps,
+    "mend what it names; a bad answer may cost something, but a model in training gives any answer",
+)
+
 
 def checks_for(made: object) -> tuple[Check, ...]:
     """Return the checks that apply: those of a game where agents take turns, else those of an environment."""
@@ -112,7 +119,8 @@ def run_checks(subject: Subject, checks: Iterable[Check] | None = None) -> Itera
 
     Args:
         subject: The environment under test.
-        checks: Which; None takes those that apply.
+        checks: Which; None takes those that apply. Where the environment cannot even be reset and answered
+            once, that is then the only failure, and they are skipped: each would fail of the same cause.
 
     Raises:
         UnknownEnvironmentError: There is nothing to check.
@@ -136,8 +144,19 @@ def run_checks(subject: Subject, checks: Iterable[Check] | None = None) -> Itera
                 hint="" if mends else "mend the constructor, or give its arguments",
             )
             return
+        for first in (_RESET,) if checks is GAME_CHECKS else (_RESET, _STEP):
+            result = _run(first, subject)
+            if result.outcome is Outcome.FAILED:
+                yield result
+                yield from (_not_run(check, first) for check in checks)
+                return
     for check in checks:
         yield _run(check, subject)
+
+
+def _not_run(check: Check, cause: Check) -> CheckResult:
+    message = f"not run: {cause.name} failed"
+    return CheckResult(name=check.name, what=check.what, outcome=Outcome.SKIPPED, message=message)
 
 
 def _run(check: Check, subject: Subject) -> CheckResult:

@@ -41,8 +41,30 @@ HOSTILE = {
 
 LARGE = {"letters": "a", "digits": "9", "opening brackets": "(", "lines": "x\n"}
 _MEGABYTE = 1_000_000
+_WORDS_SEED = 1
+"""With it the answers are words, even where legal ones are known: an environment trips over words first."""
 LARGE_SECONDS = 5.0
 MOST_OBSERVATION_CHARACTERS = 100_000
+
+
+def resets(subject: Subject) -> None:
+    """It can be reset, and an environment shows text then."""
+    env = subject.make()
+    began: object = env.reset(seed=_WORDS_SEED)
+    if isinstance(
+        began, tuple
+    ):  # a game returns nothing, and of the rest Gymnasium's checker says what is wrong
+        _shown(began[0])
+    env.close()
+
+
+def steps(subject: Subject) -> None:
+    """It can be answered in words."""
+    env = subject.make()
+    began: object = env.reset(seed=_WORDS_SEED)
+    if isinstance(began, tuple):
+        env.step(subject.policy(env, _WORDS_SEED).act(began[0]))
+    env.close()
 
 
 def gymnasium_checker(subject: Subject) -> None:

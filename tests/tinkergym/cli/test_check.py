@@ -37,6 +37,21 @@ def test_a_broken_one_says_what_is_wrong_and_what_to_do_and_ends_with_1(tg_run, 
     assert "Traceback" not in result.output
 
 
+def test_an_environment_that_cannot_be_reset_says_so_once(tg_run, broken, tmp_path):
+    (tmp_path / "unresettable.py").write_text(
+        "import tinkergym as tg\n"
+        "class Env(tg.SingleTurnEnv):\n"
+        "    def ask(self, options): raise KeyError('tasks.jsonl')\n"
+        "    def score(self, answer): return 0.0\n"
+    )
+    result = tg_run("check", "unresettable:Env")
+    assert result.exit_code == 1
+    assert result.output.count("tasks.jsonl") == 1
+    assert "failed  reset                  KeyError: 'tasks.jsonl'" in result.output
+    assert "skipped same seed              not run: reset failed" in result.output
+    assert "0 ok, 1 failed" in result.output
+
+
 def test_json_is_for_scripts(tg_run, broken):
     result = tg_run("check", broken, "--json")
     found = json.loads(result.output)

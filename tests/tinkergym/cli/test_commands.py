@@ -97,11 +97,22 @@ def test_options_and_settings_reach_the_job(run, service):
     assert (spec.sampling.temperature, spec.environment.kwargs) == (0.5, {"size": 5})
 
 
+def test_what_an_option_says_can_be_said_by_set_too_but_not_twice(run, service):
+    result = run("train", BOARD, "--steps", "1", "--set", "rollout=server", "--set", "env_kwargs.size=5")
+    assert result.exit_code == 0, result.output
+    spec = service.jobs.newest_first()[0].spec
+    assert (spec.rollout, spec.environment.kwargs) == ("server", {"size": 5})
+    result = run("train", BOARD, "--steps", "1", "--rollout", "client", "--set", "rollout=server")
+    assert result.exit_code == 2
+    assert "error: --set: rollout is given twice" in result.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--steps", "0"], "error: steps: must be greater than or equal to 1, not 0"),
         (["--steps", "1", "--set", "sede=3"], "error: sede: unknown setting\n  did you mean seed?"),
+        (["--steps", "1", "--set", "learner_ranks=2"], "tinkergym serve --set learner_ranks=..."),
         (["--steps", "1", "--group-size", "1"], "error: algorithm.group_size: must be at least 2"),
         (["--steps", "1", "--set", "seed"], "error: --set: 'seed' is no setting"),
     ],

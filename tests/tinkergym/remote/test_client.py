@@ -2,6 +2,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from functools import partial
 from importlib.metadata import version
 
 import gymnasium as gym
@@ -96,6 +97,21 @@ def test_settings_are_refused_before_anything_is_sent(service, client):
         with pytest.raises(InvalidRequestError) as caught:
             client.train(Echo, **wrong)
         assert caught.value.field == field
+    assert "POST /v1/jobs" not in service.calls
+
+
+@pytest.mark.parametrize("name", ["kwargs", "env_kwarg", "environment_kwargs"])
+def test_a_slip_of_the_environments_arguments_is_told_what_they_are_called(client, name):
+    for use in (client.train, partial(client.distill, teacher="nano")):
+        with pytest.raises(InvalidRequestError, match=r"did you mean env_kwargs\?") as caught:
+            use(Echo, steps=1, **{name: {"size": 3}})
+        assert caught.value.field == name
+
+
+def test_an_environment_cannot_be_named_once_more_among_the_settings(service, client):
+    for use in (client.train, partial(client.distill, teacher="nano")):
+        with pytest.raises(InvalidRequestError, match="environment: it is the first argument already"):
+            use(Echo, steps=1, environment={"id": "board/TicTacToeVs-v0"})
     assert "POST /v1/jobs" not in service.calls
 
 

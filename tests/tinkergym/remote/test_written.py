@@ -52,6 +52,12 @@ def test_preferences_take_any_of_the_losses(client):
         ({"on_overlong": "cut"}, "on_overlong", "'refuse' or 'drop'"),
         ({"answers": "first"}, "answers", "'all' or 'last'"),
         ({"learning_rat": 1}, "learning_rat", "did you mean learning_rate"),
+        ({"epoch": 3}, "epoch", "did you mean epochs?"),
+        ({"num_train_epochs": 3}, "num_train_epochs", "did you mean epochs?"),
+        ({"overlong": "drop"}, "overlong", "did you mean on_overlong?"),
+        ({"answer": "last"}, "answer", "did you mean answers?"),
+        ({"step": 3}, "step", "did you mean steps?"),
+        ({"eval_dataset": "x"}, "eval_dataset", "did you mean eval_data?"),
         ({"batch_size": 0}, "batch_size", "greater than"),
         ({"adapter": {"kind": "lorra"}}, "adapter.kind", "did you mean 'lora'"),
     ],
@@ -62,6 +68,13 @@ def test_a_wrong_setting_is_refused_before_anything_is_read_or_sent(client, serv
     assert caught.value.field == field
     assert text in str(caught.value)
     assert not service.chunks
+
+
+def test_preferences_are_not_told_of_an_argument_that_only_conversations_have(client):
+    with pytest.raises(InvalidRequestError, match=r"epoch: unknown setting \(did you mean epochs\?"):
+        client.preference("no-such-file.jsonl", epoch=3)
+    with pytest.raises(InvalidRequestError, match=r"answer: unknown setting \(known settings"):
+        client.preference("no-such-file.jsonl", answer="last")
 
 
 def test_a_bad_row_is_refused_before_anything_is_sent(client, service, tmp_path):

@@ -373,6 +373,58 @@ def test_an_environment_that_cannot_be_made_is_one_failed_check():
     assert "no such world" in found.message
 
 
+class CannotBegin(Sound):
+    def start(self, options):
+        raise KeyError("tasks.jsonl")
+
+
+class TakesNumbersOnly(Sound):
+    def reply(self, action):
+        return super().reply(str(int(action)))
+
+
+@pytest.mark.parametrize(
+    ("environment", "cause", "text"),
+    [
+        (CannotBegin, "reset", "KeyError: 'tasks.jsonl'"),
+        (NotText, "reset", "an observation must be a str"),
+        (TakesNumbersOnly, "step", "ValueError: invalid"),
+    ],
+)
+def test_a_cause_that_every_check_would_fail_of_is_one_failure(environment, cause, text):
+    first, *others = results(environment).values()
+    assert (first.name, first.outcome) == (cause, Outcome.FAILED)
+    assert text in first.message
+    assert first.hint
+    assert [(result.name, result.outcome) for result in others] == [
+        (check.name, Outcome.SKIPPED) for check in CHECKS
+    ]
+    assert {result.message for result in others} == {f"not run: {cause} failed"}
+
+
+def test_what_reset_returns_is_left_to_gymnasiums_checker_to_explain():
+    class NoInfo(Sound):
+        def reset(self, **kwargs):
+            return super().reset(**kwargs)[0]
+
+    first = next(run_checks(Subject(make=NoInfo)))
+    assert (first.name, first.outcome) == ("gymnasium", Outcome.FAILED)
+    assert "tuple" in first.message
+
+
+def test_a_game_that_cannot_begin_is_one_failure():
+    class NoHeaps(Unfair):
+        def begin(self, rng):
+            raise RuntimeError("no heaps")
+
+    register_game("tests/NoHeaps-v0", NoHeaps)
+    found = run_checks(Subject(make=lambda: make_game("tests/NoHeaps-v0")))
+    first, *others = found
+    assert (first.name, first.outcome) == ("reset", Outcome.FAILED)
+    assert "no heaps" in first.message
+    assert {result.outcome for result in others} == {Outcome.SKIPPED}
+
+
 def test_the_checks_leave_the_global_generators_as_they_were():
     random.seed(3)
     np.random.seed(3)
