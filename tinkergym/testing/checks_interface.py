@@ -51,9 +51,8 @@ def resets(subject: Subject) -> None:
     """It can be reset, and an environment shows text then."""
     env = subject.make()
     began: object = env.reset(seed=_WORDS_SEED)
-    if isinstance(
-        began, tuple
-    ):  # a game returns nothing, and of the rest Gymnasium's checker says what is wrong
+    # A game returns nothing; what else an environment returns wrongly, Gymnasium's checker explains.
+    if isinstance(began, tuple):
         _shown(began[0])
     env.close()
 
