@@ -110,7 +110,7 @@ def learner(model_dir: Path) -> Learner:
     return Learner(model_dir)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_batch() -> Callable[..., list[TrainSequence]]:
     return _batch
 
