@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Qwen3Config, Qwen3ForCausalLM
 
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
@@ -48,12 +48,69 @@ def _model_in(path: Path, *, tied: bool) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def smooth_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GPT-2: in float64 nothing inside it is rounded to float32, so that differences tell slopes."""
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(
+        GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=VOCABULARY, n_positions=64, bos_token_id=0)
+    )
+    for parameter in model.parameters():
+        parameter.data.add_(torch.randn_like(parameter) * 0.1)
+    path = tmp_path_factory.mktemp("smooth-model")
+    model.save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def assert_slopes_of(smooth_model_dir: Path) -> Callable[..., None]:
+    """Compare a gradient at the smooth model's weights with differences of a loss of its logprobs."""
+
+    def compare(
+        gradient: dict[str, torch.Tensor],
+        batch: list[TrainSequence],
+        loss: Callable[[list[torch.Tensor]], torch.Tensor | float],
+    ) -> None:
+        model = AutoModelForCausalLM.from_pretrained(smooth_model_dir, dtype=torch.float64).eval()
+        weights = dict(model.named_parameters())
+        assert gradient.keys() == weights.keys()
+        origin = {name: weight.detach().clone() for name, weight in weights.items()}
+        generator, step = torch.Generator().manual_seed(0), 1e-6
+
+        def moved(by: float, direction: dict[str, torch.Tensor]) -> float:
+            with torch.no_grad():
+                for name, weight in weights.items():
+                    weight.copy_(origin[name] + by * direction[name])
+                logprobs = [_sampled_logprobs(model, sequence) for sequence in batch]
+            return float(loss(logprobs))
+
+        length = sum(float(tensor.square().sum()) for tensor in gradient.values()) ** 0.5
+        assert length > 0
+        for _ in range(2):
+            direction = {
+                name: torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+                for name, weight in weights.items()
+            }
+            slope = (moved(step, direction) - moved(-step, direction)) / (2 * step)
+            found = sum(float((gradient[name] * direction[name]).sum()) for name in weights)
+            assert found == pytest.approx(slope, abs=2e-5 * length)
+
+    return compare
+
+
+def _sampled_logprobs(model: GPT2LMHeadModel, sequence: TrainSequence) -> torch.Tensor:
+    """By the definition: the token at a place is predicted from the place before it."""
+    table = model(input_ids=torch.tensor([sequence.token_ids])).logits[0].log_softmax(-1)
+    places = [place for place, sampled in enumerate(sequence.loss_mask) if sampled]
+    return torch.stack([table[place - 1, sequence.token_ids[place]] for place in places])
+
+
 @pytest.fixture
 def learner(model_dir: Path) -> Learner:
     return Learner(model_dir)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_batch() -> Callable[..., list[TrainSequence]]:
     return _batch
 

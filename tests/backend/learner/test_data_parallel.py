@@ -2,8 +2,10 @@
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import signal
+import threading
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from backend.errors import RankLostError
 from backend.learner.data_parallel import DataParallelLearner
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import BatchTotals
+from backend.learner.sft_loss import LikelihoodLoss
 from backend.learner.value_loss import ValueLoss
 from backend.weights import weights_sha256
 from tinkergym.errors import ConflictError, InvalidRequestError, NonFiniteLossError
@@ -123,6 +126,83 @@ def test_parts_of_a_batch_in_two_calls_add_up_as_in_one(both, batch):
     for part in (batch[:2], batch[2:]):
         group.forward_backward("full", part, LossConfig(), totals=totals)
     assert_close(group.gradient("full"), single.gradient("full"))
+
+
+TENANTS = {
+    "played": (LoRA(rank=2), LossConfig()),
+    "written": (LoRA(rank=5, alpha=3.0), LikelihoodLoss(aggregation="sequence")),
+    "whole": (FullParameters(), LossConfig(name="cispo", entropy_coefficient=0.01)),
+    "valued": (LoRA(rank=3), LossConfig(value=ValueLoss(coefficient=0.5))),
+}
+
+
+def training(group, name, batch):
+    """Train for two steps, and stop after every call, so that others can be served in between."""
+    adapter, loss = TENANTS[name]
+    batch = [
+        dataclasses.replace(
+            sequence,
+            advantage=1.0 if name == "written" else sequence.advantage,
+            value_targets=np.linspace(-1.0, 1.0, sum(sequence.loss_mask)),
+        )
+        for sequence in batch
+    ]
+    totals = BatchTotals.of(batch)
+    group.create_policy(name, adapter, seed=3, value_head=name == "valued")
+    yield
+    for _ in range(2):
+        # Of the second part, a single sequence, one rank has nothing.
+        for part in (batch[:-1], batch[-1:]):
+            group.forward_backward(name, part, loss, totals=totals)
+            yield
+        group.optim_step(name, learning_rate=2e-2, value_learning_rate=0.1)
+        yield
+
+
+def taken_out(group):
+    """The hashes of all policies' weights; the policies are gone."""
+    found = {}
+    for name in group.policy_ids:
+        found[name] = weights_sha256(group.weights(name))
+        group.drop(name)
+    return found
+
+
+@pytest.fixture
+def tenants(group, make_batch):
+    """Trainings that have not begun, by tenant."""
+    yield {name: training(group, name, make_batch(seed=seed)) for seed, name in enumerate(TENANTS)}
+    taken_out(group)
+
+
+@pytest.fixture(scope="module")
+def alone(group, make_batch):
+    """What `taken_out` says of each tenant if there is no other."""
+    found = {}
+    for seed, name in enumerate(TENANTS):
+        for _ in training(group, name, make_batch(seed=seed)):
+            assert group.policy_ids == [name]
+        found |= taken_out(group)
+    assert len(set(found.values())) == len(TENANTS)
+    return found
+
+
+def test_tenants_that_train_in_turns_get_the_bits_of_training_alone(group, alone, tenants, batch):
+    for number, _ in enumerate(itertools.zip_longest(*tenants.values())):
+        group.logprobs(None, batch)
+        group.create_policy("guest", LoRA(rank=4), seed=number)
+        group.forward_backward("guest", batch, LossConfig())
+        group.drop("guest")
+    assert taken_out(group) == alone
+
+
+def test_tenants_with_a_thread_each_get_the_bits_of_training_alone(group, alone, tenants):
+    threads = [threading.Thread(target=list, args=(calls,)) for calls in tenants.values()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert taken_out(group) == alone
 
 
 def test_a_checkpoint_of_the_group_goes_on_in_one_process_and_back(both, batch, tmp_path):

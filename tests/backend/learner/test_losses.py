@@ -1,4 +1,5 @@
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from backend.learner.importance import ImportanceCorrection
 from backend.learner.kl import kl_estimates
 from backend.learner.losses import (
     LossConfig,
+    LossName,
     cispo_loss,
     clipped_policy_loss,
     dro_loss,
@@ -141,17 +143,19 @@ def test_gspo_has_one_ratio_for_a_sequence_the_geometric_mean_of_its_tokens():
 
 
 def test_gspo_over_a_sequence_has_the_gradient_of_the_papers_sequence_ratio():
-    generator = torch.Generator().manual_seed(0)
-    learner = (-2 + 0.1 * torch.randn(5, generator=generator, dtype=torch.float64)).requires_grad_()
-    sampling = -2 + 0.1 * torch.randn(5, generator=generator, dtype=torch.float64)
-    paper = -1.7 * torch.exp((learner - sampling).mean())
-    (expected,) = torch.autograd.grad(paper, learner)
-    gaps = (learner - sampling).mean().detach().expand(5)
+    rng = np.random.default_rng(0)
+    at, sampling = -2 + 0.1 * rng.normal(size=(2, 5))
+
+    def paper(logprobs):
+        return -1.7 * np.exp((logprobs - sampling).mean())
+
+    learner = torch.tensor(at, requires_grad=True)
+    gaps = torch.full((5,), (at - sampling).mean(), dtype=torch.float64)
     advantages = torch.full((5,), 1.7, dtype=torch.float64)
     losses, _ = gspo_loss(learner, gaps, advantages, clip_low=0.9, clip_high=9.0)
-    (found,) = torch.autograd.grad(losses.mean(), learner)
-    torch.testing.assert_close(found, expected)
-    assert float(losses.mean().detach()) == pytest.approx(float(paper.detach()))
+    losses.mean().backward()
+    np.testing.assert_allclose(learner.grad.numpy(), slopes(paper, at), atol=1e-8)
+    assert float(losses.mean().detach()) == pytest.approx(paper(at))
 
 
 def test_dro_is_a_square_around_the_gap_that_the_advantage_earns():
@@ -192,6 +196,7 @@ DIFFERENTIABLE = {
     "importance_sampling": importance_sampling_loss,
     "dro": lambda x, s, a: dro_loss(x, s, a, beta=0.3),
     "ppo_dual": lambda x, s, a: clipped_policy_loss(x, s, a, clip_low=0.1, clip_high=0.2, dual_clip=1.5)[0],
+    "k1": lambda x, s, a: kl_estimates(x, s, "k1"),
     "k2": lambda x, s, a: kl_estimates(x, s, "k2"),
     "k3": lambda x, s, a: kl_estimates(x, s, "k3"),
 }
@@ -206,23 +211,83 @@ def test_the_gradient_of_each_loss_is_that_of_finite_differences(name):
     assert torch.autograd.gradcheck(lambda x: DIFFERENTIABLE[name](x, sampling, advantages), learner)
 
 
-def test_cispos_gradient_is_that_of_finite_differences_with_its_weights_held():
-    generator = torch.Generator().manual_seed(2)
-    draw = lambda: torch.randn(40, generator=generator, dtype=torch.float64)  # noqa: E731
-    sampling, advantages, learner = -2 + 0.3 * draw(), draw(), (-2 + 0.3 * draw()).requires_grad_()
-    losses, _ = cispo_loss(learner, sampling, advantages, clip_low=0.2, clip_high=0.2)
-    (found,) = torch.autograd.grad(losses.sum(), learner)
-    weights = np.clip(np.exp((learner - sampling).detach().numpy()), 0.8, 1.2)
+def minimised(name, logprobs, *, at, anchor, advantages):
+    """What each loss stands for by its paper, as a number per token of [sequences, tokens].
 
-    def held(x):
-        return -(weights * advantages.numpy() * x).sum()
+    What a paper holds constant has its value `at` the logprobs where the gradient is taken.
+    """
+    ratios = np.exp(logprobs - anchor)
+    if name == "gspo":
+        ratios = np.exp((at - anchor).mean(1, keepdims=True)) * np.exp(logprobs - at)
+    pessimistic = -np.minimum(ratios * advantages, ratios.clip(0.8, 1.2) * advantages)
+    return {
+        "ppo": pessimistic,
+        "gspo": pessimistic,
+        "reinforce": -advantages * logprobs,
+        "importance_sampling": -advantages * ratios,
+        "cispo": -np.exp(at - anchor).clip(0.8, 1.2) * advantages * logprobs,
+        "dro": -(advantages * (logprobs - anchor) - 0.1 / 2 * (logprobs - anchor) ** 2),
+    }[name]
 
-    at, step = learner.detach().numpy(), 1e-6
-    for i in range(40):
-        up, down = at.copy(), at.copy()
-        up[i] += step
-        down[i] -= step
-        assert float(found[i]) == pytest.approx((held(up) - held(down)) / (2 * step), rel=1e-6)
+
+BESIDE = {
+    "nothing": {},
+    "k2": {"kl_coefficient": 0.3, "kl_estimator": "k2"},
+    "k3": {"kl_coefficient": 0.3, "kl_estimator": "k3"},
+    "truncated at the first update": {"correction": ImportanceCorrection(kind="truncated", cap=1.2)},
+    "masked at a later one": {"correction": ImportanceCorrection(kind="masked", cap=1.5)},
+    "truncated by sequence": {
+        "correction": ImportanceCorrection(kind="truncated", cap=1.2, level="sequence")
+    },
+}
+
+
+@pytest.mark.parametrize("beside", BESIDE)
+@pytest.mark.parametrize("name", get_args(LossName))
+def test_every_loss_of_a_job_has_the_gradient_of_finite_differences_of_what_it_stands_for(name, beside):
+    rng, shape = np.random.default_rng(3), (20, 4)
+    at, sampling, proximal, reference = -2 + 0.3 * rng.normal(size=(4, *shape))
+    advantages = rng.normal(size=shape)
+    anchor, weights = sampling, np.ones(shape)
+    if beside == "truncated at the first update":
+        anchor, weights = at, np.exp(at - sampling).clip(max=1.2)
+    elif beside == "masked at a later one":
+        ratios = np.exp(proximal - sampling)
+        anchor, weights = proximal, ratios * ((ratios < 1.5) & (ratios > 1 / 1.5))
+    elif beside == "truncated by sequence":
+        ratios = np.exp((proximal - sampling).sum(1, keepdims=True))
+        anchor, weights = proximal, ratios.clip(max=1.2)
+
+    def loss(logprobs):
+        total = weights * minimised(name, logprobs, at=at, anchor=anchor, advantages=advantages)
+        gap = logprobs - reference
+        penalty = {"k2": gap**2 / 2, "k3": np.exp(-gap) - 1 + gap}.get(beside, np.zeros(shape))
+        return (total + 0.3 * penalty).sum()
+
+    of_sequence = {
+        "sequence_gaps": (at - anchor).mean(1, keepdims=True),
+        "sequence_log_ratios": (proximal - sampling).sum(1, keepdims=True),
+    }
+    tokens = seen(
+        learner_logprobs=at.reshape(-1),
+        sampling_logprobs=sampling.reshape(-1),
+        advantages=advantages.reshape(-1),
+        reference_logprobs=reference.reshape(-1),
+        **({} if anchor is at else {"proximal_logprobs": proximal.reshape(-1)}),
+        **{field: np.broadcast_to(value, shape).reshape(-1) for field, value in of_sequence.items()},
+    )
+    gradient, _ = gradient_of(LossConfig(name=name, dro_beta=0.1, **BESIDE[beside]), tokens)
+    np.testing.assert_allclose(gradient.reshape(shape), slopes(loss, at), atol=1e-7)
+
+
+def slopes(function, at, step=1e-6):
+    """Central differences of a function of an array."""
+    found = np.zeros_like(at)
+    for place in np.ndindex(at.shape):
+        moved = np.zeros_like(at)
+        moved[place] = step
+        found[place] = (function(at + moved) - function(at - moved)) / (2 * step)
+    return found
 
 
 TOKENS = st.lists(

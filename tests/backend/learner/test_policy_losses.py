@@ -25,6 +25,7 @@ CONFIGS = {
     "dual_clip": LossConfig(dual_clip=1.3),
     "kl_k2": LossConfig(kl_coefficient=0.3, kl_estimator="k2"),
     "kl_k3": LossConfig(kl_coefficient=0.3, aggregation="constant", constant_tokens=10),
+    "entropy": LossConfig(entropy_coefficient=0.2, aggregation="sequence"),
     "truncated": LossConfig(correction=TOKEN),
     "masked": LossConfig(correction=ImportanceCorrection(kind="masked", cap=1.5)),
     "truncated_sequence": LossConfig(correction=dataclasses.replace(TOKEN, level="sequence")),
@@ -105,6 +106,10 @@ def plain(model, batch, config):
             gap = learner - torch.as_tensor(s.reference_logprobs)
             kl = gap**2 / 2 if config.kl_estimator == "k2" else (-gap).exp() - 1 + gap
             losses = losses + config.kl_coefficient * kl
+        if config.entropy_coefficient:
+            undecided = -(logits.exp() * logits).sum(-1)
+            places = [i - 1 for i, m in enumerate(s.loss_mask) if m]
+            losses = losses - config.entropy_coefficient * undecided[places]
         sequence = {
             "token": losses.sum() / tokens,
             "sequence": losses.mean() / len(batch),

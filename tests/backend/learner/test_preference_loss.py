@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from backend.learner.preference_loss import (
     preference_loss,
     simpo_loss,
 )
-from tinkergym.wire_jobs import DPO, IPO, ORPO, Hinge, SimPO
+from tinkergym.wire_jobs import DPO, IPO, ORPO, Hinge, PreferenceLoss, SimPO
 
 
 def f64(*values: float) -> torch.Tensor:
@@ -87,7 +88,11 @@ def test_a_batch_is_the_mean_of_its_pairs_and_says_how_often_the_chosen_answer_w
     assert result.metrics["logprob_rejected"] == pytest.approx(-17 / 3)
 
 
-@pytest.mark.parametrize("loss", [DPO(), DPO(label_smoothing=0.2), IPO(), Hinge(), SimPO(), ORPO()])
+EVERY = [kind() for kind in get_args(get_args(PreferenceLoss)[0])]
+
+
+# Of the second hinge the first pair is beyond, where it is flat.
+@pytest.mark.parametrize("loss", [*EVERY, DPO(label_smoothing=0.2), Hinge(beta=5.0)])
 def test_the_weights_of_the_tokens_are_minus_the_slope_of_the_loss(loss):
     result = preference_loss(loss, ANSWERS)
     step = 1e-6
