@@ -50,7 +50,7 @@ MAX_TURN_TOKENS = 16
 RUNS = 15
 ASKED = 0.85
 PLACES: dict[str, Executor | None] = {
-    "environments in threads of their own": None,
+    "environments in threads, as by default": None,
     "environments inline (InlineExecutor)": InlineExecutor(),
 }
 """Where the environments live: as nothing else is said, and as is quickest for quick ones."""

@@ -76,7 +76,7 @@ def parse_any_spec(settings: Mapping[str, Any], arguments: Sequence[str] = ()) -
 
 def _refuse_slips(settings: Mapping[str, Any], arguments: Sequence[str], model: type[AnyJobSpec]) -> None:
     for name in settings:
-        if name in model.model_fields:
+        if name in model.model_fields or name in SERVICE_SETTINGS:
             continue
         found = meant(name, (), model, model, arguments)
         if found and found[0] in arguments:

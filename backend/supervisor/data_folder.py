@@ -16,8 +16,9 @@ from backend.errors import StartError
 from tinkergym.errors import StorageFullError
 
 _MAX_LOG_BYTES = 10 * 2**20
-_RAY_SOCKET = "session_2026-01-31_23-59-59_000000_{pid}/sockets/plasma_store"
-"""The longest path of a socket that Ray makes below its folder; the number is its driver's process id."""
+_RAY_SOCKET = "session_2026-01-31_23-59-59_000000_4194304/sockets/plasma_store"
+"""The longest path of a socket that Ray makes below its folder; the number is the largest that a process can
+have."""
 
 
 @contextmanager
@@ -99,8 +100,7 @@ def log_file(config: ServiceConfig, name: str) -> Path:
 def _refuse_long_temporary_folder(ray_dir: Path) -> None:
     # Otherwise the scheduler finds it out at each of its starts, and only its log says so.
     temporary = tempfile.gettempdir()
-    # Ray's driver is a child of ours: its number has as many digits.
-    socket = ray_dir / _RAY_SOCKET.format(pid=os.getpid())
+    socket = ray_dir / _RAY_SOCKET
     length = len(os.fsencode(temporary))
     most = LONGEST_SOCKET_PATH - len(os.fsencode(socket)) + length
     if length > most:

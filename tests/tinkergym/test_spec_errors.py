@@ -119,6 +119,8 @@ def test_a_setting_of_the_service_is_no_slip_of_one_that_a_job_of_this_kind_has(
     with pytest.raises(InvalidRequestError, match="serve --set learner_ranks=") as caught:
         parse_any_spec({"kind": "sft", "data": "0" * 64, "steps": 1, "learner_ranks": 2})
     assert "learning_rate" not in str(caught.value)
+    with pytest.raises(InvalidRequestError, match="serve --set env_workers="):
+        parse_any_spec({"environment": {"id": "a/B-v0"}, "steps": 1, "env_workers": 2}, ["env_kwargs"])
 
 
 def test_every_wrong_setting_of_a_request_is_mentioned_at_once():

@@ -44,11 +44,12 @@ ADAPTER = {"kind": "lora"}
 
 
 def with_settings(
-    defaults: dict[str, Any], options: dict[str, Any], pairs: Sequence[str] | None
+    argument: str, defaults: dict[str, Any], options: dict[str, Any], pairs: Sequence[str] | None
 ) -> dict[str, Any]:
     """Put together what a command line says.
 
     Args:
+        argument: The name of what stands on it without a name.
         defaults: What holds unless something else is said.
         options: What options of their own say, None where they were not given.
         pairs: What `--set` says.
@@ -57,11 +58,12 @@ def with_settings(
         InvalidRequestError: a pair is no setting, or says again what an option says.
     """
     options, settings = given(**options), parse_settings(pairs or [])
-    said = _dotted(options)
+    said = [argument, *_dotted(options)]
     for name in _dotted(settings):
-        if name in said:
+        # Also what is above or below it: one of the two would win.
+        if any(f"{name}.".startswith(f"{other}.") or f"{other}.".startswith(f"{name}.") for other in said):
             raise InvalidRequestError(
-                f"{name} is given twice, by an option of its own and by --set",
+                f"{name} is given twice, by an option or argument of its own and by --set",
                 hint="say it once",
                 field="--set",
             )

@@ -74,7 +74,7 @@ def train(
         "rollout": rollout,
         "env_kwargs": parse_settings(env_setting) if env_setting else None,
     }
-    settings = with_settings({"model": model, "adapter": ADAPTER}, options, setting)
+    settings = with_settings("env", {"model": model, "adapter": ADAPTER}, options, setting)
     with Client() as client:
         job = client.train(find_environment(env), **settings)
         follow_or_detach(job, env, detach=detach)

@@ -75,7 +75,9 @@ def sft(
         "seed": seed,
     }
     with Client() as client:
-        job = client.sft(data, **with_settings({"model": model, "adapter": ADAPTER}, options, setting))
+        job = client.sft(
+            data, **with_settings("data", {"model": model, "adapter": ADAPTER}, options, setting)
+        )
         follow_or_detach(job, detach=detach)
 
 
@@ -121,7 +123,8 @@ def preference(
     }
     with Client() as client:
         defaults = {"model": model, "adapter": ADAPTER, "loss": {"name": "dpo"}}
-        job = client.preference(data, **with_settings(defaults, options, setting))
+        settings = with_settings("data", defaults, options, setting)
+        job = client.preference(data, **settings)
         follow_or_detach(job, detach=detach)
 
 
@@ -164,7 +167,6 @@ def distill(
         "seed": seed,
     }
     with Client() as client:
-        job = client.distill(
-            find_environment(env), **with_settings({"model": model, "adapter": ADAPTER}, options, setting)
-        )
+        settings = with_settings("env", {"model": model, "adapter": ADAPTER}, options, setting)
+        job = client.distill(find_environment(env), **settings)
         follow_or_detach(job, env, detach=detach)

@@ -59,16 +59,20 @@ class Host(Protocol):
         """Run `function(env)` and report; the first call makes the environment."""
         ...
 
-    def waits(self) -> bool:
-        """Return whether the call waits for other environments; see to it that it will not for long."""
+    def waited_seconds(self) -> float:
+        """Return for how long the last call waited, or has been waiting, for those of other environments."""
         ...
 
     def close(self) -> None:
         """Close the environment after the calls that are queued."""
         ...
 
-    def abandon(self) -> None:
-        """Give up on a call that is running: nothing is reported any more."""
+    def abandon(self) -> bool:
+        """Report nothing any more; close the environment as soon as no call of it is running.
+
+        Returns:
+            Whether one may be.
+        """
         ...
 
     def join(self, timeout_seconds: float) -> bool:
@@ -153,18 +157,19 @@ class EnvironmentHost:
         """Run `function(env)` in the host's thread."""
         self._calls.put((call_id, function))
 
-    def waits(self) -> bool:
-        """Return False: the thread is this environment's alone."""
-        return False
+    def waited_seconds(self) -> float:
+        """Return 0: the thread is this environment's alone."""
+        return 0.0
 
     def close(self) -> None:
         """Close the environment after the calls that are queued, and end the thread."""
         self._calls.put(None)
 
-    def abandon(self) -> None:
+    def abandon(self) -> bool:
         """Give up on a call that is running: nothing is reported any more; if it returns, all is closed."""
         self._abandoned = True
         self.close()
+        return True
 
     def join(self, timeout_seconds: float) -> bool:
         """Wait for the thread to end; return whether it has."""

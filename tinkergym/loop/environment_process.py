@@ -47,10 +47,11 @@ class ProcessHost(EnvironmentHost):
         self._process = EnvironmentProcess(make)
         super().__init__(self._process.start, report, name=name)
 
-    def abandon(self) -> None:
+    def abandon(self) -> bool:
         """Kill the process."""
         super().abandon()
         self._process.kill()
+        return True
 
     def where(self) -> str:
         """Return the stack of the call that is running, unless the process does not answer."""

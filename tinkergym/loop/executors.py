@@ -43,6 +43,10 @@ class Executor(Protocol):
         """Return whether an environment of that pace is well where it is, or better made anew."""
         ...
 
+    def look_after(self) -> None:
+        """See to it that nothing waits for long behind a call that hangs; called every now and then."""
+        ...
+
 
 class ThreadExecutor:
     """Each environment in a thread of its own: what hangs is left behind, and the program goes on.
@@ -63,8 +67,14 @@ class ThreadExecutor:
         return EnvironmentHost(make, report, name=name)
 
     def keeps(self, host: Host, *, quick: bool) -> bool:
-        """Return whether it shares a thread just if it is quick."""
-        return isinstance(host, SharedHost) == quick
+        """Return whether it shares a thread just if it is quick, and that is the one it was made in."""
+        if isinstance(host, SharedHost):
+            return quick and not host.displaced
+        return not quick
+
+    def look_after(self) -> None:
+        """Let those that share a thread go on in another one if a call takes long."""
+        self._shared.look_after()
 
 
 class ProcessExecutor:
@@ -90,6 +100,9 @@ class ProcessExecutor:
         del host, quick
         return True
 
+    def look_after(self) -> None:
+        """Do nothing: no environment waits for another."""
+
 
 class InlineExecutor:
     """Environments in the thread of whoever plays: quickest for quick ones, and simplest to debug.
@@ -112,6 +125,9 @@ class InlineExecutor:
         del host, quick
         return True
 
+    def look_after(self) -> None:
+        """Do nothing: no environment waits for another."""
+
 
 class InlineHost:
     """Runs each call at once, in the caller's thread."""
@@ -131,17 +147,18 @@ class InlineHost:
         """Run `function(env)` and report."""
         self._report((self._environment.run(self, call_id, function),))
 
-    def waits(self) -> bool:
-        """Return False: calls run at once."""
-        return False
+    def waited_seconds(self) -> float:
+        """Return 0: calls run at once."""
+        return 0.0
 
     def close(self) -> None:
         """Close the environment."""
         self._environment.close()
 
-    def abandon(self) -> None:
+    def abandon(self) -> bool:
         """Close the environment: no call of it can be running."""
         self.close()
+        return False
 
     def join(self, timeout_seconds: float) -> bool:
         """Return True: all has ended."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import time
 from collections import defaultdict
 from functools import partial
@@ -21,34 +22,50 @@ __all__ = ["AnyEnv", "HostPool", "MakeEnv"]
 _MOST_IDLE = 1024
 
 _CALLS_THAT_TELL = 64
-"""After how many calls the pace of a kind of environment is known."""
+"""How many calls tell the pace of a kind of environment."""
 _QUICK_SECONDS = 0.001
-"""Below this mean duration of its latest calls a kind is quick."""
-_SLOW_SECONDS = 0.01
-"""Above this one it is so no more."""
+"""Kinds whose resets and steps take less than this on average are quick."""
+_SLOW_SECONDS = 0.02
+"""Those whose resets or steps come to take more on average, or whose constructor does, are so no more."""
 
 
 class Pace:
-    """How quickly the environments of one kind answer, by the mean of about their latest 64 calls."""
+    """How quickly the environments of one kind answer, by the means of their latest 64 resets and steps."""
 
     def __init__(self) -> None:
         self._calls = 0
-        self._mean_seconds = 0.0
+        self._means = {"reset": 0.0, "step": 0.0}
+        self._counts = {"reset": 0, "step": 0}
         self._slow = False
+        self._tried = self._proven = False
         self.quick = False
         """Whether they are quick. What was so and is no more will not be again."""
 
-    def took(self, seconds: float) -> None:
-        """Take how long another call took."""
+    def took(self, call: str, seconds: float) -> None:
+        """Take how long another call took: `make`, `reset` or `step`; infinity if it hung."""
         self._calls += 1
-        if self._calls == 1:  # it also imports
+        if math.isinf(seconds):
+            self.quick, self._slow = False, True
             return
-        self._mean_seconds += (seconds - self._mean_seconds) / _CALLS_THAT_TELL
-        if self.quick:
-            self._slow = seconds > LONG_SECONDS or self._mean_seconds > _SLOW_SECONDS
-            self.quick = not self._slow
-        elif self._calls > _CALLS_THAT_TELL and not self._slow:
-            self.quick = self._mean_seconds < _QUICK_SECONDS
+        if call in self._means:
+            self._counts[call] += 1
+            share = 1 / min(self._counts[call], _CALLS_THAT_TELL)
+            self._means[call] += share * (seconds - self._means[call])
+        slowest = max(self._means.values())
+        if not self.quick:
+            self.quick = not self._slow and self._calls > _CALLS_THAT_TELL and slowest < _QUICK_SECONDS
+        elif slowest > _SLOW_SECONDS or seconds > (_SLOW_SECONDS if call == "make" else LONG_SECONDS):
+            self.quick, self._slow = False, True
+        elif call == "make":
+            self._proven = True
+
+    def permits_another(self) -> bool:
+        """Return whether one that is not where it should be shall be made anew, now that it is idle.
+
+        What making one costs where it is to live is only known when one has been made there.
+        """
+        first, self._tried = not self._tried, True
+        return first or self._proven or self._slow
 
 
 class HostPool:
@@ -77,11 +94,12 @@ class HostPool:
     def take(self, environment: EnvironmentRef) -> tuple[Host, bool]:
         """Return a host of this environment, and whether its environment has yet to be made."""
         key = f"{environment.id} {json.dumps(environment.kwargs, sort_keys=True)}"
-        host = next((host for host, idle_key in reversed(self._idle.items()) if idle_key == key), None)
-        if host is not None:
+        for host in [host for host, idle_key in reversed(self._idle.items()) if idle_key == key]:
             del self._idle[host]
-            self._busy[host] = key
-            return host, False
+            if self._well_placed(host, key):
+                self._busy[host] = key
+                return host, False
+            self._close(host)
         name = f"{environment.id} #{next(self._numbers)}"
         while self._idle and len(self._busy) + len(self._idle) >= self._executor.capacity:
             self._close_oldest()
@@ -90,14 +108,18 @@ class HostPool:
         self._busy[host] = key
         return host, True
 
-    def took(self, host: Host, seconds: float) -> None:
-        """Take how long a call of a host that is played in took."""
-        self._paces[self._busy[host]].took(seconds)
+    def took(self, host: Host, call: str, seconds: float) -> None:
+        """Take how long a call of a host that is played in took; see `Pace.took`."""
+        self._paces[self._busy[host]].took(call, seconds)
+
+    def look_after(self) -> None:
+        """See to it that no environment waits for long behind another; to be called every now and then."""
+        self._executor.look_after()
 
     def give_back(self, host: Host) -> None:
-        """Keep a host for another episode, if that is where its kind of environment is played best."""
+        """Keep a host for another episode, unless its environment is better made anew."""
         key = self._busy.pop(host)
-        if not self._executor.keeps(host, quick=self._paces[key].quick):
+        if not self._well_placed(host, key):
             self._close(host)
             return
         self._idle[host] = key
@@ -107,10 +129,10 @@ class HostPool:
     def discard(self, host: Host, *, hangs: bool) -> None:
         """Close a host whose environment cannot be trusted, or leave it behind if a call of it still runs."""
         del self._busy[host]
-        if hangs:
-            host.abandon()
-        else:
+        if not hangs:
             self._close(host)
+        elif not host.abandon():
+            self._closing.append(host)
 
     def close(self, timeout_seconds: float) -> None:
         """Close all hosts and wait for them; those that do not end in time are left behind as daemons."""
@@ -122,6 +144,10 @@ class HostPool:
         for host in self._closing:
             host.join(max(0.0, ends_at - time.monotonic()))
         self._closing.clear()
+
+    def _well_placed(self, host: Host, key: str) -> bool:
+        pace = self._paces[key]
+        return self._executor.keeps(host, quick=pace.quick) or not pace.permits_another()
 
     def _close_oldest(self) -> None:
         oldest = next(iter(self._idle))

@@ -7,6 +7,7 @@ in one queue; what is asked for meanwhile goes to the sampler as one batch.
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -228,7 +229,7 @@ class EpisodePlayer:
         if episode is None:
             return
         call, episode.call = episode.call, ""
-        episode.hosts.took(episode.host, report.seconds)
+        episode.hosts.took(episode.host, call, report.seconds)
         limit = episode.plan.limits.step_timeout_seconds
         if report.seconds > limit:
             # Not every executor can interrupt a call, and a report may outrun the look at the deadlines.
@@ -276,11 +277,12 @@ class EpisodePlayer:
         if now < self._next_tick:
             return
         self._next_tick = now + _TICK_SECONDS
+        for hosts in self._hosts.values():
+            hosts.look_after()
         for episode in list(self._episodes.values()):
             seconds = episode.plan.limits.step_timeout_seconds
-            if episode.call and episode.host.waits():
-                episode.call_ends_at = now + seconds
-            elif episode.call and now >= episode.call_ends_at:
+            if episode.call and now >= episode.call_ends_at + episode.host.waited_seconds():
+                episode.hosts.took(episode.host, episode.call, math.inf)
                 text = (
                     f"{episode.call} did not return within {seconds} s; it is here:\n{episode.host.where()}"
                 )

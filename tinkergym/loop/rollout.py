@@ -32,7 +32,7 @@ def play(
         renderer: Of the model that answers, or a function from a model's name to its renderer.
         make_env: Creates an environment; it is used for several episodes, one after the other.
         max_concurrent: Episodes played at once, as far as the executor has room.
-        executor: Where environments live; None leaves it to each plan, most often a thread of its own.
+        executor: Where environments live; None leaves it to each plan, most often threads.
     """
     waiting = iter(requests)
     player = EpisodePlayer(sampler=sampler, make_env=make_env, executor=executor)

@@ -3,8 +3,9 @@
 To wake a thread and to be woken by it takes longer than most steps of quick environments. Where they share
 one, it is woken once for all that are called together, and hands over what came of them together.
 
-What is quick may still hang one day. Then, once somebody looks (`waits`), another thread takes over those
-that wait behind it: the only case in which an environment is called in another thread than before.
+What is quick may still hang one day. Then, once somebody looks (`look_after`), another thread takes the place
+of the one it hangs in, for all environments whose episode has begun: the only case in which an environment is
+called in another thread than the one that made it.
 """
 
 from __future__ import annotations
@@ -13,22 +14,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from tinkergym.loop.environment_host import AnyEnv, HostedEnvironment, Report, TakeReports, stack_of
 
 LONG_SECONDS = 0.25
-"""How long a call may take before another thread takes over the others."""
+"""How long a call may take before another thread takes over those that wait behind it."""
 _GATHER_SECONDS = 0.002
-"""How long reports may wait for those of the calls behind them."""
+"""After how long reports are handed over although further calls wait: when the one that runs returns, or
+somebody looks."""
 
 
 class SharedHost:
     """Runs the calls of one environment in a thread that others use too, one after the other."""
 
     def __init__(
-        self, shared: SharedThread, make: Callable[[], AnyEnv], report: TakeReports, name: str
+        self, shared: SharedThread, make: Callable[[], AnyEnv], report: TakeReports, *, name: str
     ) -> None:
         """Remember how to make the environment; the first call does."""
         self._shared = shared
@@ -38,6 +39,11 @@ class SharedHost:
         self._calls: deque[tuple[int, Callable[[AnyEnv], Any]] | None] = deque()
         self._queued = False
         """Whether a thread has this host before it, or is running a call of it."""
+        self._called = 0.0
+        self._began: float | None = None
+        """When the last call began, by the monotonic clock; None until it does."""
+        self._home: threading.Thread | None = None
+        """Where the environment was made."""
         self._running: threading.Thread | None = None
         self._abandoned = False
         self._closed = threading.Event()
@@ -47,36 +53,52 @@ class SharedHost:
         """What the environment puts before the first observation; known once a call has returned."""
         return self._environment.system_prompt
 
+    @property
+    def closed(self) -> bool:
+        """Whether the environment is closed."""
+        return self._closed.is_set()
+
+    @property
+    def displaced(self) -> bool:
+        """Whether calls run in another thread by now than the one that made the environment."""
+        return self._home is not None and self._home is not self._shared.thread
+
     def call(self, call_id: int, function: Callable[[AnyEnv], Any]) -> None:
         """Run `function(env)` when those before it have been run."""
+        self._called, self._began = time.monotonic(), None
         self._put((call_id, function))
 
-    def waits(self) -> bool:
-        """Return whether the call is not being run; let another thread go on if the present one hangs."""
-        if self._running is not None:
-            return False
-        self._shared.relieve()
-        return True
+    def waited_seconds(self) -> float:
+        """Return for how long the last call waited, or has been waiting, for those of other environments."""
+        began = self._began
+        return (time.monotonic() if began is None else began) - self._called
 
     def close(self) -> None:
         """Close the environment after the calls that are queued."""
         self._put(None)
 
-    def abandon(self) -> None:
-        """Give up on a call that is running: nothing is reported any more; if it returns, all is closed."""
+    def abandon(self) -> bool:
+        """Report nothing any more; close the environment as soon as no call of it is running.
+
+        Returns:
+            Whether one is.
+        """
         with self._lock:
+            if self._abandoned:
+                return self._running is not None
             self._abandoned = True
-            hanging = self._running
-        if hanging is None:
-            self.close()
+            hangs = self._running is not None
+        if hangs:
+            self._shared.leave(self)
         else:
-            self._shared.leave(hanging)
+            self.close()
+        return hangs
 
     def join(self, timeout_seconds: float) -> bool:
         """Wait for the environment to be closed; return whether it is."""
         ends_at = time.monotonic() + timeout_seconds
         while not self._closed.wait(max(0.0, min(LONG_SECONDS, ends_at - time.monotonic()))):
-            self._shared.relieve()
+            self._shared.look_after()
             if time.monotonic() >= ends_at:
                 return False
         return True
@@ -84,18 +106,21 @@ class SharedHost:
     def where(self) -> str:
         """Return the stack of the call that is running, to show where an environment hangs."""
         thread = self._running
-        return stack_of(thread) if thread is not None else ""
+        stack = stack_of(thread) if thread is not None else ""
+        return stack if self._running is thread else ""
 
     def run_next(self) -> Report | None:
         """Run what is next and return the report, if anybody wants one; for the thread that has this host."""
         item, report = self._calls.popleft(), None
         if item is None:
             self._close()
-            self._shared.leave()
+            self._shared.leave(self)
             return None
         with self._lock:
             self._running = None if self._abandoned else threading.current_thread()
         if self._running is not None:
+            self._home = self._home or self._running
+            self._began = time.monotonic()
             report = self._environment.run(self, *item)
             with self._lock:
                 self._running = None
@@ -106,7 +131,7 @@ class SharedHost:
         with self._lock:
             self._queued = bool(self._calls)
             if self._queued:
-                self._shared.ready.put(self)
+                self._shared.put(self)
         return report
 
     def _put(self, item: tuple[int, Callable[[AnyEnv], Any]] | None) -> None:
@@ -114,7 +139,7 @@ class SharedHost:
             self._calls.append(item)
             if not self._queued:
                 self._queued = True
-                self._shared.ready.put(self)
+                self._shared.put(self)
 
     def _close(self) -> None:
         self._environment.close()
@@ -129,65 +154,82 @@ class SharedThread:
 
     def __init__(self) -> None:
         """Start nothing before there is an environment."""
-        self.ready: SimpleQueue[SharedHost | None] = SimpleQueue()
-        """Environments that have a call to be run; None only wakes."""
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._ready: deque[SharedHost] = deque()
         self._hosts = 0
         self._runner: _Runner | None = None
 
+    @property
+    def thread(self) -> threading.Thread | None:
+        """The one that runs calls at present; None if there are no environments."""
+        runner = self._runner
+        return runner.thread if runner is not None else None
+
     def open(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str) -> SharedHost:
         """Return a host for one more environment."""
-        with self._lock:
+        with self._changed:
+            self._runner = self._runner or _Runner(self)
             self._hosts += 1
-            if self._runner is None:
-                self._runner = _Runner(self.ready)
         return SharedHost(self, make, report, name=name)
 
-    def leave(self, hanging: threading.Thread | None = None) -> None:
-        """Note that an environment is gone: closed, or left behind in a thread in which it hangs."""
-        with self._lock:
-            self._hosts -= 1
+    def put(self, host: SharedHost) -> None:
+        """Let the thread run the host's next call after those of the others."""
+        with self._changed:
+            self._ready.append(host)
+            self._changed.notify()
+
+    def next(self, runner: _Runner, *, wait: bool) -> SharedHost | None:
+        """Return whose call comes next; None if another has taken over, or if nothing is there at once."""
+        with self._changed:
+            while wait and not self._ready and self._runner is runner:
+                self._changed.wait()
+            if self._runner is not runner or not self._ready:
+                return None
+            runner.began(self._ready[0])
+            return self._ready.popleft()
+
+    def leave(self, host: SharedHost) -> None:
+        """Note that an environment is gone: closed, or left behind in the thread in which it hangs."""
+        with self._changed:
             runner = self._runner
             assert runner is not None, "there is a thread as long as there are environments"
-            if self._hosts and runner.thread is not hanging:
-                return
-            runner.relieve()
-            self._runner = _Runner(self.ready) if self._hosts else None
-        runner.hand_over()
-        self.ready.put(None)
+            if self._hosts == 1:
+                self._runner = None
+            elif not host.closed and runner.host is host:
+                self._runner = _Runner(self)
+            self._hosts -= 1
+            self._changed.notify_all()
+        if self._runner is not runner:
+            runner.hand_over()
 
-    def relieve(self) -> None:
+    def look_after(self) -> None:
         """Let another thread go on if the present one has been running one call for long."""
-        with self._lock:
+        with self._changed:
             runner = self._runner
-            if runner is None or not runner.relieve(LONG_SECONDS):
+            if runner is None or runner.host is None:
                 return
-            self._runner = _Runner(self.ready)
+            if self._ready and time.monotonic() - runner.call_began > LONG_SECONDS:
+                self._runner = _Runner(self)
         runner.hand_over()
 
 
 class _Runner:
-    """One thread at work, until another relieves it."""
+    """One thread at work, until another takes its place."""
 
-    def __init__(self, ready: SimpleQueue[SharedHost | None]) -> None:
-        self._ready = ready
+    def __init__(self, shared: SharedThread) -> None:
+        self._shared = shared
+        self.host: SharedHost | None = None
+        """Whose call is running."""
+        self.call_began = 0.0
         self._lock = threading.Lock()
-        self._relieved = False
-        self._call_began: float | None = None
         self._reports: list[tuple[TakeReports, Report]] = []
         # A daemon: a hanging environment must not keep the program from ending.
         self.thread = threading.Thread(target=self._serve, name="quick environments", daemon=True)
         self.thread.start()
 
-    def relieve(self, after_seconds: float | None = None) -> bool:
-        """Make this call its last if it has been running for so long, or whatever it does; return whether."""
-        with self._lock:
-            if after_seconds is not None:
-                began = self._call_began
-                if began is None or time.monotonic() - began < after_seconds:
-                    return False
-            self._relieved = True
-            return True
+    def began(self, host: SharedHost) -> None:
+        """Note whose call is being run, and since when."""
+        self.host, self.call_began = host, time.monotonic()
 
     def hand_over(self) -> None:
         """Deliver the reports that have been gathered."""
@@ -200,24 +242,14 @@ class _Runner:
             take(reports)
 
     def _serve(self) -> None:
-        while not self._relieved:
-            host = self._ready.get()
+        while (host := self._shared.next(self, wait=True)) is not None:
             gathering_ends_at = time.monotonic() + _GATHER_SECONDS
             while host is not None:
-                self._run(host)
-                host = None if self._relieved or time.monotonic() > gathering_ends_at else self._at_once()
+                report = host.run_next()
+                self.host = None
+                if report is not None:
+                    with self._lock:
+                        self._reports.append((host.report, report))
+                late = time.monotonic() > gathering_ends_at
+                host = None if late else self._shared.next(self, wait=False)
             self.hand_over()
-
-    def _run(self, host: SharedHost) -> None:
-        self._call_began = time.monotonic()
-        report = host.run_next()
-        with self._lock:
-            self._call_began = None
-            if report is not None:
-                self._reports.append((host.report, report))
-
-    def _at_once(self) -> SharedHost | None:
-        try:
-            return self._ready.get_nowait()
-        except Empty:
-            return None

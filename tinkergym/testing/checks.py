@@ -120,7 +120,7 @@ def run_checks(subject: Subject, checks: Iterable[Check] | None = None) -> Itera
     Args:
         subject: The environment under test.
         checks: Which; None takes those that apply. Where the environment cannot even be reset and answered
-            once, that is then the only failure, and they are skipped: each would fail of the same cause.
+            once, that is then the only failure, and they are skipped: most would fail of the same cause.
 
     Raises:
         UnknownEnvironmentError: There is nothing to check.

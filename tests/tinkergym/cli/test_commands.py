@@ -283,6 +283,9 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(service, tmp_path):
     [
         (["--full", "--rank", "4"], "without an adapter that could have a --rank"),
         (["--set", "steps=3"], "steps is given twice"),
+        (["--set", "env=board/NimVs-v0"], "env is given twice"),
+        (["--env-set", "size=5", "--set", "env_kwargs=5"], "env_kwargs is given twice"),
+        (["--env-set", "size=5", "--set", "env_kwargs.size.x=5"], "env_kwargs.size.x is given twice"),
         (
             ["--learning-rate", "0.01", "--set", "algorithm.learning_rate=0.5"],
             "algorithm.learning_rate is given",

@@ -36,7 +36,7 @@ class SharedThreadExecutor(ThreadExecutor):
         return super().open(make, report, name=name, quick=True)
 
     def keeps(self, host, *, quick):
-        return True
+        return super().keeps(host, quick=True)
 
 
 EXECUTORS = {

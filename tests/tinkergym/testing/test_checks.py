@@ -402,6 +402,21 @@ def test_a_cause_that_every_check_would_fail_of_is_one_failure(environment, caus
     assert {result.message for result in others} == {f"not run: {cause} failed"}
 
 
+def test_an_environment_that_fails_at_once_is_closed_all_the_same():
+    open_ones = set()
+
+    class Counted(CannotBegin):
+        def __init__(self):
+            open_ones.add(id(self))
+
+        def close(self):
+            open_ones.remove(id(self))
+
+    assert any(result.outcome is Outcome.FAILED for result in run_checks(Subject(make=Counted)))
+    # The one that the checks are chosen by is the caller's.
+    assert len(open_ones) <= 1
+
+
 def test_what_reset_returns_is_left_to_gymnasiums_checker_to_explain():
     class NoInfo(Sound):
         def reset(self, **kwargs):
