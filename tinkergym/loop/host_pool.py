@@ -30,12 +30,11 @@ _SLOW_SECONDS = 0.02
 
 
 class Pace:
-    """How quickly the environments of one kind answer, by the means of their latest 64 resets and steps."""
+    """How quickly the environments of one kind answer, by the means of about their latest 64 calls."""
 
     def __init__(self) -> None:
-        self._calls = 0
-        self._means = {"reset": 0.0, "step": 0.0}
-        self._counts = {"reset": 0, "step": 0}
+        self._means = {"make": 0.0, "reset": 0.0, "step": 0.0}
+        self._counts = {"make": 0, "reset": 0, "step": 0}
         self._slow = False
         self._tried = self._proven = False
         self.quick = False
@@ -43,21 +42,27 @@ class Pace:
 
     def took(self, call: str, seconds: float) -> None:
         """Take how long another call took: `make`, `reset` or `step`; infinity if it hung."""
-        self._calls += 1
         if math.isinf(seconds):
             self.quick, self._slow = False, True
-            return
-        if call in self._means:
-            self._counts[call] += 1
-            share = 1 / min(self._counts[call], _CALLS_THAT_TELL)
-            self._means[call] += share * (seconds - self._means[call])
-        slowest = max(self._means.values())
-        if not self.quick:
-            self.quick = not self._slow and self._calls > _CALLS_THAT_TELL and slowest < _QUICK_SECONDS
-        elif slowest > _SLOW_SECONDS or seconds > (_SLOW_SECONDS if call == "make" else LONG_SECONDS):
+        elif self.quick:
+            self._go_on(call, seconds)
+        elif not self._slow and call != "make":  # the first ones made import, and wait for one another
+            self._add(call, seconds, share=1 / min(self._counts[call] + 1, _CALLS_THAT_TELL))
+            resets, steps = self._counts["reset"], self._counts["step"]
+            known = min(resets, steps) > 0 and resets + steps >= _CALLS_THAT_TELL
+            self.quick = known and max(self._means.values()) < _QUICK_SECONDS
+
+    def _go_on(self, call: str, seconds: float) -> None:
+        # One call that the machine held up says little; the first one made says all there is to know of it.
+        share = 1 if call == "make" and not self._proven else 1 / _CALLS_THAT_TELL
+        self._add(call, seconds, share=share)
+        self._proven = self._proven or call == "make"
+        if seconds > LONG_SECONDS or max(self._means.values()) > _SLOW_SECONDS:
             self.quick, self._slow = False, True
-        elif call == "make":
-            self._proven = True
+
+    def _add(self, call: str, seconds: float, *, share: float) -> None:
+        self._counts[call] += 1
+        self._means[call] += share * (seconds - self._means[call])
 
     def permits_another(self) -> bool:
         """Return whether one that is not where it should be shall be made anew, now that it is idle.

@@ -273,22 +273,25 @@ def pace_of(*calls):
     return pace
 
 
-QUICK = [("step", 0.0001)] * 65
+QUICK = [("reset", 0.0001), *[("step", 0.0001)] * 63]
 
 
 @pytest.mark.parametrize(
     ("calls", "quick"),
     [
-        (QUICK[:64], False),  # nothing is known yet
+        (QUICK[:63], False),  # nothing is known yet
         (QUICK, True),
+        ([("make", 0.0001)] * 65, False),
+        ([("step", 0.0001)] * 65, False),
         ([("make", 3.0), *QUICK], True),  # the first ones import
-        ([("step", 0.0009)] * 100, True),
-        ([("step", 0.0012)] * 100, False),
-        ([("reset", 0.005), *QUICK], False),
+        ([("reset", 0.0009), *[("step", 0.0009)] * 63], True),
+        ([("reset", 0.0012), *[("step", 0.0001)] * 63], False),
+        ([("reset", 0.0001), *[("step", 0.0012)] * 63], False),
         ([*QUICK, ("step", 0.2), *QUICK], True),  # a hiccup
+        ([*QUICK, ("reset", 0.2), *QUICK], True),
+        ([*QUICK, ("make", 0.01), ("make", 0.2)], True),
         ([*QUICK, ("step", 0.3)], False),  # the others had to be moved
         ([*QUICK, *[("step", 0.1)] * 20], False),
-        ([*QUICK, ("make", 0.01)], True),
         ([*QUICK, ("make", 0.1)], False),
         ([*QUICK, ("step", math.inf)], False),
         ([("step", math.inf), *QUICK], False),
