@@ -99,7 +99,7 @@ class HostPool:
     def take(self, environment: EnvironmentRef) -> tuple[Host, bool]:
         """Return a host of this environment, and whether its environment has yet to be made."""
         key = f"{environment.id} {json.dumps(environment.kwargs, sort_keys=True)}"
-        for host in [host for host, idle_key in reversed(self._idle.items()) if idle_key == key]:
+        while (host := self._newest_idle(key)) is not None:
             del self._idle[host]
             if self._well_placed(host, key):
                 self._busy[host] = key
@@ -149,6 +149,9 @@ class HostPool:
         for host in self._closing:
             host.join(max(0.0, ends_at - time.monotonic()))
         self._closing.clear()
+
+    def _newest_idle(self, key: str) -> Host | None:
+        return next((host for host, idle_key in reversed(self._idle.items()) if idle_key == key), None)
 
     def _well_placed(self, host: Host, key: str) -> bool:
         pace = self._paces[key]
