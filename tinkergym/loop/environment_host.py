@@ -50,10 +50,8 @@ TakeReports = Callable[[Sequence[Report]], None]
 class Host(Protocol):
     """Runs the calls of one environment, one after the other, and reports each."""
 
-    @property
-    def system_prompt(self) -> str | None:
-        """What the environment puts before the first observation; known once a call has returned."""
-        ...
+    system_prompt: str | None
+    """What the environment puts before the first observation; known once a call has returned."""
 
     def call(self, call_id: int, function: Callable[[AnyEnv], Any]) -> None:
         """Run `function(env)` and report; the first call makes the environment."""
@@ -84,28 +82,26 @@ class Host(Protocol):
         ...
 
 
-class HostedEnvironment:
-    """An environment that its first call makes, and whose errors become reports."""
+class BaseHost(Host):
+    """What all hosts share: an environment that its first call makes, and whose errors become reports."""
 
-    def __init__(
-        self,
-        make: Callable[[], AnyEnv],
-        name: str,
-        caught: tuple[type[BaseException], ...] = (BaseException,),
-    ) -> None:
-        """Remember how to make it.
+    _caught: tuple[type[BaseException], ...] = (BaseException,)
+    """The errors that are the environment's own. It is foreign code: even a SystemExit is."""
+
+    def __init__(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str) -> None:
+        """Remember how to make the environment.
 
         Args:
-            make: Creates the environment.
-            name: For people who read that it failed to close.
-            caught: The errors that are the environment's own. It is foreign code: even a SystemExit is.
+            make: Creates it.
+            report: Takes the reports, from the thread that runs the calls.
+            name: For people who look for what hangs, or read that it failed to close.
         """
-        self._make, self._name, self._caught = make, name, caught
+        self._make, self._name = make, name
+        self.report = report
         self._env: AnyEnv | None = None
         self.system_prompt: str | None = None
-        """What the environment puts before the first observation; known once a call has returned."""
 
-    def run(self, host: Host, call_id: int, function: Callable[[AnyEnv], Any]) -> Report:
+    def _run(self, call_id: int, function: Callable[[AnyEnv], Any]) -> Report:
         """Call `function(env)` and return what came of it."""
         value, error, reason = None, "", StopReason.ENVIRONMENT_ERROR
         began = time.monotonic()
@@ -116,10 +112,9 @@ class HostedEnvironment:
             value = function(self._env)
         except self._caught as caught:
             error, reason = traceback_of(caught), stop_reason_of(caught)
-        return Report(host, call_id, value, error, reason, time.monotonic() - began)
+        return Report(self, call_id, value, error, reason, time.monotonic() - began)
 
-    def close(self) -> None:
-        """Close the environment, if there is one."""
+    def _close_environment(self) -> None:
         env, self._env = self._env, None
         if env is None:
             return
@@ -129,29 +124,17 @@ class HostedEnvironment:
             _log.warning("the environment %s failed to close:\n%s", self._name, traceback_of(caught))
 
 
-class EnvironmentHost:
+class EnvironmentHost(BaseHost):
     """Runs the calls of one environment in a thread of its own, one after the other, and reports each."""
 
     def __init__(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str) -> None:
-        """Start the thread; the environment is made by the first call.
-
-        Args:
-            make: Creates the environment.
-            report: Takes the reports, from the host's thread.
-            name: For the thread, so that a stack dump tells whose it is.
-        """
-        self._environment = HostedEnvironment(make, name)
-        self._report = report
+        """Start the thread; the environment is made by the first call."""
+        super().__init__(make, report, name=name)
         self._calls: SimpleQueue[tuple[int, Callable[[AnyEnv], Any]] | None] = SimpleQueue()
         self._abandoned = False
         # A daemon: a hanging environment must not keep the program from ending.
         self._thread = threading.Thread(target=self._serve, name=f"environment {name}", daemon=True)
         self._thread.start()
-
-    @property
-    def system_prompt(self) -> str | None:
-        """What the environment puts before the first observation; known once a call has returned."""
-        return self._environment.system_prompt
 
     def call(self, call_id: int, function: Callable[[AnyEnv], Any]) -> None:
         """Run `function(env)` in the host's thread."""
@@ -182,10 +165,10 @@ class EnvironmentHost:
 
     def _serve(self) -> None:
         while not self._abandoned and (item := self._calls.get()) is not None:
-            report = self._environment.run(self, *item)
+            report = self._run(*item)
             if not self._abandoned:
-                self._report((report,))
-        self._environment.close()
+                self.report((report,))
+        self._close_environment()
 
 
 def stack_of(thread: threading.Thread) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.loop.environment_host import AnyEnv, EnvironmentHost, Host, HostedEnvironment, TakeReports
+from tinkergym.loop.environment_host import AnyEnv, BaseHost, EnvironmentHost, Host, TakeReports
 from tinkergym.loop.environment_process import ProcessHost
 from tinkergym.loop.shared_thread import SharedHost, SharedThread
 from tinkergym.wire import EnvironmentRef
@@ -129,23 +129,15 @@ class InlineExecutor:
         """Do nothing: no environment waits for another."""
 
 
-class InlineHost:
+class InlineHost(BaseHost):
     """Runs each call at once, in the caller's thread."""
 
-    def __init__(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str) -> None:
-        """Remember how to make the environment; the first call does."""
-        # Here an interrupt is meant for the program.
-        self._environment = HostedEnvironment(make, name, (Exception, SystemExit))
-        self._report = report
-
-    @property
-    def system_prompt(self) -> str | None:
-        """What the environment puts before the first observation; known once a call has returned."""
-        return self._environment.system_prompt
+    _caught = (Exception, SystemExit)
+    """Here an interrupt is meant for the program."""
 
     def call(self, call_id: int, function: Callable[[AnyEnv], Any]) -> None:
         """Run `function(env)` and report."""
-        self._report((self._environment.run(self, call_id, function),))
+        self.report((self._run(call_id, function),))
 
     def waited_seconds(self) -> float:
         """Return 0: calls run at once."""
@@ -153,7 +145,7 @@ class InlineHost:
 
     def close(self) -> None:
         """Close the environment."""
-        self._environment.close()
+        self._close_environment()
 
     def abandon(self) -> bool:
         """Close the environment: no call of it can be running."""

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from tinkergym.loop.environment_host import AnyEnv, HostedEnvironment, Report, TakeReports, stack_of
+from tinkergym.loop.environment_host import AnyEnv, BaseHost, Report, TakeReports, stack_of
 
 LONG_SECONDS = 0.25
 """How long a call may take before another thread takes over those that wait behind it."""
@@ -25,16 +25,15 @@ _GATHER_SECONDS = 0.002
 somebody looks."""
 
 
-class SharedHost:
+class SharedHost(BaseHost):
     """Runs the calls of one environment in a thread that others use too, one after the other."""
 
     def __init__(
         self, shared: SharedThread, make: Callable[[], AnyEnv], report: TakeReports, *, name: str
     ) -> None:
         """Remember how to make the environment; the first call does."""
+        super().__init__(make, report, name=name)
         self._shared = shared
-        self._environment = HostedEnvironment(make, name)
-        self.report = report
         self._lock = threading.Lock()
         self._calls: deque[tuple[int, Callable[[AnyEnv], Any]] | None] = deque()
         self._queued = False
@@ -47,11 +46,6 @@ class SharedHost:
         self._running: threading.Thread | None = None
         self._abandoned = False
         self._closed = threading.Event()
-
-    @property
-    def system_prompt(self) -> str | None:
-        """What the environment puts before the first observation; known once a call has returned."""
-        return self._environment.system_prompt
 
     @property
     def closed(self) -> bool:
@@ -121,7 +115,7 @@ class SharedHost:
         if self._running is not None:
             self._home = self._home or self._running
             self._began = time.monotonic()
-            report = self._environment.run(self, *item)
+            report = self._run(*item)
             with self._lock:
                 self._running = None
                 given_up = self._abandoned
@@ -142,7 +136,7 @@ class SharedHost:
                 self._shared.put(self)
 
     def _close(self) -> None:
-        self._environment.close()
+        self._close_environment()
         self._closed.set()
 
 
