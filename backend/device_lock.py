@@ -192,6 +192,7 @@ def _mkl() -> tuple[Any, ...]:
 def _loaded(name: str, function: str) -> tuple[Any, ...]:
     if not _MAPS.exists():
         return ()
+    # These calls only set numbers. Not for them shall Python's lock be let go, and waited for.
     paths = {line.split()[-1] for line in _MAPS.read_text().splitlines() if name in line}
-    found = [ctypes.CDLL(path) for path in sorted(paths) if path.startswith("/")]
+    found = [ctypes.PyDLL(path) for path in sorted(paths) if path.startswith("/")]
     return tuple(library for library in found if hasattr(library, function))

@@ -37,15 +37,16 @@ def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     Returns:
         [..., out].
     """
-    if not (_ONEDNN and _is_served(states) and _is_served(weight)):
-        return functional.linear(states, weight, bias)
-    return _through_onednn(states, weight, bias)
+    return product(states, weight, bias, _ONEDNN and _is_served(states) and _is_served(weight))
 
 
-def _through_onednn(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    # What torch's own compiler emits on a CPU; for float32 there is no other way to oneDNN.
-    outputs: Tensor = torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")
-    return outputs
+def product(states: Tensor, weight: Tensor, bias: Tensor | None, onednn: bool) -> Tensor:
+    """Return `linear` in the one way or the other; can be compiled by `torch.jit.script`."""
+    if onednn:
+        # What torch's own compiler emits on a CPU; for float32 there is no other way to oneDNN.
+        outputs: Tensor = torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")
+        return outputs
+    return functional.linear(states, weight, bias)
 
 
 def _is_served(tensor: Tensor) -> bool:
@@ -56,7 +57,7 @@ def _onednn_is_there() -> bool:
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     try:
-        found = _through_onednn(torch.eye(2), torch.eye(2), None)
+        found = product(torch.eye(2), torch.eye(2), None, onednn=True)
     except (RuntimeError, AttributeError):
         return False
     return torch.equal(found, torch.eye(2))

@@ -45,14 +45,15 @@ def _forward_of(module: nn.Module, eps: float) -> Any:
             slow: torch.Tensor = original(states)
             return slow
         if not torch.is_grad_enabled():
-            return _normed(states, eps)[0].mul_(cast(torch.Tensor, module.weight))
+            return over_rms(states, eps)[0].mul_(cast(torch.Tensor, module.weight))
         out: torch.Tensor = _RMSNorm.apply(states, module.weight, eps)  # type: ignore[no-untyped-call]
         return out
 
     return forward
 
 
-def _normed(states: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+def over_rms(states: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return `states / rms(states)` and the inverse of the latter; can be compiled by `torch.jit.script`."""
     # Rounded step by step as transformers does, and alike in learner and engine, whose logprobs are compared.
     # On a CPU a sum and a division are a mean to the bit, in half the time.
     mean = states.square().sum(-1, keepdim=True).div_(states.shape[-1])
@@ -65,7 +66,7 @@ class _RMSNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, states: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        normed, inverse = _normed(states, eps)
+        normed, inverse = over_rms(states, eps)
         ctx.save_for_backward(normed, inverse, weight)
         return normed * weight
 

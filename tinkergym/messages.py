@@ -20,6 +20,8 @@ NOT_IN_WORDS = (
 MOST_NAME_CHARACTERS = 256
 """Of a message's `name` and `tool_call_id`."""
 _OPTIONAL = ("name", "tool_call_id")
+_MAPPINGS = (dict, Mapping)
+"""Most are dicts; to ask whether something else is a mapping takes ten times as long."""
 
 
 class Message(TypedDict):
@@ -70,12 +72,10 @@ def observation_messages(observation: object) -> list[Message]:
         ValueError: A text holds a lone surrogate, which neither JSON nor a tokenizer can carry.
         ImageObservationError: It holds an image, and no model here can see one yet.
     """
-    if isinstance(observation, str):  # most are, and to ask what is a mapping takes longer
-        return [user(_text(observation))]
+    text = _one_text(observation)
+    if text is not None:
+        return [user(text)]
     if isinstance(observation, Mapping):
-        _refuse_images(observation)
-        if observation.get("messages") is None:
-            return [user(_text(observation.get("text"), observation))]
         messages = _checked(observation["messages"], "the observation's 'messages'")
         silent = observation.get("text") is None or observation["text"] == ""
         return messages if silent is True else [*messages, user(_text(observation["text"], observation))]
@@ -107,7 +107,8 @@ def observation_text(observation: object) -> str:
         ValueError: A text holds a lone surrogate, which neither JSON nor a tokenizer can carry.
         ImageObservationError: It holds an image.
     """
-    return messages_text(observation_messages(observation))
+    text = _one_text(observation)
+    return messages_text(observation_messages(observation)) if text is None else text
 
 
 def messages_text(messages: Sequence[Message]) -> str:
@@ -165,6 +166,16 @@ def is_unicode(text: str) -> bool:
     return True
 
 
+def _one_text(observation: object) -> str | None:
+    """Return what is one message from the user, as most observations are; None if it is anything else."""
+    if isinstance(observation, str):
+        return _text(observation)
+    if not isinstance(observation, _MAPPINGS):
+        return None
+    _refuse_images(observation)
+    return _text(observation.get("text"), observation) if observation.get("messages") is None else None
+
+
 def _text(text: object, observation: object = None) -> str:
     if not isinstance(text, str):
         raise _neither_text_nor_messages(observation)
@@ -195,7 +206,7 @@ def _checked(values: Any, where: str) -> list[Message]:
 
 def _refuse_images(observation: Mapping[Any, Any]) -> None:
     for key, value in observation.items():
-        if _is_image(value) or (key in ("image", "images") and not _is_empty(value)):
+        if (key in ("image", "images") and not _is_empty(value)) or _is_image(value):
             raise ImageObservationError(f"the observation shows an image under {quoted(key)!r}")
 
 

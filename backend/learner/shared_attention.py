@@ -162,7 +162,7 @@ def shared_prefix_attention(  # noqa: PLR0917 - transformers calls it so
     for queries, keys, values in zip(
         laid_out(query, _LayOutQueries), laid_out(key, _LayOutKeys), laid_out(value, _LayOutKeys), strict=True
     ):
-        out = attend(queries, keys, values, scale=scaling)
+        out = attend(queries, keys, values, scale=scaling, mask=None)
         outs.append(out.transpose(1, 2).reshape(out.shape[0] * out.shape[2], -1))
     folded: torch.Tensor = _FoldBack.apply(torch.cat(outs) if len(outs) > 1 else outs[0], layout)  # type: ignore[no-untyped-call]
     return folded.view(1, nodes, heads, -1), None

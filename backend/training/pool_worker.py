@@ -58,9 +58,12 @@ _CLOSING_SECONDS = 6.0
 _LONGEST_POLL_SECONDS = 10.0
 """A worker that waits for episodes asks again after this at the latest."""
 
-SWITCH_SECONDS = 0.0002
-"""For how long another thread may keep Python's lock while the engine's wants it. A forward gives it away
-some hundred times, each for some ten microseconds, and waits this long for a thread that reads requests."""
+SWITCH_SECONDS = 0.001
+"""For how long another thread may keep Python's lock while the engine's or the learner's wants it.
+
+A learner's micro-batch gives it away some hundred times, each for some ten microseconds, and waits this long
+for a thread that reads requests. The engine does so a few times per forward, and prepares the next in one go.
+"""
 
 
 class PoolWorker:

@@ -142,7 +142,7 @@ class TextGame:
 
     def next_player(self, player: int) -> int:
         """Return who moves after `player`."""
-        return (player + 1) % len(self.player_names)
+        return (player + 1) % len(self._news)
 
     def gold(self, player: int) -> str | None:
         """Return the best action of the player now, None if it is not known. Must only look."""

@@ -57,7 +57,8 @@ class Pace:
         share = 1 if call == "make" and not self._proven else 1 / _CALLS_THAT_TELL
         self._add(call, seconds, share=share)
         self._proven = self._proven or call == "make"
-        if seconds > LONG_SECONDS or max(self._means.values()) > _SLOW_SECONDS:
+        # No other mean has changed.
+        if seconds > LONG_SECONDS or self._means[call] > _SLOW_SECONDS:
             self.quick, self._slow = False, True
 
     def _add(self, call: str, seconds: float, *, share: float) -> None:

@@ -43,6 +43,7 @@ Answers = Sequence[Completion | SampleFailure]
 class _Episode:
     """An episode being played. All times are on the player's clock."""
 
+    plan: EpisodePlan
     loop: AgentLoop
     renderer: Renderer
     hosts: HostPool
@@ -54,10 +55,6 @@ class _Episode:
     call_ends_at: float = 0.0
     request_id: str = ""
     """Of the last request for tokens."""
-
-    @property
-    def plan(self) -> EpisodePlan:
-        return self.loop.plan
 
 
 class EpisodePlayer:
@@ -128,7 +125,7 @@ class EpisodePlayer:
         assert plan.environment is not None, "the player makes environments by reference"
         host, is_new = hosts.take(plan.environment)
         ends_at = self._clock() + plan.limits.episode_timeout_seconds
-        episode = _Episode(AgentLoop(renderer, plan), renderer, hosts, host, ends_at)
+        episode = _Episode(plan, AgentLoop(renderer, plan), renderer, hosts, host, ends_at)
         self._episodes[plan.session_id] = episode
         if is_new:
             # Making an environment may take as long as a reset, so it has the time of a call of its own.

@@ -182,10 +182,14 @@ class Renderer:
     # --- ids ---
 
     def _ids(self, messages: Sequence[Message], render: _Render) -> list[int]:
-        plain = all(len(message) == 2 for message in messages)  # without `name` and `tool_call_id`
-        if not plain or sum(len(message["content"]) for message in messages) > _MOST_REMEMBERED_CHARACTERS:
+        characters = 0
+        for message in messages:
+            if len(message) > 2:  # with a `name` or a `tool_call_id`
+                return self._encode(messages, render)
+            characters += len(message["content"])
+        if characters > _MOST_REMEMBERED_CHARACTERS:
             return self._encode(messages, render)
-        return list(self._remembered(tuple((m["role"], m["content"]) for m in messages), render))
+        return list(self._remembered(tuple([(m["role"], m["content"]) for m in messages]), render))
 
     def _encode_anew(self, messages: tuple[tuple[Role, str], ...], render: _Render) -> tuple[int, ...]:
         return tuple(self._encode([{"role": role, "content": content} for role, content in messages], render))

@@ -1,62 +1,92 @@
 """The forward of a Llama-like decoder on a packed batch, without what transformers does around it.
 
 A decoder's operations on a few dozen new tokens take some ten microseconds each; the calls of its modules,
-their decorators and the masks that nobody uses take as long again. Here the same modules' own forwards follow
-one another directly. Only models whose code was read for it are run so: what others do beyond some length, or
-to large numbers only, a trial with a few tokens does not show. And only if it gives their very own bits then.
+their decorators and the masks that nobody uses take as long again. So here is the decoder as one function of
+tensors, which on CPUs runs without Python: see `backend.compiled`.
+
+Only models whose code was read for it are run so: what others do beyond some length, or to large numbers
+only, a trial with a few tokens does not show. And only if it gives their very own bits then.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
-from backend.rollout.engines.packed_attention import packed_attention
-from backend.rollout.engines.packed_batch import PackedBatch
+from backend.compiled import compiled
+from backend.fast_linears import product
+from backend.fast_norms import over_rms
+from backend.rollout.engines.packed_attention import (
+    attend_in_buckets,
+    attention_undivided,
+    bucket_masks,
+    least_queries,
+)
+from backend.rollout.engines.packed_batch import Bucket, PackedBatch
+from backend.rollout.engines.policy_shelf import PolicyShelf
 
 _READ = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
 """Of transformers 5."""
+_STEADY_POSITIONS = frozenset({"default", "linear", "llama3", "yarn"})
+"""Rotary positions that mean the same however long a sequence grows."""
 
-_Forward = Callable[[Tensor], Tensor]
+
+class Linear(NamedTuple):
+    """A linear layer, and what several adapters side by side add to it: see `policy_shelf.Mix`."""
+
+    weight: Tensor
+    bias: Tensor | None
+    down: Tensor | None
+    up: Tensor | None
+    foreign: Tensor | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """What a layer's modules compute; to look a module up takes longer than to call it."""
+class Layer(NamedTuple):
+    """A layer's weights, and its part of the cache."""
 
-    norm_before_attention: _Forward
-    to_query: _Forward
-    to_key: _Forward
-    to_value: _Forward
-    query_norm: _Forward | None
-    key_norm: _Forward | None
-    attention: torch.nn.Module
-    scale: float
+    norm_before_attention: Tensor
+    to_query: Linear
+    to_key: Linear
+    to_value: Linear
+    query_norm: Tensor | None
+    key_norm: Tensor | None
+    from_heads: Linear
+    norm_before_mlp: Tensor
+    to_gate: Linear
+    to_inner: Linear
+    from_inner: Linear
+    keys: Tensor
+    values: Tensor
+
+
+class Numbers(NamedTuple):
+    """What is the same in all layers and for all batches."""
+
     head_dim: int
-    from_heads: _Forward
-    norm_before_mlp: _Forward
-    to_gate: _Forward
-    to_inner: _Forward
-    activation: _Forward
-    from_inner: _Forward
+    scale: float
+    """Of attention's scores."""
+    epsilon: float
+    """Of the norms."""
+    rotary_scale: float
+    onednn: bool
+    """Whether linear layers go through oneDNN."""
+    least_queries: int
 
 
 class LeanDecoder:
     """A model of transformers, read as embedding, layers of attention and gated MLP, norm and head."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, shelf: PolicyShelf, *, onednn: bool) -> None:
         """Find the modules.
 
         Args:
-            model: A causal LM whose attention is `packed_attention` and whose linear layers are taken over
-                by the policy shelf already: both stay in use.
+            model: A causal LM.
+            shelf: What puts policies into it.
+            onednn: Whether all of its linear layers go through oneDNN.
 
         Raises:
-            ValueError: It is none of those that were read, or looks through a window.
+            ValueError: It is none of those that were read, looks through a window, or computes otherwise.
         """
         kind, config = type(model), model.config
         if not kind.__module__.startswith("transformers.") or kind.__name__ not in _READ:
@@ -64,15 +94,25 @@ class LeanDecoder:
         windows = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
         if windows or getattr(config, "sliding_window", None) is not None:
             raise ValueError("it has a sliding window")
-        decoder = model.model
-        self._embed: _Forward = decoder.embed_tokens.forward
-        self._rotary = decoder.rotary_emb
-        self._layers = [_layer(module) for module in decoder.layers]
-        self._norm: _Forward = decoder.norm.forward
-        self._head: _Forward = model.lm_head.forward
+        decoder, self._head = model.model, model.lm_head
+        rotary, first = decoder.rotary_emb, decoder.layers[0]
+        if rotary.rope_type not in _STEADY_POSITIONS or config.hidden_act != "silu":
+            raise ValueError(f"its positions are {rotary.rope_type}, its activation {config.hidden_act}")
+        self._embedding, self._rotary = decoder.embed_tokens, rotary
+        self._layers, self._norm, self._shelf = list(decoder.layers), decoder.norm, shelf
+        weight = self._head.weight
+        self._numbers = Numbers(
+            head_dim=first.self_attn.head_dim,
+            scale=first.self_attn.scaling,
+            epsilon=first.input_layernorm.variance_epsilon,
+            rotary_scale=float(rotary.attention_scaling),
+            onednn=onednn,
+            least_queries=least_queries(weight.device),
+        )
+        self._run = compiled(_decoded) if weight.device.type == "cpu" else _decoded
 
     def logits(self, token_ids: Tensor, batch: PackedBatch, keep: Tensor) -> Tensor:
-        """Run a packed batch; to be called in inference mode.
+        """Run a packed batch; to be called in inference mode, with policies bound that `fits`.
 
         Args:
             token_ids: [tokens].
@@ -82,38 +122,122 @@ class LeanDecoder:
         Returns:
             [wanted, vocabulary].
         """
-        states = self._embed(token_ids)
-        cos, sin = self._rotary.forward(states, batch.positions[None])
-        # [tokens, 1, dim]: alike for all heads.
-        cos, sin = cos[0, :, None], sin[0, :, None]
-        half = sin.shape[-1] // 2
-        # The first half of a head is turned by minus the second: the sign goes with the sine.
-        sin = torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)
-        for layer in self._layers:
-            states += _attended(layer, layer.norm_before_attention(states), cos, sin, batch)
-            inner = layer.norm_before_mlp(states)
-            gate = layer.activation(layer.to_gate(inner))
-            states += layer.from_inner(gate.mul_(layer.to_inner(inner)))
-        return self._head(self._norm(states.index_select(0, keep)))
+        layers = [self._layer(number, batch) for number in range(len(self._layers))]
+        heads = layers[0].keys.shape[1]
+        with attention_undivided():
+            found: Tensor = self._run(
+                token_ids,
+                batch.positions,
+                batch.places(heads),
+                keep,
+                batch.buckets,
+                self._embedding.weight,
+                self._rotary.inv_freq,
+                layers,
+                self._norm.weight,
+                self._linear(self._head),
+                self._numbers,
+            )
+        return found
+
+    def _layer(self, number: int, batch: PackedBatch) -> Layer:
+        module = self._layers[number]
+        attention, mlp, dim = module.self_attn, module.mlp, self._numbers.head_dim
+        heads = attention.k_proj.weight.shape[0] // dim
+        keys, values = batch.cache.layer(number, heads=heads, key_dim=dim, value_dim=dim)
+        norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
+        query_norm, key_norm = (None if norm is None else norm.weight for norm in norms)
+        return Layer(
+            norm_before_attention=module.input_layernorm.weight,
+            to_query=self._linear(attention.q_proj),
+            to_key=self._linear(attention.k_proj),
+            to_value=self._linear(attention.v_proj),
+            query_norm=query_norm,
+            key_norm=key_norm,
+            from_heads=self._linear(attention.o_proj),
+            norm_before_mlp=module.post_attention_layernorm.weight,
+            to_gate=self._linear(mlp.gate_proj),
+            to_inner=self._linear(mlp.up_proj),
+            from_inner=self._linear(mlp.down_proj),
+            keys=keys,
+            values=values,
+        )
+
+    def _linear(self, module: nn.Linear) -> Linear:
+        mix = self._shelf.mix_of(module)
+        if mix is None:
+            return Linear(module.weight, module.bias, None, None, None)
+        return Linear(module.weight, module.bias, mix.down, mix.up, mix.foreign)
 
 
-def _attended(layer: _Layer, states: Tensor, cos: Tensor, sin: Tensor, batch: PackedBatch) -> Tensor:
-    heads = len(states), -1, layer.head_dim
-    query, key = layer.to_query(states).view(heads), layer.to_key(states).view(heads)
-    if layer.query_norm is not None and layer.key_norm is not None:
-        query, key = layer.query_norm(query), layer.key_norm(key)
-    query, key = _turned(query, cos, sin), _turned(key, cos, sin)
-    value = layer.to_value(states).view(heads)
-    mixed, _ = packed_attention(
-        layer.attention,
-        query.transpose(0, 1)[None],
-        key.transpose(0, 1)[None],
-        value.transpose(0, 1)[None],
-        None,
-        scaling=layer.scale,
-        packed=batch,
+# --- compiled on CPUs: functions of tensors, in the part of Python that torch.jit knows ---------------------
+
+
+def _decoded(  # noqa: PLR0917 - compiled, where it is called by position
+    token_ids: Tensor,
+    positions: Tensor,
+    places: Tensor,
+    keep: Tensor,
+    buckets: list[Bucket],
+    embedding: Tensor,
+    frequencies: Tensor,
+    layers: list[Layer],
+    norm: Tensor,
+    head: Linear,
+    numbers: Numbers,
+) -> Tensor:
+    """Return [wanted, vocabulary]; see `LeanDecoder.logits`."""
+    states = functional.embedding(token_ids, embedding)
+    angles = positions[:, None].float() * frequencies.float()
+    # [tokens, 1, dim]: alike for all heads. The first half of a head is turned by minus the second: the sign
+    # goes with the sine.
+    cos = (angles.cos() * numbers.rotary_scale).to(states.dtype)
+    sin = (angles.sin() * numbers.rotary_scale).to(states.dtype)
+    cos, sin = torch.cat((cos, cos), dim=-1)[:, None], torch.cat((-sin, sin), dim=-1)[:, None]
+    masks = bucket_masks(buckets, 0, states)
+    for layer in layers:
+        inner = _normed(states, layer.norm_before_attention, numbers.epsilon)
+        states = states + _mixed(layer, inner, cos, sin, places, buckets, masks, numbers)
+        inner = _normed(states, layer.norm_before_mlp, numbers.epsilon)
+        gate = functional.silu(_through(layer.to_gate, inner, numbers.onednn))
+        inner = gate.mul_(_through(layer.to_inner, inner, numbers.onednn))
+        states = states + _through(layer.from_inner, inner, numbers.onednn)
+    wanted = _normed(states.index_select(0, keep), norm, numbers.epsilon)
+    return _through(head, wanted, numbers.onednn)
+
+
+def _mixed(  # noqa: PLR0917
+    layer: Layer,
+    states: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    places: Tensor,
+    buckets: list[Bucket],
+    masks: list[Tensor],
+    numbers: Numbers,
+) -> Tensor:
+    tokens, dim = states.shape[0], numbers.head_dim
+    query = _through(layer.to_query, states, numbers.onednn).view(tokens, -1, dim)
+    key = _through(layer.to_key, states, numbers.onednn).view(tokens, -1, dim)
+    query_norm, key_norm = layer.query_norm, layer.key_norm
+    if query_norm is not None and key_norm is not None:
+        query, key = (
+            _normed(query, query_norm, numbers.epsilon),
+            _normed(key, key_norm, numbers.epsilon),
+        )
+    mixed = attend_in_buckets(
+        _turned(query, cos, sin),
+        _turned(key, cos, sin),
+        _through(layer.to_value, states, numbers.onednn).view(tokens, -1, dim),
+        layer.keys,
+        layer.values,
+        places,
+        buckets,
+        masks,
+        numbers.scale,
+        numbers.least_queries,
     )
-    return layer.from_heads(mixed.reshape(len(states), -1))
+    return _through(layer.from_heads, mixed.reshape(tokens, -1), numbers.onednn)
 
 
 def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -122,24 +246,18 @@ def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return (heads * cos).add_(swapped.mul_(sin))
 
 
-def _layer(module: Any) -> _Layer:
-    attention, mlp = module.self_attn, module.mlp
-    norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
-    query_norm, key_norm = (None if norm is None else norm.forward for norm in norms)
-    return _Layer(
-        norm_before_attention=module.input_layernorm.forward,
-        to_query=attention.q_proj.forward,
-        to_key=attention.k_proj.forward,
-        to_value=attention.v_proj.forward,
-        query_norm=query_norm,
-        key_norm=key_norm,
-        attention=attention,
-        scale=attention.scaling,
-        head_dim=attention.head_dim,
-        from_heads=attention.o_proj.forward,
-        norm_before_mlp=module.post_attention_layernorm.forward,
-        to_gate=mlp.gate_proj.forward,
-        to_inner=mlp.up_proj.forward,
-        activation=mlp.act_fn.forward,
-        from_inner=mlp.down_proj.forward,
-    )
+def _normed(states: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    if states.dtype == torch.float32:
+        return over_rms(states, epsilon)[0].mul_(weight)
+    wide = states.float()
+    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + epsilon)
+    return weight * wide.to(states.dtype)
+
+
+def _through(layer: Linear, states: Tensor, onednn: bool) -> Tensor:
+    outputs = product(states, layer.weight, layer.bias, onednn)
+    down, up, foreign = layer.down, layer.up, layer.foreign
+    if down is not None and up is not None and foreign is not None:
+        narrow = (states @ down).masked_fill_(foreign, 0.0)
+        outputs.addmm_(narrow, up)
+    return outputs

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
@@ -60,7 +60,7 @@ class PackedModel:
             raise _unsupported(directory, f"transformers does not load it: {error}") from error
         self._model.to(device).eval().requires_grad_(False)
         speed_up_norms(self._model)
-        speed_up_linears(self._model)
+        self._onednn = speed_up_linears(self._model) == _linears(self._model)
         self.parameter_count = sum(parameter.numel() for parameter in self._model.parameters())
         self._keep_rows = "logits_to_keep" in inspect.signature(self._model.forward).parameters
         self.vocabulary = int(self._model.get_input_embeddings().weight.shape[0])
@@ -95,10 +95,10 @@ class PackedModel:
         """
         self.shelf.bind(segments)
         batch = PackedBatch(cache, spans, self.device)
-        keep = batch.last_tokens[torch.tensor(list(wanted), dtype=torch.long, device=self.device)]
+        keep = batch.last_tokens(wanted)
         # numpy reads a long list several times faster than torch does.
         ids = torch.from_numpy(np.array(token_ids, dtype=np.int64)).to(self.device)
-        if self._lean is not None:
+        if self._lean is not None and not self.shelf.one_by_one:
             return self._lean.logits(ids, batch, keep)
         options = {"logits_to_keep": keep} if self._keep_rows else {}
         output: Tensor = self._model(
@@ -131,7 +131,7 @@ class PackedModel:
     def _lean_decoder(self, samples: list[list[int]], expected: Tensor) -> LeanDecoder | None:
         """Return one if the model is made for it: if its logits are the same to the bit."""
         try:
-            self._lean = LeanDecoder(self._model)
+            self._lean = LeanDecoder(self._model, self.shelf, onednn=self._onednn)
             with torch.inference_mode():
                 found = self._run_in_two_halves(samples, self._sample_cache(samples))
         except Exception as error:
@@ -161,6 +161,10 @@ class PackedModel:
     ) -> Tensor:
         whole = AdapterSegment(self.shelf.base, slice(0, len(token_ids)), slice(0, len(wanted)))
         return self.logits(token_ids, spans, wanted, [whole], cache)
+
+
+def _linears(model: nn.Module) -> int:
+    return sum(isinstance(module, nn.Linear) for module in model.modules())
 
 
 def _sample_prompts(vocabulary: int) -> list[list[int]]:

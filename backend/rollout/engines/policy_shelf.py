@@ -137,6 +137,9 @@ class PolicyShelf:
             for path, module in model.named_modules()
             if isinstance(module, nn.Linear | Conv1D)
         }
+        self._site_of = {
+            module: self.sites[path] for path, module in model.named_modules() if path in self.sites
+        }
         self._merged_limit = merged_limit
         self._merged: list[tuple[LoadedPolicy, list[Tensor]]] = []
         """Adapters whose merged weights exist, and these."""
@@ -313,6 +316,15 @@ class PolicyShelf:
 
     def _forget_mixed(self) -> None:
         self._mixed, self._mixed_factors = set(), {}
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether the adapters that are bound are added one by one, as there are too many ranks of them."""
+        return any(site.terms for site in self.sites.values())
+
+    def mix_of(self, module: nn.Module) -> Mix | None:
+        """Return what the adapters that are bound add to a linear layer side by side."""
+        return self._site_of[module].mix
 
     def can_mix(self, policy: LoadedPolicy) -> bool:
         """Whether the policy may share a batch with others: the base, or an adapter on ordinary layers."""

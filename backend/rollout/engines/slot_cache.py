@@ -10,7 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+_Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +48,10 @@ class SlotCache:
 
     @property
     def bytes_per_token(self) -> int:
-        """Memory for one position of one slot; known after the first write."""
+        """Memory for one position of one slot; known after the first forward."""
         return sum(shape.numbers for shape in self._layers.values()) * self._dtype.itemsize
 
-    def places(self, slots: Tensor, positions: Tensor, heads: int) -> Tensor:
+    def places(self, slots: _Numbers, positions: _Numbers, heads: int) -> Tensor:
         """Return where tokens stand in a layer whose slots, heads and positions are one dimension.
 
         Args:
@@ -59,26 +62,26 @@ class SlotCache:
         Returns:
             [tokens * heads]
         """
-        each = torch.arange(heads, device=self._device)
-        return ((slots[:, None] * heads + each) * self.length + positions[:, None]).flatten()
+        places = (slots[:, None] * heads + np.arange(heads)) * self.length + positions[:, None]
+        return torch.from_numpy(places.reshape(-1)).to(self._device)
 
-    def write(self, layer: int, places: Tensor, key: Tensor, value: Tensor) -> None:
-        """Store new tokens of one layer.
+    def layer(self, layer: int, *, heads: int, key_dim: int, value_dim: int) -> tuple[Tensor, Tensor]:
+        """Return the keys and the values of one layer; memory for it is taken when it is first asked for.
 
         Args:
-            layer: The layer's index; memory for it is taken at its first write.
-            places: [tokens * heads] where they go, see `places`.
-            key: [heads, tokens, key dim].
-            value: [heads, tokens, value dim].
+            layer: Its index.
+            heads: Of its keys and values.
+            key_dim: Numbers of a key.
+            value_dim: Numbers of a value.
+
+        Returns:
+            [slots, heads, length, key dim] and [slots, heads, length, value dim], to be written to in place.
         """
         if layer not in self._layers:
-            shape = LayerShape(key.shape[0], key.shape[-1], value.shape[-1])
-            self._layers[layer] = shape
-            self.keys[layer] = self._zeros(shape.heads, shape.key_dim)
-            self.values[layer] = self._zeros(shape.heads, shape.value_dim)
-        for store, new in ((self.keys[layer], key), (self.values[layer], value)):
-            width = store.shape[-1]
-            store.view(-1, width).index_copy_(0, places, new.transpose(0, 1).reshape(-1, width))
+            self._layers[layer] = LayerShape(heads, key_dim, value_dim)
+            self.keys[layer] = self._zeros(heads, key_dim)
+            self.values[layer] = self._zeros(heads, value_dim)
+        return self.keys[layer], self.values[layer]
 
     def resize(self, *, slots: int, length: int, keep: Mapping[int, int]) -> None:
         """Change the number or the length of the slots.
@@ -116,10 +119,9 @@ class SlotCache:
         counts = np.array(lengths)
         ends = counts.cumsum()
         positions = np.repeat(np.array(starts) - (ends - counts), counts) + np.arange(ends[-1])
-        rows = [np.repeat(np.array(slots), counts) for slots in (sources, targets)]
-        at, source, target = (torch.from_numpy(x).to(self._device) for x in (positions, *rows))
+        source, target = (np.repeat(np.array(slots), counts) for slots in (sources, targets))
         for heads in {shape.heads for shape in self._layers.values()}:
-            places = self.places(source, at, heads), self.places(target, at, heads)
+            places = self.places(source, positions, heads), self.places(target, positions, heads)
             for layer, shape in self._layers.items():
                 if shape.heads == heads:
                     for store in (self.keys[layer], self.values[layer]):

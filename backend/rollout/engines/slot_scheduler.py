@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -304,7 +305,7 @@ class SlotScheduler:
         if not drawn:
             return
         if len(drawn) > len(works):
-            logits = logits[torch.tensor(source, device=logits.device)]
+            logits = logits.index_select(0, torch.from_numpy(np.array(source)).to(logits.device))
         tokens, logprobs = choose_tokens(
             logits,
             [row.request.temperature for row in drawn],

@@ -7,13 +7,16 @@ requests of the batch, their order, or what was drawn before.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
+
+from backend.compiled import compiled
 
 _GOLDEN = 0x9E3779B97F4A7C15
 
@@ -49,45 +52,70 @@ def choose_tokens(
         N token ids, and their logprobs in nats: `log_softmax(logits / temperature)` in float32. A row without
         a finite distribution gets NaN.
     """
-    logits = logits.float()
-    if any(temperature not in (0.0, 1.0) for temperature in temperatures):
-        scale = torch.tensor([t or 1.0 for t in temperatures], dtype=torch.float32, device=logits.device)
-        logits = logits / scale[:, None]
-    logprobs = torch.log_softmax(logits, dim=-1)
-    tokens = draw_tokens(logprobs, seeds, positions)
-    greedy = [row for row, temperature in enumerate(temperatures) if temperature == 0.0]
-    if greedy:
-        rows = torch.tensor(greedy, device=logits.device)
-        tokens[rows] = logprobs[rows].argmax(dim=-1)
-    chosen = logprobs.gather(1, tokens[:, None])[:, 0]
+    wanted = np.array(temperatures, dtype=np.float32)
+    scale = greedy = None
+    if not np.isin(wanted, (0.0, 1.0)).all():
+        scale = torch.from_numpy(np.where(wanted == 0.0, np.float32(1.0), wanted)).to(logits.device)
+    if not wanted.all():
+        greedy = torch.from_numpy(np.flatnonzero(wanted == 0.0)).to(logits.device)
+    numbers = torch.from_numpy(uniforms(seeds, positions)).to(logits.device)
+    choose = _compiled_choice() if logits.device.type == "cpu" else _chosen
     # Both in one transfer: on a GPU every .tolist() waits for the device.
-    pair = torch.stack([tokens.double(), chosen.double()]).tolist()
+    pair = choose(logits, scale, greedy, numbers, _block_width(logits.shape[1])).tolist()
     return [int(token) for token in pair[0]], pair[1]
 
 
 def draw_tokens(logprobs: Tensor, seeds: Sequence[int], positions: Sequence[int]) -> Tensor:
     """Draw one token per row of `logprobs` ([N, V], normalised) by inverse CDF; [N] int64."""
-    return _inverse_cdf(logprobs, uniforms(seeds, positions))
+    numbers = torch.from_numpy(uniforms(seeds, positions)).to(logprobs.device)
+    return _inverse_cdf(logprobs, numbers, _block_width(logprobs.shape[1]))
 
 
-def _inverse_cdf(logprobs: Tensor, numbers: NDArray[np.float64]) -> Tensor:
+def _block_width(size: int) -> int:
+    return math.isqrt(size - 1) + 1
+
+
+# --- compiled on CPUs, see `backend.compiled` ---------------------------------------------------------------
+
+
+def _chosen(
+    logits: Tensor, scale: Tensor | None, greedy: Tensor | None, numbers: Tensor, width: int
+) -> Tensor:
+    """Return [2, N] float64, tokens and logprobs.
+
+    Args:
+        logits: [N, V], any float dtype.
+        scale: [N], what each row is divided by; None divides none.
+        greedy: Rows that take their likeliest token.
+        numbers: [N] in [0, 1).
+        width: See `_inverse_cdf`.
+    """
+    logits = logits.float()
+    if scale is not None:
+        logits = logits / scale[:, None]
+    logprobs = torch.log_softmax(logits, dim=-1)
+    tokens = _inverse_cdf(logprobs, numbers, width)
+    if greedy is not None:
+        tokens.index_copy_(0, greedy, logprobs.index_select(0, greedy).argmax(dim=-1))
+    chosen = logprobs.gather(1, tokens[:, None])[:, 0]
+    return torch.stack([tokens.double(), chosen.double()])
+
+
+def _inverse_cdf(logprobs: Tensor, numbers: Tensor, width: int) -> Tensor:
     """Return the token at which the cumulated probability passes each number, in two stages.
 
-    First the block of tokens, then the token in it: what is cumulated in float64 are the blocks' sums and one
-    block, 2 sqrt(V) numbers per row instead of V. The blocks' sums are float32, as the logprobs are: that
-    moves up to some 1e-7 of a block's probability to its last token.
+    First the block of `width` tokens, then the token in it: what is cumulated in float64 are the blocks' sums
+    and one block, 2 sqrt(V) numbers per row instead of V if the width is sqrt(V). The blocks' sums are
+    float32, as the logprobs are: that moves up to some 1e-7 of a block's probability to its last token.
     """
-    rows, size = logprobs.shape
-    width = math.isqrt(size - 1) + 1
+    rows, size = logprobs.shape[0], logprobs.shape[1]
     blocks = -(-size // width)
     probabilities = logprobs.exp()
     if blocks * width > size:
         probabilities = functional.pad(probabilities, (0, blocks * width - size))
     probabilities = probabilities.view(rows, blocks, width)
-    numbers_here = torch.from_numpy(numbers).to(logprobs.device)[:, None]
-
     cumulated = probabilities.sum(dim=-1).double().cumsum(dim=-1)
-    target = _below(numbers_here * cumulated[:, -1:], cumulated[:, -1:])
+    target = _below(numbers[:, None] * cumulated[:, -1:], cumulated[:, -1:])
     block = torch.searchsorted(cumulated, target, right=True).clamp_(max=blocks - 1)
     before = torch.where(block > 0, cumulated.gather(1, (block - 1).clamp_(min=0)), 0.0)
 
@@ -101,6 +129,11 @@ def _inverse_cdf(logprobs: Tensor, numbers: NDArray[np.float64]) -> Tensor:
 def _below(numbers: Tensor, end: Tensor) -> Tensor:
     # At the end itself, and beyond, no token lies.
     return torch.minimum(numbers, torch.nextafter(end, torch.zeros_like(end)))
+
+
+@cache
+def _compiled_choice() -> Callable[..., Tensor]:
+    return compiled(_chosen)
 
 
 def _mix(word: NDArray[np.uint64]) -> NDArray[np.uint64]:
