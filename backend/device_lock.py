@@ -116,7 +116,7 @@ class KeptCore:
 
 def send_helpers_home() -> None:
     """End the helpers of this thread; it gets new ones when it needs them."""
-    for library in _libraries():
+    for library in _libraries(ctypes.CDLL):
         library.omp_pause_resource_all(_PAUSE_SOFT)
 
 
@@ -178,21 +178,25 @@ def _openmp_with(threads: int) -> None:
 
 
 @cache
-def _libraries() -> tuple[Any, ...]:
-    """Return GNU's OpenMP as it is loaded into this process; another OpenMP keeps its threads otherwise."""
-    return _loaded("libgomp", "omp_pause_resource_all")
+def _libraries(kind: type[ctypes.CDLL] = ctypes.PyDLL) -> tuple[Any, ...]:
+    """Return GNU's OpenMP as it is loaded into this process; another OpenMP keeps its threads otherwise.
+
+    Args:
+        kind: `PyDLL` for calls that only set a number: not for them shall Python's lock be let go, and waited
+            for. `CDLL` for those that wait themselves.
+    """
+    return _loaded("libgomp", "omp_pause_resource_all", kind)
 
 
 @cache
 def _mkl() -> tuple[Any, ...]:
     """Return MKL as it is loaded: it has a number of its own, of the process, unless the thread has one."""
-    return _loaded("libtorch_cpu", "MKL_Set_Num_Threads_Local")
+    return _loaded("libtorch_cpu", "MKL_Set_Num_Threads_Local", ctypes.PyDLL)
 
 
-def _loaded(name: str, function: str) -> tuple[Any, ...]:
+def _loaded(name: str, function: str, kind: type[ctypes.CDLL]) -> tuple[Any, ...]:
     if not _MAPS.exists():
         return ()
-    # These calls only set numbers. Not for them shall Python's lock be let go, and waited for.
     paths = {line.split()[-1] for line in _MAPS.read_text().splitlines() if name in line}
-    found = [ctypes.PyDLL(path) for path in sorted(paths) if path.startswith("/")]
+    found = [kind(path) for path in sorted(paths) if path.startswith("/")]
     return tuple(library for library in found if hasattr(library, function))

@@ -16,6 +16,12 @@ _TOLERANCE = 1e-5
 """Relative to the largest output."""
 
 
+def all_through_onednn(model: nn.Module) -> bool:
+    """Whether `speed_up_linears`, which was called before, has given oneDNN every linear layer of a model."""
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    return _ONEDNN and all("forward" in vars(layer) for layer in layers)
+
+
 def speed_up_linears(model: nn.Module) -> int:
     """Replace the forward pass of the plain float32 linear layers in a model; return how many there were."""
     replaced = 0
@@ -40,13 +46,10 @@ def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     return product(states, weight, bias, _ONEDNN and _is_served(states) and _is_served(weight))
 
 
-def product(states: Tensor, weight: Tensor, bias: Tensor | None, onednn: bool) -> Tensor:
-    """Return `linear` in the one way or the other; can be compiled by `torch.jit.script`."""
-    if onednn:
-        # What torch's own compiler emits on a CPU; for float32 there is no other way to oneDNN.
-        outputs: Tensor = torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")
-        return outputs
-    return functional.linear(states, weight, bias)
+def _through_onednn(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    # What torch's own compiler emits on a CPU; for float32 there is no other way to oneDNN.
+    outputs: Tensor = torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")
+    return outputs
 
 
 def _is_served(tensor: Tensor) -> bool:
@@ -57,13 +60,28 @@ def _onednn_is_there() -> bool:
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     try:
-        found = product(torch.eye(2), torch.eye(2), None, onednn=True)
+        found = _through_onednn(torch.eye(2), torch.eye(2), None)
     except (RuntimeError, AttributeError):
         return False
     return torch.equal(found, torch.eye(2))
 
 
 _ONEDNN = _onednn_is_there()
+
+# Where torch has no oneDNN, its compiler must not meet the name.
+if _ONEDNN:
+
+    def product(states: Tensor, weight: Tensor, bias: Tensor | None, onednn: bool) -> Tensor:
+        """Return `linear` in the one way or the other; can be compiled, see `backend.compiled`."""
+        if onednn:
+            return _through_onednn(states, weight, bias)
+        return functional.linear(states, weight, bias)
+
+else:
+
+    def product(states: Tensor, weight: Tensor, bias: Tensor | None, onednn: bool) -> Tensor:
+        """Return `linear`; can be compiled, see `backend.compiled`."""
+        return functional.linear(states, weight, bias)
 
 
 def _is_the_same(module: nn.Linear) -> bool:

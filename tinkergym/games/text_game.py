@@ -142,7 +142,8 @@ class TextGame:
 
     def next_player(self, player: int) -> int:
         """Return who moves after `player`."""
-        return (player + 1) % len(self._news)
+        count = self.players if isinstance(self.players, int) else len(self.players)
+        return (player + 1) % count
 
     def gold(self, player: int) -> str | None:
         """Return the best action of the player now, None if it is not known. Must only look."""

@@ -94,11 +94,6 @@ class AgentLoop:
         return self._state
 
     @property
-    def plan(self) -> EpisodePlan:
-        """What the episode was meant to be."""
-        return self._plan
-
-    @property
     def stop_reason(self) -> StopReason | None:
         """Why the episode ended; None while it runs."""
         return self._stop_reason

@@ -8,10 +8,12 @@ Only models whose code was read for it are run so: what others do beyond some le
 only, a trial with a few tokens does not show. And only if it gives their very own bits then.
 """
 
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from backend.compiled import compiled
@@ -24,7 +26,8 @@ from backend.rollout.engines.packed_attention import (
     least_queries,
 )
 from backend.rollout.engines.packed_batch import Bucket, PackedBatch
-from backend.rollout.engines.policy_shelf import PolicyShelf
+from backend.rollout.engines.policy_shelf import AdapterSite, PolicyShelf
+from backend.rollout.engines.slot_cache import SlotCache
 
 _READ = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
 """Of transformers 5."""
@@ -74,6 +77,53 @@ class Numbers(NamedTuple):
     least_queries: int
 
 
+@dataclass(frozen=True, slots=True)
+class _LinearModule:
+    """Where a linear layer's tensors are found; to ask the module for them takes ten times as long."""
+
+    parameters: dict[str, Any]
+    site: AdapterSite
+
+    def now(self) -> Linear:
+        """Return what the policies that are bound make of the layer."""
+        mix, parameters = self.site.mix, self.parameters
+        if mix is None:
+            return Linear(parameters["weight"], parameters["bias"], None, None, None)
+        return Linear(parameters["weight"], parameters["bias"], mix.down, mix.up, mix.foreign)
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerModules:
+    """Where a layer's tensors are found."""
+
+    norms: tuple[dict[str, Any], dict[str, Any]]
+    head_norms: tuple[dict[str, Any], dict[str, Any]] | None
+    linears: tuple[_LinearModule, ...]
+    """In the order of `Layer`."""
+    key_heads: int
+
+    def now(self, number: int, cache: SlotCache, dim: int) -> Layer:
+        """Return what the policies that are bound make of the layer."""
+        to_query, to_key, to_value, from_heads, to_gate, to_inner, from_inner = self.linears
+        norms, head_norms = self.norms, self.head_norms
+        keys, values = cache.layer(number, heads=self.key_heads, key_dim=dim, value_dim=dim)
+        return Layer(
+            norm_before_attention=norms[0]["weight"],
+            to_query=to_query.now(),
+            to_key=to_key.now(),
+            to_value=to_value.now(),
+            query_norm=None if head_norms is None else head_norms[0]["weight"],
+            key_norm=None if head_norms is None else head_norms[1]["weight"],
+            from_heads=from_heads.now(),
+            norm_before_mlp=norms[1]["weight"],
+            to_gate=to_gate.now(),
+            to_inner=to_inner.now(),
+            from_inner=from_inner.now(),
+            keys=keys,
+            values=values,
+        )
+
+
 class LeanDecoder:
     """A model of transformers, read as embedding, layers of attention and gated MLP, norm and head."""
 
@@ -94,25 +144,26 @@ class LeanDecoder:
         windows = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
         if windows or getattr(config, "sliding_window", None) is not None:
             raise ValueError("it has a sliding window")
-        decoder, self._head = model.model, model.lm_head
-        rotary, first = decoder.rotary_emb, decoder.layers[0]
+        decoder, rotary = model.model, model.model.rotary_emb
         if rotary.rope_type not in _STEADY_POSITIONS or config.hidden_act != "silu":
             raise ValueError(f"its positions are {rotary.rope_type}, its activation {config.hidden_act}")
-        self._embedding, self._rotary = decoder.embed_tokens, rotary
-        self._layers, self._norm, self._shelf = list(decoder.layers), decoder.norm, shelf
-        weight = self._head.weight
+        first, device = decoder.layers[0], model.lm_head.weight.device
         self._numbers = Numbers(
             head_dim=first.self_attn.head_dim,
             scale=first.self_attn.scaling,
             epsilon=first.input_layernorm.variance_epsilon,
             rotary_scale=float(rotary.attention_scaling),
             onednn=onednn,
-            least_queries=least_queries(weight.device),
+            least_queries=least_queries(device),
         )
-        self._run = compiled(_decoded) if weight.device.type == "cpu" else _decoded
+        self._frequencies: Tensor = rotary.inv_freq
+        self._embedding, self._norm = decoder.embed_tokens._parameters, decoder.norm._parameters
+        self._layers = [_layer(module, shelf, self._numbers.head_dim) for module in decoder.layers]
+        self._head = _linear(model.lm_head, shelf)
+        self._run = compiled(_decoded) if device.type == "cpu" else _decoded
 
     def logits(self, token_ids: Tensor, batch: PackedBatch, keep: Tensor) -> Tensor:
-        """Run a packed batch; to be called in inference mode, with policies bound that `fits`.
+        """Run a packed batch; to be called in inference mode, with no adapters bound `one_by_one`.
 
         Args:
             token_ids: [tokens].
@@ -122,52 +173,46 @@ class LeanDecoder:
         Returns:
             [wanted, vocabulary].
         """
-        layers = [self._layer(number, batch) for number in range(len(self._layers))]
-        heads = layers[0].keys.shape[1]
-        with attention_undivided():
-            found: Tensor = self._run(
+        numbers = self._numbers
+        layers = [
+            layer.now(number, batch.cache, numbers.head_dim) for number, layer in enumerate(self._layers)
+        ]
+        # Linear layers that do not go through oneDNN go through MKL, and want to be divided.
+        with attention_undivided() if numbers.onednn else nullcontext():
+            return self._run(
                 token_ids,
                 batch.positions,
-                batch.places(heads),
+                batch.places(self._layers[0].key_heads),
                 keep,
                 batch.buckets,
-                self._embedding.weight,
-                self._rotary.inv_freq,
+                self._embedding["weight"],
+                self._frequencies,
                 layers,
-                self._norm.weight,
-                self._linear(self._head),
-                self._numbers,
+                self._norm["weight"],
+                self._head.now(),
+                numbers,
             )
-        return found
 
-    def _layer(self, number: int, batch: PackedBatch) -> Layer:
-        module = self._layers[number]
-        attention, mlp, dim = module.self_attn, module.mlp, self._numbers.head_dim
-        heads = attention.k_proj.weight.shape[0] // dim
-        keys, values = batch.cache.layer(number, heads=heads, key_dim=dim, value_dim=dim)
-        norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
-        query_norm, key_norm = (None if norm is None else norm.weight for norm in norms)
-        return Layer(
-            norm_before_attention=module.input_layernorm.weight,
-            to_query=self._linear(attention.q_proj),
-            to_key=self._linear(attention.k_proj),
-            to_value=self._linear(attention.v_proj),
-            query_norm=query_norm,
-            key_norm=key_norm,
-            from_heads=self._linear(attention.o_proj),
-            norm_before_mlp=module.post_attention_layernorm.weight,
-            to_gate=self._linear(mlp.gate_proj),
-            to_inner=self._linear(mlp.up_proj),
-            from_inner=self._linear(mlp.down_proj),
-            keys=keys,
-            values=values,
-        )
 
-    def _linear(self, module: nn.Linear) -> Linear:
-        mix = self._shelf.mix_of(module)
-        if mix is None:
-            return Linear(module.weight, module.bias, None, None, None)
-        return Linear(module.weight, module.bias, mix.down, mix.up, mix.foreign)
+def _layer(module: Any, shelf: PolicyShelf, head_dim: int) -> _LayerModules:
+    attention, mlp = module.self_attn, module.mlp
+    linears = (
+        *(attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj),
+        *(mlp.gate_proj, mlp.up_proj, mlp.down_proj),
+    )
+    query_norm, key_norm = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
+    return _LayerModules(
+        norms=(module.input_layernorm._parameters, module.post_attention_layernorm._parameters),
+        head_norms=(
+            None if query_norm is None or key_norm is None else (query_norm._parameters, key_norm._parameters)
+        ),
+        linears=tuple(_linear(linear, shelf) for linear in linears),
+        key_heads=attention.k_proj.weight.shape[0] // head_dim,
+    )
+
+
+def _linear(module: Any, shelf: PolicyShelf) -> _LinearModule:
+    return _LinearModule(module._parameters, shelf.site_of(module))
 
 
 # --- compiled on CPUs: functions of tensors, in the part of Python that torch.jit knows ---------------------

@@ -85,7 +85,7 @@ class PackedBatch:
             for at in _bucket_members(spans)
         ]
         self.masks: dict[int, list[Tensor]] = {}
-        """Of the buckets, by the window of a layer."""
+        """Of the buckets, by the window of a layer; `packed_attention` keeps them here for the next layer."""
 
     def last_tokens(self, spans: Sequence[int]) -> Tensor:
         """[spans] where in the packed row the last token of each of these spans stands."""
@@ -107,7 +107,7 @@ class PackedBatch:
         if on_cpu:
             reach = min(filled_keys(reach), self.cache.length)
         columns = np.arange(width)
-        padded = real = left_out = np.zeros(0, dtype=np.int64)
+        padded = real = nothing = np.zeros(0, dtype=np.int64)
         run = int(offsets[0])
         if (lengths != width).any() or (offsets != run + width * np.arange(spans)).any():
             run = -1
@@ -126,7 +126,7 @@ class PackedBatch:
             low=low,
             high=high,
             seats=None if seats is None else self._tensor(seats),
-            slots=self._tensor(slots if high == 0 else left_out),
+            slots=self._tensor(slots if high == 0 else nothing),
         )
 
     def _tensor(self, numbers: _Numbers) -> Tensor:

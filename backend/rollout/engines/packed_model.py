@@ -15,17 +15,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
-from backend.fast_linears import speed_up_linears
+from backend.fast_linears import all_through_onednn, speed_up_linears
 from backend.fast_norms import speed_up_norms
 from backend.rollout.engines.lean_decoder import LeanDecoder
 from backend.rollout.engines.packed_attention import ATTENTION_NAME
 from backend.rollout.engines.packed_batch import PackedBatch, Span
 from backend.rollout.engines.policy_shelf import AdapterSegment, PolicyShelf
 from backend.rollout.engines.slot_cache import SlotCache
+from backend.rollout.engines.token_sampling import choose_tokens
 from tinkergym.errors import InvalidRequestError
 
 _log = logging.getLogger(__name__)
@@ -60,7 +61,8 @@ class PackedModel:
             raise _unsupported(directory, f"transformers does not load it: {error}") from error
         self._model.to(device).eval().requires_grad_(False)
         speed_up_norms(self._model)
-        self._onednn = speed_up_linears(self._model) == _linears(self._model)
+        speed_up_linears(self._model)
+        self._onednn = all_through_onednn(self._model)
         self.parameter_count = sum(parameter.numel() for parameter in self._model.parameters())
         self._keep_rows = "logits_to_keep" in inspect.signature(self._model.forward).parameters
         self.vocabulary = int(self._model.get_input_embeddings().weight.shape[0])
@@ -122,10 +124,16 @@ class PackedModel:
                 found = self._run_in_two_halves(samples, cache)
         except Exception as error:
             raise _unsupported(directory, f"a packed run fails: {type(error).__name__}: {error}") from error
+        # What the layers saw last was the second halves.
+        for site in self.shelf.sites.values():
+            site.per_row = site.seen_tokens == len(samples)
+            site.mixable = site.per_row or site.seen_tokens == sum(len(s) - len(s) // 2 for s in samples)
         difference = float((torch.log_softmax(found, -1) - torch.log_softmax(expected, -1)).abs().max())
         if not difference <= _TOLERANCE.get(self.dtype, _LOOSE_TOLERANCE):
             raise _unsupported(directory, f"a packed run's logprobs are off by {difference:.3g} nats")
         self._lean = self._lean_decoder(samples, found)
+        for _ in range(2):  # compiled now, and not when the first request waits
+            choose_tokens(found, [1.0] * len(samples), [0] * len(samples), [0] * len(samples))
         return cache.bytes_per_token
 
     def _lean_decoder(self, samples: list[list[int]], expected: Tensor) -> LeanDecoder | None:
@@ -137,7 +145,10 @@ class PackedModel:
         except Exception as error:
             _log.info("the model is run by transformers' own modules: %s: %s", type(error).__name__, error)
             return None
-        return self._lean if torch.equal(found, expected) else None
+        if not torch.equal(found, expected):
+            _log.info("the model is run by transformers' own modules: their logits are others")
+            return None
+        return self._lean
 
     def _sample_cache(self, samples: list[list[int]]) -> SlotCache:
         length = max(len(sample) for sample in samples)
@@ -150,21 +161,13 @@ class PackedModel:
         self._run(first, [Span(slot, 0, cut) for slot, cut in enumerate(cuts)], [0], cache)
         rest = [token for sample, cut in pairs for token in sample[cut:]]
         spans = [Span(slot, cut, len(sample) - cut) for slot, (sample, cut) in enumerate(pairs)]
-        found = self._run(rest, spans, range(len(spans)), cache)
-        for site in self.shelf.sites.values():
-            site.per_row = site.seen_tokens == len(spans)
-            site.mixable = site.per_row or site.seen_tokens == len(rest)
-        return found
+        return self._run(rest, spans, range(len(spans)), cache)
 
     def _run(
         self, token_ids: list[int], spans: list[Span], wanted: Sequence[int], cache: SlotCache
     ) -> Tensor:
         whole = AdapterSegment(self.shelf.base, slice(0, len(token_ids)), slice(0, len(wanted)))
         return self.logits(token_ids, spans, wanted, [whole], cache)
-
-
-def _linears(model: nn.Module) -> int:
-    return sum(isinstance(module, nn.Linear) for module in model.modules())
 
 
 def _sample_prompts(vocabulary: int) -> list[list[int]]:

@@ -101,7 +101,7 @@ class AdapterSite:
 
     @property
     def seen_tokens(self) -> int:
-        """How many tokens came last."""
+        """How many tokens came last through the layer's own module."""
         return self._seen[:-1].numel()
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -322,9 +322,9 @@ class PolicyShelf:
         """Whether the adapters that are bound are added one by one, as there are too many ranks of them."""
         return any(site.terms for site in self.sites.values())
 
-    def mix_of(self, module: nn.Module) -> Mix | None:
-        """Return what the adapters that are bound add to a linear layer side by side."""
-        return self._site_of[module].mix
+    def site_of(self, module: nn.Module) -> AdapterSite:
+        """Return where adapters add to a linear layer."""
+        return self._site_of[module]
 
     def can_mix(self, policy: LoadedPolicy) -> bool:
         """Whether the policy may share a batch with others: the base, or an adapter on ordinary layers."""

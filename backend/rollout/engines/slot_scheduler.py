@@ -252,7 +252,7 @@ class SlotScheduler:
             _log.exception("a forward of %d requests failed", len(works))
             self._counters.failed_forwards += 1
             failed = InternalServiceError(
-                f"the engine's forward failed: {type(error).__name__}: {error}",
+                f"the engine's forward failed: {_in_a_line(error)}",
                 hint="the service's log has the traceback; other requests are not affected",
             )
             for row in (row for work in works for row in work.rows):
@@ -335,6 +335,14 @@ class SlotScheduler:
                 follower.waits_for = None
             self._counters.copied_tokens += row.slot.cached * len(followers)
         return followers
+
+
+def _in_a_line(error: Exception) -> str:
+    # A compiled function's errors tell its whole stack; what went wrong comes last.
+    text = str(error)
+    if "TorchScript" in text:
+        return text.strip().splitlines()[-1]
+    return f"{type(error).__name__}: {text}"
 
 
 def _in_order(works: list[_Work]) -> list[_Work]:

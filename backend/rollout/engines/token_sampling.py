@@ -7,8 +7,7 @@ requests of the batch, their order, or what was drawn before.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -59,7 +58,7 @@ def choose_tokens(
     if not wanted.all():
         greedy = torch.from_numpy(np.flatnonzero(wanted == 0.0)).to(logits.device)
     numbers = torch.from_numpy(uniforms(seeds, positions)).to(logits.device)
-    choose = _compiled_choice() if logits.device.type == "cpu" else _chosen
+    choose = compiled(_chosen) if logits.device.type == "cpu" else _chosen
     # Both in one transfer: on a GPU every .tolist() waits for the device.
     pair = choose(logits, scale, greedy, numbers, _block_width(logits.shape[1])).tolist()
     return [int(token) for token in pair[0]], pair[1]
@@ -129,11 +128,6 @@ def _inverse_cdf(logprobs: Tensor, numbers: Tensor, width: int) -> Tensor:
 def _below(numbers: Tensor, end: Tensor) -> Tensor:
     # At the end itself, and beyond, no token lies.
     return torch.minimum(numbers, torch.nextafter(end, torch.zeros_like(end)))
-
-
-@cache
-def _compiled_choice() -> Callable[..., Tensor]:
-    return compiled(_chosen)
 
 
 def _mix(word: NDArray[np.uint64]) -> NDArray[np.uint64]:
