@@ -8,6 +8,7 @@ Only models whose code was read for it are run so: what others do beyond some le
 only, a trial with a few tokens does not show. And only if it gives their very own bits then.
 """
 
+# Annotations stay what they are, not strings: see `backend.compiled`.
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -242,16 +243,16 @@ def _decoded(  # noqa: PLR0917 - compiled, where it is called by position
     masks = bucket_masks(buckets, 0, states)
     for layer in layers:
         inner = _normed(states, layer.norm_before_attention, numbers.epsilon)
-        states = states + _mixed(layer, inner, cos, sin, places, buckets, masks, numbers)
+        states.add_(_attended(layer, inner, cos, sin, places, buckets, masks, numbers))
         inner = _normed(states, layer.norm_before_mlp, numbers.epsilon)
         gate = functional.silu(_through(layer.to_gate, inner, numbers.onednn))
         inner = gate.mul_(_through(layer.to_inner, inner, numbers.onednn))
-        states = states + _through(layer.from_inner, inner, numbers.onednn)
+        states.add_(_through(layer.from_inner, inner, numbers.onednn))
     wanted = _normed(states.index_select(0, keep), norm, numbers.epsilon)
     return _through(head, wanted, numbers.onednn)
 
 
-def _mixed(  # noqa: PLR0917
+def _attended(  # noqa: PLR0917
     layer: Layer,
     states: Tensor,
     cos: Tensor,
@@ -261,6 +262,7 @@ def _mixed(  # noqa: PLR0917
     masks: list[Tensor],
     numbers: Numbers,
 ) -> Tensor:
+    """Return [tokens, hidden], what a layer's attention adds to [tokens, hidden]."""
     tokens, dim = states.shape[0], numbers.head_dim
     query = _through(layer.to_query, states, numbers.onednn).view(tokens, -1, dim)
     key = _through(layer.to_key, states, numbers.onednn).view(tokens, -1, dim)
@@ -270,7 +272,7 @@ def _mixed(  # noqa: PLR0917
             _normed(query, query_norm, numbers.epsilon),
             _normed(key, key_norm, numbers.epsilon),
         )
-    mixed = attend_in_buckets(
+    found = attend_in_buckets(
         _turned(query, cos, sin),
         _turned(key, cos, sin),
         _through(layer.to_value, states, numbers.onednn).view(tokens, -1, dim),
@@ -282,7 +284,7 @@ def _mixed(  # noqa: PLR0917
         numbers.scale,
         numbers.least_queries,
     )
-    return _through(layer.from_heads, mixed.reshape(tokens, -1), numbers.onednn)
+    return _through(layer.from_heads, found.reshape(tokens, -1), numbers.onednn)
 
 
 def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -292,6 +294,7 @@ def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _normed(states: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """Return what an RMS norm makes of [..., dim], rounded as in transformers and `backend.fast_norms`."""
     if states.dtype == torch.float32:
         return over_rms(states, epsilon)[0].mul_(weight)
     wide = states.float()
@@ -300,6 +303,7 @@ def _normed(states: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 
 def _through(layer: Linear, states: Tensor, onednn: bool) -> Tensor:
+    """Return [..., out], what a linear layer and the adapters at it make of [..., in]."""
     outputs = product(states, layer.weight, layer.bias, onednn)
     down, up, foreign = layer.down, layer.up, layer.foreign
     if down is not None and up is not None and foreign is not None:

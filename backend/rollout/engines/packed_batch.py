@@ -4,6 +4,7 @@ Everything that all layers of one forward share is worked out here once: positio
 and which sequences attend together.
 """
 
+# Annotations stay what they are, not strings: see `backend.compiled`.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
