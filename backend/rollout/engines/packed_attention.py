@@ -180,7 +180,17 @@ def _attend(  # noqa: PLR0917
     """Return [tokens of the bucket, heads, value dim]."""
     if bucket.width == 1:
         return _attend_single(bucket, mask, query, keys, values, scale, least_queries)
-    return _attend_several(bucket, mask, query, key, value, keys, values, scale)
+    asked = _padded(bucket, query)
+    seats: Tensor | None = None
+    if mask.numel() == 0:
+        mixed = attend(asked, _padded(bucket, key), _padded(bucket, value), scale=scale, mask=None)
+    else:
+        seats = bucket.seats
+        asked = _seated(bucket, asked)
+        mixed = attend(asked, _read(bucket, keys), _read(bucket, values), scale=scale, mask=mask[:, None])
+    found = mixed if seats is None else mixed.index_select(0, seats)
+    flat = found.transpose(1, 2).flatten(0, 1)
+    return flat if bucket.run >= 0 else flat.index_select(0, bucket.real)
 
 
 def _attend_single(  # noqa: PLR0917
@@ -207,29 +217,6 @@ def _attend_single(  # noqa: PLR0917
     mixed = mixed[:, :, :sharing].reshape(block, heads, -1)
     seats = bucket.seats
     return mixed if seats is None else mixed.index_select(0, seats)
-
-
-def _attend_several(  # noqa: PLR0917
-    bucket: Bucket,
-    mask: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    scale: float,
-) -> Tensor:
-    asked = _padded(bucket, query)
-    seats: Tensor | None = None
-    if mask.numel() == 0:
-        mixed = attend(asked, _padded(bucket, key), _padded(bucket, value), scale=scale, mask=None)
-    else:
-        seats = bucket.seats
-        asked = _seated(bucket, asked)
-        mixed = attend(asked, _read(bucket, keys), _read(bucket, values), scale=scale, mask=mask[:, None])
-    found = mixed if seats is None else mixed.index_select(0, seats)
-    flat = found.transpose(1, 2).flatten(0, 1)
-    return flat if bucket.run >= 0 else flat.index_select(0, bucket.real)
 
 
 def _padded(bucket: Bucket, packed: Tensor) -> Tensor:
