@@ -8,6 +8,7 @@ import sys
 import time
 
 from backend.config import ServiceConfig
+from backend.garbage import spare_the_collector
 from backend.gateway.app import create_app
 from backend.gateway.event_tail import EventTail
 from backend.gateway.models import FileCatalog
@@ -36,7 +37,9 @@ def main() -> None:
         clock=time.time,
     )
     listener = socket.socket(fileno=int(sys.argv[1]))
-    serve_on(listener, create_app(parts), config.limits.request_seconds)
+    app = create_app(parts)
+    spare_the_collector()
+    serve_on(listener, app, config.limits.request_seconds)
 
 
 if __name__ == "__main__":

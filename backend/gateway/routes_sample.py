@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Annotated
 from urllib.parse import quote
@@ -19,6 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from backend.gateway.bodies import Tenant, body_of, describes
 from backend.gateway.parts import parts_of
 from backend.gateway.pool_choice import pools_at_hand, want_pool
+from backend.lines_response import LinesResponse
 from tinkergym.errors import InvalidRequestError
 from tinkergym.wire import SampleBatch, SampleRequest
 
@@ -31,7 +32,7 @@ _FEW_POLICIES = 4
 @router.post("/sample", openapi_extra=describes(SampleBatch), response_class=StreamingResponse)
 async def sample(
     request: Request, tenant: Tenant, batch: Annotated[SampleBatch, Depends(body_of(SampleBatch))]
-) -> StreamingResponse:
+) -> LinesResponse:
     """Sample tokens: one JSON line per request, in the order in which they finish."""
     parts = parts_of(request)
     if len({wanted.request_id for wanted in batch.requests}) < len(batch.requests):
@@ -60,7 +61,7 @@ async def sample(
     except BaseException:
         await stack.aclose()
         raise
-    return StreamingResponse(_lines(sources, stack), media_type="application/x-ndjson")
+    return LinesResponse(_lines(sources, stack), len(batch.requests))
 
 
 def _own_session(wanted: SampleRequest, tenant_id: str) -> SampleRequest:
@@ -75,7 +76,7 @@ def _batch_json(requests: list[SampleRequest]) -> bytes:
     return SampleBatch.model_construct(requests=requests).model_dump_json().encode()
 
 
-async def _lines(sources: list[AsyncIterator[bytes]], stack: AsyncExitStack) -> AsyncIterator[bytes]:
+async def _lines(sources: list[AsyncIterator[bytes]], stack: AsyncExitStack) -> AsyncGenerator[bytes, None]:
     async with stack:
         if len(sources) == 1:
             async for chunk in sources[0]:

@@ -5,7 +5,6 @@ Each imports what it is made of when it starts, in its own process: the others n
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import threading
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.config import ServiceConfig
+from backend.garbage import spare_the_collector
 from backend.scheduler.workers import PoolAddress
 
 _log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class PoolProcess:
             token=self._address.token,
             start_ranks=ray_ranks,
         )
-        _spare_the_collector()
+        spare_the_collector()
 
     def wait(self) -> None:
         """Return when the process is to end; whoever waits for this learns of its death at once."""
@@ -142,15 +142,6 @@ class SchedulerProcess:
         """End after the present tick."""
         self._stop.set()
         self._thread.join(timeout=5.0)
-
-
-def _spare_the_collector() -> None:
-    """Keep Python's garbage collector from looking through what was made at the start, over and over.
-
-    A full collection took 0.4 s in a pool, every ten steps of a game, and no other thread gets on meanwhile.
-    """
-    gc.collect()  # what is dead already would stay for good
-    gc.freeze()
 
 
 def _log_to_stderr() -> None:

@@ -12,7 +12,7 @@ import hmac
 import logging
 import socket
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -21,9 +21,10 @@ import uvicorn
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from backend.lines_response import LinesResponse
 from backend.rollout.engines.protocol import Deliver
 from tinkergym.errors import (
     AuthenticationError,
@@ -168,7 +169,7 @@ class PoolEndpoint:
         receiver = _Receiver(loop, len(batch.requests))
         # In a thread, since a policy may have to be loaded first.
         await loop.run_in_executor(self._threads, self._service.sample, batch.requests, receiver)
-        return StreamingResponse(receiver.lines(), media_type="application/x-ndjson")
+        return LinesResponse(receiver.lines(), len(batch.requests))
 
 
 class _Receiver:
@@ -186,13 +187,13 @@ class _Receiver:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._arrived.put_nowait, list(answers))
 
-    async def lines(self) -> AsyncIterator[str]:
+    async def lines(self) -> AsyncGenerator[bytes, None]:
         """Yield the answers as they come."""
         try:
             while self._wanted > 0:
                 answers = await self._arrived.get()
                 self._wanted -= len(answers)
-                yield "".join(answer.model_dump_json() + "\n" for answer in answers)
+                yield "".join(answer.model_dump_json() + "\n" for answer in answers).encode()
         finally:
             # Also when the caller hangs up in the middle, which ends this generator.
             self.gone = True

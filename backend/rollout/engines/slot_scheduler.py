@@ -29,9 +29,10 @@ from tinkergym.wire import SampleFailure
 
 _log = logging.getLogger(__name__)
 
-_UNDIVIDED = 5 * 10**8
-"""Tokens times parameters of a forward that one thread computes: of operations of a tenth of a millisecond
-threads gain little when they are alone on the machine, and lose when one of them waits for its core."""
+_UNDIVIDED = 10**9
+"""Tokens times parameters of a forward that one thread computes: of operations of some tenths of a
+millisecond threads gain a third when they are alone on the machine, and lose more when one of them waits for a
+core, as when a gateway reads the requests that are to join."""
 
 
 class Device(Protocol):

@@ -1,0 +1,106 @@
+"""An answer of JSON lines: complete with its last line, and over when nobody reads it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+from backend.lines_response import LinesResponse
+
+_SECONDS = 10.0
+
+
+class Client:
+    """The other end of one request: what it was sent, and when it hangs up."""
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.hangs_up = asyncio.Event()
+
+    async def receive(self) -> dict[str, Any]:
+        await self.hangs_up.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    @property
+    def bodies(self) -> list[tuple[bytes, bool]]:
+        return [(m["body"], m["more_body"]) for m in self.sent if m["type"] == "http.response.body"]
+
+
+def answer(
+    chunks: Callable[[Client], AsyncGenerator[bytes, None]], lines: int, client: Callable[[], Client] = Client
+) -> Client:
+    """Send an answer to a client and return it."""
+
+    async def run() -> Client:
+        reader = client()
+        response = LinesResponse(chunks(reader), lines)
+        await asyncio.wait_for(response({"type": "http"}, reader.receive, reader.send), _SECONDS)
+        return reader
+
+    return asyncio.run(run())
+
+
+def test_the_last_line_ends_the_answer_without_an_empty_chunk_behind_it():
+    async def chunks(_client):
+        yield b"1\n2\n"
+        yield b"3\n"
+
+    client = answer(chunks, lines=3)
+
+    assert client.sent[0]["status"] == 200
+    assert (b"content-type", b"application/x-ndjson") in client.sent[0]["headers"]
+    assert client.bodies == [(b"1\n2\n", True), (b"3\n", False)]
+
+
+def test_lines_may_be_cut_anywhere():
+    async def chunks(_client):
+        for piece in (b"o", b"ne\nt", b"wo", b"\n"):
+            yield piece
+
+    assert answer(chunks, lines=2).bodies == [(b"o", True), (b"ne\nt", True), (b"wo", True), (b"\n", False)]
+
+
+def test_lines_that_break_off_end_the_answer():
+    async def chunks(_client):
+        yield b"1\n"
+
+    assert answer(chunks, lines=2).bodies == [(b"1\n", True), (b"", False)]
+
+
+def test_who_hangs_up_ends_the_work_on_the_answer():
+    closed = []
+
+    async def chunks(client):
+        try:
+            yield b"1\n"
+            client.hangs_up.set()
+            await asyncio.sleep(2 * _SECONDS)
+        finally:
+            closed.append(True)
+
+    assert answer(chunks, lines=2).bodies == [(b"1\n", True)]
+    assert closed == [True]
+
+
+def test_what_made_the_lines_ends_in_peace_though_the_client_goes_with_the_last_one():
+    ended = []
+
+    class Hasty(Client):
+        async def send(self, message: Any) -> None:
+            await super().send(message)
+            if not message.get("more_body", True):
+                self.hangs_up.set()
+
+    async def chunks(_client):
+        yield b"1\n"
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        ended.append(True)
+
+    answer(chunks, lines=1, client=Hasty)
+
+    assert ended == [True]
