@@ -31,8 +31,8 @@ _log = logging.getLogger(__name__)
 
 _UNDIVIDED = 10**9
 """Tokens times parameters of a forward that one thread computes: of operations of some tenths of a
-millisecond threads gain a third when they are alone on the machine, and lose more when one of them waits for a
-core, as when a gateway reads the requests that are to join."""
+millisecond threads gain a third when they are alone on the machine, and lose more when one of them waits for
+a core, as when a gateway reads the requests that are to join."""
 
 
 class Device(Protocol):
