@@ -2,8 +2,9 @@
 
 After each of torch's operations Python takes its lock again, and waits for it wherever another thread is
 busy: a forward of a small model beside a thread that never rests took ten times as long. `torch.jit.script`
-compiles a function, with all that it calls, into one operation that needs the lock once. (torch would rather
-have `torch.compile`, and calls this deprecated; but that needs a C++ compiler on the user's machine.)
+compiles a function, with all that it calls, into one operation that needs the lock once, at its end. (torch
+would rather have `torch.compile`, and calls this deprecated; but that needs a C++ compiler on the user's
+machine.)
 
 What is compiled is written in the part of Python that `torch.jit` knows, runs as it is where it cannot be
 compiled, and gives the same bits either way. Named tuples that it takes must be declared in modules without
@@ -14,10 +15,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
 from typing import Any, TypeVar, cast
 
 import torch
+from torch import Tensor
 
 _log = logging.getLogger(__name__)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -42,4 +45,24 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     except Exception as error:  # whatever torch or its successor says
         _log.warning("%s is run by Python: %s: %s", function.__qualname__, type(error).__name__, error)
         return function
-    return found
+
+    @wraps(function)
+    def holding(*arguments: Any) -> Any:
+        # What compiled code lets go of in the middle, if it is Python's too and nothing else in C++ has it,
+        # is let go of under Python's lock: a forward stood still while others began to work on its
+        # predecessor's answers.
+        held = torch._C.ScriptList(list(_tensors(arguments)))
+        try:
+            return found(*arguments)
+        finally:
+            del held
+
+    return holding
+
+
+def _tensors(things: Iterable[Any]) -> Iterator[Tensor]:
+    for thing in things:
+        if isinstance(thing, Tensor):
+            yield thing
+        elif isinstance(thing, tuple | list):
+            yield from _tensors(thing)
