@@ -46,16 +46,13 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
         _log.warning("%s is run by Python: %s: %s", function.__qualname__, type(error).__name__, error)
         return function
 
-    @wraps(function)
+    @wraps(found)
     def holding(*arguments: Any) -> Any:
         # What compiled code lets go of in the middle, if it is Python's too and nothing else in C++ has it,
         # is let go of under Python's lock: a forward stood still while others began to work on its
         # predecessor's answers.
-        held = torch._C.ScriptList(list(_tensors(arguments)))
-        try:
-            return found(*arguments)
-        finally:
-            del held
+        _held = torch._C.ScriptList(list(_tensors(arguments)))
+        return found(*arguments)
 
     return holding
 

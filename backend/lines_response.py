@@ -1,7 +1,7 @@
 """An answer of JSON lines, each sent as soon as it is there; nobody goes on working for who hung up.
 
 Ours instead of Starlette's: that one starts a task group per answer and sends an empty chunk behind the last
-line, which together was an eighth of what the gateway computes for a request.
+line, which together was a fifth of what the gateway computes for a request.
 """
 
 from __future__ import annotations
