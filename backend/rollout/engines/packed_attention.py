@@ -70,7 +70,7 @@ def packed_attention(  # noqa: PLR0917 - the order that transformers calls its a
             value,
             keys,
             values,
-            packed.places(key.shape[1]),
+            packed.placed(key.shape[1]),
             packed.buckets,
             packed.masks[window],
             scaling if scaling is not None else query.shape[-1] ** -0.5,
@@ -101,18 +101,21 @@ def bucket_masks(buckets: list[Bucket], window: int, like: Tensor) -> list[Tenso
     """
     masks: list[Tensor] = []
     for bucket in buckets:
-        if bucket.fresh and window == 0 and bucket.width > 1:
+        shape = bucket.shape
+        if shape.fresh and window == 0 and shape.width > 1:
             masks.append(like.new_zeros([0]))
             continue
-        queries = bucket.starts[:, None] + torch.arange(bucket.width, device=like.device)
+        queries = bucket.starts[:, None] + torch.arange(shape.width, device=like.device)
         seats = bucket.seats
         if seats is not None:
             # Idle slots of the block see their first key.
             block = torch.zeros(
-                [bucket.high - bucket.low, bucket.width], dtype=torch.long, device=like.device
+                [shape.high - shape.low, shape.width],
+                dtype=torch.long,
+                device=like.device,
             )
             queries = block.index_copy_(0, seats, queries)
-        keys = torch.arange(bucket.reach, device=like.device)
+        keys = torch.arange(shape.reach, device=like.device)
         hidden = keys > queries[:, :, None]
         if window > 0:
             hidden = hidden | (keys <= queries[:, :, None] - window)
@@ -152,14 +155,14 @@ def attend_in_buckets(  # noqa: PLR0917 - compiled, where it is called by positi
     for store, new in ((keys, key), (values, value)):
         width = store.shape[-1]
         store.view(-1, width).index_copy_(0, places, new.reshape(-1, width))
-    if len(buckets) == 1 and buckets[0].run >= 0:
+    if len(buckets) == 1 and buckets[0].shape.run >= 0:
         return _attend(buckets[0], masks[0], query, key, value, keys, values, scale, least_queries)
     output = query.new_empty([query.shape[0], query.shape[1], value.shape[2]])
     for bucket, mask in zip(buckets, masks):  # noqa: B905 - the compiler knows no `strict`
         found = _attend(bucket, mask, query, key, value, keys, values, scale, least_queries)
-        if bucket.run >= 0:
-            output[bucket.run : bucket.run + found.shape[0]] = found
-        elif bucket.width == 1:
+        if bucket.shape.run >= 0:
+            output[bucket.shape.run : bucket.shape.run + found.shape[0]] = found
+        elif bucket.shape.width == 1:
             output.index_copy_(0, bucket.padded, found)
         else:
             output.index_copy_(0, bucket.padded.index_select(0, bucket.real), found)
@@ -178,7 +181,7 @@ def _attend(  # noqa: PLR0917
     least_queries: int,
 ) -> Tensor:
     """Return [tokens of the bucket, heads, value dim]."""
-    if bucket.width == 1:
+    if bucket.shape.width == 1:
         return _attend_single(bucket, mask, query, keys, values, scale, least_queries)
     asked = _padded(bucket, query)
     seats: Tensor | None = None
@@ -190,7 +193,7 @@ def _attend(  # noqa: PLR0917
         mixed = attend(asked, _read(bucket, keys), _read(bucket, values), scale=scale, mask=mask[:, None])
     found = mixed if seats is None else mixed.index_select(0, seats)
     flat = found.transpose(1, 2).flatten(0, 1)
-    return flat if bucket.run >= 0 else flat.index_select(0, bucket.real)
+    return flat if bucket.shape.run >= 0 else flat.index_select(0, bucket.real)
 
 
 def _attend_single(  # noqa: PLR0917
@@ -221,30 +224,32 @@ def _attend_single(  # noqa: PLR0917
 
 def _padded(bucket: Bucket, packed: Tensor) -> Tensor:
     # [tokens, heads, dim] -> [spans, heads, width, dim]
-    rows = _rows(bucket, packed)
-    return rows.reshape(bucket.spans, bucket.width, rows.shape[1], rows.shape[2]).transpose(1, 2)
+    shape, rows = bucket.shape, _rows(bucket, packed)
+    return rows.reshape(shape.spans, shape.width, rows.shape[1], rows.shape[2]).transpose(1, 2)
 
 
 def _rows(bucket: Bucket, packed: Tensor) -> Tensor:
-    if bucket.run >= 0:
-        return packed[bucket.run : bucket.run + bucket.spans * bucket.width]
+    shape = bucket.shape
+    if shape.run >= 0:
+        return packed[shape.run : shape.run + shape.spans * shape.width]
     # On a CPU several times as fast as an index in brackets.
     return packed.index_select(0, bucket.padded)
 
 
 def _seated(bucket: Bucket, rows: Tensor) -> Tensor:
     # Spreads the spans' rows over the block of slots that is read; the rest stays zero and is not looked at.
-    seats = bucket.seats
+    shape, seats = bucket.shape, bucket.seats
     if seats is None:
         return rows
-    spread = rows.new_zeros([bucket.high - bucket.low] + list(rows.shape[1:]))  # noqa: RUF005 - compiled
+    spread = rows.new_zeros([shape.high - shape.low] + list(rows.shape[1:]))  # noqa: RUF005 - compiled
     return spread.index_copy_(0, seats, rows)
 
 
 def _read(bucket: Bucket, store: Tensor) -> Tensor:
-    if bucket.high > 0:
-        return store[bucket.low : bucket.high, :, : bucket.reach]
-    return store[:, :, : bucket.reach].index_select(0, bucket.slots)
+    shape = bucket.shape
+    if shape.high > 0:
+        return store[shape.low : shape.high, :, : shape.reach]
+    return store[:, :, : shape.reach].index_select(0, bucket.slots)
 
 
 ALL_ATTENTION_FUNCTIONS.register(ATTENTION_NAME, packed_attention)

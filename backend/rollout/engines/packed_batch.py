@@ -7,6 +7,7 @@ and which sequences attend together.
 # Annotations stay what they are, not strings: see `backend.compiled`.
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch import Tensor
 from backend.rollout.engines.slot_cache import SlotCache
 from backend.same_rounding import QUERIES, filled_keys
 
-_Numbers = NDArray[np.int64]
+Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,8 @@ class Span:
         return self.start + self.tokens
 
 
-class Bucket(NamedTuple):
-    """Spans that attend together, padded to the longest of them; compiled functions take it, too."""
+class BucketShape(NamedTuple):
+    """What of a bucket is no tensor; compiled functions take it, too."""
 
     spans: int
     width: int
@@ -47,58 +48,94 @@ class Bucket(NamedTuple):
     """Whether no sequence has a past."""
     run: int
     """Where in the packed row the tokens begin, if they need no padding and no reordering; else -1."""
+    low: int
+    """First slot of the block that is read in place, and the one behind its last; 0 and 0 if the spans' slots
+    are copied together instead."""
+    high: int
+    counts: list[int]
+    """How many numbers each of the bucket's five tensors has, in their order."""
+
+
+class Bucket(NamedTuple):
+    """Spans that attend together, padded to the longest of them."""
+
+    shape: BucketShape
     starts: Tensor
     """[spans] tokens that each slot holds already."""
     padded: Tensor
     """[spans * width] packed index of each token, where there is no run; padding repeats the span's last."""
     real: Tensor
     """[real tokens] their padded index, where there is padding."""
-    low: int
-    """First slot of the block that is read in place, and the one behind its last; 0 and 0 if the spans' slots
-    are copied together instead."""
-    high: int
     seats: Tensor | None
     """[spans] where in the block each span's slot is; None if they fill it in order."""
     slots: Tensor
     """[spans] slot of each span, where there is no block."""
 
 
+def buckets_in(numbers: Tensor, shapes: list[BucketShape]) -> list[Bucket]:
+    """Return the buckets of these shapes whose tensors stand in [numbers], one behind the other."""
+    found: list[Bucket] = []
+    begin = 0
+    for shape in shapes:
+        end = begin + sum(shape.counts)
+        starts, padded, real, seats, slots = torch.split_with_sizes(numbers[begin:end], shape.counts)
+        found.append(Bucket(shape, starts, padded, real, seats if len(seats) > 0 else None, slots))
+        begin = end
+    return found
+
+
 class PackedBatch:
-    """Where the tokens of one iteration belong, as the tensors that every layer needs."""
+    """Where the tokens of one iteration belong, in the numbers that every layer needs.
+
+    Worked out by numpy: for a few hundred numbers its calls cost a tenth of torch's and keep Python's lock.
+    """
 
     def __init__(self, cache: SlotCache, spans: Sequence[Span], device: torch.device) -> None:
         self.cache = cache
         self.tokens = sum(span.tokens for span in spans)
-        # Worked out by numpy: for a few hundred numbers its calls cost a tenth of torch's and keep Python's
-        # lock.
         starts = np.array([span.start for span in spans])
         lengths = np.array([span.tokens for span in spans])
         slots = np.array([span.slot for span in spans])
         ends = lengths.cumsum()
-        positions = np.repeat(starts - (ends - lengths), lengths) + np.arange(self.tokens)
         self._device, self._ends = device, ends
-        self._slots, self._positions = np.repeat(slots, lengths), positions
-        self.positions = self._tensor(positions)
+        self._slots = np.repeat(slots, lengths)
+        self.positions = np.repeat(starts - (ends - lengths), lengths) + np.arange(self.tokens)
         """[tokens] position of each token in its own sequence."""
-        self._places: dict[int, Tensor] = {}
-        self.buckets = [
+        made = [
             self._bucket(starts[at], lengths[at], slots[at], (ends - lengths)[at])
             for at in _bucket_members(spans)
         ]
+        self.shapes = [shape for shape, _ in made]
+        """Of the buckets."""
+        self.bucket_numbers = [numbers for _, own in made for numbers in own]
+        """The buckets' tensors, as `buckets_in` reads them."""
         self.masks: dict[int, list[Tensor]] = {}
         """Of the buckets, by the window of a layer; `packed_attention` keeps them here for the next layer."""
+        self._placed: dict[int, Tensor] = {}
 
-    def last_tokens(self, spans: Sequence[int]) -> Tensor:
+    def last_tokens(self, spans: Sequence[int]) -> Indices:
         """[spans] where in the packed row the last token of each of these spans stands."""
-        return self._tensor(self._ends[np.array(spans, dtype=np.int64)] - 1)
+        return self._ends[np.array(spans, dtype=np.int64)] - 1
 
-    def places(self, heads: int) -> Tensor:
+    def places(self, heads: int) -> Indices:
         """[tokens * heads] where the tokens go in the cache of a layer with so many heads."""
-        if heads not in self._places:
-            self._places[heads] = self.cache.places(self._slots, self._positions, heads)
-        return self._places[heads]
+        return self.cache.places(self._slots, self.positions, heads)
 
-    def _bucket(self, starts: _Numbers, lengths: _Numbers, slots: _Numbers, offsets: _Numbers) -> Bucket:
+    def placed(self, heads: int) -> Tensor:
+        """`places` as a tensor, made once."""
+        if heads not in self._placed:
+            self._placed[heads] = torch.from_numpy(self.places(heads)).to(self._device)
+        return self._placed[heads]
+
+    @cached_property
+    def buckets(self) -> list[Bucket]:
+        """Which sequences attend together."""
+        numbers = torch.from_numpy(np.concatenate(self.bucket_numbers)).to(self._device)
+        return buckets_in(numbers, self.shapes)
+
+    def _bucket(
+        self, starts: Indices, lengths: Indices, slots: Indices, offsets: Indices
+    ) -> tuple[BucketShape, list[Indices]]:
         on_cpu = self._device.type == "cpu"
         spans, width, fresh = len(starts), int(lengths.max()), not starts.any()
         if on_cpu and width > 1:
@@ -115,23 +152,24 @@ class PackedBatch:
             padded = (offsets[:, None] + np.minimum(columns, lengths[:, None] - 1)).reshape(-1)
             real = (columns < lengths[:, None]).reshape(-1).nonzero()[0]
         low, high, seats = _block(slots)
-        return Bucket(
+        numbers = [
+            starts,
+            padded,
+            real,
+            nothing if seats is None else seats,
+            slots if high == 0 else nothing,
+        ]
+        shape = BucketShape(
             spans=spans,
             width=width,
             reach=reach,
             fresh=fresh,
             run=run,
-            starts=self._tensor(starts),
-            padded=self._tensor(padded),
-            real=self._tensor(real),
             low=low,
             high=high,
-            seats=None if seats is None else self._tensor(seats),
-            slots=self._tensor(slots if high == 0 else nothing),
+            counts=[len(own) for own in numbers],
         )
-
-    def _tensor(self, numbers: _Numbers) -> Tensor:
-        return torch.from_numpy(numbers).to(self._device)
+        return shape, numbers
 
 
 def _bucket_members(spans: Sequence[Span]) -> list[list[int]]:
@@ -143,7 +181,7 @@ def _bucket_members(spans: Sequence[Span]) -> list[list[int]]:
     return list(found.values())
 
 
-def _block(slots: _Numbers) -> tuple[int, int, _Numbers | None]:
+def _block(slots: Indices) -> tuple[int, int, Indices | None]:
     """Return the block of slots to read in place, and where in it each span's slot is, if that is worth it.
 
     Attending to a few idle slots as well costs less than copying the busy ones together.

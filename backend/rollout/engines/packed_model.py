@@ -99,14 +99,17 @@ class PackedModel:
         batch = PackedBatch(cache, spans, self.device)
         keep = batch.last_tokens(wanted)
         # numpy reads a long list several times faster than torch does.
-        ids = torch.from_numpy(np.array(token_ids, dtype=np.int64)).to(self.device)
+        ids = np.array(token_ids, dtype=np.int64)
         if self._lean is not None and not self.shelf.one_by_one:
             return self._lean.logits(ids, batch, keep)
-        options = {"logits_to_keep": keep} if self._keep_rows else {}
+        inputs, positions, rows = (
+            torch.from_numpy(numbers).to(self.device) for numbers in (ids, batch.positions, keep)
+        )
+        options = {"logits_to_keep": rows} if self._keep_rows else {}
         output: Tensor = self._model(
-            input_ids=ids[None], position_ids=batch.positions[None], use_cache=False, packed=batch, **options
+            input_ids=inputs[None], position_ids=positions[None], use_cache=False, packed=batch, **options
         ).logits[0]
-        return output if self._keep_rows else output[keep]
+        return output if self._keep_rows else output[rows]
 
     def _take_on_packed_attention(self, directory: Path) -> int:
         samples = _sample_prompts(self.vocabulary)

@@ -51,7 +51,7 @@ class SlotCache:
         """Memory for one position of one slot; known after the first forward."""
         return sum(shape.numbers for shape in self._layers.values()) * self._dtype.itemsize
 
-    def places(self, slots: _Numbers, positions: _Numbers, heads: int) -> Tensor:
+    def places(self, slots: _Numbers, positions: _Numbers, heads: int) -> _Numbers:
         """Return where tokens stand in a layer whose slots, heads and positions are one dimension.
 
         Args:
@@ -63,7 +63,7 @@ class SlotCache:
             [tokens * heads]
         """
         places = (slots[:, None] * heads + np.arange(heads)) * self.length + positions[:, None]
-        return torch.from_numpy(places.reshape(-1)).to(self._device)
+        return places.reshape(-1)
 
     def layer(self, layer: int, *, heads: int, key_dim: int, value_dim: int) -> tuple[Tensor, Tensor]:
         """Return the keys and the values of one layer; memory for it is taken when it is first asked for.
@@ -121,7 +121,10 @@ class SlotCache:
         positions = np.repeat(np.array(starts) - (ends - counts), counts) + np.arange(ends[-1])
         source, target = (np.repeat(np.array(slots), counts) for slots in (sources, targets))
         for heads in {shape.heads for shape in self._layers.values()}:
-            places = self.places(source, positions, heads), self.places(target, positions, heads)
+            places = [
+                torch.from_numpy(self.places(slots, positions, heads)).to(self._device)
+                for slots in (source, target)
+            ]
             for layer, shape in self._layers.items():
                 if shape.heads == heads:
                     for store in (self.keys[layer], self.values[layer]):

@@ -57,7 +57,7 @@ def choose_tokens(
         scale = torch.from_numpy(np.where(wanted == 0.0, np.float32(1.0), wanted)).to(logits.device)
     if not wanted.all():
         greedy = torch.from_numpy(np.flatnonzero(wanted == 0.0)).to(logits.device)
-    numbers = torch.from_numpy(uniforms(seeds, positions)).to(logits.device)
+    numbers = uniforms(seeds, positions).tolist()
     choose = compiled(_chosen) if logits.device.type == "cpu" else _chosen
     # Both in one transfer: on a GPU every .tolist() waits for the device.
     pair = choose(logits, scale, greedy, numbers, _block_width(logits.shape[1])).tolist()
@@ -78,7 +78,7 @@ def _block_width(size: int) -> int:
 
 
 def _chosen(
-    logits: Tensor, scale: Tensor | None, greedy: Tensor | None, numbers: Tensor, width: int
+    logits: Tensor, scale: Tensor | None, greedy: Tensor | None, numbers: list[float], width: int
 ) -> Tensor:
     """Return [2, N] float64, tokens and logprobs.
 
@@ -86,14 +86,15 @@ def _chosen(
         logits: [N, V], any float dtype.
         scale: [N], what each row is divided by; None divides none.
         greedy: Rows that take their likeliest token.
-        numbers: [N] in [0, 1).
+        numbers: N in [0, 1); a list, which is handed over without letting go of Python's lock.
         width: See `_inverse_cdf`.
     """
     logits = logits.float()
     if scale is not None:
         logits = logits / scale[:, None]
     logprobs = torch.log_softmax(logits, dim=-1)
-    tokens = _inverse_cdf(logprobs, numbers, width)
+    drawn = torch.tensor(numbers, dtype=torch.float64, device=logits.device)
+    tokens = _inverse_cdf(logprobs, drawn, width)
     if greedy is not None:
         tokens.index_copy_(0, greedy, logprobs.index_select(0, greedy).argmax(dim=-1))
     chosen = logprobs.gather(1, tokens[:, None])[:, 0]
