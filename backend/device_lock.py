@@ -197,6 +197,7 @@ def _mkl() -> tuple[Any, ...]:
 def _loaded(name: str, function: str, kind: type[ctypes.CDLL]) -> tuple[Any, ...]:
     if not _MAPS.exists():
         return ()
-    paths = {line.split()[-1] for line in _MAPS.read_text().splitlines() if name in line}
+    # The sixth field; a path may have spaces in it.
+    paths = {line.split(maxsplit=5)[-1] for line in _MAPS.read_text().splitlines() if name in line}
     found = [kind(path) for path in sorted(paths) if path.startswith("/")]
     return tuple(library for library in found if hasattr(library, function))

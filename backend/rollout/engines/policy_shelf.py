@@ -253,6 +253,23 @@ class PolicyShelf:
                 policy.table = None
         self._merged.clear()
 
+    def let_go_of_gone(self) -> None:
+        """Keep no weights of policies that are retired; only the thread that samples may ask for it.
+
+        What an older version of a policy that is still here was merged into stays: the next one takes it.
+        """
+        assert self.base.table is not None
+        with self._lock:
+            names = set(self._policies)
+            tables = [policy.table for policy in (self.base, *self._policies.values(), *self._finishing)]
+        self._merged = [(policy, own) for policy, own in self._merged if policy.live or policy.name in names]
+        tables += [own for _, own in self._merged]
+        if not any(table is self._bound for table in tables):
+            self._bind_table(self.base.table)
+        if not all(policy.live for policy in self._mixed):
+            self._clear_sites()
+            self._forget_mixed()
+
     def bind(self, segments: Sequence[AdapterSegment]) -> None:
         """Set the model up for a batch; the segments' policies must be compatible (see `batches`)."""
         self._clear_sites()

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from backend.device_lock import computing_with
+from backend.rollout.engines.counters import Counters
 from backend.rollout.engines.packed_batch import Span
 from backend.rollout.engines.packed_model import PackedModel
 from backend.rollout.engines.policy_shelf import AdapterSegment, LoadedPolicy
@@ -41,23 +42,6 @@ class Device(Protocol):
     def taken(self, *, alone: bool) -> AbstractContextManager[None]:
         """Return a context in which it is the caller's; of a CPU one core, if it computes `alone`."""
         ...
-
-
-@dataclass(slots=True)
-class Counters:
-    """What the scheduler did since its start."""
-
-    iterations: int = 0
-    prefilled_tokens: int = 0
-    """Prompt tokens that were computed."""
-    copied_tokens: int = 0
-    """Prompt tokens taken over from another request with the same prompt."""
-    reused_tokens: int = 0
-    """Prompt tokens found in the slot of the request's session."""
-    sampled_tokens: int = 0
-    failed_forwards: int = 0
-    preemptions: int = 0
-    """Requests that gave their slot back for lack of memory and were computed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +76,11 @@ class SlotScheduler:
         self._iteration_tokens = iteration_tokens
         self._most_rows = most_rows
         self.table = SlotTable(
-            limits, bytes_per_token=model.bytes_per_token, device=model.device, dtype=model.dtype
+            limits,
+            counters,
+            bytes_per_token=model.bytes_per_token,
+            device=model.device,
+            dtype=model.dtype,
         )
         self._counters = counters
         self._waiting = WaitingRows()
@@ -125,15 +113,27 @@ class SlotScheduler:
         Args:
             device: Taken for each forward and its sampling.
         """
-        self._drop_stale()
+        done = self._take_answered()
         self._admit()
         self._make_room()
         for works in self._forwards(self._select()):
             self._compute(works, device)
         self.table.finish_copies()
-        self._drop_stale()
-        done = [row for row in self._active if row.answer is not None]
-        done.extend(row for row in self._waiting if row.answer is not None)
+        return done + self._take_answered()
+
+    # --- who is in ------------------------------------------------------------------------------------------
+
+    def _take_answered(self) -> list[Row]:
+        """Answer rows whose policy or asker is gone, and take out all that are answered."""
+        rows = [*self._active, *self._waiting]
+        for row in rows:
+            # Also rows that were answered in this very step: the publisher was promised that the old version
+            # is gone.
+            if not row.policy.live:
+                row.fail(version_gone(row.request))
+            elif row.unwanted:
+                row.fail(nobody_waits(row.request))
+        done = [row for row in rows if row.answer is not None]
         for row in done:
             self._leave(row)
         if done:
@@ -141,30 +141,15 @@ class SlotScheduler:
             self._waiting.drop_answered()
         return done
 
-    # --- who is in ------------------------------------------------------------------------------------------
-
-    def _drop_stale(self) -> None:
-        for row in (*self._active, *self._waiting):
-            # Also rows that were answered in this very step: the publisher was promised that the old version
-            # is gone.
-            if not row.policy.live:
-                row.fail(version_gone(row.request))
-            elif row.unwanted:
-                row.fail(nobody_waits(row.request))
-
     def _admit(self) -> None:
         while self._waiting and len(self._active) < self._most_rows:
             row = self._waiting.first
-            if row.answer is None:
-                slot = self.table.take(row.policy, row.request.session_id, row.tokens)
-                if slot is None:
-                    return
-                row.slot = slot
-                self._find_past(row, slot)
-                self._active.append(self._waiting.pop_first())
-            else:
-                # Answered while it waited; `step` collects it from the active ones.
-                self._active.append(self._waiting.pop_first())
+            slot = self.table.take(row.policy, row.request.session_id, row.tokens)
+            if slot is None:
+                return
+            row.slot = slot
+            self._find_past(row, slot)
+            self._active.append(self._waiting.pop_first())
 
     def _find_past(self, row: Row, slot: Slot) -> None:
         if slot.cached:
@@ -220,7 +205,7 @@ class SlotScheduler:
         # Not by their tokens: to hash a long conversation anew for each token costs more than the token.
         places: dict[tuple[LoadedPolicy, str, Hashable, int], list[Row]] = {}
         for row in self._active:
-            if row.waits_for is None and row.answer is None:
+            if row.waits_for is None:
                 assert row.slot is not None
                 place = row.policy, row.slot.owner, row.path, row.slot.cached
                 places.setdefault(place, []).append(row)
@@ -229,6 +214,8 @@ class SlotScheduler:
             for (*_, cached), (row, *twins) in places.items():
                 assert row.slot is not None
                 pending = len(row.tokens) - cached
+                # A span without tokens would be given the logits of the one before it.
+                assert pending > 0, "a sequence has nothing left to compute"
                 if (pending == 1) is single and left > 0:
                     works.append(_Work(row, row.slot, min(pending, left), twins))
                     left -= works[-1].tokens
@@ -299,8 +286,10 @@ class SlotScheduler:
         source: list[int] = []
         for index, work in enumerate(works):
             members = work.rows
-            if work.row.leads is not None:
-                members += self._share_prompt(work.row)
+            for row in work.rows:
+                # Also a twin: its followers have the tokens that it has now, and not those that it will have.
+                if row.leads is not None:
+                    members += self._share_prompt(row)
             drawn += members
             source += [index] * len(members)
         if not drawn:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from backend.rollout.engines.counters import Counters
 from backend.rollout.engines.policy_shelf import LoadedPolicy
 from backend.rollout.engines.slot_cache import SlotCache
 
@@ -59,15 +60,20 @@ class SlotTable:
     """The slots of one cache."""
 
     def __init__(
-        self, limits: SlotLimits, *, bytes_per_token: int, device: torch.device, dtype: torch.dtype
+        self,
+        limits: SlotLimits,
+        counters: Counters,
+        *,
+        bytes_per_token: int,
+        device: torch.device,
+        dtype: torch.dtype,
     ) -> None:
-        self._limits = limits
+        self._limits, self._counters = limits, counters
         self._token_limit = limits.bytes // bytes_per_token
-        first_length = min(-(-limits.first_length // _LENGTH_STEP) * _LENGTH_STEP, limits.length)
+        first_length = self._filled_up(limits.first_length)
         first_slots = max(1, min(limits.first_slots, limits.slots, self._token_limit // first_length))
         self.cache = SlotCache(slots=first_slots, length=first_length, device=device, dtype=dtype)
         self.slots = [Slot(index) for index in range(first_slots)]
-        self.evictions = 0
         self._sessions: dict[tuple[str, str], Slot] = {}
         self._prompts: dict[PromptKey, Slot] = {}
         self._clock = 0
@@ -95,7 +101,8 @@ class SlotTable:
             if slot.prompt is not None and slot.cached < len(slot.prompt[2]):
                 self._forget_prompt(slot)
         else:
-            slot = self._free_slot() if self._reserve(len(tokens), busy=self._busy + 1) else None
+            reserved = self._reserve(len(tokens), busy=self._busy + 1)
+            slot = self._free_slot(len(tokens)) if reserved else None
             if slot is None:
                 return None
             self._forget(slot)
@@ -175,28 +182,44 @@ class SlotTable:
         return tokens < self.cache.length or self._lengthen(tokens + 1, at_least=busy)
 
     def _lengthen(self, tokens: int, *, at_least: int) -> bool:
-        length = max(tokens, min(2 * self.cache.length, self._limits.length))
-        length = min(-(-length // _LENGTH_STEP) * _LENGTH_STEP, max(self._limits.length, tokens))
-        count = max(1, min(len(self.slots), self._token_limit // length))
-        if count < at_least and at_least > 1:
-            return False
-        self._resize(max(count, at_least), length)
-        return True
+        # Twice as long, so that a growing sequence is seldom moved; but rather that than refusing it.
+        for wanted in (max(tokens, 2 * self.cache.length), tokens):
+            length = self._filled_up(wanted, at_least=tokens)
+            count = max(1, min(len(self.slots), self._token_limit // length))
+            if count >= at_least or at_least <= 1:
+                self._resize(max(count, at_least), length)
+                return True
+        return False
 
-    def _free_slot(self) -> Slot | None:
+    def _filled_up(self, length: int, *, at_least: int = 0) -> int:
+        return max(min(-(-length // _LENGTH_STEP) * _LENGTH_STEP, self._limits.length), at_least)
+
+    def _free_slot(self, tokens: int) -> Slot | None:
         idle = [slot for slot in self.slots if not slot.busy]
         unused = next((slot for slot in idle if not slot.reusable), None)
         if unused is not None:
             return unused
-        count = min(2 * len(self.slots), self._limits.slots, self._token_limit // self.cache.length)
-        if count > len(self.slots):
-            first_new = len(self.slots)
-            self._resize(count, self.cache.length)
-            return self.slots[first_new]
+        had = len(self.slots)
+        if had < self._limits.slots:
+            for length in (self.cache.length, self._shorter(tokens)):
+                count = min(2 * had, self._limits.slots, self._token_limit // length)
+                if count > had:
+                    self._resize(count, length)
+                    return self.slots[had]
         oldest = min(idle, key=lambda slot: slot.last_used, default=None)
         if oldest is not None:
-            self.evictions += 1
+            self._counters.evictions += 1
         return oldest
+
+    def _shorter(self, tokens: int) -> int:
+        """Return how long slots have to be now; as long as they are, if that is more than half of it.
+
+        One long sequence makes all slots long and therefore few. Once it is gone, and what was kept of it has
+        been evicted, there are many again.
+        """
+        kept = (len(slot.tokens) for slot in self.slots if slot.busy or slot.reusable)
+        length = self._filled_up(max([tokens, *kept]) + 1)
+        return length if 2 * length <= self.cache.length else self.cache.length
 
     def _resize(self, count: int, length: int) -> None:
         self.finish_copies()
@@ -206,7 +229,7 @@ class SlotTable:
                 self.slots, key=lambda slot: (slot.busy, slot.reusable, slot.last_used), reverse=True
             )
             for slot in ranked[count:]:
-                self.evictions += slot.reusable
+                self._counters.evictions += slot.reusable
                 self._forget(slot)
             staying = set(ranked[:count])
             kept = [slot for slot in self.slots if slot in staying]

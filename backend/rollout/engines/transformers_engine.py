@@ -17,11 +17,12 @@ from pathlib import Path
 import torch
 
 from backend.device_lock import DeviceLock, KeptCore
+from backend.rollout.engines.counters import Counters
 from backend.rollout.engines.packed_model import PackedModel
 from backend.rollout.engines.policy_shelf import LoadedPolicy
 from backend.rollout.engines.protocol import Deliver
 from backend.rollout.engines.rows import Row, failure, version_gone
-from backend.rollout.engines.slot_scheduler import Counters, SlotScheduler
+from backend.rollout.engines.slot_scheduler import SlotScheduler
 from backend.rollout.engines.slot_table import SlotLimits
 from backend.rollout.engines.structured import structure_refused
 from backend.rollout.models import ModelFacts, read_model_facts
@@ -143,7 +144,7 @@ class TransformersEngine:
             copied_tokens=counters.copied_tokens,
             reused_tokens=counters.reused_tokens,
             sampled_tokens=counters.sampled_tokens,
-            evictions=table.evictions,
+            evictions=counters.evictions,
             preemptions=counters.preemptions,
             failed_forwards=counters.failed_forwards,
             slots=table.cache.slots,
@@ -189,6 +190,8 @@ class TransformersEngine:
     def retire(self, policy: str) -> None:
         """Forget a policy, its weights and its caches."""
         self._model.shelf.retire(policy)
+        with self._wake:
+            self._wake.notify()  # the engine's thread may hold on to the weights that it used last
 
     def loaded(self) -> dict[str, int]:
         """Published policies and their newest version."""
@@ -239,6 +242,7 @@ class TransformersEngine:
             with self._wake:
                 while not (self._inbox or self._calls or self._closing) and self._scheduler.idle:
                     self._turns.rest()
+                    self._model.shelf.let_go_of_gone()
                     self._wake.wait()
                 inbox, self._inbox = self._inbox, []
                 calls, self._calls = self._calls, []
@@ -334,7 +338,13 @@ class TransformersEngine:
         self._turns.patient = True
         try:
             while not scheduler.idle:
-                self._advance(scheduler)
+                if self._closing:
+                    self._left(scheduler.drain(_closed()))
+                else:
+                    self._advance(scheduler)
+        except Exception as error:
+            self._left(scheduler.drain(InternalServiceError(str(error), hint="see the service's log")))
+            raise
         finally:
             self._turns.patient = False
         return [_answer(outcome) for outcome in outcomes]

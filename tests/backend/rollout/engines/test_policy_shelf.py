@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from torch import nn
 
 from backend.rollout.engines.policy_shelf import AdapterSegment, PolicyShelf
-from backend.weights import AdapterWeights
+from backend.weights import AdapterWeights, FullWeights
 
 
 def weights(value: float) -> AdapterWeights:
@@ -94,3 +96,16 @@ def test_a_mix_that_broke_off_in_the_middle_is_made_anew(monkeypatch):
     shelf.forget_merged()
     alone = nn.functional.linear(inputs, model.layer.weight, model.layer.bias)
     torch.testing.assert_close(model.layer(inputs), alone)
+
+
+@pytest.mark.parametrize("kind", ["adapter", "full"])
+def test_nothing_of_a_retired_policy_stays_although_it_was_the_last_one_used(shelf, kind):
+    state = {"layer.weight": torch.ones(3, 4), "layer.bias": torch.ones(3)}
+    shelf.publish("job", 1, weights(1.0) if kind == "adapter" else FullWeights(tensors=state))
+    policy = shelf.take("job", 1)
+    shelf.bind([AdapterSegment(policy, slice(0, 1), slice(0, 1))])
+    used = weakref.ref(next(iter(policy.table)))
+    shelf.leave(policy)
+    shelf.retire("job")
+    shelf.let_go_of_gone()
+    assert used() is None

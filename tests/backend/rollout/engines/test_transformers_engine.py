@@ -573,6 +573,24 @@ def test_closing_answers_what_is_still_waiting(start, directory):
     assert [answer.error.type for answer in (*found, *late)] == ["ServiceUnavailableError"] * 4
 
 
+def test_closing_does_not_wait_for_the_end_of_what_is_generated_together(start, directory):
+    held = _Turnstile()
+    engine = start(directory, device_lock=held)
+    found: list[Completion | SampleFailure] = []
+    held.stop_at_next()
+    asking = threading.Thread(
+        target=lambda: found.extend(engine.generate_together([ask("a", prompt(4), max_tokens=100)]))
+    )
+    asking.start()
+    held.wait_until_stopped()
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    held.let_go()
+    closing.join(60)
+    asking.join(60)
+    assert [answer.error.type for answer in found] == ["ServiceUnavailableError"]
+
+
 def test_a_receiver_that_raises_does_not_stop_the_engine(start, directory):
     engine = start(directory)
     called = threading.Event()
