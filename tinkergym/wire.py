@@ -173,12 +173,7 @@ class JobSpec(PlayedSpec):
     """
 
     @model_validator(mode="after")
-    def _its_penalties_have_a_measure(self) -> Self:
-        if self.algorithm.kl_coefficient and self.initial_policy:
-            raise ValueError(
-                "algorithm has a kl_coefficient, which would hold on to the model without the training of "
-                "initial_policy; export that policy merged and train from its folder, or leave one of them"
-            )
+    def _its_length_penalty_fits_into_an_answer(self) -> Self:
         if self.algorithm.overlong_tokens > self.sampling.max_turn_tokens:
             raise ValueError(
                 f"algorithm has overlong_tokens={self.algorithm.overlong_tokens}, but an answer ends at "

@@ -39,7 +39,7 @@ from backend.learner.spikes import SpikeWatch
 from backend.learner.token_loss import TokenLoss
 from backend.learner.train_pass import ForwardBackwardResult, metrics_over_parts
 from backend.weights import PolicyWeights
-from tinkergym.errors import InvalidRequestError, TinkerGymError
+from tinkergym.errors import InvalidRequestError, NonFiniteGradientError, TinkerGymError
 from tinkergym.wire import FullParameters, LoRA
 
 _log = logging.getLogger(__name__)
@@ -175,11 +175,15 @@ class DataParallelLearner:
             except TinkerGymError:
                 # Some ranks hold their part of a gradient whose other parts do not exist.
                 with contextlib.suppress(TinkerGymError):
-                    self._group.ask_all("forget_gradient", policy_id)
+                    self.forget_gradient(policy_id)
                 raise
         merged = _merged([parts[number] for number in working], found, counts)
         merged.metrics.update(self._losses[policy_id].look(merged.loss, name=_LOSS_SPIKE))
         return merged
+
+    def forget_gradient(self, policy_id: str) -> None:
+        """Drop what waits for `optim_step` on any rank."""
+        self._group.ask_all("forget_gradient", policy_id)
 
     def gradient(self, policy_id: str) -> dict[str, torch.Tensor]:
         """Return a copy of the gradient that waits, summed over the ranks, by parameter."""
@@ -199,15 +203,24 @@ class DataParallelLearner:
 
         Raises:
             RankLostError: A rank died or fell silent; or the ranks no longer have the same gradient.
+            NonFiniteGradientError: As `Learner.optim_step`, on every rank.
         """
-        found: list[OptimStepResult] = self._group.ask_all(
-            "optim_step",
-            policy_id,
-            learning_rate=learning_rate,
-            max_grad_norm=max_grad_norm,
-            weight_decay=weight_decay,
-            value_learning_rate=value_learning_rate,
-        )
+        with self._group.calling():
+            try:
+                found: list[OptimStepResult] = self._group.ask_all(
+                    "optim_step",
+                    policy_id,
+                    learning_rate=learning_rate,
+                    max_grad_norm=max_grad_norm,
+                    weight_decay=weight_decay,
+                    value_learning_rate=value_learning_rate,
+                )
+            except NonFiniteGradientError as error:
+                taken = self._group.ask_all("optimizer_steps", policy_id)
+                if len(set(taken)) > 1:
+                    why = f"a rank refused a gradient ({error}) that another applied: they took {taken} steps"
+                    raise self._group.give_up(why) from error
+                raise
         norms = [result.grad_norm for result in found]
         if len(set(norms)) > 1:
             raise self._group.give_up(f"the ranks have gradients of different norms after their sum: {norms}")

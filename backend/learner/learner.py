@@ -289,6 +289,10 @@ class Learner:
         """Drop what waits for `optim_step`, if anything does."""
         self._entry(policy_id).forget_gradient()
 
+    def optimizer_steps(self, policy_id: str) -> int:
+        """Return how many optimiser steps the policy has taken."""
+        return self._entry(policy_id).optimiser.steps
+
     def gradient(self, policy_id: str) -> dict[str, torch.Tensor]:
         """Return the gradient that waits for `optim_step`, by parameter; writing into it changes it.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from backend.training.job_context import JobContext
 from tinkergym.errors import CheckpointCorruptError, NotFoundError
-from tinkergym.wire import CheckpointEvent, CheckpointView, JobSpec, TrainingSpec, WarningEvent
+from tinkergym.wire import CheckpointEvent, CheckpointView, JobSpec, LoRA, TrainingSpec, WarningEvent
 from tinkergym.wire_algorithms import PPO
 
 
@@ -74,8 +74,14 @@ def begin_from(context: JobContext[TrainingSpec], policy: str) -> None:
 
 
 @contextlib.contextmanager
-def beginning(context: JobContext[TrainingSpec]) -> Iterator[str | None]:
+def beginning(context: JobContext[TrainingSpec], *, asked_again: bool = False) -> Iterator[str | None]:
     """Give the learner's name of the policy that the job began with; None is the model itself.
+
+    Args:
+        context: Of the job.
+        asked_again: Whether it will be asked in later steps, too. An adapter then stays loaded until
+            `forget_policy`. Whole models do not, and are read again: what one takes is better left to the
+            updates in between.
 
     Raises:
         NotFoundError: Its weights are no longer there.
@@ -83,15 +89,22 @@ def beginning(context: JobContext[TrainingSpec]) -> Iterator[str | None]:
     if not context.spec.initial_policy:
         yield None
         return
-    directory = context.checkpoints_dir / "step-000000"
-    policy_id = f"{context.job_id}@0"
-    with contextlib.suppress(NotFoundError):
-        context.learner.drop(policy_id)
-    context.learner.load(policy_id, directory, context.spec.adapter, fresh_optimiser=True)
+    policy_id = _beginning_id(context)
+    stays = asked_again and isinstance(context.spec.adapter, LoRA)
+    if not (stays and policy_id in context.learner.policy_ids):
+        with contextlib.suppress(NotFoundError):
+            context.learner.drop(policy_id)
+        directory = context.checkpoints_dir / "step-000000"
+        context.learner.load(policy_id, directory, context.spec.adapter, fresh_optimiser=True)
     try:
         yield policy_id
     finally:
-        context.learner.drop(policy_id)
+        if not stays:
+            context.learner.drop(policy_id)
+
+
+def _beginning_id(context: JobContext[TrainingSpec]) -> str:
+    return f"{context.job_id}@0"
 
 
 def _load(context: JobContext[TrainingSpec], view: CheckpointView) -> None:
@@ -137,9 +150,10 @@ def save(context: JobContext[TrainingSpec], step: int) -> None:
 
 
 def forget_policy(context: JobContext[TrainingSpec]) -> None:
-    """Drop the job's policy from the learner, if it has one."""
-    with contextlib.suppress(NotFoundError):
-        context.learner.drop(context.job_id)
+    """Drop the job's policy from the learner, and the one that it began with, if they are there."""
+    for policy_id in (context.job_id, _beginning_id(context)):
+        with contextlib.suppress(NotFoundError):
+            context.learner.drop(policy_id)
 
 
 def _file_sizes(directory: Path) -> dict[str, int]:

@@ -16,6 +16,7 @@ from backend.training.rl import RLJob
 from backend.training.schedule import learning_rate
 from backend.training.step_report import Played
 from backend.training.teacher import Teacher
+from backend.training.turn_rewards import counts
 from backend.training.update import update
 from tinkergym.wire import GRPO, JobSpec, PlayedSpec, TrainingSpec
 from tinkergym.wire_jobs import DistillationSpec
@@ -41,14 +42,14 @@ class DistillationJob(RLJob):
             self._teacher.close()
 
     def _distil(self, context: JobContext[JobSpec], step: int, played: Played) -> Learned:
-        """Update the student by what the teacher says of its completed episodes."""
+        """Update the student by what the teacher says of its episodes that count."""
         spec = self._spec
         assert self._teacher is not None
         rate = learning_rate(spec, step, spec.steps)
         sampled = [
             TrainSequence.from_segment(segment, advantage=0.0, temperature=spec.sampling.temperature)
             for _, result in played
-            if result.trajectory.completed
+            if counts(context.spec, result.trajectory)
             for segment in result.trajectory.segments
             if any(segment.loss_mask)
         ]

@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from backend.learner.advantages import turn_advantages
+from backend.learner.shaping import returns_to_go
 from backend.training.step_report import Played
 from backend.training.turn_rewards import counts, shaped_rewards
 from tinkergym.wire import EpisodeResult, JobSpec
@@ -69,18 +71,14 @@ def learned_from(spec: JobSpec, played: Played) -> tuple[Played, int]:
 
 
 def _is_silent(spec: JobSpec, results: Sequence[EpisodeResult]) -> bool:
-    """Whether a group's completed episodes all earned the same, or too few completed to be compared."""
+    """Whether no answer of a group's episodes went better than another, or too few count to be compared."""
     trajectories = [r.trajectory for r in results if counts(spec, r.trajectory)]
     if len(trajectories) < 2:
         return True
-    return (
-        len(
-            {
-                tuple(shaped_rewards(spec, t))
-                if spec.algorithm.credit == "turn"
-                else sum(shaped_rewards(spec, t))
-                for t in trajectories
-            }
-        )
-        == 1
-    )
+    rewards = [shaped_rewards(spec, trajectory) for trajectory in trajectories]
+    if spec.algorithm.credit != "turn":
+        return len({sum(some) for some in rewards}) == 1
+    # Not the rewards themselves: episodes of different lengths may have nothing to tell them apart either.
+    earned = [returns_to_go(some, discount=spec.algorithm.discount) for some in rewards]
+    advantages, _ = turn_advantages(earned, [0] * len(earned), [True] * len(earned))
+    return not any(turns.any() for turns in advantages)

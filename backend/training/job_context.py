@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -16,6 +16,7 @@ from backend.training.early_requests import EarlyRequests
 from backend.training.job_control import JobControl
 from backend.training.policies import PolicyDirectory
 from backend.training.pool_learner import AnyLearner
+from backend.training.step_change import StepChange
 from backend.training.step_clock import StepClock
 from tinkergym.wire import PlayedSpec, TrainingSpec
 
@@ -52,6 +53,8 @@ class JobContext(Generic[SpecT_co]):
     """In which the pool computes."""
     sleep_while_learning: bool = False
     """Whether the engine gives its memory to the learner meanwhile."""
+    change: StepChange = field(default_factory=StepChange)
+    """Whether the step at hand has begun to change the policy."""
 
     @property
     def job_id(self) -> str:

@@ -33,8 +33,6 @@ class JobLoop(ABC, Generic[SpecT_co]):
         self._context = context
         self._saved_step = 0
         self._done_step = 0
-        self._between_steps = True
-        """Whether the policy is that of `_done_step`: from the first update of a step on it is not."""
 
     @abstractmethod
     def _run(self) -> None:
@@ -54,13 +52,13 @@ class JobLoop(ABC, Generic[SpecT_co]):
             )
         except JobCancelledError as error:
             # What was learned stays usable, here and after a failure.
-            self._quietly(self._save_what_is_done)
+            self._quietly(self._save_last_good)
             self._end(JobState.CANCELLED, error)
         except RankLostError as error:
             lost = error  # the name ends with this block
             self._quietly(lambda: self._begin_again(lost))
         except TinkerGymError as error:
-            self._quietly(self._save_what_is_done)
+            self._quietly(self._save_last_good)
             self._end(JobState.FAILED, error)
         except Exception as error:
             _log.exception("%s failed", context.job_id)
@@ -105,9 +103,18 @@ class JobLoop(ABC, Generic[SpecT_co]):
             )
 
     def _save_what_is_done(self) -> None:
-        if self._between_steps and self._done_step > self._saved_step:
+        """Save the policy, which is that of `_done_step`, if there is no checkpoint of it."""
+        if self._done_step > self._saved_step:
             checkpointing.save(self._context, self._done_step)
             self._saved_step = self._done_step
+
+    def _save_last_good(self) -> None:
+        """Save the version of the last finished step if the one that was broken off has changed nothing."""
+        context = self._context
+        if not context.change.begun and self._done_step > self._saved_step:
+            # Of a step that will never be taken; a policy for which one waits is not saved.
+            context.learner.forget_gradient(context.job_id)
+            self._save_what_is_done()
 
     def _begin_again(self, error: RankLostError) -> None:
         """Hand the job back for an attempt with new ranks; one that they die of ends."""

@@ -183,7 +183,7 @@ def _value_rate(algorithm: PolicyGradient, rate: float) -> float | None:
 
 def _reference(context: JobContext[JobSpec], sequences: Sequence[TrainSequence]) -> list[FloatArray]:
     """Ask the policy that the job began with: the model itself, or the other job's that it names."""
-    with checkpointing.beginning(context) as policy_id:
+    with checkpointing.beginning(context, asked_again=True) as policy_id:
         return context.learner.logprobs(policy_id, sequences)
 
 

@@ -99,7 +99,6 @@ class RLJob(JobLoop[JobSpec]):
             context.control.check()
             self._refuse_bad_episodes(step, played)
             self._begin_through(step + spec.max_staleness)
-            self._between_steps = False
             learned = self._learn(context, step, played)
             with context.clock.part("weights"):
                 weights = context.learner.weights(context.job_id)
@@ -173,7 +172,6 @@ class RLJob(JobLoop[JobSpec]):
         """Learn from a step's episodes, begin the next step, and record this one while that is played."""
         context, spec = self._context, self._context.spec
         self._refuse_bad_episodes(step, played)
-        self._between_steps = False
         if context.sleep_while_learning:
             context.engine.sleep()  # publishing wakes it
         last = step == spec.steps
@@ -198,7 +196,8 @@ class RLJob(JobLoop[JobSpec]):
         seconds = context.clock.lap()
         with context.clock.part("record"):
             self._record(step, played, learned, sha256, seconds)
-        self._done_step, self._between_steps = step, True
+        self._done_step = step
+        context.change.finished()
         if step % spec.checkpoint_every == 0 and step != spec.steps:
             with context.clock.part("checkpoint"):
                 self._save_what_is_done()

@@ -10,6 +10,7 @@ from backend.training.dynamic_sampling import follow
 from backend.training.episode_requests import group_requests, step_requests
 from backend.training.job_context import JobContext
 from backend.training.step_report import Played
+from backend.training.unpaid_answers import with_every_answer
 from tinkergym.wire import EpisodeRequest, EpisodeResult, JobSpec, JobState, WarningEvent
 
 _LOOK_SECONDS = 0.5
@@ -34,7 +35,7 @@ class RolloutPhase:
         while requests:
             if any(request.episode_id not in results for request in requests):
                 return None
-            played += [(request, results[request.episode_id]) for request in requests]
+            played += with_every_answer([(request, results[request.episode_id]) for request in requests])
             requests = self._replacements(step, played)
         return played
 
@@ -86,7 +87,7 @@ class RolloutPhase:
             context.control.check()
             self._look_for_client()
             if outcome == "done":
-                played = [*earlier, *context.boards.results(context.job_id, step)]
+                played = [*earlier, *with_every_answer(context.boards.results(context.job_id, step))]
                 requests = self._replacements(step, played)
                 if not requests:
                     return played

@@ -72,7 +72,7 @@ def update(
         result = context.learner.forward_backward(context.job_id, sequences, config)
     if before_step is not None:
         before_step(result.learner_logprobs)
-    with context.clock.part("optim_step"):
+    with context.clock.part("optim_step"), context.change.applying():
         stepped = context.learner.optim_step(
             context.job_id,
             learning_rate=learning_rate,

@@ -65,11 +65,11 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
         context, spec = self._context, self._context.spec
         numbers = batch_numbers(spec, len(self._data.train), step)
         sequences = [sequence for number in numbers for sequence in self._data.train[number]]
-        self._between_steps = False
         with context.clock.part("forward_backward"):
             update = self._learn(numbers)
         stepped = self._optimise(step)
-        self._done_step, self._between_steps = step, True
+        self._done_step = step
+        context.change.finished()
         metrics = {**update.metrics, **stepped.metrics}
         last = step == spec.steps
         if self._data.evaluate and (step == 1 or last or step % spec.eval_every == 0):
@@ -107,7 +107,7 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
 
     def _optimise(self, step: int) -> OptimStepResult:
         context, spec = self._context, self._context.spec
-        with context.clock.part("optim_step"):
+        with context.clock.part("optim_step"), context.change.applying():
             return context.learner.optim_step(
                 context.job_id,
                 learning_rate=learning_rate(spec, step, spec.steps),

@@ -101,12 +101,6 @@ def test_a_length_penalty_must_fit_into_an_answer():
     parse_spec({**GOOD, "algorithm": {"overlong_tokens": 64}})
 
 
-def test_a_kl_penalty_and_an_initial_policy_are_refused_together():
-    with pytest.raises(InvalidRequestError, match="export that policy merged") as caught:
-        parse_spec({**GOOD, "initial_policy": "job-1@3", "algorithm": {"kl_coefficient": 0.1}})
-    assert caught.value.field == "algorithm"
-
-
 def test_a_job_of_yesterday_reads_as_before():
     """What was stored before there were other algorithms: GRPO's fields of then."""
     stored = {

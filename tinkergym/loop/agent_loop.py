@@ -84,6 +84,7 @@ class AgentLoop:
         self._delta: list[int] = []
         self._request_id = ""
         self._answer: tuple[Span, Completion, str] | None = None
+        """What was sampled last and is in no turn yet."""
         self._terminated = self._truncated = False
         self._stop_reason: StopReason | None = None
         self._error = ""
@@ -182,17 +183,24 @@ class AgentLoop:
             self._terminated = self._truncated = False
             self.fail(StopReason.ENVIRONMENT_ERROR, f"step: {error}")
             return None
-        self._record(float(reward), metrics)  # type: ignore[arg-type]
+        completion, action = self._record(float(reward), metrics)  # type: ignore[arg-type]
         self._observation = messages_text(messages)
         if ended:
             self._end(StopReason.TERMINATED if self._terminated else StopReason.TRUNCATED)
             return None
-        return self._next(messages)
+        return self._next(messages, completion, action)
 
     def fail(self, stop_reason: StopReason, error: str = "") -> None:
-        """End the episode for a reason that lies outside the conversation; a second end is ignored."""
+        """End the episode for a reason that lies outside the conversation; a second end is ignored.
+
+        An answer that the environment has not paid for earned nothing: its turn has the reward 0.
+        """
         if self._state is not AgentState.TERMINATED:
             self._error = error
+            if self._answer is not None:
+                self._record(0.0, {})
+                # What it answered stands in its turn, and nothing was shown after it.
+                self._observation = ""
             self._end(stop_reason)
 
     def trajectory(self) -> Trajectory:
@@ -228,12 +236,10 @@ class AgentLoop:
                 hint="the order is begin, then receive and stepped in turn until a call returns None",
             )
 
-    def _next(self, messages: list[Message]) -> SampleRequest | None:
+    def _next(self, messages: list[Message], completion: Completion, action: str) -> SampleRequest | None:
         if len(self._turns) >= self._plan.limits.max_turns:
             self._end(StopReason.TURN_LIMIT)
             return None
-        assert self._answer is not None
-        _, completion, action = self._answer
         seen = action
         if self._plan.reasoning == "drop":
             seen = without_reasoning(action, opened=self._renderer.opens_reasoning)
@@ -298,9 +304,10 @@ class AgentLoop:
             structured=self._plan.structured,
         )
 
-    def _record(self, reward: float, metrics: dict[str, float]) -> None:
+    def _record(self, reward: float, metrics: dict[str, float]) -> tuple[Completion, str]:
+        """Write down the turn of the answer that is in none yet; returns the answer and its text."""
         assert self._answer is not None
-        span, completion, action = self._answer
+        (span, completion, action), self._answer = self._answer, None
         self._turns.append(
             unchecked(
                 Turn,
@@ -315,6 +322,7 @@ class AgentLoop:
                 metrics=metrics,
             )
         )
+        return completion, action
 
     def _end(self, stop_reason: StopReason) -> None:
         self._stop_reason = stop_reason

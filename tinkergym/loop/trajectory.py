@@ -102,6 +102,7 @@ class Turn(Record):
     observation: str
     action: str
     reward: FiniteFloat
+    """0 for an answer at which the episode failed."""
     metrics: dict[str, FiniteFloat] = {}
     """Named numbers the environment put under `info["metrics"]`."""
 

@@ -83,7 +83,7 @@ def ledger_violations(
     return [
         *_of_segments(trajectory),
         *_of_turns(trajectory, completions),
-        *_of_cover(trajectory, completions),
+        *_of_cover(trajectory),
         *_of_prompts(trajectory, requests),
     ]
 
@@ -126,7 +126,7 @@ def _of_turns(trajectory: Trajectory, completions: Sequence[Completion]) -> list
     return found
 
 
-def _of_cover(trajectory: Trajectory, completions: Sequence[Completion]) -> list[str]:
+def _of_cover(trajectory: Trajectory) -> list[str]:
     uncovered = [
         {place for place, mask in enumerate(segment.loss_mask) if mask} for segment in trajectory.segments
     ]
@@ -138,15 +138,6 @@ def _of_cover(trajectory: Trajectory, completions: Sequence[Completion]) -> list
                 found.append(f"turn {number}: it covers tokens that were not sampled, or another turn's")
             uncovered[turn.segment] -= places
     left = [(number, sorted(places)) for number, places in enumerate(uncovered) if places]
-    if left and not trajectory.completed and len(completions) > len(trajectory.turns):
-        # The environment failed while it had the last answer, so that one earned nothing and is no turn.
-        number, unpaid = left[-1]
-        segment, last = trajectory.segments[number], completions[len(trajectory.turns)]
-        begin = len(segment.token_ids) - len(last.token_ids)
-        if number == len(trajectory.segments) - 1 and unpaid == list(range(begin, len(segment.token_ids))):
-            if segment.token_ids[begin:] != last.token_ids:
-                found.append("the last answer: the tokens are not those that were sampled")
-            left.pop()
     found += [f"segment {number}: the sampled tokens {places} are in no turn" for number, places in left]
     return found
 

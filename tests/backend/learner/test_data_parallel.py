@@ -18,7 +18,7 @@ from backend.learner.sequences import BatchTotals
 from backend.learner.sft_loss import LikelihoodLoss
 from backend.learner.value_loss import ValueLoss
 from backend.weights import weights_sha256
-from tinkergym.errors import ConflictError, InvalidRequestError, NonFiniteLossError
+from tinkergym.errors import ConflictError, InvalidRequestError, NonFiniteGradientError, NonFiniteLossError
 from tinkergym.wire import FullParameters, LoRA
 
 ADAPTERS = {"lora": LoRA(rank=4, alpha=12.0), "full": FullParameters()}
@@ -237,6 +237,48 @@ def test_an_error_in_one_rank_is_the_groups_and_leaves_no_half_gradient(both, ba
             [dataclasses.replace(s, loss_mask=[False] * len(s.token_ids)) for s in batch],
             LossConfig(),
         )
+
+
+def test_a_gradient_that_is_refused_leaves_every_rank_as_it_was(both, batch):
+    group, _ = both
+    for name in ADAPTERS:
+        before = weights_sha256(group.weights(name))
+        # So small a batch has finite losses, and gradients that are not.
+        group.forward_backward(name, [dataclasses.replace(s, advantage=1e38) for s in batch], LossConfig())
+        with pytest.raises(NonFiniteGradientError):
+            group.optim_step(name, learning_rate=1e-2)
+        assert weights_sha256(group.weights(name)) == before
+
+
+class OfTwoMinds:
+    """Two ranks of which one refuses the gradient that the other has applied."""
+
+    def calling(self):
+        return contextlib.nullcontext()
+
+    def ask_all(self, name, *arguments, **settings):
+        if name == "optim_step":
+            raise NonFiniteGradientError("the gradient is nan")
+        return [4, 5]
+
+    def give_up(self, what):
+        return RankLostError(what)
+
+
+def test_a_gradient_that_not_every_rank_refuses_is_no_refusal(group, monkeypatch):
+    monkeypatch.setattr(group, "_group", OfTwoMinds())
+    with pytest.raises(RankLostError, match="another applied"):
+        group.optim_step("lora", learning_rate=1e-2)
+
+
+def test_a_gradient_that_waits_is_forgotten_on_every_rank(both, batch, tmp_path):
+    group, _ = both
+    for name in ADAPTERS:
+        group.forward_backward(name, batch, LossConfig())
+        with pytest.raises(ConflictError, match="would lose"):
+            group.save(name, tmp_path / "of-the-group" / name / "step-1", step=1, policy_version=1)
+        group.forget_gradient(name)
+        group.save(name, tmp_path / "of-the-group" / name / "step-1", step=1, policy_version=1)
 
 
 def test_a_rank_that_dies_is_a_named_error_and_not_a_hang(both, batch):

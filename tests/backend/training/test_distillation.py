@@ -47,3 +47,19 @@ def test_a_teacher_that_is_the_student_teaches_nothing(lab):
     assert step.metrics["reverse_kl"] == pytest.approx(0.0, abs=1e-5)
     assert step.trained_tokens == step.sampled_tokens > 0
     assert step.records is None
+
+
+@pytest.mark.parametrize("on_failure", ["drop", "keep"])
+def test_what_the_student_said_before_a_failure_is_judged_if_the_job_keeps_failures(lab, on_failure):
+    student = distill(
+        lab,
+        "nano",
+        steps=1,
+        environment=EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 0.5}),
+        max_failed_fraction=1.0,
+        on_failure=on_failure,
+    )
+    lab.play_on(student)
+    (step,) = lab.events(student, "step")
+    assert 0 < step.failed_episodes < 8
+    assert (step.trained_tokens == step.sampled_tokens) == (on_failure == "keep")

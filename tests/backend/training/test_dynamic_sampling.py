@@ -5,6 +5,7 @@ import pytest
 
 from backend.training.dynamic_sampling import follow, learned_from
 from backend.training.episode_requests import group_requests, step_requests
+from backend.training.train_batch import train_batch
 from tinkergym.loop.trajectory import StopReason, Trajectory
 from tinkergym.spaces import Text
 from tinkergym.testing.episodes import one_turn_episode as episode
@@ -61,6 +62,41 @@ def test_a_group_that_failures_left_without_comparison_is_replaced_too():
     failed = episode(0.0, StopReason.ENVIRONMENT_ERROR)
     rounds = follow(spec, played(spec, {0: SPLIT, 1: (failed, 1.0), 2: SPLIT}))
     assert rounds.wanted == [3]
+
+
+def several_turns(*rewards):
+    """An episode of several answers of one token each."""
+    one = episode()
+    segment, turn = one.segments[0], one.turns[0]
+    turns = [
+        turn.model_copy(update={"start": 2 * k + 1, "end": 2 * k + 2, "reward": reward})
+        for k, reward in enumerate(rewards)
+    ]
+    longer = {name: getattr(segment, name) * len(turns) for name in type(segment).model_fields}
+    return one.model_copy(update={"segments": [segment.model_copy(update=longer)], "turns": turns})
+
+
+@pytest.mark.parametrize(
+    ("pair", "silent"),
+    [
+        (((0.0, 0.0), (0.0, 0.0, 0.0)), True),
+        (((1.0, 0.0), (1.0,)), True),
+        (((1.0,), (0.0, 1.0)), True),
+        (((0.0, 1.0), (1.0, 0.0)), False),
+        (((0.0, 0.0), (0.0, 0.0, 1.0)), False),
+    ],
+)
+def test_a_group_that_is_compared_turn_by_turn_is_silent_if_no_turn_went_better(pair, silent):
+    spec = job(rounds=1, credit="turn")
+    group = tuple(several_turns(*rewards) for rewards in pair)
+    found = played(spec, {0: group, 1: SPLIT, 2: SPLIT})
+    assert follow(spec, found).wanted == ([3] if silent else [])
+    learned = train_batch(job(rounds=0, credit="turn"), 1, found, never, never)
+    assert learned.metrics["zero_variance_groups"] == silent
+
+
+def never(sequences):
+    raise AssertionError("nothing of this needs a model")
 
 
 def test_without_rounds_everything_is_learned_from():

@@ -268,6 +268,28 @@ def test_a_failed_episode_is_dropped_kept_or_played_again_as_the_job_says(lab):
     assert retried == {"drop": 0.0, "keep": 0.0, "retry:1": failed}
 
 
+@pytest.mark.parametrize("older_client", [False, True])
+def test_a_kept_failure_at_the_first_answer_is_compared_turn_by_turn(lab, older_client):
+    job_id = lab.start(
+        environment=EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 0.3}),
+        steps=1,
+        on_failure="keep",
+        max_failed_fraction=1.0,
+        algorithm=GRPO(group_size=4, groups_per_step=6, credit="turn"),
+    )
+    results = lab.play(lab.lease(job_id))
+    if older_client:
+        results = [without_failed_turn(result) for result in results]
+    lab.submit(job_id, results)
+    lab.until(job_id, lambda: lab.state(job_id).final)
+    assert lab.state(job_id) is JobState.COMPLETED, lab.events(job_id, "state")[-1]
+    (step,) = lab.events(job_id, "step")
+    assert 0 < step.failed_episodes < 24
+    assert step.turns == 24
+    assert step.trained_tokens == step.sampled_tokens
+    assert step.metrics["parity_max"] <= 1e-5
+
+
 def test_an_environment_that_takes_its_process_down_costs_its_episodes_and_the_job_goes_on(
     lab, register_environment
 ):
@@ -474,6 +496,14 @@ def test_workers_of_the_service_are_not_given_a_clients_episodes(lab):
     request = LeaseRequest(worker_id="env", max_episodes=10, wait_seconds=0.0)
     lab.until_state(job_id, JobState.RUNNING)
     assert lab.transport("").lease(request).episodes == []
+
+
+def without_failed_turn(result):
+    """The result as clients handed it in before the answer at which an episode fails was a turn."""
+    if not result.trajectory.failed:
+        return result
+    turns = result.trajectory.turns[:-1]
+    return result.model_copy(update={"trajectory": result.trajectory.model_copy(update={"turns": turns})})
 
 
 def failed(trajectory):

@@ -260,6 +260,33 @@ def test_a_failure_between_turns_keeps_the_turns_that_were_whole():
     assert trajectory.segments[0].loss_mask[-1]
 
 
+def test_an_answer_whose_step_does_not_return_is_a_turn_that_earned_nothing():
+    loop, request = one_turn("more", 1.0, False, False, {})
+    loop.receive(answer(request, "jump", cut=True, version=5))
+    loop.fail(StopReason.ENVIRONMENT_ERROR, "it broke")
+    trajectory = loop.trajectory()
+    first, last = trajectory.turns
+    assert (last.observation, last.action, last.reward, last.metrics) == ("more", "jump", 0.0, {})
+    assert (last.policy_version, last.finish_reason) == (5, "length")
+    segment = trajectory.segments[0]
+    assert sum(segment.loss_mask) == (first.end - first.start) + (last.end - last.start)
+    assert last.end == len(segment.token_ids)
+    assert trajectory.transcript == [
+        ("user", "go"),
+        ("assistant", "yes"),
+        ("user", "more"),
+        ("assistant", "jump"),
+    ]
+
+
+def test_an_answer_that_was_paid_for_is_one_turn_though_its_next_prompt_fails():
+    loop, request = one_turn("more", 1.0, False, False, {})
+    assert request is not None
+    loop.fail(StopReason.EPISODE_TIMEOUT)
+    assert [turn.reward for turn in loop.trajectory().turns] == [1.0]
+    assert loop.trajectory().final_observation == "more"
+
+
 def test_calls_out_of_order_are_refused():
     loop = agent()
     with pytest.raises(EpisodeProtocolError, match="pending"):

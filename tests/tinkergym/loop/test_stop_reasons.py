@@ -56,9 +56,9 @@ CASES = {
         "limits.max_context_tokens 80",
     ),
     StopReason.EPISODE_TIMEOUT: ("Sound", {"episode_timeout_seconds": 0.05}, Silent(), 0, "ran out"),
-    StopReason.ENVIRONMENT_ERROR: ("RaisesInStep", {}, YES, 0, "fell off the board"),
-    StopReason.ENVIRONMENT_TIMEOUT: ("HangsInStep", {"step_timeout_seconds": 0.1}, YES, 0, "did not return"),
-    StopReason.INVALID_REWARD: ("PaysNaN", {}, YES, 0, "nan"),
+    StopReason.ENVIRONMENT_ERROR: ("RaisesInStep", {}, YES, 1, "fell off the board"),
+    StopReason.ENVIRONMENT_TIMEOUT: ("HangsInStep", {"step_timeout_seconds": 0.1}, YES, 1, "did not return"),
+    StopReason.INVALID_REWARD: ("PaysNaN", {}, YES, 1, "nan"),
     StopReason.SAMPLING_FAILED: ("Sound", {}, Refusing(), 0, "PolicyVersionGoneError: gone"),
 }
 
