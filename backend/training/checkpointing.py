@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from backend.learner.checkpoints import put_back_replaced
 from backend.training.job_context import JobContext
 from tinkergym.errors import CheckpointCorruptError, NotFoundError
 from tinkergym.wire import CheckpointEvent, CheckpointView, JobSpec, TrainingSpec, WarningEvent
@@ -20,6 +21,7 @@ def restore(context: JobContext[TrainingSpec]) -> int:
     """
     forget_policy(context)
     spec = context.spec
+    put_back_replaced(context.checkpoints_dir)
     for view in reversed(context.store.checkpoints(context.job_id)):
         try:
             _load(context, view)

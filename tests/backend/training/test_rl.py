@@ -117,6 +117,20 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(lab):
     assert [warning.name for warning in lab.events(job_id, "warning")] == ["checkpoint_damaged"]
 
 
+def test_a_checkpoint_that_a_killed_worker_was_about_to_replace_is_resumed_from(lab):
+    job_id = lab.start(steps=3, checkpoint_every=1)
+    lab.play_step(job_id)
+    lab.play_step(job_id)
+    lab.until(job_id, lambda: len(lab.events(job_id, "checkpoint")) == 2)
+    lab.close_pool()
+    newest = Path(lab.events(job_id, "checkpoint")[-1].path)
+    newest.rename(newest.with_name(f".replaced-{newest.name}"))
+    lab.start_pool()
+    lab.pool.start_job(job_id)
+    assert {request.step for request in lab.lease(job_id)} == {3}
+    assert lab.events(job_id, "warning") == []
+
+
 def test_a_checkpoint_that_another_worker_wrote_over_is_passed_over(lab):
     job_id = lab.start(steps=3, checkpoint_every=1)
     lab.play_step(job_id)
