@@ -445,6 +445,35 @@ def test_only_the_newest_checkpoints_are_kept(lab):
     assert all(lab.service.episodes(job_id, step) == [] for step in (1, 2, 3, 4))
 
 
+def test_after_going_back_behind_damaged_checkpoints_new_ones_are_kept(lab, written):
+    job_id = lab.start(steps=4, checkpoint_every=1, keep_checkpoints=2)
+    for made in (1, 2, 3):
+        lab.play_step(job_id)
+        lab.until(job_id, lambda made=made: len(lab.events(job_id, "checkpoint")) == made)
+    lab.close_pool()
+    damaged = [Path(view.path) for view in lab.service.checkpoints(job_id)]
+    assert [path.name for path in damaged] == ["step-000002", "step-000003"]
+    for path in damaged:
+        (path / "optimizer.safetensors").write_bytes(b"rust")
+    lab.start_pool()
+    lab.pool.start_job(job_id)
+    lab.play_step(job_id)
+    lab.until(job_id, lambda: len(lab.events(job_id, "checkpoint")) == 4)
+    lab.close_pool()
+    (view,) = lab.service.checkpoints(job_id)
+    assert view.step == 1
+    assert (Path(view.path) / "manifest.json").is_file()
+    assert [(path / "optimizer.safetensors").read_bytes() for path in damaged] == [b"rust", b"rust"]
+    lab.start_pool()
+    # Who asks for the policy while no worker has the job gets the good one.
+    assert written.answer(job_id, "say something") is not None
+    lab.pool.start_job(job_id)
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+    assert [view.step for view in lab.service.checkpoints(job_id)] == [3, 4]
+    assert not damaged[0].exists()
+
+
 def test_a_checkpoint_that_cannot_be_written_fails_the_job_with_the_reason(lab):
     folder = lab.config.jobs_dir
     shutil.rmtree(folder, ignore_errors=True)
