@@ -6,13 +6,13 @@ their SHA-256, and renamed into place. Knows files and tensors; not what a polic
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,13 +90,14 @@ class CheckpointWriter:
         return manifest
 
 
-@contextmanager
+@contextlib.contextmanager
 def writing(target: Path) -> Iterator[CheckpointWriter]:
     """Write a checkpoint that appears at `target` when the block ends without error.
 
     What is there is replaced.
 
-    One writer per parent directory: what an earlier, killed one left unfinished there is removed.
+    One writer per parent directory: what an earlier, killed one left unfinished there is removed, and what it
+    was about to replace is put back.
 
     Raises:
         StorageFullError: The disk is full; nothing is left behind, and an earlier checkpoint at `target`
@@ -104,22 +105,42 @@ def writing(target: Path) -> Iterator[CheckpointWriter]:
     """
     with _full_disk_named(target):
         target.parent.mkdir(parents=True, exist_ok=True)
+        put_back_replaced(target.parent)
         for leftover in (*target.parent.glob(f"{_UNFINISHED}*"), *target.parent.glob(f"{_REPLACED}*")):
             shutil.rmtree(leftover)
         unfinished = target.parent / f"{_UNFINISHED}{target.name}"
+        replaced = target.parent / f"{_REPLACED}{target.name}"
         try:
             unfinished.mkdir()
             yield CheckpointWriter(unfinished)
             _flush(unfinished)
-            replaced = target.parent / f"{_REPLACED}{target.name}"
             if target.exists():
                 target.rename(replaced)
             unfinished.rename(target)
             _flush(target.parent)
             shutil.rmtree(replaced, ignore_errors=True)
         except BaseException:
+            # If that fails too, the next writer does it.
+            with contextlib.suppress(OSError):
+                _put_back(replaced, target, unfinished)
             shutil.rmtree(unfinished, ignore_errors=True)
             raise
+
+
+def put_back_replaced(parent: Path) -> None:
+    """Put back what a killed writer had moved away to replace it; only for who writes in this directory."""
+    for replaced in parent.glob(f"{_REPLACED}*"):
+        target = parent / replaced.name.removeprefix(_REPLACED)
+        if not target.exists():
+            replaced.rename(target)
+
+
+def _put_back(replaced: Path, target: Path, unfinished: Path) -> None:
+    if not replaced.exists():
+        return
+    if target.exists():
+        target.rename(unfinished)  # it arrived, but nobody will hear of it
+    replaced.rename(target)
 
 
 class Checkpoint:
@@ -207,7 +228,7 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _full_disk_named(target: Path) -> Iterator[None]:
     try:
         yield

@@ -37,7 +37,7 @@ from backend.learner.sequences import (
 from backend.learner.shards import shards
 from backend.learner.spikes import SpikeWatch
 from backend.learner.token_loss import TokenLoss
-from backend.learner.train_pass import ForwardBackwardResult, metrics_over_parts
+from backend.learner.train_pass import BatchPart, ForwardBackwardResult, metrics_over_parts
 from backend.weights import PolicyWeights
 from tinkergym.errors import InvalidRequestError, NonFiniteGradientError, TinkerGymError
 from tinkergym.wire import FullParameters, LoRA
@@ -352,12 +352,19 @@ def _in_order(parts: list[list[int]], found: list[list[FloatArray]], count: int)
 
 def _merged(parts: list[list[int]], found: list[ForwardBackwardResult], counts: Any) -> ForwardBackwardResult:
     """Put the ranks' results together: losses add up, and metrics are those of the whole batch."""
-    tokens = [int(counts[part].sum()) for part in parts]
-    metrics = metrics_over_parts(list(zip(tokens, (result.metrics for result in found), strict=True)))
+    metrics = metrics_over_parts(
+        [
+            BatchPart(
+                tokens=int(counts[part].sum()), judged_tokens=result.judged_tokens, metrics=result.metrics
+            )
+            for part, result in zip(parts, found, strict=True)
+        ]
+    )
     # A spike of one rank's part says nothing about the batch's loss.
     metrics.pop(_LOSS_SPIKE, None)
     return ForwardBackwardResult(
         loss=sum(result.loss for result in found),
         learner_logprobs=_in_order(parts, [result.learner_logprobs for result in found], len(counts)),
         metrics=metrics,
+        judged_tokens=sum(result.judged_tokens for result in found),
     )

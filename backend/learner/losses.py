@@ -76,11 +76,12 @@ class LossConfig:
                 else tokens.proximal_logprobs
             )
         losses, clipped = self._policy_losses(tokens, anchor)
-        above = (
-            tokens.learner_logprobs.detach()
-            if tokens.sequence_gaps is None
-            else anchor + tokens.sequence_gaps
-        ) > anchor
+        gaps = tokens.learner_logprobs.detach() - anchor
+        if self.name == "gspo":
+            # The others have ratios of tokens also where a correction reads sequences.
+            assert tokens.sequence_gaps is not None, "TrainPass gives them to losses that read sequences"
+            gaps = tokens.sequence_gaps
+        above = gaps > 0
         shares = {
             "clip_fraction": clipped,
             "clip_low_fraction": clipped & ~above,

@@ -6,9 +6,11 @@ The last line of the output is an error of ours as JSON, if there is one.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import PeftModel
@@ -16,6 +18,9 @@ from peft import PeftModel
 from backend.config import PACKAGED_MODELS
 from backend.learner.causal_lm import CausalLM
 from tinkergym.errors import ConflictError, TinkerGymError
+
+_DTYPES = (torch.float32, torch.bfloat16)
+"""In which a service may have loaded the base model; a manifest does not say which it was."""
 
 
 def merge_adapter(
@@ -38,15 +43,24 @@ def merge_adapter(
     config = json.loads((adapter_dir / "adapter_config.json").read_text(encoding="utf-8"))
     named = str(config.get("base_model_name_or_path") or "")
     found = base or (named if Path(named).is_dir() else PACKAGED_MODELS.get(model, model))
-    lm = CausalLM.load(found, device=torch.device("cpu"), dtype=torch.float32)
-    if fingerprint and lm.fingerprint() != fingerprint:
-        raise ConflictError(
-            f"{found} is not the model that the adapter was trained on: their fingerprints differ",
-            hint="name the right one with --base DIRECTORY_OR_HUB_ID",
-            field="base",
-        )
-    whole = PeftModel.from_pretrained(lm.model, str(adapter_dir)).merge_and_unload(safe_merge=True)
-    whole.save_pretrained(out_dir)
+    whole = PeftModel.from_pretrained(_trained_on(found, fingerprint), str(adapter_dir))
+    whole.merge_and_unload(safe_merge=True).save_pretrained(out_dir)
+
+
+def _trained_on(found: str, fingerprint: str) -> Any:
+    """Load the base model, float32, with the values that it had in training."""
+    for dtype in _DTYPES:
+        lm = CausalLM.load(found, device=torch.device("cpu"), dtype=dtype)
+        if not fingerprint or lm.fingerprint() == fingerprint:
+            # What was rounded for training stays rounded: the adapter answers to those values.
+            return lm.model.float()
+        del lm
+        gc.collect()  # transformers' modules refer to each other in circles
+    raise ConflictError(
+        f"{found} is not the model that the adapter was trained on: their fingerprints differ",
+        hint="name the right one with --base DIRECTORY_OR_HUB_ID",
+        field="base",
+    )
 
 
 def main() -> int:

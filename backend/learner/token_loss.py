@@ -40,7 +40,8 @@ class TokenLosses:
     losses: torch.Tensor
     """[P], with gradient."""
     shares: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """Metrics by name, [P] bool or float: reported as their mean over all trained tokens of the batch."""
+    """Metrics by name, [P] bool or float: reported as their mean over all sampled tokens of the batch, those
+    called `importance_...` over the tokens whose loss was computed."""
     largest: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Metrics by name, [P] float: reported as their maximum."""
 

@@ -25,6 +25,8 @@ _HEAD_ROWS = 256
 """Rows of logits that are computed at once at the least; fewer would make slow matrix products."""
 _LARGEST_GAP = 80.0
 """Nats; beyond it a ratio is no finite float, as the numbers in events must be."""
+_OF_WEIGHTS = "importance_"
+"""How metrics of importance weights begin: a token whose loss is not computed has none, not one of 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,24 +40,39 @@ class ForwardBackwardResult:
     """ratio_mean, ratio_max, logprob_gap_max, logprob_gap_mean (learner against sampling), sampled_entropy,
     shared_fraction (of the input tokens that did not have to be computed); and what the loss counts:
     clip_fraction, kl, importance_weight_max, ..."""
+    judged_tokens: int
+    """Sampled tokens of the sequences whose loss was computed, which needs an advantage for most losses."""
 
 
-def metrics_over_parts(parts: Sequence[tuple[int, dict[str, float]]]) -> dict[str, float]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPart:
+    """What a part of a batch said."""
+
+    tokens: int
+    """Sampled ones."""
+    judged_tokens: int
+    """See `ForwardBackwardResult`."""
+    metrics: dict[str, float]
+
+    def tokens_behind(self, metric: str) -> int:
+        """Return over how many tokens a metric is the mean."""
+        return self.judged_tokens if metric.startswith(_OF_WEIGHTS) else self.tokens
+
+
+def metrics_over_parts(parts: Sequence[BatchPart]) -> dict[str, float]:
     """Put the metrics of a batch's parts together: the largest of `..._max` and spikes, else token means.
 
     A part in which no token was learned from lacks what the loss counts; to the means it adds 0, as such
-    tokens do in a whole batch.
-
-    Args:
-        parts: The sampled tokens of each, and its metrics.
+    tokens do in a whole batch, and to those of importance weights nothing.
     """
-    together = max(1, sum(tokens for tokens, _ in parts))
     found: dict[str, float] = {}
-    for name in dict.fromkeys(name for _, metrics in parts for name in metrics):
+    for name in dict.fromkeys(name for part in parts for name in part.metrics):
         if name.endswith(("_max", "_spike")):
-            found[name] = max(metrics[name] for _, metrics in parts if name in metrics)
+            found[name] = max(part.metrics[name] for part in parts if name in part.metrics)
         else:
-            found[name] = sum(tokens * metrics.get(name, 0.0) for tokens, metrics in parts) / together
+            counts = [part.tokens_behind(name) for part in parts]
+            total = sum(n * part.metrics.get(name, 0.0) for n, part in zip(counts, parts, strict=True))
+            found[name] = total / max(1, sum(counts))
     return found
 
 
@@ -287,6 +304,8 @@ class TrainPass:
         """Sum up, after all micro-batches were run."""
         learner = self._learner_logprobs.astype(np.float64)
         gap = learner - self._tokens.sampling_logprobs
+        judged = int(self._tokens.counts[self.learned].sum())
+        part = BatchPart(tokens=len(gap), judged_tokens=judged, metrics={})
         metrics = {
             "ratio_mean": float(np.exp(np.minimum(gap, _LARGEST_GAP)).mean()),
             "ratio_max": float(np.exp(np.minimum(gap, _LARGEST_GAP)).max()),
@@ -294,10 +313,15 @@ class TrainPass:
             "logprob_gap_mean": float(np.abs(gap).mean()),
             "sampled_entropy": float(-learner.mean()),
             "shared_fraction": 1.0 - self._computed_tokens / self._input_tokens,
-            **{name: total / len(gap) for name, total in self._shares.items()},
+            **{name: total / part.tokens_behind(name) for name, total in self._shares.items()},
             **self._largest,
         }
-        return ForwardBackwardResult(loss=self._loss, learner_logprobs=self.learner_logprobs, metrics=metrics)
+        return ForwardBackwardResult(
+            loss=self._loss,
+            learner_logprobs=self.learner_logprobs,
+            metrics=metrics,
+            judged_tokens=judged,
+        )
 
 
 def _sum(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor | None:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from backend.learner.checkpoints import put_back_replaced
 from backend.training.job_context import JobContext
 from tinkergym.errors import CheckpointCorruptError, NotFoundError
 from tinkergym.wire import CheckpointEvent, CheckpointView, JobSpec, LoRA, TrainingSpec, WarningEvent
 from tinkergym.wire_algorithms import PPO
+
+_log = logging.getLogger(__name__)
 
 
 def restore(context: JobContext[TrainingSpec]) -> int:
     """Create the job's policy, from the newest usable checkpoint or untrained; returns its step.
 
     A checkpoint that is damaged is passed over with a warning: an older one only means more steps to repeat.
+    It stays known until the next `save`, as it may only be out of reach for the moment.
     """
     forget_policy(context)
     spec = context.spec
+    put_back_replaced(context.checkpoints_dir)
     for view in reversed(context.store.checkpoints(context.job_id)):
         try:
             _load(context, view)
@@ -141,8 +147,18 @@ def save(context: JobContext[TrainingSpec], step: int) -> None:
         CheckpointEvent(step=step, policy_version=step, path=view.path, sha256=view.sha256),
     )
     context.store.discard_episodes(context.lease, through_step=step)
+    views = context.store.checkpoints(context.job_id)
+    for view in views:
+        if view.step > step:
+            # `restore` passed it over. Counted among the newest it would push out what is made from now on.
+            context.store.remove_checkpoint(context.lease, view.step)
+            _log.warning(
+                "%s lists the damaged checkpoint %s no longer; its files stay until it saves that step again",
+                context.job_id,
+                view.path,
+            )
     # What the job began with stays: losses may compare the policy with it.
-    made = [view for view in context.store.checkpoints(context.job_id) if view.step > 0]
+    made = [view for view in views if 0 < view.step <= step]
     for old in made[: -spec.keep_checkpoints]:
         # First out of the store, then off the disk: a kill in between leaves files, never a dangling promise.
         context.store.remove_checkpoint(context.lease, old.step)

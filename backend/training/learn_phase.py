@@ -15,7 +15,7 @@ import numpy.typing as npt
 from backend.learner.importance import ImportanceCorrection
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import FloatArray, TrainSequence
-from backend.learner.train_pass import metrics_over_parts
+from backend.learner.train_pass import BatchPart, metrics_over_parts
 from backend.learner.value_loss import ValueLoss
 from backend.training import checkpointing
 from backend.training.job_context import JobContext
@@ -99,7 +99,9 @@ def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
             if config.correction is not None and len(cuts) == 1 and algorithm.updates_per_step > 1:
                 sequences = _with_proximal(sequences, parts[0].learner_logprobs)
         # Of a batch without any advantage no token has a loss that could be clipped.
-        metrics |= {"clip_fraction": 0.0} | metrics_over_parts([(p.tokens, p.metrics) for p in parts])
+        metrics |= {"clip_fraction": 0.0} | metrics_over_parts(
+            [BatchPart(tokens=p.tokens, judged_tokens=p.judged_tokens, metrics=p.metrics) for p in parts]
+        )
     return Learned(loss=float(np.mean(losses)), metrics=metrics, trained_tokens=trained_tokens)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Sequence
@@ -21,7 +22,8 @@ class Teacher:
 
     def __init__(self, learner: AnyLearner, policy_id: str | None, *, shared: bool) -> None:
         """Ask `policy_id` of `learner`, None is its base model; `shared`: others use the learner too."""
-        self._learner, self._policy_id, self._shared = learner, policy_id, shared
+        self._learner: AnyLearner | None = learner
+        self._policy_id, self._shared = policy_id, shared
 
     @classmethod
     def of(cls, context: JobContext[TrainingSpec], spec: DistillationSpec) -> Teacher:
@@ -47,12 +49,20 @@ class Teacher:
 
     def logprobs(self, sequences: Sequence[TrainSequence]) -> list[FloatArray]:
         """Return the logprobs of the sampled tokens, per sequence in input order."""
+        assert self._learner is not None, "it is asked only until it is closed"
         return self._learner.logprobs(self._policy_id, sequences)
 
     def close(self) -> None:
         """Free the memory."""
-        if self._shared and self._policy_id is not None:
-            self._learner.drop(self._policy_id)
+        learner, self._learner = self._learner, None
+        if learner is None:
+            return
+        if not self._shared:
+            # transformers' modules refer to each other in circles, which hold a model's memory until then.
+            del learner
+            gc.collect()
+        elif self._policy_id is not None:
+            learner.drop(self._policy_id)
 
 
 def _own_copy(context: JobContext[TrainingSpec], teacher: str) -> Path:

@@ -34,6 +34,8 @@ class Updated:
     learner_logprobs: list[FloatArray]
     """Per sequence, one per sampled token, by the policy as it was before."""
     metrics: dict[str, float]
+    judged_tokens: int
+    """See `ForwardBackwardResult`."""
 
     @property
     def tokens(self) -> int:
@@ -84,4 +86,5 @@ def update(
         loss=result.loss,
         learner_logprobs=result.learner_logprobs,
         metrics={**result.metrics, **stepped.metrics},
+        judged_tokens=result.judged_tokens,
     )

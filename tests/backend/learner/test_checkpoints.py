@@ -191,6 +191,64 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(learner, saved):
     assert sorted(path.name for path in saved.parent.iterdir()) == ["step-2", "step-3"]
 
 
+def breaking(monkeypatch, breaks):
+    """Let renames go wrong for which `breaks` gives an error."""
+    rename = Path.rename
+
+    def broken(path, target):
+        error = breaks(path, Path(target))
+        if error:
+            raise error
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", broken)
+
+
+def test_what_was_to_be_replaced_is_put_back_when_the_new_one_cannot_be_put_in_its_place(
+    learner, saved, batch, monkeypatch
+):
+    def breaks(path, target):
+        return OSError(errno.ENOSPC, "full") if path.name.startswith(".unfinished") else None
+
+    train(learner, batch, steps=1)
+    breaking(monkeypatch, breaks)
+    with pytest.raises(StorageFullError):
+        learner.save("p", saved, step=3, policy_version=3)
+    assert learner.load("again", saved, ADAPTERS[0]).step == 2
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+
+
+def test_what_was_replaced_is_put_back_when_the_directory_cannot_be_flushed(
+    learner, saved, batch, monkeypatch
+):
+    fsync = os.fsync
+
+    def full(descriptor):
+        if os.path.samestat(os.fstat(descriptor), saved.parent.stat()):
+            raise OSError(errno.ENOSPC, "full")
+        fsync(descriptor)
+
+    train(learner, batch, steps=1)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageFullError):
+        learner.save("p", saved, step=3, policy_version=3)
+    assert learner.load("again", saved, ADAPTERS[0]).step == 2
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+
+
+def test_what_a_killed_writer_was_about_to_replace_is_put_back_by_the_next(learner, saved):
+    saved.rename(saved.parent / f".replaced-{saved.name}")
+    learner.save("p", saved.with_name("step-3"), step=3, policy_version=3)
+    assert learner.load("again", saved, ADAPTERS[0]).step == 2
+    assert sorted(path.name for path in saved.parent.iterdir()) == ["step-2", "step-3"]
+
+
+def test_what_a_killed_writer_had_replaced_is_removed_by_the_next(learner, saved):
+    shutil.copytree(saved, saved.parent / f".replaced-{saved.name}")
+    learner.save("p", saved.with_name("step-3"), step=3, policy_version=3)
+    assert sorted(path.name for path in saved.parent.iterdir()) == ["step-2", "step-3"]
+
+
 def test_a_gradient_that_waits_is_not_lost_in_a_checkpoint(learner, saved, batch):
     learner.forward_backward("p", batch, LossConfig())
     with pytest.raises(ConflictError, match="optim_step"):

@@ -13,6 +13,7 @@ import torch
 
 from backend.errors import RankLostError
 from backend.learner.data_parallel import DataParallelLearner
+from backend.learner.importance import ImportanceCorrection
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import BatchTotals
 from backend.learner.sft_loss import LikelihoodLoss
@@ -80,11 +81,17 @@ def test_two_ranks_have_the_gradient_of_one_also_if_a_rank_has_nothing(
 
 
 @pytest.mark.parametrize("silent", [0, 1])
-def test_metrics_are_those_of_one_also_if_a_rank_has_nothing_to_learn(both, batch, silent):
+@pytest.mark.parametrize(
+    ("loss", "counted"),
+    [
+        (LossConfig(clip_low=1e-6, clip_high=1e-6), "clip_fraction"),
+        (LossConfig(correction=ImportanceCorrection(kind="truncated")), "importance_weight_mean"),
+    ],
+)
+def test_metrics_are_those_of_one_also_if_a_rank_has_nothing_to_learn(both, batch, silent, loss, counted):
     pair = [dataclasses.replace(batch[i], advantage=0.0 if i == silent else -1.0) for i in (0, 1)]
-    clipping = LossConfig(clip_low=1e-6, clip_high=1e-6)
-    found, expected = (each.forward_backward("lora", pair, clipping).metrics for each in both)
-    assert expected["clip_fraction"] > 0
+    found, expected = (each.forward_backward("lora", pair, loss).metrics for each in both)
+    assert expected[counted] > 0
     # Two ranks share fewer prefixes; everything else is counted alike.
     assert found.keys() == expected.keys()
     for name in found.keys() - {"shared_fraction"}:

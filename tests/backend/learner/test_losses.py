@@ -388,3 +388,22 @@ def test_clipped_tokens_are_counted_by_side():
     found = LossConfig(clip_low=0.2, clip_high=0.2).token_losses(seen())
     assert found.shares["clip_high_fraction"].tolist() == [True, False]
     assert found.shares["clip_low_fraction"].tolist() == [False, True]
+
+
+@pytest.mark.parametrize("name", ["ppo", "cispo"])
+def test_a_tokens_side_is_its_own_also_under_a_sequences_correction(name):
+    correction = ImportanceCorrection(kind="truncated", level="sequence")
+    # On the whole the sequence became less likely, though its first token became likelier.
+    sequence = {"sequence_gaps": [-0.1, -0.1], "sequence_log_ratios": [0.0, 0.0]}
+    found = LossConfig(name=name, correction=correction).token_losses(
+        seen(proximal_logprobs=SAMPLING, **sequence)
+    )
+    assert found.shares["clip_high_fraction"].tolist() == [True, False]
+    assert found.shares["clip_low_fraction"].tolist() == [False, True]
+
+
+def test_the_side_of_a_sequences_ratio_is_the_sequences():
+    config = LossConfig(name="gspo", clip_low=0.01, clip_high=0.01)
+    found = config.token_losses(seen(sequence_gaps=[-0.1, -0.1]))
+    assert found.shares["clip_low_fraction"].tolist() == [False, True]
+    assert not found.shares["clip_high_fraction"].any()

@@ -12,6 +12,7 @@ from backend.learner.importance import ImportanceCorrection
 from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import BatchTotals
+from backend.learner.train_pass import BatchPart, metrics_over_parts
 from tinkergym.errors import InvalidRequestError
 from tinkergym.wire import FullParameters, LoRA
 
@@ -205,6 +206,34 @@ def test_metrics_say_how_far_learner_and_sampler_are_apart(ready):
     assert metrics["importance_changed_fraction"] == pytest.approx(outside.mean())
     assert metrics["importance_weight_max"] == pytest.approx(ratios[~outside].max(), rel=1e-4)
     assert metrics["ratio_max"] == pytest.approx(ratios.max(), rel=1e-4)
+
+
+def test_importance_weights_are_summed_up_over_the_sequences_that_have_a_loss(ready):
+    learner, batch = ready
+    # The engine agrees with the learner, and every other sequence teaches nothing.
+    own = learner.logprobs("p", batch)
+    same = []
+    for number, (sequence, logprobs) in enumerate(zip(batch, own, strict=True)):
+        known = iter(logprobs.tolist())
+        sampling = [next(known) if sampled else None for sampled in sequence.loss_mask]
+        same.append(dataclasses.replace(sequence, sampling_logprobs=sampling, advantage=float(number % 2)))
+    found = learner.forward_backward("p", same, CONFIGS["truncated"])
+    assert found.metrics["importance_weight_mean"] == pytest.approx(1.0, rel=1e-5)
+    assert found.judged_tokens == sum(len(logprobs) for logprobs in own[1::2])
+
+
+def test_parts_of_a_batch_count_for_importance_weights_by_the_tokens_that_have_one():
+    some = {"kl": 1.0, "importance_weight_mean": 1.0, "importance_changed_fraction": 0.5}
+    found = metrics_over_parts(
+        [
+            BatchPart(tokens=10, judged_tokens=2, metrics=some),
+            BatchPart(tokens=10, judged_tokens=8, metrics={**some, "importance_weight_mean": 2.0}),
+            BatchPart(tokens=20, judged_tokens=0, metrics={}),
+        ]
+    )
+    assert found == pytest.approx(
+        {"kl": 0.5, "importance_weight_mean": 1.8, "importance_changed_fraction": 0.5}
+    )
 
 
 def test_optional_numbers_are_wanted_of_every_sequence_and_in_the_right_number(ready):

@@ -33,8 +33,8 @@ SEQUENCE = TrainSequence(
 class Trained:
     """A scripted service whose one job has a real checkpoint, and the learner that made it."""
 
-    def __init__(self, service, adapter, folder):
-        self.learner = Learner(NANO)
+    def __init__(self, service, adapter, folder, dtype=torch.float32):
+        self.learner = Learner(NANO, dtype=dtype)
         self.learner.create_policy("p", adapter, seed=1, value_head=True)  # which is no part of an export
         for _ in range(25):  # until the answer is likely: float32 knows logprobs near 0 to 1e-7
             known = [None] * 3 + self.logprobs().tolist()
@@ -113,6 +113,17 @@ def test_a_merged_adapter_loads_in_transformers_and_gives_the_same_logprobs(trai
     assert_equal(Learner(tmp_path / "out").logprobs(None, [SEQUENCE])[0], trained.logprobs())
 
 
+def test_an_adapter_trained_in_bfloat16_is_merged_into_the_base_as_it_was_then(service, tmp_path):
+    trained = Trained(service, LoRA(rank=4, alpha=12.0), tmp_path / "checkpoint", torch.bfloat16)
+    trained.job.export(tmp_path / "out", merge=True)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    # Weights that no adapter touches are the rounded ones, and the rest answers as the policy did.
+    embedding = AutoModelForCausalLM.from_pretrained(NANO).get_input_embeddings().weight
+    assert torch.equal(model.get_input_embeddings().weight, embedding.bfloat16().float())
+    np.testing.assert_allclose(logprobs(model), trained.logprobs(), atol=5e-2)
+
+
 def test_a_fully_trained_model_loads_in_transformers_and_gives_the_same_logprobs(service, tmp_path):
     trained = Trained(service, FullParameters(), tmp_path / "checkpoint")
     assert not trained.job.export(tmp_path / "out").is_adapter
@@ -120,7 +131,9 @@ def test_a_fully_trained_model_loads_in_transformers_and_gives_the_same_logprobs
     assert_equal(logprobs(model), trained.logprobs())
 
 
-def test_a_base_that_is_another_model_is_refused_and_leaves_nothing(trained, tmp_path):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_base_that_is_another_model_is_refused_and_leaves_nothing(service, dtype, tmp_path):
+    trained = Trained(service, LoRA(rank=4, alpha=12.0), tmp_path / "checkpoint", dtype)
     other = AutoModelForCausalLM.from_pretrained(NANO)
     next(other.parameters()).data.add_(0.1)
     other.save_pretrained(tmp_path / "other")
