@@ -265,8 +265,8 @@ class VllmEngine:
                     f"no space for the weights of policy {policy!r} under {self._folder}",
                     hint="free some; with room in /dev/shm they are kept in memory",
                 ) from error
-            if isinstance(error, OSError) and self._closing:
-                raise _closing() from error
+            if isinstance(error, OSError) and (self._closing or self._broken):
+                raise (self._broken or _closing()) from error
             raise
 
     def retire(self, policy: str) -> None:
@@ -506,6 +506,25 @@ class VllmEngine:
     # --- the engine's thread ---
 
     def _run(self) -> None:
+        try:
+            self._keep_alive()
+        finally:
+            # Whoever waits, waits for this thread; it must not end without a word.
+            with self._lock:
+                if not self._closing and self._broken is None:
+                    self._broken = InternalServiceError(
+                        "the vLLM engine met a state it did not expect", hint="see the service's log"
+                    )
+                self._rouse()
+                left, self._open = list(self._open.values()), {}
+                self._busy.count(0)
+            self._ready.set()
+            error = self._broken or _closing()
+            _deliver([(entry, error) for entry in left])
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _keep_alive(self) -> None:
+        """Start vLLM whenever it has ended, until that is of no use."""
         failed = 0
         while not self._closing and self._broken is None:
             if not self._awake.is_set():
@@ -513,29 +532,28 @@ class VllmEngine:
                 self._awake.wait()
                 continue
             self._resting.clear()
-            if self._live():
+            reason = ""
+            try:
+                ready = self._live()
+            except OSError as error:  # no memory for a process, no place for its log
+                _log.exception("vLLM's process cannot be started")
+                ready, reason = False, str(error)
+            if ready:
                 failed = 0
             elif not self._closing:
                 failed += 1
                 if self._lives == 0 or failed >= _FAILED_STARTS:
-                    self._broken = self._not_started()
-        with self._lock:
-            left, self._open = list(self._open.values()), {}
-            self._busy.count(0)
-        error = self._broken or _closing()
-        _deliver([(entry, error) for entry in left])
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._ready.set()
+                    self._broken = self._not_started(reason)
 
     def _live(self) -> bool:
         """Run vLLM until it ends; return whether it ever became ready."""
         with self._lock:
             if self._closing:
                 return False
-            # A new process knows none of those that were dropped.
-            doomed, self._doomed = self._doomed, {}
             process = VllmProcess(self._host, log=self._log_file, environment=self._environment)
             self._process = process
+            # A new process knows none of those that were dropped.
+            doomed, self._doomed = self._doomed, {}
             known = [policy.message() for policy in (*self._policies.values(), *self._finishing.values())]
             self._told += 1
         for folder in doomed.values():
@@ -546,6 +564,8 @@ class VllmEngine:
             ready = self._await_ready(process, known)
             if ready:
                 self._serve(process)
+        except Exception:
+            _log.exception("what vLLM's process said cannot be taken")
         finally:
             with self._lock:
                 if self._lives:
@@ -612,30 +632,43 @@ class VllmEngine:
 
     def _take(self, messages: list[Message]) -> bool:
         answers: dict[Deliver, list[Completion | SampleFailure]] = {}
-        for message in messages:
-            if "dropped" in message:
-                with self._lock:
-                    folder = self._doomed.pop(message["dropped"], None)
-                if folder is not None:
-                    shutil.rmtree(folder, ignore_errors=True)
-                continue
+        well = True
+        try:
+            for message in messages:
+                well = self._take_one(message, answers) and well
+        finally:
+            # Also when a later message cannot be read: these have left `_open`.
+            for deliver, some in answers.items():
+                _call(deliver, some)
+        return well
+
+    def _take_one(self, message: Message, answers: dict[Deliver, list[Completion | SampleFailure]]) -> bool:
+        """Take a message, and its answer to `answers`; return whether vLLM is well."""
+        if "dropped" in message:
             with self._lock:
-                entry = self._open.pop(message["id"], None)
-                self._busy.count(len(self._open))
-                if self._finishing:
-                    self._drop_finished()
-            if entry is None:
-                if message["id"] == 0 and "error" in message:
-                    _log.error("vLLM's canary failed: %s", message["error"])
-                    return False
-            elif entry.request is None or entry.deliver is None:
-                entry.result.set_result(message)
-            else:
-                self._reused_tokens += message.get("reused", 0)
-                answer = self._completion(entry.request, message)
-                answers.setdefault(entry.deliver, []).append(answer)
-        for deliver, some in answers.items():
-            _call(deliver, some)
+                folder = self._doomed.pop(message["dropped"], None)
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+            return True
+        number = message["id"]
+        entry, answer = self._open.get(number), None
+        if entry is not None and entry.request is not None:
+            # Before the request leaves `_open`: if it cannot be read, the next process is asked again.
+            answer = self._completion(entry.request, message)
+            self._reused_tokens += message.get("reused", 0)
+        with self._lock:
+            entry = self._open.pop(number, None)
+            self._busy.count(len(self._open))
+            if self._finishing:
+                self._drop_finished()
+        if entry is None:
+            if number == 0 and "error" in message:
+                _log.error("vLLM's canary failed: %s", message["error"])
+                return False
+        elif answer is None or entry.deliver is None:
+            entry.result.set_result(message)
+        else:
+            answers.setdefault(entry.deliver, []).append(answer)
         return True
 
     def _completion(self, request: SampleRequest, answer: Message) -> Completion | SampleFailure:
@@ -662,12 +695,12 @@ class VllmEngine:
             policy_version=request.policy_version or 0,
         )
 
-    def _not_started(self) -> TinkerGymError:
-        said = ""
+    def _not_started(self, said: str) -> TinkerGymError:
+        """Return the error for a vLLM that said this, or if it is empty what its log ends with."""
         with contextlib.suppress(OSError):
             lines = self._log_file.read_text(encoding="utf-8", errors="replace").splitlines()
             telling = [line for line in lines if "Error" in line] or lines
-            said = telling[-1].strip()[-500:] if telling else ""
+            said = said or (telling[-1].strip()[-500:] if telling else "")
         return InvalidRequestError(
             f"vLLM does not start with the model {str(self._facts.directory)!r}: {said or 'it says nothing'}",
             hint="see the service's log; engine=transformers runs any decoder of transformers",

@@ -1,8 +1,8 @@
 """Speaks as `vllm_host.py` does, without vLLM: `python fake_vllm_host.py FOLDER FD`.
 
 Answers a sample with its prompt's first token, repeated. Tokens above 900 are orders: 901 dies, 902 dies in
-its first life only, 903 says nothing any more in that one, 904 is not answered in it. FOLDER holds what was
-heard, a file per life.
+its first life only, 903 says nothing any more in that one, 904 is not answered in it, 905 is answered there
+with what cannot be read. FOLDER holds what was heard, a file per life.
 """
 
 import json
@@ -46,6 +46,8 @@ for line in hearing:
         say({"ready": True})
     elif kind == "sample" and message["prompt"][0] == 904 and life == 0:
         pass
+    elif kind == "sample" and message["prompt"][0] == 905 and life == 0:
+        say({"id": message["id"], "tokens": "?"})
     elif kind == "sample":
         say({"id": message["id"], **sample(message)})
     elif kind == "together":

@@ -22,7 +22,7 @@ from tinkergym.errors import InvalidRequestError
 from tinkergym.wire import SampleRequest
 
 FAKE = Path(__file__).with_name("fake_vllm_host.py")
-DIES, DIES_ONCE, HANGS_ONCE, HELD = 901, 902, 903, 904
+DIES, DIES_ONCE, HANGS_ONCE, HELD, UNREADABLE_ONCE = 901, 902, 903, 904, 905
 LAYER = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
 ADAPTER = AdapterWeights(
     rank=1,
@@ -55,10 +55,11 @@ def start(tmp_path):
     engines = []
     (tmp_path / "lives").mkdir()
 
-    def make(**settings):
+    def make(log=None, **settings):
         engine = VllmEngine(
             Path(PACKAGED_MODELS["nano"]),
             settings=VllmSettings(**settings),
+            log=log,
             host=(sys.executable, str(FAKE), str(tmp_path / "lives")),
         )
         engines.append(engine)
@@ -154,6 +155,35 @@ def test_a_model_that_vllm_cannot_start_with_is_refused_with_what_it_said(start,
     (tmp_path / "broken").touch()
     with pytest.raises(InvalidRequestError, match="made of cheese"):
         start()
+
+
+def test_a_process_that_cannot_be_started_at_all_is_a_refusal_that_says_why(start, tmp_path):
+    with pytest.raises(InvalidRequestError, match="No such file or directory"):
+        start(log=tmp_path / "nowhere" / "vllm.log")
+
+
+def test_when_no_process_can_be_started_any_more_everybody_is_answered(start, tmp_path):
+    (tmp_path / "logs").mkdir()
+    engine = start(log=tmp_path / "logs" / "vllm.log")
+    (tmp_path / "logs").rename(tmp_path / "moved")
+    waited, later = answers(engine, [ask(DIES_ONCE)]) + answers(engine, [ask(7)])
+    assert waited.error == later.error
+    assert "No such file or directory" in later.error.message
+    with pytest.raises(InvalidRequestError, match="does not start"):
+        engine.publish("job", 1, ADAPTER)
+    assert not engine.sleep()
+
+
+def test_an_answer_that_cannot_be_read_is_asked_for_again_and_the_others_are_not_lost(start):
+    engine = start()
+    found = answers(
+        engine, [ask(7, request_id="a"), ask(UNREADABLE_ONCE, request_id="b"), ask(8, request_id="c")]
+    )
+    assert {answer.request_id: answer.token_ids for answer in found} == {
+        "a": [7, 7],
+        "b": [UNREADABLE_ONCE] * 2,
+        "c": [8, 8],
+    }
 
 
 def test_a_publish_answers_what_is_in_flight_for_the_old_version(start):
