@@ -574,7 +574,8 @@ class VllmEngine:
             process.end()
         if not self._closing and self._naps == naps:
             _log.error("vLLM ended or hung; it is started again (its output: %s)", self._log_file)
-            self._forget_the_reason()
+            if ready:
+                self._forget_the_reason()
         return ready
 
     def _await_ready(self, process: VllmProcess, known: list[Message]) -> bool:

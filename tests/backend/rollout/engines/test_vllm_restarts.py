@@ -151,8 +151,15 @@ def test_a_request_that_kills_every_process_is_given_up_and_the_others_are_answe
     assert answers(engine, [ask(7)])[0].token_ids == [7, 7]
 
 
+def test_a_start_that_fails_is_no_death_by_the_requests_that_wait_for_it(start, tmp_path):
+    (tmp_path / "broken").write_text("1 2")
+    engine = start()
+    assert answers(engine, [ask(DIES_ONCE)])[0].token_ids == [DIES_ONCE] * 2
+    assert engine.restarts == 1
+
+
 def test_a_model_that_vllm_cannot_start_with_is_refused_with_what_it_said(start, tmp_path):
-    (tmp_path / "broken").touch()
+    (tmp_path / "broken").write_text("0")
     with pytest.raises(InvalidRequestError, match="made of cheese"):
         start()
 
