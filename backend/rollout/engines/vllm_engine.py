@@ -356,20 +356,25 @@ class VllmEngine:
 
     def _settled(self, request: SampleRequest) -> SampleRequest:
         """Return the request with the version that answers it."""
-        policy = self._policies.get(request.policy)
-        if policy is None or request.policy_version is not None:
+        version = self._newest_version(request.policy)
+        if version is None or request.policy_version is not None:
             return request
-        return request.model_copy(update={"policy_version": policy.version})
+        return request.model_copy(update={"policy_version": version})
+
+    def _newest_version(self, name: str) -> int | None:
+        if name == BASE_POLICY:
+            return 0
+        policy = self._policies.get(name)
+        return policy.version if policy is not None else None
 
     def _sample_message(self, request: SampleRequest) -> Message | TinkerGymError:
-        base = request.policy == BASE_POLICY
-        policy = self._policies.get(request.policy)
-        if not base and (policy is None or policy.version != request.policy_version):
+        version = self._newest_version(request.policy)
+        if version is None or request.policy_version != version:
             return _version_gone(request)
         refused = self._refusal(request)
         if refused is not None:
             return refused
-        key = policy.key if policy is not None and not base else _BASE_KEY
+        key = _BASE_KEY if request.policy == BASE_POLICY else self._policies[request.policy].key
         owner = request.session_id.partition("/")[0] if "/" in request.session_id else ""
         return {
             "policy": key,

@@ -230,12 +230,14 @@ def test_what_vllm_would_do_otherwise_than_asked_is_refused(start):
             ask(7).model_copy(update={"prompt_ids": [10**6]}),
             ask(7).model_copy(update={"prompt_ids": [7] * engine.context_length}),
             ask(7, "job", 3),
+            ask(7, version=3),
         ],
     )
     assert [answer.error.type for answer in refused] == [
         "InvalidRequestError",
         "InvalidRequestError",
         "PromptTooLongError",
+        "PolicyVersionGoneError",
         "PolicyVersionGoneError",
     ]
     with pytest.raises(InvalidRequestError, match="rank 9"):
