@@ -15,7 +15,7 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -23,6 +23,7 @@ from pathlib import Path
 
 from backend.config import DType, VllmSettings
 from backend.rollout.engines.protocol import BASE_POLICY, Deliver
+from backend.rollout.engines.rows import failure, nobody_waits, version_gone
 from backend.rollout.engines.structured import structure_impossible, structure_unusable
 from backend.rollout.engines.vllm_files import adapted_modules, finite, misfit, model_shapes, write_policy
 from backend.rollout.engines.vllm_folder import private_folder
@@ -39,13 +40,12 @@ from tinkergym.errors import (
     InternalServiceError,
     InvalidRequestError,
     MissingExtraError,
-    PolicyVersionGoneError,
     PromptTooLongError,
     ServiceUnavailableError,
     StorageFullError,
     TinkerGymError,
 )
-from tinkergym.wire import Completion, ErrorView, Regex, SampleFailure, SampleRequest
+from tinkergym.wire import Completion, Regex, SampleFailure, SampleRequest
 
 _log = logging.getLogger(__name__)
 _BASE_KEY = 0
@@ -54,6 +54,8 @@ _SMALLEST_TEMPERATURE = 0.01
 _TRIES = 3
 """A request that was being computed when vLLM died so often is taken for the reason."""
 _FAILED_STARTS = 3
+_LOOK_SECONDS = 1.0
+"""How often it is looked for requests that nobody waits for any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +202,7 @@ class VllmEngine:
                 request = self._settled(asked)
                 message = self._sample_message(request)
                 if isinstance(message, TinkerGymError):
-                    refused.append(_failure(request, message))
+                    refused.append(failure(request, message))
                 else:
                     self._ask(_Open({"do": "sample", **message}, request, deliver))
         if refused:
@@ -221,7 +223,7 @@ class VllmEngine:
             for place, request in enumerate(requests):
                 message = self._sample_message(request)
                 if isinstance(message, TinkerGymError):
-                    answers[place] = _failure(request, message)
+                    answers[place] = failure(request, message)
                 else:
                     messages[place] = message | {
                         "id": next(self._numbers),
@@ -370,7 +372,7 @@ class VllmEngine:
     def _sample_message(self, request: SampleRequest) -> Message | TinkerGymError:
         version = self._newest_version(request.policy)
         if version is None or request.policy_version != version:
-            return _version_gone(request)
+            return version_gone(request)
         refused = self._refusal(request)
         if refused is not None:
             return refused
@@ -424,14 +426,19 @@ class VllmEngine:
         if policy is None:
             return []
         flying = self._flying(policy)
-        for number in flying:
-            del self._open[number]
-        self._busy.count(len(self._open))
+        self._abort(flying)
         self._doomed[policy.key] = policy.folder
         if self._process is not None and self._ready.is_set():
-            self._process.send({"do": "abort", "id": 0, "ids": list(flying)})
             self._process.send({"do": "drop", "id": 0, "policy": policy.key})
-        return [(entry, _version_gone(entry.request)) for entry in flying.values() if entry.request]
+        return [(entry, version_gone(entry.request)) for entry in flying.values() if entry.request]
+
+    def _abort(self, numbers: Collection[int]) -> None:
+        """Wait no longer for the answers to these; whoever calls answers them."""
+        for number in numbers:
+            del self._open[number]
+        self._busy.count(len(self._open))
+        if self._process is not None and self._ready.is_set():
+            self._process.send({"do": "abort", "id": 0, "ids": list(numbers)})
 
     def _drop_finishing(self, name: str) -> list[tuple[_Open, TinkerGymError]]:
         """Take a policy's older versions out, as `_drop` does."""
@@ -618,13 +625,16 @@ class VllmEngine:
         _deliver([(entry, error) for entry in reasons.values()])
 
     def _serve(self, process: VllmProcess) -> None:
-        heard = time.monotonic()
+        heard = looked = time.monotonic()
         canary_sent: float | None = None
         while not self._closing:
-            messages = process.receive(1.0)
+            messages = process.receive(_LOOK_SECONDS)
             now = time.monotonic()
             if messages is None:
                 return
+            if now - looked >= _LOOK_SECONDS:
+                self._drop_unwanted()
+                looked = now
             if messages:
                 heard, canary_sent = now, None
                 if not self._take(messages):
@@ -635,6 +645,16 @@ class VllmEngine:
             elif canary_sent is None and now - heard > self._settings.canary_seconds:
                 process.send({"do": "canary", "id": 0})
                 canary_sent = now
+
+    def _drop_unwanted(self) -> None:
+        """Give up on what nobody waits for any more."""
+        with self._lock:
+            unwanted = {n: entry for n, entry in self._open.items() if getattr(entry.deliver, "gone", False)}
+            if not unwanted:
+                return
+            self._abort(unwanted)
+            self._drop_finished()
+        _deliver([(entry, nobody_waits(entry.request)) for entry in unwanted.values() if entry.request])
 
     def _take(self, messages: list[Message]) -> bool:
         answers: dict[Deliver, list[Completion | SampleFailure]] = {}
@@ -679,14 +699,14 @@ class VllmEngine:
 
     def _completion(self, request: SampleRequest, answer: Message) -> Completion | SampleFailure:
         if "refused" in answer:
-            return _failure(request, answer["refused"])
+            return failure(request, answer["refused"])
         if "invalid" in answer:
-            return _failure(request, structure_unusable(request, answer["invalid"]))
+            return failure(request, structure_unusable(request, answer["invalid"]))
         if "error" in answer:
-            return _failure(request, InternalServiceError(f"vLLM failed: {answer['error']}"))
+            return failure(request, InternalServiceError(f"vLLM failed: {answer['error']}"))
         logprobs = answer["logprobs"]
         if not all(-1e30 < logprob <= 1e-3 for logprob in logprobs):
-            return _failure(
+            return failure(
                 request,
                 InternalServiceError(
                     f"policy {request.policy!r} at version {request.policy_version} gives no finite logits",
@@ -742,7 +762,7 @@ def _deliver(failures: Sequence[tuple[_Open, TinkerGymError]]) -> None:
         if entry.request is None or entry.deliver is None:
             entry.result.set_result({"refused": error})
         else:
-            _call(entry.deliver, [_failure(entry.request, error)])
+            _call(entry.deliver, [failure(entry.request, error)])
 
 
 def _call(deliver: Deliver, answers: Sequence[Completion | SampleFailure]) -> None:
@@ -752,23 +772,12 @@ def _call(deliver: Deliver, answers: Sequence[Completion | SampleFailure]) -> No
         _log.exception("a receiver of %d answers failed; the engine goes on", len(answers))
 
 
-def _failure(request: SampleRequest, error: TinkerGymError) -> SampleFailure:
-    return SampleFailure(request_id=request.request_id, error=ErrorView(**error.to_wire()))
-
-
 def _structure(request: SampleRequest) -> Message | None:
     if request.structured is None:
         return None
     if isinstance(request.structured, Regex):
         return {"regex": request.structured.pattern}
     return {"json": request.structured.json_schema}
-
-
-def _version_gone(request: SampleRequest) -> PolicyVersionGoneError:
-    return PolicyVersionGoneError(
-        f"policy {request.policy!r} at version {request.policy_version} is not loaded in the engine",
-        hint="a newer version was published, or the policy was retired; ask for the newest version",
-    )
 
 
 def _closing() -> ServiceUnavailableError:

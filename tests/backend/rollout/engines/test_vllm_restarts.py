@@ -193,6 +193,30 @@ def test_an_answer_that_cannot_be_read_is_asked_for_again_and_the_others_are_not
     }
 
 
+def test_what_nobody_waits_for_any_more_is_given_up(start, heard):
+    class Receiver:
+        def __init__(self):
+            self.gone, self.answers, self.answered = False, [], threading.Event()
+
+        def __call__(self, batch):
+            self.answers += batch
+            self.answered.set()
+
+    engine = start()
+    stays, hangs_up = Receiver(), Receiver()
+    engine.submit([ask(HELD, request_id="stays")], stays)
+    engine.submit([ask(HELD, request_id="goes")], hangs_up)
+    hangs_up.gone = True
+    assert hangs_up.answered.wait(60)
+    (answer,) = hangs_up.answers
+    assert answer.error.type == "ServiceUnavailableError"
+    assert "nobody waits" in answer.error.message
+    answers(engine, [ask(7)])  # what was said before has been heard by now
+    asked = [message["id"] for message in heard(0) if message.get("do") == "sample"]
+    assert {"do": "abort", "id": 0, "ids": [asked[1]]} in heard(0)
+    assert not stays.answers
+
+
 def test_a_publish_answers_what_is_in_flight_for_the_old_version(start):
     engine = start()
     engine.publish("job", 1, ADAPTER)
