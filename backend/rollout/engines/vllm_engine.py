@@ -86,6 +86,14 @@ class _Open:
     deliver: Deliver | None = None
     result: Future[Message] = field(default_factory=Future)
     tries: int = 0
+    samples: frozenset[int] = field(init=False)
+    """Keys of the policies that answer it."""
+    dropped: set[int] = field(default_factory=set)
+    """Those of them that were taken out since it was asked; what they answer counts no more."""
+
+    def __post_init__(self) -> None:
+        alone = [] if self.request is None else [self.message]
+        self.samples = frozenset(each["policy"] for each in self.message.get("requests", alone))
 
 
 class VllmEngine:
@@ -235,8 +243,9 @@ class VllmEngine:
         if messages:
             found = entry.result.result()
             several = found.get("answers", [found] * len(messages))
-            for place, answer in zip(messages, several, strict=True):
-                answers[place] = self._completion(requests[place], answer)
+            for (place, message), answer in zip(messages.items(), several, strict=True):
+                gone = message["policy"] in entry.dropped
+                answers[place] = self._completion(requests[place], {"gone": True} if gone else answer)
         return [answer for answer in answers if answer is not None]
 
     def publish(self, policy: str, version: int, weights: PolicyWeights, *, let_finish: bool = False) -> str:
@@ -422,15 +431,22 @@ class VllmEngine:
         )
 
     def _drop(self, policy: _Policy | None) -> list[tuple[_Open, TinkerGymError]]:
-        """Take a policy out; return its requests in flight, which `_deliver` answers without the lock."""
+        """Take a policy out; return its requests in flight that `_deliver` must answer, without the lock."""
         if policy is None:
             return []
-        flying = self._flying(policy)
-        self._abort(flying)
+        over: dict[int, _Open] = {}
+        for number, entry in self._flying(policy).items():
+            entry.dropped.add(policy.key)
+            # Requests that are computed together may be of other policies, too.
+            if entry.dropped == entry.samples:
+                over[number] = entry
+                if entry.request is None:
+                    entry.result.set_result({"gone": True})
+        self._abort(over)
         self._doomed[policy.key] = policy.folder
         if self._process is not None and self._ready.is_set():
             self._process.send({"do": "drop", "id": 0, "policy": policy.key})
-        return [(entry, version_gone(entry.request)) for entry in flying.values() if entry.request]
+        return [(entry, version_gone(entry.request)) for entry in over.values() if entry.request]
 
     def _abort(self, numbers: Collection[int]) -> None:
         """Wait no longer for the answers to these; whoever calls answers them."""
@@ -454,12 +470,8 @@ class VllmEngine:
                 self._drop(self._finishing.pop(policy.key))
 
     def _flying(self, policy: _Policy) -> dict[int, _Open]:
-        """Return the policy's requests in flight, by number."""
-        return {
-            number: entry
-            for number, entry in self._open.items()
-            if entry.request is not None and entry.message["policy"] == policy.key
-        }
+        """Return what is in flight and wants the policy's answers, by number."""
+        return {number: entry for number, entry in self._open.items() if policy.key in entry.samples}
 
     # --- the publisher's thread ---
 
@@ -700,6 +712,8 @@ class VllmEngine:
     def _completion(self, request: SampleRequest, answer: Message) -> Completion | SampleFailure:
         if "refused" in answer:
             return failure(request, answer["refused"])
+        if "gone" in answer:
+            return failure(request, version_gone(request))
         if "invalid" in answer:
             return failure(request, structure_unusable(request, answer["invalid"]))
         if "error" in answer:

@@ -52,6 +52,8 @@ for line in hearing:
         say({"id": message["id"], "tokens": "?"})
     elif kind == "sample":
         say({"id": message["id"], **sample(message)})
+    elif kind == "together" and message["requests"][0]["prompt"][0] == 904 and life == 0:
+        pass
     elif kind == "together":
         say({"id": message["id"], "answers": [sample(request) for request in message["requests"]]})
     elif kind == "load":

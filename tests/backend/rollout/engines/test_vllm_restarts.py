@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -126,6 +128,53 @@ def test_a_version_that_is_let_finish_survives_the_process_and_goes_with_its_las
     # Its answer, and what follows from it, may still be on their way.
     answers(engine, [ask(7, "job", 2)])
     assert {"do": "drop", "id": 0, "policy": old} in heard(1)
+
+
+@pytest.fixture
+def together(heard):
+    """Begin to ask for requests that are computed together; returns when the process has heard of them."""
+
+    def ask_for(engine, requests):
+        found = threads.submit(engine.generate_together, requests)
+        deadline = time.monotonic() + 60
+        while not any(message.get("do") == "together" for message in heard(0)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return found
+
+    threads = ThreadPoolExecutor()
+    yield ask_for
+    threads.shutdown(wait=False)  # what is not answered yet is so when the engine is closed
+
+
+def test_a_version_that_is_let_finish_stays_for_what_is_computed_together_too(start, heard, together):
+    engine = start()
+    engine.publish("job", 1, ADAPTER)
+    found = together(engine, [ask(HELD, "job", 1), ask(7)])
+    engine.publish("job", 2, ADAPTER, let_finish=True)
+    answers(engine, [ask(DIES_ONCE, "job", 2)])
+    assert [(a.token_ids, a.policy_version) for a in found.result(60)] == [([HELD] * 2, 1), ([7] * 2, 0)]
+    assert {policy["name"] for policy in heard(1)[0]["policies"]} == {"job@1", "job@2"}
+
+
+def test_of_what_is_computed_together_only_the_requests_of_a_retired_policy_are_gone(start, together):
+    engine = start()
+    for name in ("job", "other"):
+        engine.publish(name, 1, ADAPTER)
+    found = together(engine, [ask(HELD, "job", 1), ask(7, "other", 1)])
+    engine.retire("job")
+    answers(engine, [ask(DIES_ONCE)])
+    gone, answered = found.result(60)
+    assert gone.error.type == "PolicyVersionGoneError"
+    assert answered.token_ids == [7, 7]
+
+
+def test_what_is_computed_together_for_retired_policies_alone_is_waited_for_no_longer(start, together):
+    engine = start()
+    engine.publish("job", 1, ADAPTER)
+    found = together(engine, [ask(HELD, "job", 1), ask(7, "job", 1)])
+    engine.retire("job")
+    assert [answer.error.type for answer in found.result(60)] == ["PolicyVersionGoneError"] * 2
 
 
 def test_a_policys_number_is_never_used_again(start, heard):
