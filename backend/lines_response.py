@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -19,16 +19,21 @@ class LinesResponse(StreamingResponse):
 
     media_type = "application/x-ndjson"
 
-    def __init__(self, chunks: AsyncGenerator[bytes, None], lines: int) -> None:
+    def __init__(
+        self, chunks: AsyncGenerator[bytes, None], lines: int, held: AbstractAsyncContextManager[object]
+    ) -> None:
         """Prepare.
 
         Args:
             chunks: Closed at the end, also if the client hangs up before it.
             lines: How many there will be; with the last one the answer is complete.
+            held: Left at the end, whenever that is: who hangs up before the first chunk is asked for closes
+                `chunks` before it began, and then nothing that is written in it runs, its `finally` neither.
         """
         super().__init__(chunks)
         self._chunks = chunks
         self._left = lines
+        self._held = held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the head, and each chunk as it comes; stop when the client hangs up."""
@@ -45,7 +50,7 @@ class LinesResponse(StreamingResponse):
 
         watcher = asyncio.create_task(watch())
         try:
-            async with aclosing(self._chunks):
+            async with self._held, aclosing(self._chunks):
                 head = {"type": "http.response.start", "status": self.status_code}
                 await send({**head, "headers": self.raw_headers})
                 async for chunk in self._chunks:

@@ -61,7 +61,7 @@ async def sample(
     except BaseException:
         await stack.aclose()
         raise
-    return LinesResponse(_lines(sources, stack), len(batch.requests))
+    return LinesResponse(_lines(sources), len(batch.requests), stack)
 
 
 def _own_session(wanted: SampleRequest, tenant_id: str) -> SampleRequest:
@@ -76,14 +76,9 @@ def _batch_json(requests: list[SampleRequest]) -> bytes:
     return SampleBatch.model_construct(requests=requests).model_dump_json().encode()
 
 
-async def _lines(sources: list[AsyncIterator[bytes]], stack: AsyncExitStack) -> AsyncGenerator[bytes, None]:
-    async with stack:
-        if len(sources) == 1:
-            async for chunk in sources[0]:
-                yield chunk
-            return
-        async for chunk in _merged(sources):
-            yield chunk
+async def _lines(sources: list[AsyncIterator[bytes]]) -> AsyncGenerator[bytes, None]:
+    async for chunk in sources[0] if len(sources) == 1 else _merged(sources):
+        yield chunk
 
 
 async def _merged(sources: list[AsyncIterator[bytes]]) -> AsyncIterator[bytes]:

@@ -169,11 +169,14 @@ class PoolEndpoint:
         receiver = _Receiver(loop, len(batch.requests))
         # In a thread, since a policy may have to be loaded first.
         await loop.run_in_executor(self._threads, self._service.sample, batch.requests, receiver)
-        return LinesResponse(receiver.lines(), len(batch.requests))
+        return LinesResponse(receiver.lines(), len(batch.requests), receiver)
 
 
 class _Receiver:
-    """Takes a call's answers from the engine's thread to the event loop; implements `Deliver`."""
+    """Takes a call's answers from the engine's thread to the event loop; implements `Deliver`.
+
+    Entered for as long as somebody waits for them.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, wanted: int) -> None:
         self.gone = False
@@ -189,14 +192,16 @@ class _Receiver:
 
     async def lines(self) -> AsyncGenerator[bytes, None]:
         """Yield the answers as they come."""
-        try:
-            while self._wanted > 0:
-                answers = await self._arrived.get()
-                self._wanted -= len(answers)
-                yield "".join(answer.model_dump_json() + "\n" for answer in answers).encode()
-        finally:
-            # Also when the caller hangs up in the middle, which ends this generator.
-            self.gone = True
+        while self._wanted > 0:
+            answers = await self._arrived.get()
+            self._wanted -= len(answers)
+            yield "".join(answer.model_dump_json() + "\n" for answer in answers).encode()
+
+    async def __aenter__(self) -> None:
+        return None
+
+    async def __aexit__(self, *_: object) -> None:
+        self.gone = True
 
 
 def _parse(kind: type[_Body], body: bytes) -> _Body:

@@ -12,11 +12,18 @@ _SECONDS = 10.0
 
 
 class Client:
-    """The other end of one request: what it was sent, and when it hangs up."""
+    """The other end of one request: what it was sent, when it hangs up, and whether what is held was left."""
 
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
+        self.left = False
         self.hangs_up = asyncio.Event()
+
+    async def __aenter__(self) -> None:
+        return None
+
+    async def __aexit__(self, *_: object) -> None:
+        self.left = True
 
     async def receive(self) -> dict[str, Any]:
         await self.hangs_up.wait()
@@ -37,7 +44,7 @@ def answer(
 
     async def run() -> Client:
         reader = client()
-        response = LinesResponse(chunks(reader), lines)
+        response = LinesResponse(chunks(reader), lines, reader)
         await asyncio.wait_for(response({"type": "http"}, reader.receive, reader.send), _SECONDS)
         return reader
 
@@ -84,6 +91,21 @@ def test_who_hangs_up_ends_the_work_on_the_answer():
 
     assert answer(chunks, lines=2).bodies == [(b"1\n", True)]
     assert closed == [True]
+
+
+def test_who_hangs_up_while_the_head_is_sent_leaves_nothing_held():
+    class Slow(Client):
+        async def send(self, message: Any) -> None:
+            self.hangs_up.set()
+            await asyncio.sleep(2 * _SECONDS)  # as a connection whose buffer is full
+
+    async def chunks(_client):
+        yield b"1\n"
+
+    client = answer(chunks, lines=2, client=Slow)
+
+    assert client.sent == []
+    assert client.left
 
 
 def test_what_made_the_lines_ends_in_peace_though_the_client_goes_with_the_last_one():

@@ -58,8 +58,10 @@ def make_engine(
         vocabulary = facts.vocabulary_size
 
         def evenly(request: SampleRequest) -> list[int]:
-            places = range(len(request.prompt_ids), len(request.prompt_ids) + request.max_tokens)
-            numbers = uniforms([request.seed] * request.max_tokens, list(places))
+            begin = len(request.prompt_ids)
+            # max_tokens may be any number; what is beyond the context would be cut off anyway.
+            places = range(begin, min(begin + request.max_tokens, facts.context_length))
+            numbers = uniforms([request.seed] * len(places), list(places))
             return [int(number * vocabulary) for number in numbers]
 
         return ScriptedEngine(evenly, context_length=facts.context_length, logprob=-math.log(vocabulary))

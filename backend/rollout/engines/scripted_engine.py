@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -18,6 +19,8 @@ from tinkergym.errors import (
     TinkerGymError,
 )
 from tinkergym.wire import Completion, ErrorView, SampleFailure, SampleRequest
+
+_log = logging.getLogger(__name__)
 
 Script = Callable[[SampleRequest], Sequence[int]]
 """Returns the ids to answer with; what it raises becomes the request's failure."""
@@ -124,7 +127,7 @@ class ScriptedEngine:
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
             taken, deliver = item
-            deliver([self._answer(*each) for each in taken])
+            _call(deliver, [self._answer(*each) for each in taken])
 
     def _take(self, requests: Sequence[SampleRequest]) -> list[_Taken]:
         """Settle which version answers each request; with the lock."""
@@ -173,6 +176,13 @@ class ScriptedEngine:
             finish_reason="length" if stop is None else "stop",
             policy_version=version,
         )
+
+
+def _call(deliver: Deliver, answers: Sequence[Completion | SampleFailure]) -> None:
+    try:
+        deliver(answers)
+    except Exception:
+        _log.exception("a receiver of %d answers failed; the engine goes on", len(answers))
 
 
 def _failure(request: SampleRequest, error: TinkerGymError) -> SampleFailure:

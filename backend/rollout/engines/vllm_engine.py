@@ -15,7 +15,7 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -23,6 +23,7 @@ from pathlib import Path
 
 from backend.config import DType, VllmSettings
 from backend.rollout.engines.protocol import BASE_POLICY, Deliver
+from backend.rollout.engines.rows import failure, nobody_waits, version_gone
 from backend.rollout.engines.structured import structure_impossible, structure_unusable
 from backend.rollout.engines.vllm_files import adapted_modules, finite, misfit, model_shapes, write_policy
 from backend.rollout.engines.vllm_folder import private_folder
@@ -39,13 +40,12 @@ from tinkergym.errors import (
     InternalServiceError,
     InvalidRequestError,
     MissingExtraError,
-    PolicyVersionGoneError,
     PromptTooLongError,
     ServiceUnavailableError,
     StorageFullError,
     TinkerGymError,
 )
-from tinkergym.wire import Completion, ErrorView, Regex, SampleFailure, SampleRequest
+from tinkergym.wire import Completion, Regex, SampleFailure, SampleRequest
 
 _log = logging.getLogger(__name__)
 _BASE_KEY = 0
@@ -54,6 +54,8 @@ _SMALLEST_TEMPERATURE = 0.01
 _TRIES = 3
 """A request that was being computed when vLLM died so often is taken for the reason."""
 _FAILED_STARTS = 3
+_LOOK_SECONDS = 1.0
+"""How often it is looked for requests that nobody waits for any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,14 @@ class _Open:
     deliver: Deliver | None = None
     result: Future[Message] = field(default_factory=Future)
     tries: int = 0
+    samples: frozenset[int] = field(init=False)
+    """Keys of the policies that answer it."""
+    dropped: set[int] = field(default_factory=set)
+    """Those of them that were taken out since it was asked; what they answer counts no more."""
+
+    def __post_init__(self) -> None:
+        alone = [] if self.request is None else [self.message]
+        self.samples = frozenset(each["policy"] for each in self.message.get("requests", alone))
 
 
 class VllmEngine:
@@ -200,7 +210,7 @@ class VllmEngine:
                 request = self._settled(asked)
                 message = self._sample_message(request)
                 if isinstance(message, TinkerGymError):
-                    refused.append(_failure(request, message))
+                    refused.append(failure(request, message))
                 else:
                     self._ask(_Open({"do": "sample", **message}, request, deliver))
         if refused:
@@ -221,7 +231,7 @@ class VllmEngine:
             for place, request in enumerate(requests):
                 message = self._sample_message(request)
                 if isinstance(message, TinkerGymError):
-                    answers[place] = _failure(request, message)
+                    answers[place] = failure(request, message)
                 else:
                     messages[place] = message | {
                         "id": next(self._numbers),
@@ -233,8 +243,9 @@ class VllmEngine:
         if messages:
             found = entry.result.result()
             several = found.get("answers", [found] * len(messages))
-            for place, answer in zip(messages, several, strict=True):
-                answers[place] = self._completion(requests[place], answer)
+            for (place, message), answer in zip(messages.items(), several, strict=True):
+                gone = message["policy"] in entry.dropped
+                answers[place] = self._completion(requests[place], {"gone": True} if gone else answer)
         return [answer for answer in answers if answer is not None]
 
     def publish(self, policy: str, version: int, weights: PolicyWeights, *, let_finish: bool = False) -> str:
@@ -265,8 +276,8 @@ class VllmEngine:
                     f"no space for the weights of policy {policy!r} under {self._folder}",
                     hint="free some; with room in /dev/shm they are kept in memory",
                 ) from error
-            if isinstance(error, OSError) and self._closing:
-                raise _closing() from error
+            if isinstance(error, OSError) and (self._closing or self._broken):
+                raise (self._broken or _closing()) from error
             raise
 
     def retire(self, policy: str) -> None:
@@ -356,20 +367,25 @@ class VllmEngine:
 
     def _settled(self, request: SampleRequest) -> SampleRequest:
         """Return the request with the version that answers it."""
-        policy = self._policies.get(request.policy)
-        if policy is None or request.policy_version is not None:
+        version = self._newest_version(request.policy)
+        if version is None or request.policy_version is not None:
             return request
-        return request.model_copy(update={"policy_version": policy.version})
+        return request.model_copy(update={"policy_version": version})
+
+    def _newest_version(self, name: str) -> int | None:
+        if name == BASE_POLICY:
+            return 0
+        policy = self._policies.get(name)
+        return policy.version if policy is not None else None
 
     def _sample_message(self, request: SampleRequest) -> Message | TinkerGymError:
-        base = request.policy == BASE_POLICY
-        policy = self._policies.get(request.policy)
-        if not base and (policy is None or policy.version != request.policy_version):
-            return _version_gone(request)
+        version = self._newest_version(request.policy)
+        if version is None or request.policy_version != version:
+            return version_gone(request)
         refused = self._refusal(request)
         if refused is not None:
             return refused
-        key = policy.key if policy is not None and not base else _BASE_KEY
+        key = _BASE_KEY if request.policy == BASE_POLICY else self._policies[request.policy].key
         owner = request.session_id.partition("/")[0] if "/" in request.session_id else ""
         return {
             "policy": key,
@@ -415,18 +431,30 @@ class VllmEngine:
         )
 
     def _drop(self, policy: _Policy | None) -> list[tuple[_Open, TinkerGymError]]:
-        """Take a policy out; return its requests in flight, which `_deliver` answers without the lock."""
+        """Take a policy out; return its requests in flight that `_deliver` must answer, without the lock."""
         if policy is None:
             return []
-        flying = self._flying(policy)
-        for number in flying:
-            del self._open[number]
-        self._busy.count(len(self._open))
+        over: dict[int, _Open] = {}
+        for number, entry in self._flying(policy).items():
+            entry.dropped.add(policy.key)
+            # Requests that are computed together may be of other policies, too.
+            if entry.dropped == entry.samples:
+                over[number] = entry
+                if entry.request is None:
+                    entry.result.set_result({"gone": True})
+        self._abort(over)
         self._doomed[policy.key] = policy.folder
         if self._process is not None and self._ready.is_set():
-            self._process.send({"do": "abort", "id": 0, "ids": list(flying)})
             self._process.send({"do": "drop", "id": 0, "policy": policy.key})
-        return [(entry, _version_gone(entry.request)) for entry in flying.values() if entry.request]
+        return [(entry, version_gone(entry.request)) for entry in over.values() if entry.request]
+
+    def _abort(self, numbers: Collection[int]) -> None:
+        """Wait no longer for the answers to these; whoever calls answers them."""
+        for number in numbers:
+            del self._open[number]
+        self._busy.count(len(self._open))
+        if self._process is not None and self._ready.is_set():
+            self._process.send({"do": "abort", "id": 0, "ids": list(numbers)})
 
     def _drop_finishing(self, name: str) -> list[tuple[_Open, TinkerGymError]]:
         """Take a policy's older versions out, as `_drop` does."""
@@ -442,12 +470,8 @@ class VllmEngine:
                 self._drop(self._finishing.pop(policy.key))
 
     def _flying(self, policy: _Policy) -> dict[int, _Open]:
-        """Return the policy's requests in flight, by number."""
-        return {
-            number: entry
-            for number, entry in self._open.items()
-            if entry.request is not None and entry.message["policy"] == policy.key
-        }
+        """Return what is in flight and wants the policy's answers, by number."""
+        return {number: entry for number, entry in self._open.items() if policy.key in entry.samples}
 
     # --- the publisher's thread ---
 
@@ -506,6 +530,25 @@ class VllmEngine:
     # --- the engine's thread ---
 
     def _run(self) -> None:
+        try:
+            self._keep_alive()
+        finally:
+            # Whoever waits, waits for this thread; it must not end without a word.
+            with self._lock:
+                if not self._closing and self._broken is None:
+                    self._broken = InternalServiceError(
+                        "the vLLM engine met a state it did not expect", hint="see the service's log"
+                    )
+                self._rouse()
+                left, self._open = list(self._open.values()), {}
+                self._busy.count(0)
+            self._ready.set()
+            error = self._broken or _closing()
+            _deliver([(entry, error) for entry in left])
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _keep_alive(self) -> None:
+        """Start vLLM whenever it has ended, until that is of no use."""
         failed = 0
         while not self._closing and self._broken is None:
             if not self._awake.is_set():
@@ -513,29 +556,28 @@ class VllmEngine:
                 self._awake.wait()
                 continue
             self._resting.clear()
-            if self._live():
+            reason = ""
+            try:
+                ready = self._live()
+            except OSError as error:  # no memory for a process, no place for its log
+                _log.exception("vLLM's process cannot be started")
+                ready, reason = False, str(error)
+            if ready:
                 failed = 0
             elif not self._closing:
                 failed += 1
                 if self._lives == 0 or failed >= _FAILED_STARTS:
-                    self._broken = self._not_started()
-        with self._lock:
-            left, self._open = list(self._open.values()), {}
-            self._busy.count(0)
-        error = self._broken or _closing()
-        _deliver([(entry, error) for entry in left])
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._ready.set()
+                    self._broken = self._not_started(reason)
 
     def _live(self) -> bool:
         """Run vLLM until it ends; return whether it ever became ready."""
         with self._lock:
             if self._closing:
                 return False
-            # A new process knows none of those that were dropped.
-            doomed, self._doomed = self._doomed, {}
             process = VllmProcess(self._host, log=self._log_file, environment=self._environment)
             self._process = process
+            # A new process knows none of those that were dropped.
+            doomed, self._doomed = self._doomed, {}
             known = [policy.message() for policy in (*self._policies.values(), *self._finishing.values())]
             self._told += 1
         for folder in doomed.values():
@@ -546,6 +588,8 @@ class VllmEngine:
             ready = self._await_ready(process, known)
             if ready:
                 self._serve(process)
+        except Exception:
+            _log.exception("what vLLM's process said cannot be taken")
         finally:
             with self._lock:
                 if self._lives:
@@ -554,7 +598,8 @@ class VllmEngine:
             process.end()
         if not self._closing and self._naps == naps:
             _log.error("vLLM ended or hung; it is started again (its output: %s)", self._log_file)
-            self._forget_the_reason()
+            if ready:
+                self._forget_the_reason()
         return ready
 
     def _await_ready(self, process: VllmProcess, known: list[Message]) -> bool:
@@ -592,13 +637,16 @@ class VllmEngine:
         _deliver([(entry, error) for entry in reasons.values()])
 
     def _serve(self, process: VllmProcess) -> None:
-        heard = time.monotonic()
+        heard = looked = time.monotonic()
         canary_sent: float | None = None
         while not self._closing:
-            messages = process.receive(1.0)
+            messages = process.receive(_LOOK_SECONDS)
             now = time.monotonic()
             if messages is None:
                 return
+            if now - looked >= _LOOK_SECONDS:
+                self._drop_unwanted()
+                looked = now
             if messages:
                 heard, canary_sent = now, None
                 if not self._take(messages):
@@ -610,44 +658,69 @@ class VllmEngine:
                 process.send({"do": "canary", "id": 0})
                 canary_sent = now
 
+    def _drop_unwanted(self) -> None:
+        """Give up on what nobody waits for any more."""
+        with self._lock:
+            unwanted = {n: entry for n, entry in self._open.items() if getattr(entry.deliver, "gone", False)}
+            if not unwanted:
+                return
+            self._abort(unwanted)
+            self._drop_finished()
+        _deliver([(entry, nobody_waits(entry.request)) for entry in unwanted.values() if entry.request])
+
     def _take(self, messages: list[Message]) -> bool:
         answers: dict[Deliver, list[Completion | SampleFailure]] = {}
-        for message in messages:
-            if "dropped" in message:
-                with self._lock:
-                    folder = self._doomed.pop(message["dropped"], None)
-                if folder is not None:
-                    shutil.rmtree(folder, ignore_errors=True)
-                continue
+        well = True
+        try:
+            for message in messages:
+                well = self._take_one(message, answers) and well
+        finally:
+            # Also when a later message cannot be read: these have left `_open`.
+            for deliver, some in answers.items():
+                _call(deliver, some)
+        return well
+
+    def _take_one(self, message: Message, answers: dict[Deliver, list[Completion | SampleFailure]]) -> bool:
+        """Take a message, and its answer to `answers`; return whether vLLM is well."""
+        if "dropped" in message:
             with self._lock:
-                entry = self._open.pop(message["id"], None)
-                self._busy.count(len(self._open))
-                if self._finishing:
-                    self._drop_finished()
-            if entry is None:
-                if message["id"] == 0 and "error" in message:
-                    _log.error("vLLM's canary failed: %s", message["error"])
-                    return False
-            elif entry.request is None or entry.deliver is None:
-                entry.result.set_result(message)
-            else:
-                self._reused_tokens += message.get("reused", 0)
-                answer = self._completion(entry.request, message)
-                answers.setdefault(entry.deliver, []).append(answer)
-        for deliver, some in answers.items():
-            _call(deliver, some)
+                folder = self._doomed.pop(message["dropped"], None)
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+            return True
+        number = message["id"]
+        entry, answer = self._open.get(number), None
+        if entry is not None and entry.request is not None:
+            # Before the request leaves `_open`: if it cannot be read, the next process is asked again.
+            answer = self._completion(entry.request, message)
+            self._reused_tokens += message.get("reused", 0)
+        with self._lock:
+            entry = self._open.pop(number, None)
+            self._busy.count(len(self._open))
+            if self._finishing:
+                self._drop_finished()
+        if entry is None:
+            if number == 0 and "error" in message:
+                _log.error("vLLM's canary failed: %s", message["error"])
+                return False
+        elif answer is None or entry.deliver is None:
+            entry.result.set_result(message)
+        else:
+            answers.setdefault(entry.deliver, []).append(answer)
         return True
 
     def _completion(self, request: SampleRequest, answer: Message) -> Completion | SampleFailure:
         if "refused" in answer:
-            return _failure(request, answer["refused"])
+            return failure(request, answer["refused"])
+        if "gone" in answer:
+            return failure(request, version_gone(request))
         if "invalid" in answer:
-            return _failure(request, structure_unusable(request, answer["invalid"]))
+            return failure(request, structure_unusable(request, answer["invalid"]))
         if "error" in answer:
-            return _failure(request, InternalServiceError(f"vLLM failed: {answer['error']}"))
+            return failure(request, InternalServiceError(f"vLLM failed: {answer['error']}"))
         logprobs = answer["logprobs"]
         if not all(-1e30 < logprob <= 1e-3 for logprob in logprobs):
-            return _failure(
+            return failure(
                 request,
                 InternalServiceError(
                     f"policy {request.policy!r} at version {request.policy_version} gives no finite logits",
@@ -662,12 +735,12 @@ class VllmEngine:
             policy_version=request.policy_version or 0,
         )
 
-    def _not_started(self) -> TinkerGymError:
-        said = ""
+    def _not_started(self, said: str) -> TinkerGymError:
+        """Return the error for a vLLM that said this, or if it is empty what its log ends with."""
         with contextlib.suppress(OSError):
             lines = self._log_file.read_text(encoding="utf-8", errors="replace").splitlines()
             telling = [line for line in lines if "Error" in line] or lines
-            said = telling[-1].strip()[-500:] if telling else ""
+            said = said or (telling[-1].strip()[-500:] if telling else "")
         return InvalidRequestError(
             f"vLLM does not start with the model {str(self._facts.directory)!r}: {said or 'it says nothing'}",
             hint="see the service's log; engine=transformers runs any decoder of transformers",
@@ -703,7 +776,7 @@ def _deliver(failures: Sequence[tuple[_Open, TinkerGymError]]) -> None:
         if entry.request is None or entry.deliver is None:
             entry.result.set_result({"refused": error})
         else:
-            _call(entry.deliver, [_failure(entry.request, error)])
+            _call(entry.deliver, [failure(entry.request, error)])
 
 
 def _call(deliver: Deliver, answers: Sequence[Completion | SampleFailure]) -> None:
@@ -713,23 +786,12 @@ def _call(deliver: Deliver, answers: Sequence[Completion | SampleFailure]) -> No
         _log.exception("a receiver of %d answers failed; the engine goes on", len(answers))
 
 
-def _failure(request: SampleRequest, error: TinkerGymError) -> SampleFailure:
-    return SampleFailure(request_id=request.request_id, error=ErrorView(**error.to_wire()))
-
-
 def _structure(request: SampleRequest) -> Message | None:
     if request.structured is None:
         return None
     if isinstance(request.structured, Regex):
         return {"regex": request.structured.pattern}
     return {"json": request.structured.json_schema}
-
-
-def _version_gone(request: SampleRequest) -> PolicyVersionGoneError:
-    return PolicyVersionGoneError(
-        f"policy {request.policy!r} at version {request.policy_version} is not loaded in the engine",
-        hint="a newer version was published, or the policy was retired; ask for the newest version",
-    )
 
 
 def _closing() -> ServiceUnavailableError:

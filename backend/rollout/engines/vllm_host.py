@@ -54,6 +54,8 @@ _NOBODY = -1
 """While weights are being exchanged."""
 
 Message = dict[str, Any]
+_GONE: Message = {"gone": True}
+"""The answer to a request whose policy is not here."""
 
 
 class Host:
@@ -88,7 +90,7 @@ class Host:
         """Begin to do what a message asks for."""
         kind = message["do"]
         if kind == "sample":
-            self._uses[message["policy"]] += 1
+            self._use([message])
             task = asyncio.ensure_future(self._answer(message, self._sample))
             self._samples[message["id"]] = task
             task.add_done_callback(lambda _: self._sampled(message))
@@ -105,9 +107,12 @@ class Host:
                 "sleep": self._sleep,
                 "wake": self._wake,
             }[kind]
+            requests = message.get("requests", [])
+            self._use(requests)
             other = asyncio.ensure_future(self._answer(message, work))
             self._others.add(other)
             other.add_done_callback(self._others.discard)
+            other.add_done_callback(lambda _: self._used(requests))
 
     async def _answer(self, message: Message, work: Callable[[Message], Awaitable[Message]]) -> None:
         try:
@@ -126,6 +131,8 @@ class Host:
 
     async def _sample(self, message: Message) -> Message:
         await self._wake()
+        if not self._knows(message):
+            return _GONE
         room = self._room(message["policy"])
         async with self._rooms.hold(room):
             added = await self._try_add(message, room)
@@ -133,14 +140,13 @@ class Host:
 
     def _sampled(self, message: Message) -> None:
         self._samples.pop(message["id"], None)
-        self._uses[message["policy"]] -= 1
-        self._forget_unused(message["policy"])
+        self._used([message])
 
     async def _together(self, message: Message) -> Message:
         """Sample in one batch: nothing is computed before all requests are there, and nobody joins."""
         await self._wake()
-        answers: list[Message] = []
-        requests = list(message["requests"])
+        answers = {r["id"]: _GONE for r in message["requests"] if not self._knows(r)}
+        requests = [r for r in message["requests"] if r["id"] not in answers]
         while requests:
             room = self._room(requests[0]["policy"])
             count = next(
@@ -154,9 +160,10 @@ class Host:
                     await self._engine.resume_generation()
                 for request, one in zip(requests, added, strict=False):
                     refused = isinstance(one, dict)
-                    answers.append(one if refused else await self._collect(one, request["structured"]))
+                    answer = one if refused else await self._collect(one, request["structured"])
+                    answers[request["id"]] = answer
             del requests[:count]
-        return {"answers": answers}
+        return {"answers": [answers[request["id"]] for request in message["requests"]]}
 
     async def _try_add(self, message: Message, room: int) -> Any:
         """Return the request's queue, or an answer if vLLM does not take what its answer should look like."""
@@ -188,8 +195,13 @@ class Host:
             f"r{message['id']}",
             tokens_input(message["prompt"], cache_salt=message["salt"]),
             settings,
-            lora_request=self._adapters.get(message["policy"], self._nothing if room == _ADAPTED else None),
+            lora_request=self._adapter(message["policy"], room),
         )
+
+    def _adapter(self, key: int, room: int) -> LoRARequest | None:
+        if key == _BASE or key in self._full:
+            return self._nothing if room == _ADAPTED else None
+        return self._adapters[key]
 
     async def _collect(self, queue: Any, structured: Message | None = None) -> Message:
         try:
@@ -238,6 +250,19 @@ class Host:
         # What is hashed was read back from where vLLM reads it.
         weights = FullWeights(tensors=read_tensors(path))
         return {"sha256": weights_sha256(weights)}
+
+    def _knows(self, request: Message) -> bool:
+        """Return whether the request's policy is here; then it stays until `_used`."""
+        key = request["policy"]
+        return key == _BASE or key in self._adapters or key in self._full
+
+    def _use(self, requests: list[Message]) -> None:
+        self._uses.update(request["policy"] for request in requests)
+
+    def _used(self, requests: list[Message]) -> None:
+        self._uses.subtract(request["policy"] for request in requests)
+        for key in {request["policy"] for request in requests}:
+            self._forget_unused(key)
 
     async def _drop(self, message: Message) -> Message:
         self._dropped.add(message["policy"])

@@ -25,20 +25,27 @@ class VllmProcess:
     """One life of the host."""
 
     def __init__(self, command: Sequence[str], *, log: Path, environment: Mapping[str, str]) -> None:
-        """Start the process, with a socket's number as its last argument; it says when it is ready."""
+        """Start the process, with a socket's number as its last argument; it says when it is ready.
+
+        Raises:
+            OSError: The log cannot be written, or there is no memory for a process.
+        """
         ours, theirs = socket.socketpair()
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [*command, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **environment},
-                pass_fds=[theirs.fileno()],
-                # Its own group, so that it can be ended with vLLM's processes, and sees no Ctrl-C.
-                start_new_session=True,
-            )
-        theirs.close()
+        try:
+            with theirs, log.open("ab") as output:
+                self._process = subprocess.Popen(
+                    [*command, str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **environment},
+                    pass_fds=[theirs.fileno()],
+                    # Its own group, so that it can be ended with vLLM's processes, and sees no Ctrl-C.
+                    start_new_session=True,
+                )
+        except OSError:
+            ours.close()
+            raise
         self._socket = ours
         self._received = b""
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()

@@ -1,8 +1,9 @@
 """Speaks as `vllm_host.py` does, without vLLM: `python fake_vllm_host.py FOLDER FD`.
 
 Answers a sample with its prompt's first token, repeated. Tokens above 900 are orders: 901 dies, 902 dies in
-its first life only, 903 says nothing any more in that one, 904 is not answered in it. FOLDER holds what was
-heard, a file per life.
+its first life only, 903 says nothing any more in that one, 904 is not answered in it, 905 is answered there
+with what cannot be read. FOLDER holds what was heard, a file per life; the file `broken` beside it names the
+lives that do not start.
 """
 
 import json
@@ -41,13 +42,18 @@ for line in hearing:
     message = json.loads(line)
     kind = message.get("do")
     if kind is None:
-        if (folder.parent / "broken").exists():
+        broken = folder.parent / "broken"
+        if broken.exists() and str(life) in broken.read_text().split():
             sys.exit("ValueError: the model is made of cheese")
         say({"ready": True})
     elif kind == "sample" and message["prompt"][0] == 904 and life == 0:
         pass
+    elif kind == "sample" and message["prompt"][0] == 905 and life == 0:
+        say({"id": message["id"], "tokens": "?"})
     elif kind == "sample":
         say({"id": message["id"], **sample(message)})
+    elif kind == "together" and message["requests"][0]["prompt"][0] == 904 and life == 0:
+        pass
     elif kind == "together":
         say({"id": message["id"], "answers": [sample(request) for request in message["requests"]]})
     elif kind == "load":

@@ -85,6 +85,12 @@ def test_older_versions_and_strangers_are_told_that_their_policy_is_gone(subject
     assert subject.engine.loaded() == {}
 
 
+def test_the_base_model_has_one_version_and_no_other_is_answered_by_it(answers):
+    found = answers([ask(str(version), prompt(4), policy_version=version) for version in (None, 0, 7)])
+    assert found["None"].policy_version == found["0"].policy_version == 0
+    assert found["7"].error.type == "PolicyVersionGoneError"
+
+
 def test_without_a_version_the_newest_answers_and_the_answer_says_which(subject, answers, check):
     found = []
     for version in (3, 4):

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from backend.rollout.engines.asking import Asked
 from backend.rollout.engines.protocol import SamplingEngine
 from backend.rollout.engines.scripted_engine import ScriptedEngine
 from backend.weights import AdapterWeights
@@ -61,6 +62,18 @@ def test_a_published_version_replaces_the_one_before(engine):
     assert engine.loaded() == {"job": 2}
     engine.retire("job")
     assert engine.loaded() == {}
+
+
+def test_a_receiver_that_raises_does_not_stop_the_engine(engine):
+    called = threading.Event()
+
+    def deliver(answers):
+        called.set()
+        raise RuntimeError("receiver is broken")
+
+    engine.submit([ask([20])], deliver)
+    assert called.wait(10)
+    assert Asked(engine, [ask([20], max_tokens=2)]).wait(10)["r"].token_ids == [21, 22]
 
 
 def test_answers_come_from_another_thread_and_after_closing_as_failures(engine):

@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -22,7 +24,7 @@ from tinkergym.errors import InvalidRequestError
 from tinkergym.wire import SampleRequest
 
 FAKE = Path(__file__).with_name("fake_vllm_host.py")
-DIES, DIES_ONCE, HANGS_ONCE, HELD = 901, 902, 903, 904
+DIES, DIES_ONCE, HANGS_ONCE, HELD, UNREADABLE_ONCE = 901, 902, 903, 904, 905
 LAYER = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
 ADAPTER = AdapterWeights(
     rank=1,
@@ -55,10 +57,11 @@ def start(tmp_path):
     engines = []
     (tmp_path / "lives").mkdir()
 
-    def make(**settings):
+    def make(log=None, **settings):
         engine = VllmEngine(
             Path(PACKAGED_MODELS["nano"]),
             settings=VllmSettings(**settings),
+            log=log,
             host=(sys.executable, str(FAKE), str(tmp_path / "lives")),
         )
         engines.append(engine)
@@ -127,6 +130,53 @@ def test_a_version_that_is_let_finish_survives_the_process_and_goes_with_its_las
     assert {"do": "drop", "id": 0, "policy": old} in heard(1)
 
 
+@pytest.fixture
+def together(heard):
+    """Begin to ask for requests that are computed together; returns when the process has heard of them."""
+
+    def ask_for(engine, requests):
+        found = threads.submit(engine.generate_together, requests)
+        deadline = time.monotonic() + 60
+        while not any(message.get("do") == "together" for message in heard(0)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return found
+
+    threads = ThreadPoolExecutor()
+    yield ask_for
+    threads.shutdown(wait=False)  # what is not answered yet is so when the engine is closed
+
+
+def test_a_version_that_is_let_finish_stays_for_what_is_computed_together_too(start, heard, together):
+    engine = start()
+    engine.publish("job", 1, ADAPTER)
+    found = together(engine, [ask(HELD, "job", 1), ask(7)])
+    engine.publish("job", 2, ADAPTER, let_finish=True)
+    answers(engine, [ask(DIES_ONCE, "job", 2)])
+    assert [(a.token_ids, a.policy_version) for a in found.result(60)] == [([HELD] * 2, 1), ([7] * 2, 0)]
+    assert {policy["name"] for policy in heard(1)[0]["policies"]} == {"job@1", "job@2"}
+
+
+def test_of_what_is_computed_together_only_the_requests_of_a_retired_policy_are_gone(start, together):
+    engine = start()
+    for name in ("job", "other"):
+        engine.publish(name, 1, ADAPTER)
+    found = together(engine, [ask(HELD, "job", 1), ask(7, "other", 1)])
+    engine.retire("job")
+    answers(engine, [ask(DIES_ONCE)])
+    gone, answered = found.result(60)
+    assert gone.error.type == "PolicyVersionGoneError"
+    assert answered.token_ids == [7, 7]
+
+
+def test_what_is_computed_together_for_retired_policies_alone_is_waited_for_no_longer(start, together):
+    engine = start()
+    engine.publish("job", 1, ADAPTER)
+    found = together(engine, [ask(HELD, "job", 1), ask(7, "job", 1)])
+    engine.retire("job")
+    assert [answer.error.type for answer in found.result(60)] == ["PolicyVersionGoneError"] * 2
+
+
 def test_a_policys_number_is_never_used_again(start, heard):
     engine = start()
     for version in (1, 2, 1):
@@ -150,10 +200,70 @@ def test_a_request_that_kills_every_process_is_given_up_and_the_others_are_answe
     assert answers(engine, [ask(7)])[0].token_ids == [7, 7]
 
 
+def test_a_start_that_fails_is_no_death_by_the_requests_that_wait_for_it(start, tmp_path):
+    (tmp_path / "broken").write_text("1 2")
+    engine = start()
+    assert answers(engine, [ask(DIES_ONCE)])[0].token_ids == [DIES_ONCE] * 2
+    assert engine.restarts == 1
+
+
 def test_a_model_that_vllm_cannot_start_with_is_refused_with_what_it_said(start, tmp_path):
-    (tmp_path / "broken").touch()
+    (tmp_path / "broken").write_text("0")
     with pytest.raises(InvalidRequestError, match="made of cheese"):
         start()
+
+
+def test_a_process_that_cannot_be_started_at_all_is_a_refusal_that_says_why(start, tmp_path):
+    with pytest.raises(InvalidRequestError, match="No such file or directory"):
+        start(log=tmp_path / "nowhere" / "vllm.log")
+
+
+def test_when_no_process_can_be_started_any_more_everybody_is_answered(start, tmp_path):
+    (tmp_path / "logs").mkdir()
+    engine = start(log=tmp_path / "logs" / "vllm.log")
+    (tmp_path / "logs").rename(tmp_path / "moved")
+    waited, later = answers(engine, [ask(DIES_ONCE)]) + answers(engine, [ask(7)])
+    assert waited.error == later.error
+    assert "No such file or directory" in later.error.message
+    with pytest.raises(InvalidRequestError, match="does not start"):
+        engine.publish("job", 1, ADAPTER)
+    assert not engine.sleep()
+
+
+def test_an_answer_that_cannot_be_read_is_asked_for_again_and_the_others_are_not_lost(start):
+    engine = start()
+    found = answers(
+        engine, [ask(7, request_id="a"), ask(UNREADABLE_ONCE, request_id="b"), ask(8, request_id="c")]
+    )
+    assert {answer.request_id: answer.token_ids for answer in found} == {
+        "a": [7, 7],
+        "b": [UNREADABLE_ONCE] * 2,
+        "c": [8, 8],
+    }
+
+
+def test_what_nobody_waits_for_any_more_is_given_up(start, heard):
+    class Receiver:
+        def __init__(self):
+            self.gone, self.answers, self.answered = False, [], threading.Event()
+
+        def __call__(self, batch):
+            self.answers += batch
+            self.answered.set()
+
+    engine = start()
+    stays, hangs_up = Receiver(), Receiver()
+    engine.submit([ask(HELD, request_id="stays")], stays)
+    engine.submit([ask(HELD, request_id="goes")], hangs_up)
+    hangs_up.gone = True
+    assert hangs_up.answered.wait(60)
+    (answer,) = hangs_up.answers
+    assert answer.error.type == "ServiceUnavailableError"
+    assert "nobody waits" in answer.error.message
+    answers(engine, [ask(7)])  # what was said before has been heard by now
+    asked = [message["id"] for message in heard(0) if message.get("do") == "sample"]
+    assert {"do": "abort", "id": 0, "ids": [asked[1]]} in heard(0)
+    assert not stays.answers
 
 
 def test_a_publish_answers_what_is_in_flight_for_the_old_version(start):
@@ -193,12 +303,14 @@ def test_what_vllm_would_do_otherwise_than_asked_is_refused(start):
             ask(7).model_copy(update={"prompt_ids": [10**6]}),
             ask(7).model_copy(update={"prompt_ids": [7] * engine.context_length}),
             ask(7, "job", 3),
+            ask(7, version=3),
         ],
     )
     assert [answer.error.type for answer in refused] == [
         "InvalidRequestError",
         "InvalidRequestError",
         "PromptTooLongError",
+        "PolicyVersionGoneError",
         "PolicyVersionGoneError",
     ]
     with pytest.raises(InvalidRequestError, match="rank 9"):
