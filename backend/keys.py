@@ -22,8 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     create = commands.add_parser("create", help="make a key and print it: it cannot be shown again")
     create.add_argument("tenant")
     create.add_argument("--name", default="", help="what it is for")
-    shown = commands.add_parser("list", help="show a tenant's keys")
-    shown.add_argument("tenant")
+    shown = commands.add_parser("list", help="show keys, each with its tenant")
+    shown.add_argument("tenant", nargs="?", help="whose; everybody's unless it is said")
     revoke = commands.add_parser("revoke", help="make a key void at once")
     revoke.add_argument("key_id")
     options = parser.parse_args(arguments)
@@ -48,10 +48,11 @@ def _run(options: argparse.Namespace) -> None:
             )
         elif options.command == "revoke":
             store.keys.revoke(options.key_id)
+            print(f"{options.key_id} is void from now on")
         else:
             for key in store.keys.list(options.tenant):
                 state = "valid" if key.revoked_at is None else f"revoked {_day(key.revoked_at)}"
-                print(f"{key.key_id}  {_day(key.created_at)}  {state}  {key.name}")
+                print(f"{key.key_id}  {_day(key.created_at)}  {state}  {key.tenant_id}  {key.name}")
     finally:
         store.close()
 

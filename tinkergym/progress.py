@@ -30,6 +30,8 @@ PLAYED = {
 PREFERENCE_METRICS = {"accuracy": ".3f", "reward_margin": "+.4f"}
 """What says more of a preference job than its loss, and how it is written: do the chosen answers win, by how
 much?"""
+DISTILLATION_METRICS = {"reverse_kl": ".4f"}
+"""The same of a distillation: how far is the student from its teacher?"""
 WAITS = {
     JobState.QUEUED: "waiting for a worker",
     JobState.STARTING: "loading the model",
@@ -155,8 +157,8 @@ class TrainingDisplay:
             numbers.add_row(
                 "loss", f"[bold]{_signed(step.loss, 4)}[/]", Text(sparkline(losses), style="green")
             )
-            if compared := _compared(step):
-                numbers.add_row("", "", "   ".join(compared))
+            if telling := _telling(step):
+                numbers.add_row("", "", "   ".join(telling))
             numbers.add_row(
                 "", "", f"{step.tokens_per_second:,.0f} tokens/s   {step.step_seconds:.2f} s/step"
             )
@@ -171,6 +173,8 @@ class TrainingDisplay:
             f"{step.tokens_per_second:,.0f} tokens/s   {step.step_seconds:.2f} s/step   "
             f"{step.failed_episodes} of {step.episodes} episodes failed",
         )
+        if telling := _telling(step):
+            numbers.add_row("", "", "   ".join(telling))
         return numbers
 
     def _time_left(self) -> str:
@@ -187,7 +191,7 @@ def step_line(step: StepEvent) -> str:
         measured = [
             f"{name} {value:+.4f}" for name, value in step.metrics.items() if name.startswith("eval/")
         ]
-        metrics = "".join(f"  {metric}" for metric in (*_compared(step), *measured))
+        metrics = "".join(f"  {metric}" for metric in (*_telling(step), *measured))
         return (
             f"step {step.step}/{step.steps}  loss {_signed(step.loss, 4)}{metrics}  "
             f"{step.tokens_per_second:,.0f} tokens/s  {duration(step.seconds_left)} left"
@@ -195,17 +199,14 @@ def step_line(step: StepEvent) -> str:
     failed = f"  {step.failed_episodes} failed" if step.failed_episodes else ""
     return (
         f"step {step.step}/{step.steps}  reward {_signed(step.reward_mean, 3)}  "
-        f"loss {_signed(step.loss, 4)}  "
+        f"loss {_signed(step.loss, 4)}{''.join(f'  {metric}' for metric in _telling(step))}  "
         f"{step.tokens_per_second:,.0f} tokens/s  {duration(step.seconds_left)} left{failed}"
     )
 
 
-def _compared(step: StepEvent) -> list[str]:
-    return [
-        f"{name} {step.metrics[name]:{form}}"
-        for name, form in PREFERENCE_METRICS.items()
-        if name in step.metrics
-    ]
+def _telling(step: StepEvent) -> list[str]:
+    forms = PREFERENCE_METRICS if step.records else DISTILLATION_METRICS
+    return [f"{name} {step.metrics[name]:{form}}" for name, form in forms.items() if name in step.metrics]
 
 
 def _signed(value: float | None, digits: int) -> str:

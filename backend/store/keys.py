@@ -81,11 +81,12 @@ class KeyStore:
             ).scalar_one()
             return tenant_id
 
-    def list(self, tenant_id: str) -> list[ApiKey]:
-        """Return the tenant's keys, oldest first, revoked ones included."""
+    def list(self, tenant_id: str | None = None) -> list[ApiKey]:
+        """Return a tenant's keys, or everybody's, oldest first, revoked ones included."""
+        wanted = select(api_keys).order_by(api_keys.c.created_at)
         with self._db.read() as connection:
             rows = connection.execute(
-                select(api_keys).where(api_keys.c.tenant_id == tenant_id).order_by(api_keys.c.created_at)
+                wanted if tenant_id is None else wanted.where(api_keys.c.tenant_id == tenant_id)
             )
             return [
                 ApiKey(

@@ -16,6 +16,12 @@ def test_a_key_is_made_listed_and_revoked_from_the_command_line(tmp_path, capsys
     assert "valid" in shown
     assert "laptop" in shown
     assert key not in shown
+    assert main(["--set", setting, "create", "bob"]) == 0
+    capsys.readouterr()
+    assert main(["--set", setting, "list"]) == 0
+    both = capsys.readouterr().out
+    assert "ada" in both
+    assert "bob" in both
     assert main(["--set", setting, "revoke", shown.split()[0]]) == 0
     assert store.keys.tenant_of(key) is None
     main(["--set", setting, "list", "ada"])

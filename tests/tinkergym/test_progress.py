@@ -65,6 +65,14 @@ def test_a_preference_job_shows_how_often_and_by_how_much_the_chosen_answers_win
 
 
 @pytest.mark.parametrize("terminal", [True, False])
+def test_a_distillation_shows_how_far_the_student_is_from_its_teacher(terminal):
+    metrics = {"reverse_kl": 0.75, "teacher_logprob": -77.0}
+    text = shown(step(2).model_copy(update={"metrics": metrics}), terminal=terminal)
+    assert "reverse_kl 0.7500" in text
+    assert "-77" not in text
+
+
+@pytest.mark.parametrize("terminal", [True, False])
 def test_a_job_on_conversations_shows_no_more_than_its_loss(terminal):
     text = shown(step(2).model_copy(update={"records": 32, "metrics": {}}), terminal=terminal)
     assert "-0.0100" in text

@@ -35,9 +35,13 @@ def create(
 
 
 @app.command("list")
-def list_keys(tenant: Tenant = "local", data_dir: DataDir = None, config: Config = None) -> None:
-    """List a tenant's keys, without the keys themselves."""
-    _run(["list", tenant], data_dir, config)
+def list_keys(
+    tenant: Annotated[str | None, typer.Option(help="Whose; everybody's unless it is said.")] = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """List keys, without the keys themselves."""
+    _run(["list", *([tenant] if tenant else [])], data_dir, config)
 
 
 @app.command()

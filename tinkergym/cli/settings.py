@@ -73,8 +73,8 @@ def with_settings(
 def _dotted(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
     names: list[str] = []
     for name, value in settings.items():
-        below = _dotted(value, f"{prefix}{name}.") if isinstance(value, dict) else []
-        names += below or [prefix + name]
+        # A section in which nothing is said says nothing itself.
+        names += _dotted(value, f"{prefix}{name}.") if isinstance(value, dict) else [prefix + name]
     return names
 
 

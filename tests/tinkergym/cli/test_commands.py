@@ -304,3 +304,9 @@ def test_set_reaches_what_no_option_was_given_for(run, service):
     assert run("train", BOARD, "--steps", "1", "--groups", "2", *settings).exit_code == 0
     spec = service.jobs.newest_first()[0].spec
     assert (spec.adapter.rank, spec.algorithm.group_size, spec.algorithm.groups_per_step) == (4, 2, 2)
+
+
+def test_set_reaches_a_section_of_which_no_option_says_anything(run, service):
+    settings = ["--set", "algorithm.name=rloo", "--set", "algorithm.groups_per_step=2"]
+    assert run("train", BOARD, "--steps", "1", *settings).exit_code == 0
+    assert service.jobs.newest_first()[0].spec.algorithm.name == "rloo"
