@@ -33,7 +33,7 @@ def evaluate(
         typer.Option(
             metavar="POLICY",
             help="random (words of the observation), legal, gold, JOB_ID or MODEL; "
-            "`@version` after the last two takes that version, @0 the model before training.",
+            "JOB_ID is its newest version, JOB_ID@0 the model before training.",
         ),
     ] = "random",
     samples: Annotated[int, typer.Option("-n", "--samples", help="Episodes per task.", min=1)] = 1,

@@ -68,7 +68,7 @@ def _of_service(
     if version_text and not version_text.isdecimal():
         raise InvalidRequestError(
             f"{version_text!r} is no version",
-            hint="write JOB_ID@3, or @0 for before training",
+            hint="write JOB_ID for the newest, or JOB_ID@0 for before training",
             field="--policy",
         )
     version = int(version_text) if version_text else None
