@@ -202,7 +202,7 @@ class Uploads:
     def used_bytes(self) -> int:
         """Return the size of all chunks and sets."""
         folders = [folder for folder in (self._chunks, self._sets) if folder.is_dir()]
-        return sum(entry.stat().st_size for folder in folders for entry in os.scandir(folder))
+        return sum(_size(entry) for folder in folders for entry in os.scandir(folder))
 
     def _missing(self, manifest: DataManifest) -> list[str]:
         return [sha for sha in dict.fromkeys(manifest.chunks) if not self._summary_file(sha).is_file()]
@@ -246,6 +246,13 @@ def summarise(chunk: DataChunk, size: int) -> ChunkSummary:
         longest=max(len(sequence.token_ids) for sequence in sequences),
         largest_token_id=max(max(sequence.token_ids) for sequence in sequences),
     )
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat().st_size
+    except FileNotFoundError:  # another request's, renamed or removed meanwhile
+        return 0
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -111,6 +111,16 @@ def test_sets_take_their_place_on_the_disk(uploads):
         uploads.view(kept.data_id)
 
 
+def test_files_that_go_while_they_are_counted_hold_nothing_up(uploads, tmp_path):
+    name, body = chunk([[1, 2]])
+    uploads.add_chunk(name, body, most_bytes=MOST)
+    uploads.complete(DataManifest(kind="sft", chunks=[name]), most_bytes=MOST)
+    used = uploads.used_bytes()
+    for folder in tmp_path.glob("*/*"):
+        (folder / ".part").symlink_to(folder / "gone")  # listed, and not there when it is looked at
+    assert uploads.used_bytes() == used
+
+
 def test_the_oldest_data_that_no_job_waits_for_makes_room(uploads, tmp_path):
     names, sets = [], []
     for age, first in ((3, 0), (2, 100), (1, 200)):
