@@ -14,6 +14,9 @@ from tinkergym.wire import ModelView, RendererBundle
 _REMEMBERED = 32
 """Renderers that are kept, of some hundred kilobytes each: jobs may name a folder in ever new ways."""
 
+_LONGEST_NAME = 500
+"""Characters; a job may not name a longer one."""
+
 
 class FileCatalog:
     """Implements `ModelCatalog` over model directories."""
@@ -27,6 +30,18 @@ class FileCatalog:
     def listed(self) -> list[ModelView]:
         """Return the models that are offered by name; one that cannot be read says so in its description."""
         return [self._view(name) for name in sorted(self._config.models)]
+
+    def known_as(self, model: str) -> str:
+        """Return a folder's absolute path without links; offered names, hub ids and unknown ones stay."""
+        # Where only offered names count, nobody learns from an answer where a link leads.
+        if model in self._config.models or not self._config.allow_any_model:
+            return model
+        try:
+            directory = Path(model).expanduser()
+            path = str(directory.resolve()) if directory.is_dir() else model
+        except (OSError, RuntimeError, ValueError):  # no path at all
+            return model
+        return path if len(path) <= _LONGEST_NAME else model
 
     def renderer(self, model: str) -> RendererBundle:
         """Return what turns messages into the model's token ids.

@@ -1,4 +1,4 @@
-"""Jobs that build on other jobs: whose policy they begin with or learn from, made definite and checked."""
+"""What jobs build on, made definite and checked: their model, whose policy they begin with or learn from."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec, JobView
 
 
 def with_definite_origins(parts: GatewayParts, tenant: TenantStore, spec: AnyJobSpec) -> AnyJobSpec:
-    """Return the job with the versions of the policies that it builds on written out.
+    """Return the job with its model by its one name, and the versions of the policies that it builds on.
 
     Raises:
         NotFoundError: Such a policy is not this tenant's, or no checkpoint holds that version.
         ConflictError: It is on another model or adapter than the job.
         InvalidRequestError: The teacher has another tokenizer than the student.
     """
+    # A pool serves a name: a folder that is written in many ways would be loaded as often.
+    spec = spec.model_copy(update={"model": parts.catalog.known_as(spec.model)})
     changes = {}
     if spec.initial_policy:
         job, view = _policy(tenant, spec.initial_policy, "initial_policy")
-        _refuse_other_shape(spec, job)
+        _refuse_other_shape(parts, spec, job)
         changes["initial_policy"] = f"{job.job_id}@{view.policy_version}"
     if isinstance(spec, DistillationSpec):
         changes["teacher"] = _teacher(parts, tenant, spec)
@@ -44,9 +46,13 @@ def _policy(tenant: TenantStore, policy: str, field: str) -> tuple[JobView, Chec
     return job, chosen[-1]
 
 
-def _refuse_other_shape(spec: AnyJobSpec, job: JobView) -> None:
-    for name in ("model", "adapter"):
-        theirs, ours = getattr(job.spec, name), getattr(spec, name)
+def _refuse_other_shape(parts: GatewayParts, spec: AnyJobSpec, job: JobView) -> None:
+    # Jobs of older services may have another spelling of their model.
+    model = parts.catalog.known_as(job.spec.model)
+    for name, theirs, ours in (
+        ("model", model, spec.model),
+        ("adapter", job.spec.adapter, spec.adapter),
+    ):
         if theirs != ours:
             raise ConflictError(
                 f"{job.job_id} trained {name} {theirs!r}, this job asks for {ours!r}",
@@ -56,8 +62,8 @@ def _refuse_other_shape(spec: AnyJobSpec, job: JobView) -> None:
 
 
 def _teacher(parts: GatewayParts, tenant: TenantStore, spec: DistillationSpec) -> str:
-    """Return the teacher with its version, if it is a job's policy."""
-    named, model = spec.teacher, spec.teacher
+    """Return the teacher by its one name, with its version if it is a job's policy."""
+    named = model = parts.catalog.known_as(spec.teacher)
     if spec.teacher.startswith("job-"):
         job, view = _policy(tenant, spec.teacher, "teacher")
         named, model = f"{job.job_id}@{view.policy_version}", job.spec.model

@@ -22,6 +22,10 @@ class ModelCatalog(Protocol):
         """Return the models that are offered by name."""
         ...
 
+    def known_as(self, model: str) -> str:
+        """Return the one name of a model, whose path may be written in many ways; an unknown one stays."""
+        ...
+
     def renderer(self, model: str) -> RendererBundle:
         """Return what turns messages into the model's token ids.
 

@@ -48,7 +48,9 @@ def complete(
     request: Request, tenant: Tenant, manifest: Annotated[DataManifest, Depends(body_of(DataManifest))]
 ) -> DataView:
     """Make a data set of chunks, or say which are missing."""
-    return Uploads(parts_of(request).config.uploads_dir, tenant.tenant_id).complete(manifest)
+    config = parts_of(request).config
+    uploads = Uploads(config.uploads_dir, tenant.tenant_id)
+    return uploads.complete(manifest, most_bytes=config.limits.data_bytes, in_use=tenant.data_in_use())
 
 
 @router.get("/{data_id}")

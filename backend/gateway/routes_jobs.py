@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Request
@@ -62,6 +64,11 @@ async def create_job(
             hint="play them in your own process with rollout='client', or let the operator raise env_workers",
             field="rollout",
         )
+    # Before any check: whoever lost our answer asks again, and what they named may be away or newer by now.
+    sent = await run_in_threadpool(_sha256, settings)
+    earlier = await run_in_threadpool(tenant.job_of_request, idempotency_key, sent)
+    if earlier is not None:
+        return earlier
     # Threads of its own: a check takes seconds, and many of them must not keep all other routes waiting.
     spec, packs = await to_thread.run_sync(
         _check, parts, tenant, spec, limiter=request.app.state.job_check_threads, abandon_on_cancel=True
@@ -69,7 +76,12 @@ async def create_job(
     # In a thread: it waits for the disk.
     stored = await run_in_threadpool(remote_environments.to_store, spec, parts.config, tenant.tenant_id)
     return await run_in_threadpool(
-        tenant.create_job, stored, packs, idempotency_key, client_packs=client_packs
+        tenant.create_job,
+        stored,
+        packs,
+        idempotency_key,
+        request_sha256=sent,
+        client_packs=client_packs,
     )
 
 
@@ -119,6 +131,10 @@ def _check(parts: GatewayParts, tenant: TenantStore, spec: AnyJobSpec) -> tuple[
         written_data.check(parts, tenant, spec)
         return spec, {}
     return spec, parts.job_check.check(remote_environments.allowed(spec, parts.config))
+
+
+def _sha256(settings: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def _read_packs(header: str, spec: AnyJobSpec) -> list[InstalledPack]:

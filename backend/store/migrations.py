@@ -14,7 +14,7 @@ from backend.errors import ConfigError
 from backend.store.database import Database
 from backend.store.tables import metadata, schema_version
 
-CURRENT_VERSION = 3
+CURRENT_VERSION = 4
 
 MIGRATIONS: Mapping[int, Sequence[str]] = {
     1: ["ALTER TABLE jobs ADD COLUMN client_packs TEXT NOT NULL DEFAULT '[]'"],
@@ -22,6 +22,7 @@ MIGRATIONS: Mapping[int, Sequence[str]] = {
         "CREATE TABLE IF NOT EXISTS refused_pools "
         "(model VARCHAR NOT NULL PRIMARY KEY, error TEXT NOT NULL, refused_at FLOAT NOT NULL)"
     ],
+    3: ["ALTER TABLE jobs ADD COLUMN request_sha256 VARCHAR"],
 }
 """From version -> statements that lead to the next one."""
 

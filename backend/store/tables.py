@@ -53,6 +53,8 @@ jobs = Table(
     Column("job_id", String, nullable=False, unique=True),
     Column("tenant_id", String, ForeignKey("tenants.tenant_id"), nullable=False),
     Column("idempotency_key", String),
+    # Of what was sent with that key: `spec` names what it was resolved to, which may differ the next time.
+    Column("request_sha256", String),
     Column("spec", Text, nullable=False),
     Column("packs", Text, nullable=False),
     Column("client_packs", Text, nullable=False, server_default="[]"),

@@ -38,41 +38,39 @@ class TenantStore:
         packs: Mapping[str, str],
         idempotency_key: str = "",
         *,
+        request_sha256: str = "",
         client_packs: Sequence[InstalledPack] = (),
     ) -> JobView:
-        """Queue a job. The same key with the same spec returns the job that is there already.
+        """Queue a job. The same key with the same request or spec returns the job that is there already.
 
         Args:
             spec: What is to be done.
             packs: Versions of the service's packs that it uses.
             idempotency_key: Of the request; empty makes a new job in any case.
+            request_sha256: Of what was sent; empty if only the spec tells requests apart.
             client_packs: What is installed where the job comes from, if it is played there.
 
         Raises:
-            ConflictError: The key was used for another spec.
+            ConflictError: The key was used for another request.
         """
         written = spec.model_dump_json()
         now = self._clock()
         with self._db.write() as connection:
-            if idempotency_key:
-                earlier = connection.execute(
-                    select(jobs).where(
-                        jobs.c.tenant_id == self.tenant_id, jobs.c.idempotency_key == idempotency_key
-                    )
-                ).one_or_none()
-                if earlier is not None and earlier.spec == written:
+            earlier = self._of_key(connection, idempotency_key)
+            if earlier is not None:
+                if _was_sent(earlier, request_sha256) or earlier.spec == written:
                     return job_view(earlier)
-                if earlier is not None:
-                    raise ConflictError(
-                        f"the key {idempotency_key!r} belongs to {earlier.job_id}, which is another request",
-                        hint="send a new Idempotency-Key with a new request",
-                    )
+                raise ConflictError(
+                    f"the key {idempotency_key!r} belongs to {earlier.job_id}, which is another request",
+                    hint="send a new Idempotency-Key with a new request",
+                )
             job_id = f"job-{secrets.token_hex(8)}"
             connection.execute(
                 jobs.insert().values(
                     job_id=job_id,
                     tenant_id=self.tenant_id,
                     idempotency_key=idempotency_key or None,
+                    request_sha256=request_sha256 or None,
                     spec=written,
                     packs=json.dumps(dict(packs)),
                     client_packs=INSTALLED_PACKS.dump_json(list(client_packs)).decode(),
@@ -83,6 +81,12 @@ class TenantStore:
             )
             append(connection, job_id, 0, now, StateEvent(state=JobState.QUEUED))
             return job_view(self._own(connection, job_id))
+
+    def job_of_request(self, idempotency_key: str, request_sha256: str) -> JobView | None:
+        """Return the job that this very request made before, or None."""
+        with self._db.read() as connection:
+            row = self._of_key(connection, idempotency_key)
+            return None if row is None or not _was_sent(row, request_sha256) else job_view(row)
 
     def list_jobs(self, limit: int = 50, before: str = "") -> list[JobView]:
         """Return jobs, newest first; `before` is the last job id of the previous page.
@@ -195,11 +199,23 @@ class TenantStore:
             return None
         return job.spec.model, worker_id
 
+    def _of_key(self, connection: Connection, idempotency_key: str) -> Row[Any] | None:
+        if not idempotency_key:
+            return None
+        return connection.execute(
+            select(jobs).where(jobs.c.tenant_id == self.tenant_id, jobs.c.idempotency_key == idempotency_key)
+        ).one_or_none()
+
     def _own(self, connection: Connection, job_id: str) -> Row[Any]:
         row = job_row(connection, job_id)
         if row is None or row.tenant_id != self.tenant_id:
             raise NotFoundError(f"there is no job {job_id!r}", hint="`tinkergym jobs` lists yours")
         return row
+
+
+def _was_sent(row: Row[Any], request_sha256: str) -> bool:
+    """Whether this request made the job; False where that was not written down, as in older databases."""
+    return bool(request_sha256) and row.request_sha256 == request_sha256
 
 
 def checkpoint_views(connection: Connection, job_id: str) -> list[CheckpointView]:

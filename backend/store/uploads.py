@@ -28,6 +28,7 @@ from tinkergym.wire import WireModel
 from tinkergym.wire_data import DataChunk, DataKind, DataManifest, DataView, TokenSequence
 
 _LATELY_SECONDS = 3600.0
+_TOO_MUCH = "train on less data, or let the operator raise limits.data_bytes"
 
 
 class ChunkSummary(WireModel):
@@ -79,14 +80,7 @@ class Uploads:
             chunk = DataChunk.model_validate_json(body)
         except ValidationError as error:
             raise explain(error, DataChunk) from None
-        used = self.used_bytes()
-        if used + len(body) > most_bytes:
-            raise PayloadTooLargeError(
-                f"this upload needs more than the {most_bytes} bytes of data that a tenant may have "
-                f"({used} are used)",
-                hint="train on less data, or let the operator raise limits.data_bytes",
-                field="data",
-            )
+        self._refuse_too_much(len(body), most_bytes)
         with _full_disk_named(self._chunks):
             self._chunks.mkdir(parents=True, exist_ok=True, mode=0o700)
             _write(self._chunks / f"{sha256}.json", body)
@@ -124,21 +118,38 @@ class Uploads:
                 file.unlink(missing_ok=True)
         return self.used_bytes()
 
-    def complete(self, manifest: DataManifest) -> DataView:
-        """Make a set of chunks, or say which are missing.
+    def complete(self, manifest: DataManifest, *, most_bytes: int, in_use: Collection[str] = ()) -> DataView:
+        """Make a set of chunks, or say which are missing. Where there is no room, the oldest sets go.
+
+        Args:
+            manifest: The chunks. One may come several times, as where rows repeat themselves.
+            most_bytes: That the tenant may have in all, and that the set's chunks may have together.
+            in_use: Sets that stay in any case.
 
         Raises:
             InvalidRequestError: A chunk is of another kind.
+            PayloadTooLargeError: It is more than `most_bytes`.
+            StorageFullError: The disk is full.
         """
         view = DataView(data_id=manifest.data_id, kind=manifest.kind)
-        missing = [sha for sha in dict.fromkeys(manifest.chunks) if not self._summary_file(sha).is_file()]
+        missing = self._missing(manifest)
         if missing:
             return view.model_copy(update={"missing": missing})
-        summaries = [
-            ChunkSummary.model_validate_json(self._summary_file(sha).read_bytes()) for sha in manifest.chunks
-        ]
+        known = {
+            sha: ChunkSummary.model_validate_json(self._summary_file(sha).read_bytes())
+            for sha in set(manifest.chunks)
+        }
+        summaries = [known[sha] for sha in manifest.chunks]
         if any(summary.kind != manifest.kind for summary in summaries):
             raise InvalidRequestError(f"a chunk is not of the kind {manifest.kind!r}", field="kind")
+        # What is on the disk once is in the memory of whoever trains on it as often as it is named.
+        size = sum(summary.bytes for summary in summaries)
+        if size > most_bytes:
+            raise PayloadTooLargeError(
+                f"every repetition of a chunk counted, the data has {size} bytes of at most {most_bytes}",
+                hint=_TOO_MUCH,
+                field="data",
+            )
         view = DataView(
             data_id=manifest.data_id,
             kind=manifest.kind,
@@ -148,10 +159,17 @@ class Uploads:
             longest=max(summary.longest for summary in summaries),
             largest_token_id=max(summary.largest_token_id for summary in summaries),
         )
+        file = self._set_file(manifest.data_id)
+        stored = StoredSet(view=view, chunks=manifest.chunks).model_dump_json().encode()
+        if not file.is_file() and self.used_bytes() + len(stored) > most_bytes:
+            self.make_room(most_bytes - len(stored), in_use=in_use)
+            self._refuse_too_much(len(stored), most_bytes)
+            missing = self._missing(manifest)
+            if missing:  # they were a set's that went
+                return DataView(data_id=manifest.data_id, kind=manifest.kind, missing=missing)
         with _full_disk_named(self._sets):
             self._sets.mkdir(parents=True, exist_ok=True, mode=0o700)
-            stored = StoredSet(view=view, chunks=manifest.chunks)
-            _write(self._set_file(manifest.data_id), stored.model_dump_json().encode())
+            _write(file, stored)
         return view
 
     def view(self, data_id: str) -> DataView:
@@ -182,10 +200,22 @@ class Uploads:
             yield from DataChunk.model_validate_json(body).records
 
     def used_bytes(self) -> int:
-        """Return the size of all chunks."""
-        if not self._chunks.is_dir():
-            return 0
-        return sum(entry.stat().st_size for entry in os.scandir(self._chunks))
+        """Return the size of all chunks and sets."""
+        folders = [folder for folder in (self._chunks, self._sets) if folder.is_dir()]
+        return sum(_size(entry) for folder in folders for entry in os.scandir(folder))
+
+    def _missing(self, manifest: DataManifest) -> list[str]:
+        return [sha for sha in dict.fromkeys(manifest.chunks) if not self._summary_file(sha).is_file()]
+
+    def _refuse_too_much(self, more: int, most_bytes: int) -> None:
+        used = self.used_bytes()
+        if used + more > most_bytes:
+            raise PayloadTooLargeError(
+                f"this upload needs more than the {most_bytes} bytes of data that a tenant may have "
+                f"({used} are used)",
+                hint=_TOO_MUCH,
+                field="data",
+            )
 
     def _stored(self, data_id: str) -> StoredSet:
         try:
@@ -216,6 +246,13 @@ def summarise(chunk: DataChunk, size: int) -> ChunkSummary:
         longest=max(len(sequence.token_ids) for sequence in sequences),
         largest_token_id=max(max(sequence.token_ids) for sequence in sequences),
     )
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat().st_size
+    except FileNotFoundError:  # another request's, renamed or removed meanwhile
+        return 0
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -48,9 +48,11 @@ _log = logging.getLogger(__name__)
 _Body = TypeVar("_Body", bound=BaseModel)
 
 _LONG_POLLS = 128
-"""Threads for calls that wait for episodes; apart, because idle workers must not hold up busy ones."""
+"""Threads for calls that wait for new episodes; apart, because idle workers must not hold up busy ones."""
 _BLOCKING_CALLS = 64
 """Threads for other calls that wait: storing results, loading a checkpoint."""
+_RENEWALS = 4
+"""Threads for calls that wait for nothing but a lock."""
 
 
 class PoolService(Protocol):
@@ -83,6 +85,7 @@ class PoolEndpoint:
         self._socket_path = socket_path
         self._polls = ThreadPoolExecutor(_LONG_POLLS, thread_name_prefix="pool-endpoint-poll")
         self._threads = ThreadPoolExecutor(_BLOCKING_CALLS, thread_name_prefix="pool-endpoint")
+        self._renewals = ThreadPoolExecutor(_RENEWALS, thread_name_prefix="pool-endpoint-renewal")
         routes = [
             Route("/sample", self._guarded(self._sample), methods=["POST"]),
             Route("/episodes/lease", self._guarded(self._lease), methods=["POST"]),
@@ -108,7 +111,7 @@ class PoolEndpoint:
         self._server.should_exit = True
         self._server.force_exit = True
         self._thread.join(timeout=5.0)
-        for threads in (self._polls, self._threads):
+        for threads in (self._polls, self._threads, self._renewals):
             threads.shutdown(wait=False, cancel_futures=True)
         self._socket_path.unlink(missing_ok=True)
 
@@ -145,10 +148,12 @@ class PoolEndpoint:
         return Response(body, media_type="application/json")
 
     async def _lease(self, request: Request) -> Response:
-        body, job_id = await request.body(), request.query_params.get("job_id", "")
-        return await self._in_thread(
-            self._polls, lambda: self._service.lease(_parse(LeaseRequest, body), job_id)
-        )
+        wanted = _parse(LeaseRequest, await request.body())
+        job_id = request.query_params.get("job_id", "")
+        waits = wanted.wait_seconds > 0 and wanted.max_episodes > 0
+        # Renewals queue behind nothing that waits, whoever's it is: one that comes late is a lost lease.
+        threads = self._polls if waits else self._renewals
+        return await self._in_thread(threads, lambda: self._service.lease(wanted, job_id))
 
     async def _submit(self, request: Request) -> Response:
         body, job_id = await request.body(), request.query_params.get("job_id", "")

@@ -60,6 +60,7 @@ class EpisodeBoard:
     """In lockstep, part of the step was lost; nothing is leased or accepted until the next `post`."""
     _slots: dict[str, _Slot] = field(default_factory=dict)
     _last_seen: dict[str, float] = field(default_factory=dict)
+    """Workers of the last `lease_seconds`, who was silent for longest first."""
 
     def post(self, step: int, requests: Sequence[EpisodeRequest], done: Iterable[EpisodeResult] = ()) -> None:
         """Begin a step, or begin it anew; `done` are results that are stored already."""
@@ -80,7 +81,7 @@ class EpisodeBoard:
         When several workers ask, nobody gets more than an even share, so that the last one does not wait for
         the first one's queue.
         """
-        self._last_seen[worker_id] = now
+        self._note(worker_id, now)
         if max_episodes < 1 or self.broken:
             return []
         free = [slot for slot in self._slots.values() if slot.phase is _Phase.OPEN]
@@ -88,12 +89,12 @@ class EpisodeBoard:
             if len(free) < len(self._slots):
                 return []
         else:
-            free = self._even_share(free, max_episodes, now)
+            free = self._even_share(free, max_episodes)
         return [self._give(slot, worker_id, now) for slot in free]
 
     def renew(self, worker_id: str, lease_ids: Iterable[str], now: float) -> set[str]:
         """Extend leases; returns those that are this worker's and still hold."""
-        self._last_seen[worker_id] = now
+        self._note(worker_id, now)
         wanted = set(lease_ids)
         kept: set[str] = set()
         for slot in self._slots.values():
@@ -201,11 +202,17 @@ class EpisodeBoard:
             if slot.result is not None and slot.request.step == step
         ]
 
-    def _even_share(self, free: Sequence[_Slot], most: int, now: float) -> list[_Slot]:
-        workers = sum(now - seen < self.lease_seconds for seen in self._last_seen.values())
+    def _note(self, worker_id: str, now: float) -> None:
+        # Clients choose their ids and may take a new one for every call, so old ones are not kept.
+        self._last_seen.pop(worker_id, None)
+        self._last_seen[worker_id] = now
+        while now - self._last_seen[oldest := next(iter(self._last_seen))] >= self.lease_seconds:
+            del self._last_seen[oldest]
+
+    def _even_share(self, free: Sequence[_Slot], most: int) -> list[_Slot]:
         chosen: list[_Slot] = []
         for step in sorted({slot.request.step for slot in free}):
-            share = math.ceil(self.unfinished(step) / max(1, workers))
+            share = math.ceil(self.unfinished(step) / max(1, len(self._last_seen)))
             of_step = [slot for slot in free if slot.request.step == step]
             chosen += of_step[: min(most - len(chosen), max(1, share))]
         return chosen

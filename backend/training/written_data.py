@@ -16,6 +16,7 @@ import numpy.typing as npt
 from backend.learner.sequences import TrainSequence
 from backend.store.uploads import Uploads
 from backend.training.job_context import JobContext
+from backend.training.job_control import JobControl
 from tinkergym.wire_data import TokenSequence
 from tinkergym.wire_jobs import WrittenDataSpec
 
@@ -54,12 +55,13 @@ def read(context: JobContext[WrittenDataSpec]) -> WrittenData:
     Raises:
         NotFoundError: It is no longer there.
         CheckpointCorruptError: It is not what was written.
+        JobCancelledError, WorkerStoppingError, LeaseLostError: See `JobControl.check`.
     """
     spec = context.spec
     uploads = Uploads(context.data_dir, context.lease.tenant_id)
-    records = _read(uploads, spec.data)
+    records = _read(uploads, spec.data, context.control)
     if spec.eval_data is not None:
-        return WrittenData(train=records, evaluate=_read(uploads, spec.eval_data))
+        return WrittenData(train=records, evaluate=_read(uploads, spec.eval_data, context.control))
     apart = spec.held_out_records(len(records))
     order = np.random.default_rng([spec.seed, _HELD_OUT]).permutation(len(records))
     kept_out = set(order[:apart].tolist())
@@ -69,8 +71,13 @@ def read(context: JobContext[WrittenDataSpec]) -> WrittenData:
     )
 
 
-def _read(uploads: Uploads, data_id: str) -> list[Record]:
-    return [[written(sequence) for sequence in record] for record in uploads.records(data_id)]
+def _read(uploads: Uploads, data_id: str, control: JobControl) -> list[Record]:
+    records: list[Record] = []
+    for record in uploads.records(data_id):
+        # Data may be gigabytes; the job has no other place to hear of its end meanwhile.
+        control.check()
+        records.append([written(sequence) for sequence in record])
+    return records
 
 
 def written(sequence: TokenSequence) -> WrittenSequence:

@@ -34,6 +34,9 @@ class ScriptedCatalog:
     def listed(self):
         return [ModelView(name="nano", context_length=1024)]
 
+    def known_as(self, model):
+        return model.rstrip("/")
+
     def renderer(self, model):
         if model != "nano":
             raise UnknownModelError(f"unknown model {model!r}", field="model")

@@ -119,6 +119,26 @@ def test_the_job_that_another_begins_with_is_written_down_with_its_version(gatew
         assert foreign.status_code == 404
 
 
+def test_a_request_that_is_sent_again_is_the_same_job_though_its_origin_has_gone_on(gateway, client, spec):
+    origin = checkpointed(gateway, client, spec, 5)
+    request = {"json": {**spec, "initial_policy": origin}, "headers": {"Idempotency-Key": "once"}}
+    first = client.post("/v1/jobs", **request).json()
+    service = gateway.store.service()
+    newer = CheckpointView(step=10, policy_version=10, path="/x", sha256="0" * 64, files={})
+    service.add_checkpoint(service.acquire(origin, "pool-x", 100, 200.0), newer)
+    again = client.post("/v1/jobs", **request)
+    assert again.json()["job_id"] == first["job_id"], again.text
+
+
+def test_jobs_name_a_model_in_one_way(gateway, client, spec):
+    first = checkpointed(gateway, client, {**spec, "model": "nano//"}, 5)
+    assert client.get(f"/v1/jobs/{first}").json()["spec"]["model"] == "nano"
+    second = {**spec, "kind": "distillation", "model": "nano/", "teacher": "nano///", "initial_policy": first}
+    made = client.post("/v1/jobs", json=second)
+    assert made.status_code == 201, made.text
+    assert (made.json()["spec"]["model"], made.json()["spec"]["teacher"]) == ("nano", "nano")
+
+
 def test_a_teacher_is_a_model_or_a_job_of_ones_own(gateway, client, spec):
     first = checkpointed(gateway, client, spec, 5)
     distil = {**spec, "kind": "distillation"}

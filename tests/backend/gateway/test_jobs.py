@@ -34,6 +34,14 @@ def test_a_request_that_is_sent_twice_makes_one_job(client, spec):
     assert (clash.status_code, error_of(clash)["type"]) == (409, "ConflictError")
 
 
+def test_a_request_that_is_sent_again_needs_no_check(gateway, client, spec):
+    headers = {"Idempotency-Key": "once"}
+    first = client.post("/v1/jobs", json=spec, headers=headers).json()
+    gateway.check.refusal = InvalidEnvironmentError("the environment server is away")
+    assert client.post("/v1/jobs", json=spec, headers=headers).json() == first
+    assert client.post("/v1/jobs", json=spec).status_code == 422
+
+
 PACKS = [{"name": "rätsel", "distribution": "raetsel", "version": "1.2"}]
 
 

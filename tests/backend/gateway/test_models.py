@@ -51,6 +51,29 @@ def test_a_folder_that_is_named_in_ever_new_ways_does_not_fill_the_memory(config
     assert catalog.renderer(names[-1]) is kept[-1]()
 
 
+def test_a_folder_has_one_name_however_it_is_written(config, tmp_path, monkeypatch):
+    folder = tmp_path / "models" / "small"
+    folder.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    ways = [f"{folder}", f"{folder}/", f"/{folder}", f"{folder}/.", "models/small", "~/models/small", "link"]
+    assert {FileCatalog(config).known_as(way) for way in ways} == {str(folder)}
+
+
+@pytest.mark.parametrize("name", ["nano", "Qwen/Qwen3-0.6B", "/no/such/folder/", "~nobody-here/x", "a\0b"])
+def test_what_is_no_folder_keeps_its_name(config, name):
+    assert FileCatalog(config).known_as(name) == name
+
+
+def test_an_offered_name_stays_though_a_folder_is_called_so(config, tmp_path, monkeypatch):
+    (tmp_path / "nano").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert FileCatalog(config).known_as("nano") == "nano"
+    closed = config.model_copy(update={"allow_any_model": False})
+    assert FileCatalog(closed).known_as(f"{tmp_path}/nano/") == f"{tmp_path}/nano/"
+
+
 def test_what_the_operator_offers_may_lie_anywhere(config, checkpoint):
     offering = config.model_copy(update={"models": {"tuned": str(checkpoint)}})
     assert FileCatalog(offering).renderer("tuned").model == "tuned"

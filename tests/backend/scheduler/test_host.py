@@ -98,7 +98,7 @@ class Host:
         uploads = Uploads(self.config.uploads_dir, "ada")
         for name, body in ready.bodies.items():
             uploads.add_chunk(name, body, most_bytes=2**24)
-        data = uploads.complete(ready.manifest).data_id
+        data = uploads.complete(ready.manifest, most_bytes=2**24).data_id
         settings = {
             **settings,
             "kind": kind,

@@ -94,14 +94,16 @@ def test_an_old_database_is_brought_forward_with_its_jobs(store, tmp_path, spec)
 
 
 def test_a_database_of_the_first_version_keeps_its_jobs(store, url, tmp_path, spec):
-    job = store.tenant("ada").create_job(spec, {"board": "0.1.0"})
+    job = store.tenant("ada").create_job(spec, {"board": "0.1.0"}, "key-1")
     store.close()
     with sqlite3.connect(tmp_path / "store.sqlite3") as connection:
         connection.execute("ALTER TABLE jobs DROP COLUMN client_packs")
+        connection.execute("ALTER TABLE jobs DROP COLUMN request_sha256")
         connection.execute("DROP TABLE refused_pools")
         connection.execute("UPDATE schema_version SET version = 1")
     opened = Store.open(url)
     assert opened.tenant("ada").get_job(job.job_id) == job
+    assert opened.tenant("ada").create_job(spec, {}, "key-1", request_sha256="a" * 64) == job
     assert opened.service().refusals() == {}
 
 

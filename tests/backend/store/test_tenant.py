@@ -37,6 +37,19 @@ def test_an_idempotency_key_cannot_be_used_for_another_spec(store, spec):
         ada.create_job(spec.model_copy(update={"steps": 6}), {}, "key-1")
 
 
+def test_the_same_request_makes_one_job_whatever_it_is_resolved_to_by_now(store, spec):
+    ada = store.tenant("ada")
+    first = ada.create_job(spec, {}, "key-1", request_sha256="a" * 64)
+    newer = spec.model_copy(update={"steps": 6})
+    assert ada.create_job(newer, {}, "key-1", request_sha256="a" * 64) == first
+    assert ada.create_job(spec, {}, "key-1", request_sha256="b" * 64) == first
+    assert ada.job_of_request("key-1", "a" * 64) == first
+    assert ada.job_of_request("key-1", "b" * 64) is None
+    assert store.tenant("bob").job_of_request("key-1", "a" * 64) is None
+    with pytest.raises(ConflictError, match="new Idempotency-Key"):
+        ada.create_job(newer, {}, "key-1", request_sha256="b" * 64)
+
+
 def test_tenants_may_use_the_same_idempotency_key(store, spec):
     assert (
         store.tenant("ada").create_job(spec, {}, "k").job_id

@@ -31,11 +31,11 @@ def uploads(tmp_path):
 def test_a_set_is_complete_when_all_its_chunks_are_there(uploads):
     chunks = [chunk([[1, 2, 3]]), chunk([[4, 5]], [[6, 900, 7, 8]])]
     manifest = DataManifest(kind="sft", chunks=[name for name, _ in chunks])
-    assert uploads.complete(manifest).missing == manifest.chunks
+    assert uploads.complete(manifest, most_bytes=MOST).missing == manifest.chunks
     for name, body in chunks:
         uploads.add_chunk(name, body, most_bytes=MOST)
         uploads.add_chunk(name, body, most_bytes=MOST)
-    view = uploads.complete(manifest)
+    view = uploads.complete(manifest, most_bytes=MOST)
     assert (view.missing, view.records, view.tokens, view.trained_tokens) == ([], 3, 9, 6)
     assert (view.longest, view.largest_token_id) == (4, 900)
     assert uploads.view(manifest.data_id) == view
@@ -50,9 +50,9 @@ def test_a_tenant_sees_nothing_of_another(uploads, tmp_path):
     name, body = chunk([[1, 2]])
     manifest = DataManifest(kind="sft", chunks=[name])
     uploads.add_chunk(name, body, most_bytes=MOST)
-    uploads.complete(manifest)
+    uploads.complete(manifest, most_bytes=MOST)
     bob = Uploads(tmp_path, "bob")
-    assert bob.complete(manifest).missing == [name]
+    assert bob.complete(manifest, most_bytes=MOST).missing == [name]
     with pytest.raises(NotFoundError, match="upload it first"):
         list(bob.records(manifest.data_id))
 
@@ -67,7 +67,7 @@ def test_a_chunk_is_what_its_name_says_or_refused(uploads):
     two, pair = chunk([[1, 2], [1, 3]], kind="preference")
     uploads.add_chunk(two, pair, most_bytes=MOST)
     with pytest.raises(InvalidRequestError, match="not of the kind 'sft'"):
-        uploads.complete(DataManifest(kind="sft", chunks=[two]))
+        uploads.complete(DataManifest(kind="sft", chunks=[two]), most_bytes=MOST)
 
 
 def test_a_tenants_share_of_the_disk_is_held(uploads):
@@ -79,13 +79,55 @@ def test_a_tenants_share_of_the_disk_is_held(uploads):
     uploads.add_chunk(name, body, most_bytes=1)  # it is there already
 
 
+def test_a_chunk_that_a_set_names_many_times_counts_as_often(uploads):
+    name, body = chunk([list(range(100))])
+    uploads.add_chunk(name, body, most_bytes=MOST)
+    often = MOST // len(body)
+    # Rows that repeat themselves make equal chunks.
+    view = uploads.complete(DataManifest(kind="sft", chunks=[name] * often), most_bytes=MOST)
+    assert (view.records, view.tokens) == (often, 100 * often)
+    more = DataManifest(kind="sft", chunks=[name] * (often + 1))
+    with pytest.raises(PayloadTooLargeError, match="every repetition"):
+        uploads.complete(more, most_bytes=MOST)
+    with pytest.raises(NotFoundError):
+        uploads.view(more.data_id)
+
+
+def test_sets_take_their_place_on_the_disk(uploads):
+    name, body = chunk([[1, 2]])
+    uploads.add_chunk(name, body, most_bytes=MOST)
+    before = uploads.used_bytes()
+    kept = DataManifest(kind="sft", chunks=[name] * 10)
+    uploads.complete(kept, most_bytes=MOST)
+    used = uploads.used_bytes()
+    assert used >= before + 10 * len(name)
+    uploads.complete(kept, most_bytes=used)  # it is there already
+    assert uploads.used_bytes() == used
+    more = DataManifest(kind="sft", chunks=[name] * 11)
+    with pytest.raises(PayloadTooLargeError, match=r"limits\.data_bytes"):
+        uploads.complete(more, most_bytes=used + 100, in_use={kept.data_id})
+    uploads.complete(more, most_bytes=used + 100)  # the older one goes
+    with pytest.raises(NotFoundError):
+        uploads.view(kept.data_id)
+
+
+def test_files_that_go_while_they_are_counted_hold_nothing_up(uploads, tmp_path):
+    name, body = chunk([[1, 2]])
+    uploads.add_chunk(name, body, most_bytes=MOST)
+    uploads.complete(DataManifest(kind="sft", chunks=[name]), most_bytes=MOST)
+    used = uploads.used_bytes()
+    for folder in tmp_path.glob("*/*"):
+        (folder / ".part").symlink_to(folder / "gone")  # listed, and not there when it is looked at
+    assert uploads.used_bytes() == used
+
+
 def test_the_oldest_data_that_no_job_waits_for_makes_room(uploads, tmp_path):
     names, sets = [], []
     for age, first in ((3, 0), (2, 100), (1, 200)):
         name, body = chunk([list(range(first, first + 50))])
         uploads.add_chunk(name, body, most_bytes=MOST)
         manifest = DataManifest(kind="sft", chunks=[name])
-        uploads.complete(manifest)
+        uploads.complete(manifest, most_bytes=MOST)
         names.append(name)
         sets.append(manifest.data_id)
         for file in tmp_path.glob(f"*/*/{name}*"), tmp_path.glob(f"*/*/{manifest.data_id}*"):
@@ -96,14 +138,16 @@ def test_the_oldest_data_that_no_job_waits_for_makes_room(uploads, tmp_path):
     assert list(uploads.records(sets[0])) and list(uploads.records(sets[2]))
     with pytest.raises(NotFoundError):
         list(uploads.records(sets[1]))
-    assert uploads.complete(DataManifest(kind="sft", chunks=[names[1]])).missing == [names[1]]
+    assert uploads.complete(DataManifest(kind="sft", chunks=[names[1]]), most_bytes=MOST).missing == [
+        names[1]
+    ]
 
 
 def test_a_damaged_chunk_is_found_before_it_is_trained_on(uploads, tmp_path):
     name, body = chunk([[1, 2]])
     manifest = DataManifest(kind="sft", chunks=[name])
     uploads.add_chunk(name, body, most_bytes=MOST)
-    uploads.complete(manifest)
+    uploads.complete(manifest, most_bytes=MOST)
     (file,) = tmp_path.glob(f"*/chunks/{name}.json")
     file.write_bytes(body.replace(b"2", b"3"))
     with pytest.raises(CheckpointCorruptError, match="not what was written"):

@@ -216,7 +216,7 @@ class Written:
         uploads = Uploads(self.lab.config.uploads_dir, tenant)
         for name, body in ready.bodies.items():
             uploads.add_chunk(name, body, most_bytes=2**24)
-        return uploads.complete(ready.manifest).data_id
+        return uploads.complete(ready.manifest, most_bytes=2**24).data_id
 
     def start_later(self, kind: DataKind, rows: Sequence[Mapping[str, object]], **settings: object) -> str:
         defaults = {"steps": 4, "batch_size": 2, "checkpoint_every": 100}

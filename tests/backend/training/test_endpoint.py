@@ -119,6 +119,11 @@ def test_workers_that_wait_for_episodes_do_not_hold_up_the_others(monkeypatch, s
         assert service.polls.acquire(timeout=10.0)
         with pytest.raises(NotFoundError, match="no nano"):
             connection.call("GET", "/renderer", params={"model": "nano"})
+        for only in ({"max_episodes": 0, "wait_seconds": 0}, {"max_episodes": 1, "wait_seconds": 0}):
+            renewal = LeaseRequest(worker_id="busy", renew=["a"], **only).model_dump_json().encode()
+            answer = connection.call("POST", "/episodes/lease", body=renewal)
+            assert LeaseReply.model_validate_json(answer).lost == ["", "a"]
+            assert not any(poll.done() for poll in polls)
         service.episodes_come.set()
         for poll in polls:
             poll.result()

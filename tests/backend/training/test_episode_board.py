@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 from itertools import count
 
 import pytest
@@ -56,6 +57,20 @@ def test_a_second_worker_gets_an_even_share():
     assert episodes.lease("a", 0, now=0.0) == []
     assert len(episodes.lease("b", 10, now=0.0)) == 2
     assert len(episodes.lease("a", 10, now=0.0)) == 2
+
+
+def test_workers_that_were_silent_for_a_lease_count_no_more_and_are_forgotten():
+    episodes = EpisodeBoard(lease_seconds=30.0)
+    episodes.post(1, step_requests("job-1", spec(), 1))
+    episodes.lease("a", 0, now=0.0)
+    size = len(pickle.dumps(episodes))
+    for number in range(1000):
+        episodes.lease(f"worker-{number}", 0, now=1.0)
+        episodes.renew(f"other-{number}", [], now=2.0)
+    episodes.lease("a", 0, now=3.0)
+    episodes.lease("b", 0, now=32.0)
+    assert len(pickle.dumps(episodes)) < size + 100
+    assert len(episodes.lease("b", 10, now=32.5)) == 2  # "a" may still come for its share
 
 
 def test_a_silent_workers_episodes_are_issued_again_under_the_same_ids():

@@ -1,20 +1,25 @@
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.training.written_data import batch_numbers, train_sequence, written
-from tinkergym.wire_data import TokenSequence
+from backend.store.uploads import Uploads
+from backend.training.job_control import JobControl
+from backend.training.written_data import batch_numbers, read, train_sequence, written
+from tinkergym.errors import JobCancelledError
+from tinkergym.wire_data import DataChunk, DataManifest, TokenSequence
 from tinkergym.wire_jobs import SFTSpec
 
 DATA = "0" * 64
 
 
 def spec(**settings):
-    return SFTSpec(data=DATA, **{"steps": 100, **settings})
+    return SFTSpec(**{"data": DATA, "steps": 100, **settings})
 
 
 @settings(max_examples=50, deadline=None)
@@ -40,6 +45,22 @@ def test_the_order_follows_from_the_seed_and_can_be_left_as_it_is():
     assert orders[0] == orders[1] != orders[2]
     assert batch_numbers(spec(batch_size=20), 20, 2) != orders[0]
     assert batch_numbers(spec(batch_size=6, shuffle=False), 4, 2) == [2, 3, 0, 1, 2, 3]
+
+
+def test_a_cancelled_job_stops_reading_its_data(tmp_path):
+    uploads = Uploads(tmp_path, "ada")
+    sequence = TokenSequence(token_ids=[1, 2], trained=[(1, 2)])
+    body = DataChunk(kind="sft", records=[[sequence]]).model_dump_json().encode()
+    name = hashlib.sha256(body).hexdigest()
+    uploads.add_chunk(name, body, most_bytes=1000)
+    data = uploads.complete(DataManifest(kind="sft", chunks=[name]), most_bytes=1000).data_id
+    control = JobControl(lambda: None)
+    lease = SimpleNamespace(tenant_id="ada")
+    context = SimpleNamespace(spec=spec(data=data), lease=lease, data_dir=tmp_path, control=control)
+    assert len(read(context).train) == 1
+    control.cancel()
+    with pytest.raises(JobCancelledError):
+        read(context)
 
 
 def test_spans_become_a_mask():
