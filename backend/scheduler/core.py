@@ -10,7 +10,7 @@ import logging
 import secrets
 import time
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,6 +20,7 @@ from backend.config import ServiceConfig
 from backend.env_tokens import EnvTokens
 from backend.scheduler.fair_share import WaitingJob, next_jobs
 from backend.scheduler.workers import (
+    Change,
     EnvWorkerEnded,
     PoolAddress,
     PoolEnded,
@@ -71,6 +72,7 @@ class Scheduler:
         self._store, self._workers, self._config, self._clock = store, workers, config, clock
         self._pools: dict[str, _Pool] = {}
         self._placed: dict[str, float] = {}
+        self._unnoted: deque[Change] = deque()
         self._failed_starts: Counter[str] = Counter()
         self._not_before: dict[str, float] = {}
         self._refused: set[str] = set()
@@ -90,8 +92,11 @@ class Scheduler:
         if now - self._touched_at >= min(1.0, self._config.heartbeat_seconds):
             self._store.touch_part(_PART, now)
             self._touched_at = now
-        for change in self._workers.changes():
-            self._note(change, now)
+        # They are told once. What the store could not take is noted at the next look.
+        self._unnoted.extend(self._workers.changes())
+        while self._unnoted:
+            self._note(self._unnoted[0], now)
+            self._unnoted.popleft()
         if now >= self._patient_until:
             self._end_silent_pools(now)
             self._store.requeue_expired(now)
@@ -154,19 +159,21 @@ class Scheduler:
         for pool_id in known.keys() - self._pools.keys():
             self._bury(pool_id, "the service was restarted")
 
-    def _note(self, change: object, now: float) -> None:
+    def _note(self, change: Change, now: float) -> None:
+        """Do what follows from it. Every write may fail, and then all of this is done again."""
         match change:
             case PoolReady(pool_id=pool_id) if pool_id in self._pools:
                 pool = self._pools[pool_id]
                 pool.ready, pool.ready_at = True, now
                 self._started(pool.address.model)
             case PoolEnded(pool_id=pool_id, error=error) if pool_id in self._pools:
-                pool = self._pools.pop(pool_id)
+                pool = self._pools[pool_id]
                 _log.warning("pool %s of %s ended: %s", pool_id, pool.address.model, error or "process died")
                 self._workers.end_pool(pool_id)
                 self._bury(pool_id, _DIED)
                 if not pool.ready:
                     self._start_failed(pool.address.model, error)
+                del self._pools[pool_id]
             case EnvWorkerEnded(pool_id=pool_id, worker_id=worker_id) if pool_id in self._pools:
                 _log.warning("environment worker %s ended", worker_id)
                 self._pools[pool_id].env_workers.discard(worker_id)
@@ -181,15 +188,18 @@ class Scheduler:
         self._store.forget_refusal(model)
 
     def _start_failed(self, model: str, error: TinkerGymError | None) -> None:
-        self._failed_starts[model] += 1
-        failures = self._failed_starts[model]
-        self._not_before[model] = self._clock() + min(2.0**failures, _LONGEST_PAUSE_SECONDS)
+        failures = self._failed_starts[model] + 1
+        if error is not None or failures >= _START_ATTEMPTS:
+            self._refuse(model, error)
         if error is None:
             self._refused.discard(model)
-            if failures < _START_ATTEMPTS:
-                return
         else:
             self._refused.add(model)
+        self._failed_starts[model] = failures
+        self._not_before[model] = self._clock() + min(2.0**failures, _LONGEST_PAUSE_SECONDS)
+
+    def _refuse(self, model: str, error: TinkerGymError | None) -> None:
+        """Fail the jobs that wait for a model whose pool does not start."""
         reason = error or InternalServiceError(
             f"the worker for model {model!r} died {_START_ATTEMPTS} times while it started",
             hint="see the service's log; a model that does not fit into memory looks like this",
@@ -206,9 +216,9 @@ class Scheduler:
         for pool_id, pool in list(self._pools.items()):
             if pool.ready and pool_id not in alive and now - pool.ready_at > self._config.lease_seconds:
                 _log.warning("pool %s fell silent", pool_id)
-                del self._pools[pool_id]
                 self._workers.end_pool(pool_id)
                 self._bury(pool_id, "its worker fell silent")
+                del self._pools[pool_id]
 
     def _end_idle_pools(self, busy: set[str], queued_models: set[str], now: float) -> None:
         wanted = {*self._config.preload, *queued_models, *self._store.wanted_pools(now)}

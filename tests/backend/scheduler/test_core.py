@@ -7,8 +7,8 @@ import pytest
 
 from backend.env_tokens import EnvTokens
 from backend.errors import ConfigError, StartError
-from backend.scheduler.workers import EnvWorkerEnded, PoolEnded, Running
-from tinkergym.errors import UnknownModelError
+from backend.scheduler.workers import EnvWorkerEnded, PoolEnded, PoolReady, Running
+from tinkergym.errors import ServiceUnavailableError, UnknownModelError
 from tinkergym.wire import EnvironmentRef, JobSpec, JobState
 
 
@@ -236,6 +236,59 @@ def test_a_dead_environment_worker_is_replaced_and_its_pool_told(world):
     world.scheduler.tick()
     assert world.workers.told == [(pool_id, dead)]
     assert list(world.workers.env_workers.values()) == [pool_id, pool_id]
+
+
+@pytest.mark.parametrize("write", ["remove_pool", "requeue_worker", "forget_refusal"])
+def test_what_happened_while_the_database_was_locked_is_noted_when_it_is_free(make_world, monkeypatch, write):
+    world = make_world(preload=[])
+    jobs = {model: world.submit(model=model) for model in ("dead", "new")}
+    dead = world.pool("dead")
+    world.scheduler.tick()
+    world.acquire(jobs["dead"], dead)
+    (new,) = (a for a in world.workers.pools.values() if a.model == "new")
+    world.register(new)
+    lost = next(w for w, pool_id in world.workers.env_workers.items() if pool_id == new.pool_id)
+    world.workers.news += [
+        PoolEnded(pool_id=dead),
+        PoolReady(pool_id=new.pool_id),
+        EnvWorkerEnded(pool_id=new.pool_id, worker_id=lost),
+    ]
+
+    def locked(*_):
+        raise ServiceUnavailableError("the database was locked for 15 s by another process")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.service, write, locked)
+        with pytest.raises(ServiceUnavailableError):
+            world.scheduler.tick()
+    world.scheduler.tick()
+    assert world.service.job(jobs["dead"]).reason == "its worker died; resumes from the last checkpoint"
+    assert world.workers.started[-1] == (new.pool_id, jobs["new"])
+    assert world.workers.told == [(new.pool_id, lost)]
+    assert list(world.workers.env_workers.values()).count(new.pool_id) == 2
+    assert [a.model for a in world.workers.pools.values()] == ["new", "dead"]
+
+
+def test_a_pool_that_died_while_it_started_counts_once_however_often_the_database_refuses(world, monkeypatch):
+    job_id = world.submit()
+    error = UnknownModelError("unknown model 'nano'", field="model")
+
+    def locked(*_):
+        raise ServiceUnavailableError("the database was locked for 15 s by another process")
+
+    world.scheduler.tick()
+    (pool_id,) = world.workers.pools
+    world.workers.news.append(PoolEnded(pool_id=pool_id, error=error))
+    with monkeypatch.context() as patch:
+        patch.setattr(world.service, "note_refusal", locked)
+        for _ in range(10):
+            with pytest.raises(ServiceUnavailableError):
+                world.scheduler.tick()
+    world.scheduler.tick()
+    assert world.service.job(job_id).state is JobState.FAILED
+    world.clock.now += 2.0  # the pause after the first
+    world.scheduler.tick()
+    assert len(world.workers.pools) == 1
 
 
 def test_tenants_take_turns_and_a_pool_takes_no_more_jobs_than_it_has_places(make_world):
