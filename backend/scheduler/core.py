@@ -39,8 +39,9 @@ _PLACEMENT_SECONDS = 10.0
 _START_ATTEMPTS = 3
 """Pools of one model that may die before they are ready, one after the other, until its jobs fail."""
 _DIED = "its worker died"
+_SILENT = "its worker fell silent"
 _MOST_DEATHS = 5
-"""Workers that may die of a job without a finished step in between."""
+"""Workers that may die of a job, or hang, without a finished step in between."""
 _SWEEP_SECONDS = 10.0
 """Between two looks for tokens of environment servers that no job needs any more."""
 _LONGEST_PAUSE_SECONDS = 60.0
@@ -217,7 +218,7 @@ class Scheduler:
             if pool.ready and pool_id not in alive and now - pool.ready_at > self._config.lease_seconds:
                 _log.warning("pool %s fell silent", pool_id)
                 self._workers.end_pool(pool_id)
-                self._bury(pool_id, "its worker fell silent")
+                self._bury(pool_id, _SILENT)
                 del self._pools[pool_id]
 
     def _end_idle_pools(self, busy: set[str], queued_models: set[str], now: float) -> None:
@@ -240,12 +241,16 @@ class Scheduler:
             self._fail_if_deadly(job_id)
 
     def _fail_if_deadly(self, job_id: str) -> None:
-        """End a job that its workers die of, before it takes the next one from the other jobs there."""
-        deaths = self._store.deaths_since_step(job_id, _DIED)
+        """End a job that its workers die of, or hang in, before it takes the next one from other jobs there.
+
+        A lease that ran out while the worker went on, or was ended by a restart, says nothing about the job.
+        """
+        deaths = self._store.deaths_since_step(job_id, _DIED, _SILENT)
         if deaths < _MOST_DEATHS:
             return
         error = InternalServiceError(
-            f"{deaths} workers died one after the other while they ran this job, without finishing a step",
+            f"{deaths} workers died or hung one after the other while they ran this job, "
+            "without finishing a step",
             hint="see the service's log; most often the memory is full: ask for fewer or shorter episodes",
         )
         view = ErrorView.model_validate(error.to_wire())

@@ -119,8 +119,8 @@ class LeaseStore:
             )
             return renewed
 
-    def release(self, lease: JobLease, back_to_queue: bool, reason: str = "") -> None:
-        """Give the job up: into the queue, or (when it has ended or is left to time out) just the lease.
+    def release(self, lease: JobLease, reason: str = "its worker stopped") -> None:
+        """Give the job up, into the queue.
 
         One whose cancellation was asked for ends instead. A lease that is lost already is no error.
         """
@@ -129,15 +129,7 @@ class LeaseStore:
                 row = fenced(connection, lease)
             except LeaseLostError:
                 return
-            if back_to_queue:
-                _queue_again_or_end(connection, row, self._clock(), reason or "its worker stopped")
-            else:
-                # Not yet ended and not queued: the next look for silent workers finds it.
-                connection.execute(
-                    update(jobs)
-                    .where(jobs.c.job_id == lease.job_id)
-                    .values(lease_expires_at=0.0, worker_id=None, epoch=row.epoch + 1)
-                )
+            _queue_again_or_end(connection, row, self._clock(), reason)
 
     def requeue_expired(self, now: float) -> list[str]:
         """Put the jobs of silent workers back into the queue; those whose cancellation was asked for end.
@@ -150,7 +142,7 @@ class LeaseStore:
         queued = []
         with self._db.write() as connection:
             for row in connection.execute(select(jobs).where(_expired(now))).all():
-                reason = "its worker fell silent; resumes from the last checkpoint"
+                reason = "its lease ran out; resumes from the last checkpoint"
                 if _queue_again_or_end(connection, row, self._clock(), reason):
                     queued.append(row.job_id)
         return queued
@@ -168,7 +160,7 @@ class LeaseStore:
                     queued.append(row.job_id)
         return queued
 
-    def deaths_since_step(self, job_id: str, reason: str) -> int:
+    def deaths_since_step(self, job_id: str, *reasons: str) -> int:
         """Return how often the job was queued again for a reason that begins so, since it last got further.
 
         A step that is done again after a death is no progress.
@@ -180,7 +172,7 @@ class LeaseStore:
                 if isinstance(body, StepEvent) and body.step > furthest:
                     deaths, furthest = 0, body.step
                 if isinstance(body, StateEvent) and body.state is JobState.QUEUED:
-                    deaths += body.reason.startswith(reason)
+                    deaths += body.reason.startswith(reasons)
         return deaths
 
     def held_jobs(self) -> list[HeldJob]:

@@ -33,4 +33,4 @@ def begin_again(store: ServiceStore, lease: JobLease, why: str, error: TinkerGym
     if attempts >= _MOST_ATTEMPTS[why]:
         store.set_state(lease, JobState.FAILED, str(error), ErrorView.model_validate(error.to_wire()))
     else:
-        store.release(lease, back_to_queue=True, reason=f"{why}; resumes from the last checkpoint")
+        store.release(lease, f"{why}; resumes from the last checkpoint")

@@ -143,9 +143,7 @@ class JobLoop(ABC, Generic[SpecT_co]):
     def _hand_back(self) -> None:
         context = self._context
         _log.info("%s goes back into the queue", context.job_id)
-        self._quietly(
-            lambda: context.store.release(context.lease, back_to_queue=True, reason="its worker stopped")
-        )
+        self._quietly(lambda: context.store.release(context.lease))
 
     def _end(self, state: JobState, error: TinkerGymError) -> None:
         context = self._context

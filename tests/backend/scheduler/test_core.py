@@ -132,7 +132,43 @@ def test_a_job_that_its_workers_die_of_is_failed_instead_of_killing_more(world):
         world.scheduler.tick()
     job = world.service.job(job_id)
     assert job.state is JobState.FAILED
-    assert "5 workers died one after the other" in job.reason
+    assert "5 workers died or hung one after the other" in job.reason
+
+
+def test_a_job_in_which_its_workers_hang_is_failed_too(world):
+    job_id = world.submit()
+    for died in (False, True, False, False, False):
+        assert not world.service.job(job_id).state.final
+        pool_id = world.pool()
+        world.scheduler.tick()
+        world.clock.now += 0.5  # since the pool showed that it lives
+        world.acquire(job_id, pool_id)
+        if died:
+            world.workers.news.append(PoolEnded(pool_id=pool_id))
+        world.pass_time(world.config.lease_seconds + 1)
+    job = world.service.job(job_id)
+    assert job.state is JobState.FAILED
+    assert "5 workers died or hung one after the other" in job.reason
+
+
+def test_leases_that_run_out_under_a_worker_that_lives_are_not_blamed_on_the_job(world):
+    job_id = world.submit()
+    pool_id = world.pool()
+    world.scheduler.tick()
+    for _ in range(8):
+        assert world.acquire(job_id, pool_id)
+        for _ in range(4):
+            world.service.touch_pool(pool_id, world.clock.now)
+            world.pass_time(10)
+        job = world.service.job(job_id)
+        assert (job.state, job.reason) == (
+            JobState.QUEUED,
+            "its lease ran out; resumes from the last checkpoint",
+        )
+    world.workers.news.append(PoolEnded(pool_id=pool_id))
+    assert world.acquire(job_id, pool_id)
+    world.scheduler.tick()
+    assert world.service.job(job_id).state is JobState.QUEUED
 
 
 def test_a_pool_that_hangs_is_ended_when_its_silence_has_lasted_a_lease(world):
