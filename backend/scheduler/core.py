@@ -68,9 +68,11 @@ class Scheduler:
         config: ServiceConfig,
         *,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take over what runs already. `clock` is Unix seconds."""
+        """Take over what runs already. `clock` is Unix seconds; `monotonic` is one that nobody sets."""
         self._store, self._workers, self._config, self._clock = store, workers, config, clock
+        self._monotonic = monotonic
         self._pools: dict[str, _Pool] = {}
         self._placed: dict[str, float] = {}
         self._unnoted: deque[Change] = deque()
@@ -81,13 +83,21 @@ class Scheduler:
         self._touched_at = 0.0
         self._tokens = EnvTokens(config.tokens_dir)
         self._swept_at = 0.0
-        self._ticked_at = clock()
+        self._ticked_at, self._ticked_at_monotonic = clock(), monotonic()
+        self._looked_until = self._ticked_at_monotonic
+        """When the last look ended, by the monotonic clock."""
         self._patient_until = 0.0
         """Until then silence proves nothing: the clock was set, or this machine slept."""
         self._adopt()
 
     def tick(self) -> None:
         """Look once at everything, and do what is due."""
+        try:
+            self._look()
+        finally:
+            self._looked_until = self._monotonic()
+
+    def _look(self) -> None:
         now = self._clock()
         self._mind_the_clock(now)
         if now - self._touched_at >= min(1.0, self._config.heartbeat_seconds):
@@ -119,10 +129,15 @@ class Scheduler:
     def _mind_the_clock(self, now: float) -> None:
         """Notice that the clock was set, or that this machine slept, before all others seem to be silent.
 
-        Then they have a whole lease to say that they live.
+        Then they have a whole lease to say that they live. A look that took long, as the machine or the
+        database was busy, is neither: the others lived on meanwhile.
         """
+        monotonic, most = self._monotonic(), self._config.lease_seconds / 2
         before, self._ticked_at = self._ticked_at, now
-        if before <= now < before + self._config.lease_seconds / 2:
+        passed, self._ticked_at_monotonic = monotonic - self._ticked_at_monotonic, monotonic
+        # Where the monotonic clock runs while all processes stand still, they do so between two looks.
+        stood_still = monotonic - self._looked_until >= most
+        if before <= now < before + passed + most and not stood_still:
             return
         _log.warning("the clock went from %.0f to %.0f between two looks", before, now)
         self._patient_until = now + self._config.lease_seconds

@@ -203,6 +203,34 @@ def test_a_clock_that_is_set_or_a_machine_that_slept_costs_no_pool_and_no_lease(
     assert world.service.job(job_id).state is JobState.QUEUED
 
 
+def test_silence_is_found_out_though_every_look_takes_long(world, monkeypatch):
+    job_id = world.submit()
+    hung = world.pool()
+    world.scheduler.tick()
+    world.acquire(job_id, hung)
+    held_jobs = world.service.held_jobs
+
+    def slow():
+        world.let_pass(20)  # more than half a lease
+        return held_jobs()
+
+    monkeypatch.setattr(world.service, "held_jobs", slow)
+    for _ in range(4):
+        world.scheduler.tick()
+    assert hung not in world.workers.pools
+    assert world.service.job(job_id).state is JobState.QUEUED
+
+
+def test_processes_that_all_stood_still_for_a_while_are_not_taken_for_silent(world):
+    pool_id = world.pool()
+    world.scheduler.tick()
+    world.let_pass(3600)
+    world.scheduler.tick()
+    assert pool_id in world.workers.pools
+    world.pass_time(world.config.lease_seconds)
+    assert pool_id not in world.workers.pools
+
+
 def test_a_placement_that_got_lost_is_not_waited_for_until_a_clock_catches_up_that_was_set_back(world):
     job_id = world.submit()
     pool_id = world.pool()
