@@ -112,9 +112,7 @@ class Scheduler:
             self._end_silent_pools(now)
             self._store.requeue_expired(now)
         waiting = [
-            WaitingJob(
-                job_id=job.job_id, tenant_id=job.tenant_id, model=job.spec.model, created_at=job.created_at
-            )
+            WaitingJob(job_id=job.job_id, tenant_id=job.tenant_id, model=job.model, created_at=job.created_at)
             for job in self._store.queued_jobs()
         ]
         self._start_pools([job.model for job in waiting], now)
@@ -223,7 +221,7 @@ class Scheduler:
         view = ErrorView.model_validate(reason.to_wire())
         self._store.note_refusal(model, view, self._clock())
         for job in self._store.queued_jobs():
-            if job.spec.model == model:
+            if job.model == model:
                 self._store.finish_unleased(job.job_id, JobState.FAILED, str(reason), view)
 
     def _end_silent_pools(self, now: float) -> None:

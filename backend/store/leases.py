@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, func, or_, select, update
 
 from backend.errors import LeaseLostError
 from backend.store.database import Database
@@ -47,20 +47,18 @@ class LeaseStore:
         return job_view(row)
 
     def queued_jobs(self) -> list[QueuedJob]:
-        """Return the jobs that wait for a worker, oldest first."""
+        """Return the jobs that wait for a worker, oldest first.
+
+        Asked for several times a second, so of a spec, which may be large, only what placing needs is read.
+        """
+        model = func.json_extract(jobs.c.spec, "$.model").label("model")
         with self._db.read() as connection:
             rows = connection.execute(
-                select(jobs).where(jobs.c.state == JobState.QUEUED).order_by(jobs.c.number)
+                select(jobs.c.job_id, jobs.c.tenant_id, model, jobs.c.created_at)
+                .where(jobs.c.state == JobState.QUEUED)
+                .order_by(jobs.c.number)
             )
-            return [
-                QueuedJob(
-                    job_id=row.job_id,
-                    tenant_id=row.tenant_id,
-                    spec=ANY_JOB_SPEC.validate_json(row.spec),
-                    created_at=row.created_at,
-                )
-                for row in rows
-            ]
+            return [QueuedJob(**row._mapping) for row in rows]
 
     def environments_in_use(self) -> list[EnvironmentRef]:
         """Return the environments of all jobs that play episodes and have not ended."""

@@ -44,7 +44,7 @@ class QueuedJob:
 
     job_id: str
     tenant_id: str
-    spec: AnyJobSpec
+    model: str
     created_at: float
 
 

@@ -1,6 +1,7 @@
 import subprocess
 import sys
 import tempfile
+import tracemalloc
 
 import pytest
 from hypothesis import settings
@@ -34,6 +35,25 @@ def test_a_worker_takes_a_queued_job_with_everything_it_needs(store, spec, job_i
     assert service.queued_jobs() == []
     assert service.job(job_id).state == "starting"
     assert store.tenant("ada").get_job_and_worker(job_id)[1] == "pool-1"
+
+
+def test_the_queue_is_read_without_what_makes_specs_large(store, spec, job_id):
+    large = EnvironmentRef(id="e", kwargs={"words": ["word"] * 20_000})
+    other = spec.model_copy(update={"environment": large, "model": "some/model"})
+    store.tenant("bob").create_job(other, {})
+    service = store.service()
+    service.queued_jobs()
+    tracemalloc.start()
+    try:
+        waiting = service.queued_jobs()
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [(job.tenant_id, job.model, job.created_at) for job in waiting] == [
+        ("ada", "nano", 1000.0),
+        ("bob", "some/model", 1000.0),
+    ]
+    assert most_bytes < 100_000
 
 
 def test_a_job_that_is_held_or_unknown_cannot_be_taken(store, job_id):
