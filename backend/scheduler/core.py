@@ -27,7 +27,7 @@ from backend.scheduler.workers import (
     PoolReady,
     WorkerPool,
 )
-from backend.store.store import HeldJob, ServiceStore
+from backend.store.store import HeldJob, QueuedJob, ServiceStore
 from tinkergym.errors import InternalServiceError, TinkerGymError
 from tinkergym.wire import ErrorView, JobState
 
@@ -42,6 +42,7 @@ _DIED = "its worker died"
 _SILENT = "its worker fell silent"
 _MOST_DEATHS = 5
 """Workers that may die of a job, or hang, without a finished step in between."""
+_PLACES_WAIT = "all places of the model are taken by jobs that wait for their clients"
 _SWEEP_SECONDS = 10.0
 """Between two looks for tokens of environment servers that no job needs any more."""
 _LONGEST_PAUSE_SECONDS = 60.0
@@ -111,15 +112,17 @@ class Scheduler:
         if now >= self._patient_until:
             self._end_silent_pools(now)
             self._store.requeue_expired(now)
+        queued = self._store.queued_jobs()
         waiting = [
             WaitingJob(job_id=job.job_id, tenant_id=job.tenant_id, model=job.model, created_at=job.created_at)
-            for job in self._store.queued_jobs()
+            for job in queued
         ]
         self._start_pools([job.model for job in waiting], now)
         self._start_env_workers()
         held = self._store.held_jobs()
         self._end_idle_pools({job.worker_id for job in held}, {job.model for job in waiting}, now)
         self._place(waiting, held, now)
+        self._explain_queue(queued, held)
         if now - self._swept_at >= _SWEEP_SECONDS:
             self._tokens.remove_unused(self._store.environments_in_use(), now)
             self._swept_at = now
@@ -321,3 +324,23 @@ class Scheduler:
         for job in next_jobs(open_jobs, free_slots=free, running_by_tenant=by_tenant):
             self._placed[job.job_id] = now
             self._workers.start_job(ready[job.model], job.job_id)
+
+    def _explain_queue(self, queued: list[QueuedJob], held: list[HeldJob]) -> None:
+        """Say in a job where its turn does not come by itself: a job may wait for its client for ever.
+
+        It keeps its place meanwhile: its policy and optimizer stay in memory, so another job may be too much.
+        """
+        silent = Counter(job.worker_id for job in held if job.state is JobState.WAITING_FOR_CLIENT)
+        stuck = {
+            pool.address.model
+            for pool_id, pool in self._pools.items()
+            if silent[pool_id] >= self._config.jobs_per_pool
+        }
+        told = {job.job_id for job in queued if job.reason.startswith(_PLACES_WAIT)}
+        to_tell = [job.job_id for job in queued if job.model in stuck and job.job_id not in told]
+        if to_tell:
+            advice = "attach to yours or cancel them; the operator can raise jobs_per_pool"
+            self._store.explain_queue(to_tell, f"{_PLACES_WAIT}: {advice}")
+        freed = [job.job_id for job in queued if job.model not in stuck and job.job_id in told]
+        if freed:
+            self._store.explain_queue(freed, "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -54,11 +54,20 @@ class LeaseStore:
         model = func.json_extract(jobs.c.spec, "$.model").label("model")
         with self._db.read() as connection:
             rows = connection.execute(
-                select(jobs.c.job_id, jobs.c.tenant_id, model, jobs.c.created_at)
+                select(jobs.c.job_id, jobs.c.tenant_id, model, jobs.c.created_at, jobs.c.reason)
                 .where(jobs.c.state == JobState.QUEUED)
                 .order_by(jobs.c.number)
             )
             return [QueuedJob(**row._mapping) for row in rows]
+
+    def explain_queue(self, job_ids: Collection[str], reason: str) -> None:
+        """Tell the tenants of these jobs why they are still in the queue; those that left it hear nothing."""
+        with self._db.write() as connection:
+            for job_id in job_ids:
+                row = job_row(connection, job_id)
+                if row is not None and row.state == JobState.QUEUED:
+                    body = StateEvent(state=JobState.QUEUED, reason=reason, attempt=row.attempt)
+                    enter_state(connection, row, self._clock(), body)
 
     def environments_in_use(self) -> list[EnvironmentRef]:
         """Return the environments of all jobs that play episodes and have not ended."""
@@ -177,9 +186,9 @@ class LeaseStore:
         """Return the jobs that workers hold now."""
         with self._db.read() as connection:
             rows = connection.execute(
-                select(jobs.c.job_id, jobs.c.tenant_id, jobs.c.worker_id).where(_held_by(None))
+                select(jobs.c.job_id, jobs.c.tenant_id, jobs.c.worker_id, jobs.c.state).where(_held_by(None))
             )
-            return [HeldJob(**row._mapping) for row in rows]
+            return [HeldJob(**{**row._mapping, "state": JobState(row.state)}) for row in rows]
 
     def cancel_requested(self, job_id: str) -> bool:
         """Say whether the tenant asked for the job's end."""

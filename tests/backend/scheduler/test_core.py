@@ -375,6 +375,35 @@ def test_jobs_that_run_count_for_their_tenants_share(make_world):
     assert world.workers.started == [(pool_id, bobs)]
 
 
+def test_a_job_whose_turn_does_not_come_as_clients_are_silent_says_so_once_and_as_long_as_it_is_true(
+    make_world,
+):
+    world = make_world(jobs_per_pool=2)
+    abandoned = [world.submit("ada") for _ in range(2)]
+    pool_id = world.pool()
+    leases = [world.acquire(job_id, pool_id) for job_id in abandoned]
+    waiting = world.submit("bob")
+    bob = world.store.tenant("bob")
+
+    def reasons():
+        for _ in range(3):
+            world.scheduler.tick()
+        return [event.body.reason for event in bob.events_after(waiting, 0)]
+
+    world.service.set_state(leases[0], JobState.WAITING_FOR_CLIENT)
+    assert reasons() == [""]  # the other one may end by itself
+    world.service.set_state(leases[1], JobState.WAITING_FOR_CLIENT)
+    (_, reason) = reasons()
+    assert "taken by jobs that wait for their clients" in reason
+    assert "the operator can raise jobs_per_pool" in reason
+    assert not any(job_id in reason for job_id in abandoned)
+    world.workers.found = [Running(kind="pool", pool_id=pool_id, worker_id=pool_id, model="nano")]
+    world.new_scheduler()
+    world.service.set_state(leases[1], JobState.RUNNING)
+    assert reasons() == ["", reason, ""]
+    assert world.service.job(waiting).state is JobState.QUEUED
+
+
 def test_a_new_scheduler_takes_over_what_runs_and_starts_nothing_twice(world):
     pool_id = world.pool()
     world.scheduler.tick()
