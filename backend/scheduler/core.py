@@ -229,9 +229,12 @@ class Scheduler:
 
     def _end_silent_pools(self, now: float) -> None:
         """A process that neither dies nor shows life hangs; its jobs go to a new one."""
-        alive = {record.pool_id for record in self._store.pools(now, max_age=self._config.lease_seconds)}
+        # From the instant on at which a lease of the same age runs out, so that its jobs are counted.
+        since = now - self._config.lease_seconds
+        known = self._store.pools(now, max_age=self._config.lease_seconds)
+        alive = {record.pool_id for record in known if record.seen_at > since}
         for pool_id, pool in list(self._pools.items()):
-            if pool.ready and pool_id not in alive and now - pool.ready_at > self._config.lease_seconds:
+            if pool.ready and pool_id not in alive and pool.ready_at <= since:
                 _log.warning("pool %s fell silent", pool_id)
                 self._workers.end_pool(pool_id)
                 self._bury(pool_id, _SILENT)

@@ -141,7 +141,6 @@ def test_a_job_in_which_its_workers_hang_is_failed_too(world):
         assert not world.service.job(job_id).state.final
         pool_id = world.pool()
         world.scheduler.tick()
-        world.clock.now += 0.5  # since the pool showed that it lives
         world.acquire(job_id, pool_id)
         if died:
             world.workers.news.append(PoolEnded(pool_id=pool_id))
