@@ -10,7 +10,7 @@ import logging
 import secrets
 import time
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,13 +20,14 @@ from backend.config import ServiceConfig
 from backend.env_tokens import EnvTokens
 from backend.scheduler.fair_share import WaitingJob, next_jobs
 from backend.scheduler.workers import (
+    Change,
     EnvWorkerEnded,
     PoolAddress,
     PoolEnded,
     PoolReady,
     WorkerPool,
 )
-from backend.store.store import HeldJob, ServiceStore
+from backend.store.store import HeldJob, QueuedJob, ServiceStore
 from tinkergym.errors import InternalServiceError, TinkerGymError
 from tinkergym.wire import ErrorView, JobState
 
@@ -38,8 +39,10 @@ _PLACEMENT_SECONDS = 10.0
 _START_ATTEMPTS = 3
 """Pools of one model that may die before they are ready, one after the other, until its jobs fail."""
 _DIED = "its worker died"
+_SILENT = "its worker fell silent"
 _MOST_DEATHS = 5
-"""Workers that may die of a job without a finished step in between."""
+"""Workers that may die of a job, or hang, without a finished step in between."""
+_PLACES_WAIT = "all places of the model are taken by jobs that wait for their clients"
 _SWEEP_SECONDS = 10.0
 """Between two looks for tokens of environment servers that no job needs any more."""
 _LONGEST_PAUSE_SECONDS = 60.0
@@ -66,11 +69,14 @@ class Scheduler:
         config: ServiceConfig,
         *,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take over what runs already. `clock` is Unix seconds."""
+        """Take over what runs already. `clock` is Unix seconds; `monotonic` is one that nobody sets."""
         self._store, self._workers, self._config, self._clock = store, workers, config, clock
+        self._monotonic = monotonic
         self._pools: dict[str, _Pool] = {}
         self._placed: dict[str, float] = {}
+        self._unnoted: deque[Change] = deque()
         self._failed_starts: Counter[str] = Counter()
         self._not_before: dict[str, float] = {}
         self._refused: set[str] = set()
@@ -78,34 +84,45 @@ class Scheduler:
         self._touched_at = 0.0
         self._tokens = EnvTokens(config.tokens_dir)
         self._swept_at = 0.0
-        self._ticked_at = clock()
+        self._ticked_at, self._ticked_at_monotonic = clock(), monotonic()
+        self._looked_until = self._ticked_at_monotonic
+        """When the last look ended, by the monotonic clock."""
         self._patient_until = 0.0
         """Until then silence proves nothing: the clock was set, or this machine slept."""
         self._adopt()
 
     def tick(self) -> None:
         """Look once at everything, and do what is due."""
+        try:
+            self._look()
+        finally:
+            self._looked_until = self._monotonic()
+
+    def _look(self) -> None:
         now = self._clock()
         self._mind_the_clock(now)
         if now - self._touched_at >= min(1.0, self._config.heartbeat_seconds):
             self._store.touch_part(_PART, now)
             self._touched_at = now
-        for change in self._workers.changes():
-            self._note(change, now)
+        # They are told once. What the store could not take is noted at the next look.
+        self._unnoted.extend(self._workers.changes())
+        while self._unnoted:
+            self._note(self._unnoted[0], now)
+            self._unnoted.popleft()
         if now >= self._patient_until:
             self._end_silent_pools(now)
             self._store.requeue_expired(now)
+        queued = self._store.queued_jobs()
         waiting = [
-            WaitingJob(
-                job_id=job.job_id, tenant_id=job.tenant_id, model=job.spec.model, created_at=job.created_at
-            )
-            for job in self._store.queued_jobs()
+            WaitingJob(job_id=job.job_id, tenant_id=job.tenant_id, model=job.model, created_at=job.created_at)
+            for job in queued
         ]
         self._start_pools([job.model for job in waiting], now)
         self._start_env_workers()
         held = self._store.held_jobs()
         self._end_idle_pools({job.worker_id for job in held}, {job.model for job in waiting}, now)
         self._place(waiting, held, now)
+        self._explain_queue(queued, held)
         if now - self._swept_at >= _SWEEP_SECONDS:
             self._tokens.remove_unused(self._store.environments_in_use(), now)
             self._swept_at = now
@@ -113,10 +130,15 @@ class Scheduler:
     def _mind_the_clock(self, now: float) -> None:
         """Notice that the clock was set, or that this machine slept, before all others seem to be silent.
 
-        Then they have a whole lease to say that they live.
+        Then they have a whole lease to say that they live. A look that took long, as the machine or the
+        database was busy, is neither: the others lived on meanwhile.
         """
+        monotonic, most = self._monotonic(), self._config.lease_seconds / 2
         before, self._ticked_at = self._ticked_at, now
-        if before <= now < before + self._config.lease_seconds / 2:
+        passed, self._ticked_at_monotonic = monotonic - self._ticked_at_monotonic, monotonic
+        # Where the monotonic clock runs while all processes stand still, they do so between two looks.
+        stood_still = monotonic - self._looked_until >= most
+        if before <= now < before + passed + most and not stood_still:
             return
         _log.warning("the clock went from %.0f to %.0f between two looks", before, now)
         self._patient_until = now + self._config.lease_seconds
@@ -154,19 +176,21 @@ class Scheduler:
         for pool_id in known.keys() - self._pools.keys():
             self._bury(pool_id, "the service was restarted")
 
-    def _note(self, change: object, now: float) -> None:
+    def _note(self, change: Change, now: float) -> None:
+        """Do what follows from it. Every write may fail, and then all of this is done again."""
         match change:
             case PoolReady(pool_id=pool_id) if pool_id in self._pools:
                 pool = self._pools[pool_id]
                 pool.ready, pool.ready_at = True, now
                 self._started(pool.address.model)
             case PoolEnded(pool_id=pool_id, error=error) if pool_id in self._pools:
-                pool = self._pools.pop(pool_id)
+                pool = self._pools[pool_id]
                 _log.warning("pool %s of %s ended: %s", pool_id, pool.address.model, error or "process died")
                 self._workers.end_pool(pool_id)
                 self._bury(pool_id, _DIED)
                 if not pool.ready:
                     self._start_failed(pool.address.model, error)
+                del self._pools[pool_id]
             case EnvWorkerEnded(pool_id=pool_id, worker_id=worker_id) if pool_id in self._pools:
                 _log.warning("environment worker %s ended", worker_id)
                 self._pools[pool_id].env_workers.discard(worker_id)
@@ -181,15 +205,18 @@ class Scheduler:
         self._store.forget_refusal(model)
 
     def _start_failed(self, model: str, error: TinkerGymError | None) -> None:
-        self._failed_starts[model] += 1
-        failures = self._failed_starts[model]
-        self._not_before[model] = self._clock() + min(2.0**failures, _LONGEST_PAUSE_SECONDS)
+        failures = self._failed_starts[model] + 1
+        if error is not None or failures >= _START_ATTEMPTS:
+            self._refuse(model, error)
         if error is None:
             self._refused.discard(model)
-            if failures < _START_ATTEMPTS:
-                return
         else:
             self._refused.add(model)
+        self._failed_starts[model] = failures
+        self._not_before[model] = self._clock() + min(2.0**failures, _LONGEST_PAUSE_SECONDS)
+
+    def _refuse(self, model: str, error: TinkerGymError | None) -> None:
+        """Fail the jobs that wait for a model whose pool does not start."""
         reason = error or InternalServiceError(
             f"the worker for model {model!r} died {_START_ATTEMPTS} times while it started",
             hint="see the service's log; a model that does not fit into memory looks like this",
@@ -197,18 +224,21 @@ class Scheduler:
         view = ErrorView.model_validate(reason.to_wire())
         self._store.note_refusal(model, view, self._clock())
         for job in self._store.queued_jobs():
-            if job.spec.model == model:
+            if job.model == model:
                 self._store.finish_unleased(job.job_id, JobState.FAILED, str(reason), view)
 
     def _end_silent_pools(self, now: float) -> None:
         """A process that neither dies nor shows life hangs; its jobs go to a new one."""
-        alive = {record.pool_id for record in self._store.pools(now, max_age=self._config.lease_seconds)}
+        # From the instant on at which a lease of the same age runs out, so that its jobs are counted.
+        since = now - self._config.lease_seconds
+        known = self._store.pools(now, max_age=self._config.lease_seconds)
+        alive = {record.pool_id for record in known if record.seen_at > since}
         for pool_id, pool in list(self._pools.items()):
-            if pool.ready and pool_id not in alive and now - pool.ready_at > self._config.lease_seconds:
+            if pool.ready and pool_id not in alive and pool.ready_at <= since:
                 _log.warning("pool %s fell silent", pool_id)
-                del self._pools[pool_id]
                 self._workers.end_pool(pool_id)
-                self._bury(pool_id, "its worker fell silent")
+                self._bury(pool_id, _SILENT)
+                del self._pools[pool_id]
 
     def _end_idle_pools(self, busy: set[str], queued_models: set[str], now: float) -> None:
         wanted = {*self._config.preload, *queued_models, *self._store.wanted_pools(now)}
@@ -230,12 +260,16 @@ class Scheduler:
             self._fail_if_deadly(job_id)
 
     def _fail_if_deadly(self, job_id: str) -> None:
-        """End a job that its workers die of, before it takes the next one from the other jobs there."""
-        deaths = self._store.deaths_since_step(job_id, _DIED)
+        """End a job that its workers die of, or hang in, before it takes the next one from other jobs there.
+
+        A lease that ran out while the worker went on, or was ended by a restart, says nothing about the job.
+        """
+        deaths = self._store.deaths_since_step(job_id, _DIED, _SILENT)
         if deaths < _MOST_DEATHS:
             return
         error = InternalServiceError(
-            f"{deaths} workers died one after the other while they ran this job, without finishing a step",
+            f"{deaths} workers died or hung one after the other while they ran this job, "
+            "without finishing a step",
             hint="see the service's log; most often the memory is full: ask for fewer or shorter episodes",
         )
         view = ErrorView.model_validate(error.to_wire())
@@ -293,3 +327,23 @@ class Scheduler:
         for job in next_jobs(open_jobs, free_slots=free, running_by_tenant=by_tenant):
             self._placed[job.job_id] = now
             self._workers.start_job(ready[job.model], job.job_id)
+
+    def _explain_queue(self, queued: list[QueuedJob], held: list[HeldJob]) -> None:
+        """Say in a job where its turn does not come by itself: a job may wait for its client for ever.
+
+        It keeps its place meanwhile: its policy and optimizer stay in memory, so another job may be too much.
+        """
+        silent = Counter(job.worker_id for job in held if job.state is JobState.WAITING_FOR_CLIENT)
+        stuck = {
+            pool.address.model
+            for pool_id, pool in self._pools.items()
+            if silent[pool_id] >= self._config.jobs_per_pool
+        }
+        told = {job.job_id for job in queued if job.reason.startswith(_PLACES_WAIT)}
+        to_tell = [job.job_id for job in queued if job.model in stuck and job.job_id not in told]
+        if to_tell:
+            advice = "attach to yours or cancel them; the operator can raise jobs_per_pool"
+            self._store.explain_queue(to_tell, f"{_PLACES_WAIT}: {advice}")
+        freed = [job.job_id for job in queued if job.model not in stuck and job.job_id in told]
+        if freed:
+            self._store.explain_queue(freed, "")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, func, or_, select, update
 
 from backend.errors import LeaseLostError
 from backend.store.database import Database
@@ -47,20 +47,27 @@ class LeaseStore:
         return job_view(row)
 
     def queued_jobs(self) -> list[QueuedJob]:
-        """Return the jobs that wait for a worker, oldest first."""
+        """Return the jobs that wait for a worker, oldest first.
+
+        Asked for several times a second, so of a spec, which may be large, only what placing needs is read.
+        """
+        model = func.json_extract(jobs.c.spec, "$.model").label("model")
         with self._db.read() as connection:
             rows = connection.execute(
-                select(jobs).where(jobs.c.state == JobState.QUEUED).order_by(jobs.c.number)
+                select(jobs.c.job_id, jobs.c.tenant_id, model, jobs.c.created_at, jobs.c.reason)
+                .where(jobs.c.state == JobState.QUEUED)
+                .order_by(jobs.c.number)
             )
-            return [
-                QueuedJob(
-                    job_id=row.job_id,
-                    tenant_id=row.tenant_id,
-                    spec=ANY_JOB_SPEC.validate_json(row.spec),
-                    created_at=row.created_at,
-                )
-                for row in rows
-            ]
+            return [QueuedJob(**row._mapping) for row in rows]
+
+    def explain_queue(self, job_ids: Collection[str], reason: str) -> None:
+        """Tell the tenants of these jobs why they are still in the queue; those that left it hear nothing."""
+        with self._db.write() as connection:
+            for job_id in job_ids:
+                row = job_row(connection, job_id)
+                if row is not None and row.state == JobState.QUEUED:
+                    body = StateEvent(state=JobState.QUEUED, reason=reason, attempt=row.attempt)
+                    enter_state(connection, row, self._clock(), body)
 
     def environments_in_use(self) -> list[EnvironmentRef]:
         """Return the environments of all jobs that play episodes and have not ended."""
@@ -119,8 +126,8 @@ class LeaseStore:
             )
             return renewed
 
-    def release(self, lease: JobLease, back_to_queue: bool, reason: str = "") -> None:
-        """Give the job up: into the queue, or (when it has ended or is left to time out) just the lease.
+    def release(self, lease: JobLease, reason: str = "its worker stopped") -> None:
+        """Give the job up, into the queue.
 
         One whose cancellation was asked for ends instead. A lease that is lost already is no error.
         """
@@ -129,15 +136,7 @@ class LeaseStore:
                 row = fenced(connection, lease)
             except LeaseLostError:
                 return
-            if back_to_queue:
-                _queue_again_or_end(connection, row, self._clock(), reason or "its worker stopped")
-            else:
-                # Not yet ended and not queued: the next look for silent workers finds it.
-                connection.execute(
-                    update(jobs)
-                    .where(jobs.c.job_id == lease.job_id)
-                    .values(lease_expires_at=0.0, worker_id=None, epoch=row.epoch + 1)
-                )
+            _queue_again_or_end(connection, row, self._clock(), reason)
 
     def requeue_expired(self, now: float) -> list[str]:
         """Put the jobs of silent workers back into the queue; those whose cancellation was asked for end.
@@ -150,7 +149,7 @@ class LeaseStore:
         queued = []
         with self._db.write() as connection:
             for row in connection.execute(select(jobs).where(_expired(now))).all():
-                reason = "its worker fell silent; resumes from the last checkpoint"
+                reason = "its lease ran out; resumes from the last checkpoint"
                 if _queue_again_or_end(connection, row, self._clock(), reason):
                     queued.append(row.job_id)
         return queued
@@ -168,7 +167,7 @@ class LeaseStore:
                     queued.append(row.job_id)
         return queued
 
-    def deaths_since_step(self, job_id: str, reason: str) -> int:
+    def deaths_since_step(self, job_id: str, *reasons: str) -> int:
         """Return how often the job was queued again for a reason that begins so, since it last got further.
 
         A step that is done again after a death is no progress.
@@ -180,16 +179,16 @@ class LeaseStore:
                 if isinstance(body, StepEvent) and body.step > furthest:
                     deaths, furthest = 0, body.step
                 if isinstance(body, StateEvent) and body.state is JobState.QUEUED:
-                    deaths += body.reason.startswith(reason)
+                    deaths += body.reason.startswith(reasons)
         return deaths
 
     def held_jobs(self) -> list[HeldJob]:
         """Return the jobs that workers hold now."""
         with self._db.read() as connection:
             rows = connection.execute(
-                select(jobs.c.job_id, jobs.c.tenant_id, jobs.c.worker_id).where(_held_by(None))
+                select(jobs.c.job_id, jobs.c.tenant_id, jobs.c.worker_id, jobs.c.state).where(_held_by(None))
             )
-            return [HeldJob(**row._mapping) for row in rows]
+            return [HeldJob(**{**row._mapping, "state": JobState(row.state)}) for row in rows]
 
     def cancel_requested(self, job_id: str) -> bool:
         """Say whether the tenant asked for the job's end."""

@@ -44,8 +44,10 @@ class QueuedJob:
 
     job_id: str
     tenant_id: str
-    spec: AnyJobSpec
+    model: str
     created_at: float
+    reason: str
+    """Why it is in the queue, as its tenant reads it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,7 @@ class HeldJob:
     job_id: str
     tenant_id: str
     worker_id: str
+    state: JobState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

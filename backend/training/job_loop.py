@@ -14,16 +14,20 @@ from typing import Generic
 
 from backend.errors import LeaseLostError, RankLostError
 from backend.training import checkpointing
+from backend.training.another_attempt import RANK_LOST, UNAVAILABLE, begin_again
 from backend.training.job_context import JobContext, SpecT_co
 from backend.training.job_control import WorkerStoppingError
 from backend.weights import PolicyWeights
-from tinkergym.errors import InternalServiceError, JobCancelledError, ParityError, TinkerGymError
+from tinkergym.errors import (
+    InternalServiceError,
+    JobCancelledError,
+    ParityError,
+    ServiceUnavailableError,
+    TinkerGymError,
+)
 from tinkergym.wire import ErrorView, JobState, WarningEvent
 
 _log = logging.getLogger(__name__)
-_RANK_LOST = "a rank of the learner was lost"
-_MOST_RANKS_LOST = 3
-"""So often without a new step in between, and the job is taken for the reason."""
 
 
 class JobLoop(ABC, Generic[SpecT_co]):
@@ -46,20 +50,25 @@ class JobLoop(ABC, Generic[SpecT_co]):
         except LeaseLostError as error:
             _log.warning("%s", error)
         except WorkerStoppingError:
-            _log.info("%s goes back into the queue", context.job_id)
-            self._quietly(
-                lambda: context.store.release(context.lease, back_to_queue=True, reason="its worker stopped")
-            )
+            self._hand_back()
         except JobCancelledError as error:
             # What was learned stays usable, here and after a failure.
             self._quietly(self._save_last_good)
             self._end(JobState.CANCELLED, error)
-        except RankLostError as error:
-            lost = error  # the name ends with this block
-            self._quietly(lambda: self._begin_again(lost))
         except TinkerGymError as error:
-            self._quietly(self._save_last_good)
-            self._end(JobState.FAILED, error)
+            failure = error  # the name ends with this block
+            if context.control.stopping:
+                # The worker ends its parts, and a job that still uses one is told all kinds of things.
+                self._hand_back()
+            elif isinstance(error, RankLostError):
+                self._quietly(lambda: self._begin_again(RANK_LOST, "rank_lost", failure))
+            elif isinstance(error, ServiceUnavailableError):
+                # A locked database, or an engine that starts anew.
+                self._quietly(self._save_if_recorded)
+                self._quietly(lambda: self._begin_again(UNAVAILABLE, "service_unavailable", failure))
+            else:
+                self._quietly(self._save_last_good)
+                self._end(JobState.FAILED, error)
         except Exception as error:
             _log.exception("%s failed", context.job_id)
             where = traceback.extract_tb(error.__traceback__)[-1]
@@ -116,22 +125,25 @@ class JobLoop(ABC, Generic[SpecT_co]):
             context.learner.forget_gradient(context.job_id)
             self._save_what_is_done()
 
-    def _begin_again(self, error: RankLostError) -> None:
-        """Hand the job back for an attempt with new ranks; one that they die of ends."""
+    def _save_if_recorded(self) -> None:
+        """Save the version of the last finished step, for the next attempt to go on from.
+
+        Not if the store does not know of that step: the next attempt would go on after it and not record it.
+        """
+        if self._context.store.job(self._context.job_id).step >= self._done_step:
+            self._save_last_good()
+
+    def _begin_again(self, why: str, warning: str, error: TinkerGymError) -> None:
         context = self._context
-        if context.control.stopping:
-            # They were ended because their worker ends.
-            context.store.release(context.lease, back_to_queue=True, reason="its worker stopped")
-            return
         context.store.append_event(
-            context.lease, WarningEvent(name="rank_lost", message=str(error), step=self._done_step)
+            context.lease, WarningEvent(name=warning, message=str(error), step=self._done_step)
         )
-        lost = 1 + context.store.deaths_since_step(context.job_id, _RANK_LOST)
-        if lost >= _MOST_RANKS_LOST:
-            self._end(JobState.FAILED, error)
-            return
-        reason = f"{_RANK_LOST}; resumes from the last checkpoint"
-        context.store.release(context.lease, back_to_queue=True, reason=reason)
+        begin_again(context.store, context.lease, why, error)
+
+    def _hand_back(self) -> None:
+        context = self._context
+        _log.info("%s goes back into the queue", context.job_id)
+        self._quietly(lambda: context.store.release(context.lease))
 
     def _end(self, state: JobState, error: TinkerGymError) -> None:
         context = self._context

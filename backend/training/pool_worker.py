@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -27,19 +28,21 @@ from backend.rollout.engines.choose import make_engine
 from backend.rollout.engines.protocol import Deliver
 from backend.rollout.models import load_renderer_bundle, resolve_model
 from backend.store.store import JobLease, Store
+from backend.training.another_attempt import NOT_TAKEN_UP, RANK_LOST, begin_again
 from backend.training.boards import Boards
 from backend.training.early_requests import EarlyRequests
 from backend.training.endpoint import PoolEndpoint
 from backend.training.heartbeat import Heartbeat, Pulse
 from backend.training.job_context import JobContext
 from backend.training.job_control import JobControl
+from backend.training.job_loop import JobLoop
 from backend.training.kinds import loop_of
 from backend.training.lockstep import LockstepGate
 from backend.training.policies import PolicyDirectory, StoredPolicy
 from backend.training.pool_learner import AnyLearner, PoolLearner
 from backend.training.step_clock import StepClock
 from backend.training.stored_weights import stored_weights
-from tinkergym.errors import InvalidRequestError, NotFoundError, TinkerGymError
+from tinkergym.errors import InternalServiceError, InvalidRequestError, NotFoundError, TinkerGymError
 from tinkergym.wire import (
     ErrorView,
     LeaseReply,
@@ -154,7 +157,11 @@ class PoolWorker:
             thread = threading.Thread(target=self._run_job, args=(lease,), name=f"job-{job_id}", daemon=True)
             self._threads[job_id] = thread
             self._pulses[job_id] = Pulse(lease, JobControl(self._boards.wake))
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no more threads
+            self._forget_job(job_id)
+            self._begin_again(lease, error)
 
     def env_worker_ended(self, worker_id: str) -> None:
         """Issue the episodes of a dead environment worker again."""
@@ -254,41 +261,70 @@ class PoolWorker:
             self._store.want_pool(self._model, now)
 
     def _run_job(self, lease: JobLease) -> None:
-        compute_alone()
+        # Whatever happens: a job that is left among the pulses would be held, and nobody would run it.
+        try:
+            compute_alone()
+            try:
+                loop = self._loop(lease)
+            except Exception as error:
+                self._begin_again(lease, error)
+            else:
+                loop.run()
+        finally:
+            self._forget_job(lease.job_id)
+
+    def _loop(self, lease: JobLease) -> JobLoop[Any]:
+        """Put together what the job needs.
+
+        Raises:
+            RankLostError: The learner had lost a rank, and no new ranks could be started.
+        """
         job_id, spec = lease.job_id, lease.spec
         if isinstance(spec, PlayedSpec) and spec.deterministic:
             self._gates[job_id] = LockstepGate(
                 self._engine, lambda: self._boards.playing(job_id), one_by_one=spec.rollout == "script"
             )
-        try:
-            learner = self._learner.current()
-            context: JobContext[TrainingSpec] = JobContext(
-                lease=lease,
-                spec=spec,
-                store=self._store,
-                learner=learner,
-                engine=self._engine,
-                boards=self._boards,
-                early=self._early,
-                policies=self._policies,
-                control=self._pulses[job_id].control,
-                clock=StepClock(lambda: self._engine.busy_seconds, lambda: learner.busy_seconds),
-                checkpoints_dir=self._config.jobs_dir / job_id / "checkpoints",
-                open_model=self._open_model,
-                data_dir=self._config.uploads_dir,
-                lease_seconds=self._config.lease_seconds,
-                dtype=self._config.dtype,
-                sleep_while_learning=self._config.sleep_while_learning,
+        learner = self._learner.current()
+        context: JobContext[TrainingSpec] = JobContext(
+            lease=lease,
+            spec=spec,
+            store=self._store,
+            learner=learner,
+            engine=self._engine,
+            boards=self._boards,
+            early=self._early,
+            policies=self._policies,
+            control=self._pulses[job_id].control,
+            clock=StepClock(lambda: self._engine.busy_seconds, lambda: learner.busy_seconds),
+            checkpoints_dir=self._config.jobs_dir / job_id / "checkpoints",
+            open_model=self._open_model,
+            data_dir=self._config.uploads_dir,
+            lease_seconds=self._config.lease_seconds,
+            dtype=self._config.dtype,
+            sleep_while_learning=self._config.sleep_while_learning,
+        )
+        return loop_of(context)
+
+    def _begin_again(self, lease: JobLease, error: Exception) -> None:
+        """Hand back a job whose loop could not begin."""
+        _log.error("%s cannot be taken up", lease.job_id, exc_info=error)
+        if self._closing:
+            self._store.release(lease)
+            return
+        if not isinstance(error, TinkerGymError):
+            error = InternalServiceError(
+                f"the worker could not take the job up: {error!r}", hint="the service's log has the traceback"
             )
-            loop_of(context).run()
-        except RankLostError as error:
-            # No new ranks could be started. The lease runs out, so the next attempt is not at once.
-            _log.error("%s cannot be taken up: %s", job_id, error)
-            self._store.release(lease, back_to_queue=False)
-        finally:
-            gate = self._gates.pop(job_id, None)
+        begin_again(
+            self._store, lease, RANK_LOST if isinstance(error, RankLostError) else NOT_TAKEN_UP, error
+        )
+
+    def _forget_job(self, job_id: str) -> None:
+        gate = self._gates.pop(job_id, None)
+        try:
             if gate is not None:
                 gate.close()
+        finally:
             with self._lock:
                 self._pulses.pop(job_id, None)
                 self._threads.pop(job_id, None)

@@ -56,14 +56,16 @@ class ScriptedWorkers:
 class World:
     def __init__(self, tmp_path, **settings: object) -> None:
         self.config = ServiceConfig(data_dir=tmp_path, **({"env_workers": 1} | settings))
-        self.clock = Clock()
+        self.clock, self.monotonic = Clock(), Clock(0.0)
         self.store = Store.open(self.config.store_url, clock=self.clock)
         self.service = self.store.service()
         self.workers = ScriptedWorkers()
         self.scheduler = self.new_scheduler()
 
     def new_scheduler(self) -> Scheduler:
-        self.scheduler = Scheduler(self.service, self.workers, self.config, clock=self.clock)
+        self.scheduler = Scheduler(
+            self.service, self.workers, self.config, clock=self.clock, monotonic=self.monotonic
+        )
         return self.scheduler
 
     def submit(self, tenant: str = "ada", model: str = "nano") -> str:
@@ -74,8 +76,13 @@ class World:
     def pass_time(self, seconds: float) -> None:
         """Let the scheduler look every second, as long as that."""
         for _ in range(round(seconds)):
-            self.clock.now += 1.0
+            self.let_pass(1.0)
             self.scheduler.tick()
+
+    def let_pass(self, seconds: float) -> None:
+        """Let both clocks go on, as they do unless one is set."""
+        self.clock.now += seconds
+        self.monotonic.now += seconds
 
     def pool(self, model: str = "nano") -> str:
         """Let the model's pool come up, as its process would; returns its id."""

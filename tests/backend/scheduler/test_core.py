@@ -7,8 +7,8 @@ import pytest
 
 from backend.env_tokens import EnvTokens
 from backend.errors import ConfigError, StartError
-from backend.scheduler.workers import EnvWorkerEnded, PoolEnded, Running
-from tinkergym.errors import UnknownModelError
+from backend.scheduler.workers import EnvWorkerEnded, PoolEnded, PoolReady, Running
+from tinkergym.errors import ServiceUnavailableError, UnknownModelError
 from tinkergym.wire import EnvironmentRef, JobSpec, JobState
 
 
@@ -132,7 +132,42 @@ def test_a_job_that_its_workers_die_of_is_failed_instead_of_killing_more(world):
         world.scheduler.tick()
     job = world.service.job(job_id)
     assert job.state is JobState.FAILED
-    assert "5 workers died one after the other" in job.reason
+    assert "5 workers died or hung one after the other" in job.reason
+
+
+def test_a_job_in_which_its_workers_hang_is_failed_too(world):
+    job_id = world.submit()
+    for died in (False, True, False, False, False):
+        assert not world.service.job(job_id).state.final
+        pool_id = world.pool()
+        world.scheduler.tick()
+        world.acquire(job_id, pool_id)
+        if died:
+            world.workers.news.append(PoolEnded(pool_id=pool_id))
+        world.pass_time(world.config.lease_seconds + 1)
+    job = world.service.job(job_id)
+    assert job.state is JobState.FAILED
+    assert "5 workers died or hung one after the other" in job.reason
+
+
+def test_leases_that_run_out_under_a_worker_that_lives_are_not_blamed_on_the_job(world):
+    job_id = world.submit()
+    pool_id = world.pool()
+    world.scheduler.tick()
+    for _ in range(8):
+        assert world.acquire(job_id, pool_id)
+        for _ in range(4):
+            world.service.touch_pool(pool_id, world.clock.now)
+            world.pass_time(10)
+        job = world.service.job(job_id)
+        assert (job.state, job.reason) == (
+            JobState.QUEUED,
+            "its lease ran out; resumes from the last checkpoint",
+        )
+    world.workers.news.append(PoolEnded(pool_id=pool_id))
+    assert world.acquire(job_id, pool_id)
+    world.scheduler.tick()
+    assert world.service.job(job_id).state is JobState.QUEUED
 
 
 def test_a_pool_that_hangs_is_ended_when_its_silence_has_lasted_a_lease(world):
@@ -165,6 +200,34 @@ def test_a_clock_that_is_set_or_a_machine_that_slept_costs_no_pool_and_no_lease(
     world.pass_time(world.config.lease_seconds)
     assert pool_id not in world.workers.pools
     assert world.service.job(job_id).state is JobState.QUEUED
+
+
+def test_silence_is_found_out_though_every_look_takes_long(world, monkeypatch):
+    job_id = world.submit()
+    hung = world.pool()
+    world.scheduler.tick()
+    world.acquire(job_id, hung)
+    held_jobs = world.service.held_jobs
+
+    def slow():
+        world.let_pass(20)  # more than half a lease
+        return held_jobs()
+
+    monkeypatch.setattr(world.service, "held_jobs", slow)
+    for _ in range(4):
+        world.scheduler.tick()
+    assert hung not in world.workers.pools
+    assert world.service.job(job_id).state is JobState.QUEUED
+
+
+def test_processes_that_all_stood_still_for_a_while_are_not_taken_for_silent(world):
+    pool_id = world.pool()
+    world.scheduler.tick()
+    world.let_pass(3600)
+    world.scheduler.tick()
+    assert pool_id in world.workers.pools
+    world.pass_time(world.config.lease_seconds)
+    assert pool_id not in world.workers.pools
 
 
 def test_a_placement_that_got_lost_is_not_waited_for_until_a_clock_catches_up_that_was_set_back(world):
@@ -238,6 +301,59 @@ def test_a_dead_environment_worker_is_replaced_and_its_pool_told(world):
     assert list(world.workers.env_workers.values()) == [pool_id, pool_id]
 
 
+@pytest.mark.parametrize("write", ["remove_pool", "requeue_worker", "forget_refusal"])
+def test_what_happened_while_the_database_was_locked_is_noted_when_it_is_free(make_world, monkeypatch, write):
+    world = make_world(preload=[])
+    jobs = {model: world.submit(model=model) for model in ("dead", "new")}
+    dead = world.pool("dead")
+    world.scheduler.tick()
+    world.acquire(jobs["dead"], dead)
+    (new,) = (a for a in world.workers.pools.values() if a.model == "new")
+    world.register(new)
+    lost = next(w for w, pool_id in world.workers.env_workers.items() if pool_id == new.pool_id)
+    world.workers.news += [
+        PoolEnded(pool_id=dead),
+        PoolReady(pool_id=new.pool_id),
+        EnvWorkerEnded(pool_id=new.pool_id, worker_id=lost),
+    ]
+
+    def locked(*_):
+        raise ServiceUnavailableError("the database was locked for 15 s by another process")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.service, write, locked)
+        with pytest.raises(ServiceUnavailableError):
+            world.scheduler.tick()
+    world.scheduler.tick()
+    assert world.service.job(jobs["dead"]).reason == "its worker died; resumes from the last checkpoint"
+    assert world.workers.started[-1] == (new.pool_id, jobs["new"])
+    assert world.workers.told == [(new.pool_id, lost)]
+    assert list(world.workers.env_workers.values()).count(new.pool_id) == 2
+    assert [a.model for a in world.workers.pools.values()] == ["new", "dead"]
+
+
+def test_a_pool_that_died_while_it_started_counts_once_however_often_the_database_refuses(world, monkeypatch):
+    job_id = world.submit()
+    error = UnknownModelError("unknown model 'nano'", field="model")
+
+    def locked(*_):
+        raise ServiceUnavailableError("the database was locked for 15 s by another process")
+
+    world.scheduler.tick()
+    (pool_id,) = world.workers.pools
+    world.workers.news.append(PoolEnded(pool_id=pool_id, error=error))
+    with monkeypatch.context() as patch:
+        patch.setattr(world.service, "note_refusal", locked)
+        for _ in range(10):
+            with pytest.raises(ServiceUnavailableError):
+                world.scheduler.tick()
+    world.scheduler.tick()
+    assert world.service.job(job_id).state is JobState.FAILED
+    world.clock.now += 2.0  # the pause after the first
+    world.scheduler.tick()
+    assert len(world.workers.pools) == 1
+
+
 def test_tenants_take_turns_and_a_pool_takes_no_more_jobs_than_it_has_places(make_world):
     world = make_world(jobs_per_pool=3)
     adas = [world.submit("ada") for _ in range(4)]
@@ -256,6 +372,35 @@ def test_jobs_that_run_count_for_their_tenants_share(make_world):
     bobs = world.submit("bob")
     world.scheduler.tick()
     assert world.workers.started == [(pool_id, bobs)]
+
+
+def test_a_job_whose_turn_does_not_come_as_clients_are_silent_says_so_once_and_as_long_as_it_is_true(
+    make_world,
+):
+    world = make_world(jobs_per_pool=2)
+    abandoned = [world.submit("ada") for _ in range(2)]
+    pool_id = world.pool()
+    leases = [world.acquire(job_id, pool_id) for job_id in abandoned]
+    waiting = world.submit("bob")
+    bob = world.store.tenant("bob")
+
+    def reasons():
+        for _ in range(3):
+            world.scheduler.tick()
+        return [event.body.reason for event in bob.events_after(waiting, 0)]
+
+    world.service.set_state(leases[0], JobState.WAITING_FOR_CLIENT)
+    assert reasons() == [""]  # the other one may end by itself
+    world.service.set_state(leases[1], JobState.WAITING_FOR_CLIENT)
+    (_, reason) = reasons()
+    assert "taken by jobs that wait for their clients" in reason
+    assert "the operator can raise jobs_per_pool" in reason
+    assert not any(job_id in reason for job_id in abandoned)
+    world.workers.found = [Running(kind="pool", pool_id=pool_id, worker_id=pool_id, model="nano")]
+    world.new_scheduler()
+    world.service.set_state(leases[1], JobState.RUNNING)
+    assert reasons() == ["", reason, ""]
+    assert world.service.job(waiting).state is JobState.QUEUED
 
 
 def test_a_new_scheduler_takes_over_what_runs_and_starts_nothing_twice(world):

@@ -63,7 +63,7 @@ def test_a_job_that_has_ended_keeps_no_results_whoever_ended_it(store, lease, he
     if held:
         service.set_state(lease, JobState.FAILED)
     else:
-        service.release(lease, back_to_queue=True)
+        service.release(lease)
         assert service.episodes(lease.job_id, 1) == [result(1)]
         assert service.finish_unleased(lease.job_id, JobState.FAILED, "no worker can run it")
     assert service.episodes(lease.job_id, 1) == []

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 
 from backend.config import ServiceConfig
-from backend.errors import StartError
+from backend.errors import RankLostError, StartError
+from backend.training.lockstep import LockstepGate
+from backend.training.pool_learner import PoolLearner
 from backend.training.pool_worker import PoolWorker
 from tinkergym.errors import NotFoundError, UnknownModelError
 from tinkergym.wire import JobState, Regex, SampleRequest
@@ -53,6 +57,56 @@ def test_a_pool_that_is_closed_hands_its_jobs_back_to_the_queue(lab):
     lab.until_state(job_id, JobState.RUNNING)
     lab.replace_pool()
     assert lab.state(job_id) is JobState.QUEUED
+
+
+@pytest.mark.parametrize(
+    ("refusal", "reason", "error_type"),
+    [
+        (RankLostError("rank 1 ended with code -9"), "a rank of the learner was lost", "RankLostError"),
+        (OSError(28, "no space left"), "its worker could not take it up", "InternalServiceError"),
+        (UnknownModelError("nano is gone"), "its worker could not take it up", "UnknownModelError"),
+    ],
+)
+def test_a_job_for_which_no_learner_can_be_started_fails_in_the_third_attempt(
+    lab, monkeypatch, refusal, reason, error_type
+):
+    def refuse(_):
+        raise refusal
+
+    monkeypatch.setattr(PoolLearner, "current", refuse)
+    job_id = lab.start_later()
+
+    def ended():
+        if lab.state(job_id) is JobState.QUEUED:
+            lab.pool.start_job(job_id)
+        return lab.state(job_id).final
+
+    lab.until(job_id, ended)
+    states = lab.events(job_id, "state")
+    again = [event.reason for event in states if event.state is JobState.QUEUED][1:]
+    assert again == [f"{reason}; resumes from the last checkpoint"] * 2
+    assert (states[-1].state, states[-1].attempt) == (JobState.FAILED, 3)
+    assert states[-1].error.type == error_type
+
+
+@pytest.mark.parametrize("broken", [(LockstepGate, "__init__"), (threading.Thread, "start")])
+def test_a_job_that_could_not_be_begun_is_not_kept_from_the_next_attempt(lab, monkeypatch, broken):
+    job_id = lab.start_later(deterministic=True)
+
+    def refuse(*_, **__):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*broken, refuse)
+        lab.pool.start_job(job_id)
+        lab.until_state(job_id, JobState.QUEUED)
+    assert lab.service.job(job_id).reason.startswith("its worker could not take it up")
+
+    def runs():
+        lab.pool.start_job(job_id)  # as the scheduler does at each look
+        return lab.state(job_id) is JobState.RUNNING
+
+    lab.until(job_id, runs)
 
 
 def test_an_episode_that_is_trained_on_gets_no_structured_answers(lab):
