@@ -28,6 +28,7 @@ from backend.learner.activations import kept_bytes, layers_of, recompute
 from backend.learner.batching import MicroBatch, micro_batches
 from backend.learner.sequences import TokenLimits, TrainSequence
 from backend.learner.shared_attention import ATTENTION, AttentionLayout, attending
+from backend.learner.swiglu import slim_swiglu
 from tinkergym.errors import UnknownModelError
 
 _PROBE_LENGTH = 12
@@ -54,6 +55,7 @@ class CausalLM:
         self.device = device
         speed_up_norms(model)
         speed_up_linears(model)
+        slim_swiglu(model)
         self.decoder: Any = model.get_decoder()
         self.output_head: Any = model.get_output_embeddings()
         self.vocabulary = int(self.output_head.weight.shape[0])
