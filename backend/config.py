@@ -68,6 +68,9 @@ class VllmSettings(Settings):
     """For keys and values on a CPU."""
     gpu_memory: float = Field(0.4, gt=0, lt=1)
     """Part of a GPU's memory for vLLM's weights and cache together; the learner needs the rest."""
+    enforce_eager: bool = False
+    """On a GPU, whether vLLM does without CUDA graphs and `torch.compile`: it starts sooner and decodes more
+    slowly. On a CPU it always does without."""
     max_sequences: int = Field(256, ge=1)
     """Sequences in one batch."""
     start_seconds: float = Field(300.0, gt=0)

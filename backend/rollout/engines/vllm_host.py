@@ -379,7 +379,6 @@ def _engine_args(settings: Message) -> AsyncEngineArgs:
         enable_lora=True,
         enable_prefix_caching=True,
         logprobs_mode="processed_logprobs",
-        enforce_eager=True,
         disable_log_stats=True,
         worker_extension_cls=f"{_WORKER}.WorkerExtension",
         distributed_executor_backend=f"{_WORKER}.InProcessExecutor",

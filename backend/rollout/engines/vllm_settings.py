@@ -43,6 +43,8 @@ def engine_arguments(
         # White space that a schema leaves open is none: a model that goes astray would fill answers with it.
         "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
         "dtype": dtype,
+        # Compiling needs Triton, which vLLM's CPU build goes without.
+        "enforce_eager": device == "cpu" or settings.enforce_eager,
         "max_model_len": context_length,
         # With it memory comes from a pool that can be given back; a CPU has none.
         "enable_sleep_mode": device != "cpu" and sleep_mode(settings, device) == "offload",

@@ -365,6 +365,10 @@ def test_an_engine_that_sleeps_can_be_closed_and_then_refuses(start):
     assert answers(engine, [ask(7)])[0].error.type == "ServiceUnavailableError"
 
 
+def arguments(device, **settings):
+    return engine_arguments(VllmSettings(**settings), Path("m"), 10, device)
+
+
 def test_vllms_own_sleep_is_asked_for_where_it_can_give_memory_back(start, heard):
     engine = start(sleep="offload")
     assert engine.sleep()
@@ -375,10 +379,15 @@ def test_vllms_own_sleep_is_asked_for_where_it_can_give_memory_back(start, heard
     answers(engine, [ask(7)])
     assert [message["do"] for message in heard(0)[1:]] == ["sleep", "wake", "sample"]
     modes = {
-        (device, sleep): engine_arguments(VllmSettings(sleep=sleep), Path("m"), 10, device)[
-            "enable_sleep_mode"
-        ]
+        (device, sleep): arguments(device, sleep=sleep)["enable_sleep_mode"]
         for device in ("cpu", "cuda:1")
         for sleep in ("auto", "end", "offload")
     }
     assert [key for key, enabled in modes.items() if enabled] == [("cuda:1", "auto"), ("cuda:1", "offload")]
+
+
+@pytest.mark.parametrize(
+    ("device", "asked", "eager"), [("cuda:0", False, False), ("cuda:0", True, True), ("cpu", False, True)]
+)
+def test_a_gpu_decodes_by_cuda_graphs_unless_the_operator_says_no(device, asked, eager):
+    assert arguments(device, enforce_eager=asked)["enforce_eager"] is eager
