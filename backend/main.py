@@ -81,6 +81,7 @@ def serve(
                 return _watch(config, parts, signals, greeting, say)
             finally:
                 _stop(list(parts.values()), mark, signals)
+                data_folder.remove_sockets(config)
 
 
 def _watch(

@@ -247,9 +247,9 @@ class Scheduler:
                 pool.wanted_at = now
             elif now - pool.wanted_at > self._config.pool_idle_seconds:
                 _log.info("pool %s of %s is not needed any more", pool_id, pool.address.model)
-                del self._pools[pool_id]
                 self._workers.end_pool(pool_id)
                 self._bury(pool_id, "its worker was ended")
+                del self._pools[pool_id]
 
     def _bury(self, pool_id: str, reason: str) -> None:
         self._store.remove_pool(pool_id)

@@ -88,6 +88,14 @@ def read_local_key(config: ServiceConfig) -> str:
         return ""
 
 
+def remove_sockets(config: ServiceConfig) -> None:
+    """Remove what the service's processes talked through; none of them may run any more.
+
+    The folder may be in the system's temporary one, where nobody would ever know whose it was.
+    """
+    shutil.rmtree(config.run_dir, ignore_errors=True)
+
+
 def log_file(config: ServiceConfig, name: str) -> Path:
     """Return where a part writes its log; a long one from earlier runs is put aside."""
     path = config.log_dir / f"{name}.log"

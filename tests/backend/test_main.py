@@ -18,6 +18,7 @@ import httpx
 import psutil
 import pytest
 
+from backend.config import load_config
 from backend.main import main
 from backend.store.store import Store
 
@@ -130,9 +131,12 @@ def test_when_it_is_stopped_nothing_stays_behind(serving, number):
     served.scheduler_is_up()
     below = served.descendants()
     assert len(below) >= 4  # gateway, scheduler and its child, guardian
+    sockets = load_config(None, [f"data_dir={served.data_dir}"]).run_dir
+    assert sockets.exists()
     served.process.send_signal(number)
     assert served.process.wait(timeout=20) == 0
     assert still_alive(below) == []
+    assert not sockets.exists()
     assert "unfinished jobs go on" in served.process.stdout.read()
 
 
