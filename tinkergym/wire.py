@@ -151,6 +151,9 @@ class PlayedSpec(TrainingSpec):
                 "on_failure cannot be 'retry' where a script plays; catch the error in the script, "
                 "or choose 'drop' or 'keep'"
             )
+        self._refuse_idle(
+            "client_timeout_seconds", self.rollout == "server", "rollout='client' or where a script plays"
+        )
         return self
 
     @property
@@ -178,6 +181,14 @@ class JobSpec(PlayedSpec):
             raise ValueError(
                 f"algorithm has overlong_tokens={self.algorithm.overlong_tokens}, but an answer ends at "
                 f"sampling.max_turn_tokens={self.sampling.max_turn_tokens}; lower it, or allow longer answers"
+            )
+        begins = self.sampling.max_turn_tokens - self.algorithm.overlong_tokens
+        most = self.limits.max_episode_tokens
+        if self.algorithm.overlong_tokens and most is not None and most <= begins:
+            raise ValueError(
+                f"algorithm has overlong_tokens={self.algorithm.overlong_tokens}, which lowers rewards of "
+                f"answers beyond {begins} tokens, but limits.max_episode_tokens={most} ends them before; "
+                "raise one of the two, or lower sampling.max_turn_tokens"
             )
         return self
 

@@ -97,16 +97,16 @@ class PolicyGradient(Choice):
     @model_validator(mode="after")
     def _every_setting_takes_effect(self) -> Self:
         clipped = self.loss in _CLIPPED
-        self._idle("clip_low", not clipped, "loss='ppo', 'cispo' or 'gspo'")
-        self._idle("clip_high", not clipped, "loss='ppo', 'cispo' or 'gspo'")
-        self._idle("dual_clip", self.loss not in {"ppo", "gspo"}, "loss='ppo' or 'gspo'")
-        self._idle("dro_beta", self.loss != "dro", "loss='dro'")
-        self._idle("kl_estimator", not self.kl_coefficient, "kl_coefficient above 0")
-        self._idle("kl_in", not self.kl_coefficient, "kl_coefficient above 0")
+        self._refuse_idle("clip_low", not clipped, "loss='ppo', 'cispo' or 'gspo'")
+        self._refuse_idle("clip_high", not clipped, "loss='ppo', 'cispo' or 'gspo'")
+        self._refuse_idle("dual_clip", self.loss not in {"ppo", "gspo"}, "loss='ppo' or 'gspo'")
+        self._refuse_idle("dro_beta", self.loss != "dro", "loss='dro'")
+        self._refuse_idle("kl_estimator", not self.kl_coefficient, "kl_coefficient above 0")
+        self._refuse_idle("kl_in", not self.kl_coefficient, "kl_coefficient above 0")
         corrected = self.importance_correction != "none"
-        self._idle("importance_cap", not corrected, "importance_correction='truncated' or 'masked'")
-        self._idle("importance_level", not corrected, "importance_correction='truncated' or 'masked'")
-        self._idle("overlong_penalty", not self.overlong_tokens, "overlong_tokens above 0")
+        self._refuse_idle("importance_cap", not corrected, "importance_correction='truncated' or 'masked'")
+        self._refuse_idle("importance_level", not corrected, "importance_correction='truncated' or 'masked'")
+        self._refuse_idle("overlong_penalty", not self.overlong_tokens, "overlong_tokens above 0")
         if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
             raise ValueError(
                 f"dual_clip must be above 1 + clip_high = {1 + self.clip_high:g}, or it takes the place of "
@@ -142,10 +142,6 @@ class PolicyGradient(Choice):
             )
         return self
 
-    def _idle(self, field: str, is_idle: bool, wanted: str) -> None:
-        if is_idle and getattr(self, field) != type(self).model_fields[field].default:
-            raise ValueError(f"{field} takes effect only with {wanted}; set that too, or leave it out")
-
 
 class _WithCredit(PolicyGradient):
     """Algorithms that compare returns, of whole episodes or from each turn on."""
@@ -163,8 +159,8 @@ class _WithCredit(PolicyGradient):
 
     @model_validator(mode="after")
     def _turns_and_rounds_take_effect(self) -> Self:
-        self._idle("discount", self.credit == "episode", "credit='turn'")
-        self._idle(
+        self._refuse_idle("discount", self.credit == "episode", "credit='turn'")
+        self._refuse_idle(
             "dynamic_sampling_rounds",
             not self.compares_siblings,
             "an algorithm that compares episodes with their group",
@@ -269,7 +265,7 @@ class PPO(PolicyGradient):
     @model_validator(mode="after")
     def _values_move_within_a_step(self) -> Self:
         once = self.updates_per_step == self.minibatches == 1
-        self._idle("value_clip", once, "updates_per_step or minibatches above 1")
+        self._refuse_idle("value_clip", once, "updates_per_step or minibatches above 1")
         return self
 
 

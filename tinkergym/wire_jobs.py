@@ -49,6 +49,8 @@ class WrittenDataSpec(TrainingSpec):
     def _one_way_to_measure(self) -> Self:
         if self.eval_data is not None and self.held_out:
             raise ValueError("held_out cannot be given with eval_data; choose one of them")
+        measured = self.eval_data is not None or self.held_out > 0
+        self._refuse_idle("eval_every", not measured, "eval_data or held_out")
         return self
 
     def held_out_records(self, records: int) -> int:

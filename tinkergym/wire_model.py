@@ -17,6 +17,11 @@ class WireModel(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    def _refuse_idle(self, field: str, is_idle: bool, wanted: str) -> None:
+        """Refuse a setting that would do nothing, where it is not left at its default."""
+        if is_idle and getattr(self, field) != type(self).model_fields[field].default:
+            raise ValueError(f"{field} takes effect only with {wanted}; set that too, or leave it out")
+
 
 class _Explained(ModelMetaclass):
     """Lets a wrong setting read the same where a script writes it as where a job with it is refused.

@@ -19,7 +19,7 @@ from backend.learner.train_pass import BatchPart, metrics_over_parts
 from backend.learner.value_loss import ValueLoss
 from backend.training import checkpointing
 from backend.training.job_context import JobContext
-from backend.training.parity import parity, probe
+from backend.training.parity import parity, probed_parity, prompt_of
 from backend.training.schedule import learning_rate
 from backend.training.step_report import Played
 from backend.training.train_batch import train_batch
@@ -143,8 +143,9 @@ def _parity(
         logprobs = context.learner.logprobs(context.job_id, others)
         metrics = parity(context.parity_threshold, others, logprobs, [current[number] for number in fresh])
     if not metrics:
-        probed = probe(context, step, sequences)
-        metrics = parity(context.parity_threshold, probed, context.learner.logprobs(context.job_id, probed))
+        prompts = (prompt_of(sequence.token_ids, sequence.loss_mask) for sequence in sequences)
+        temperature = context.spec.sampling.temperature
+        metrics = probed_parity(context, step - 1, prompts, temperature=temperature)
     return metrics
 
 

@@ -1,13 +1,14 @@
 """Whether the learner and the engine mean the same policy: compared by tokens that the engine sampled.
 
-When episodes are played ahead, all of a step's tokens may be of an older version. That the newest one arrived
-in the engine as it left the learner would then go unchecked for as long as the workers are fast; so a few
-fresh tokens can be sampled to compare by.
+Most versions are compared by the episodes that they play. When episodes are played ahead, all of a step's
+tokens may be of an older version; and a job's last version, or one that learned from written data, plays
+none. That it arrived in the engine as it left the learner is then seen by a few tokens, sampled to compare.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from backend.learner.sequences import FloatArray, TrainSequence
 from backend.rollout.engines.asking import Asked
 from backend.training.job_context import JobContext
 from tinkergym.errors import ParityError, ServiceUnavailableError
-from tinkergym.wire import Completion, JobSpec, SampleFailure, SampleRequest
+from tinkergym.wire import Completion, SampleFailure, SampleRequest, TrainingSpec
 
 _PROMPTS = 8
 _TOKENS = 4
@@ -66,36 +67,53 @@ def parity(
     return {"parity_mean": mean, "parity_max": largest}
 
 
-def probe(context: JobContext[JobSpec], step: int, sequences: Sequence[TrainSequence]) -> list[TrainSequence]:
-    """Let the newest version answer the first prompts of some sequences.
+def probed_parity(
+    context: JobContext[TrainingSpec], version: int, prompts: Iterable[Sequence[int]], *, temperature: float
+) -> dict[str, float]:
+    """Compare as `parity` does, by a few tokens that a version is asked for now.
 
     Args:
-        context: Of the job; its engine holds version `step - 1` as the newest.
-        step: That is being learned.
-        sequences: What it learns from.
+        context: Of the job; its learner has this very version's weights.
+        version: That the engine holds as the newest.
+        prompts: Token ids; the first few are answered.
+        temperature: To sample at.
 
     Returns:
-        The prompts with their answers, to compare and not to learn from.
+        See `parity`; nothing without prompts.
 
     Raises:
+        ParityError: See `parity`.
         ServiceUnavailableError: The engine did not answer.
     """
-    temperature = context.spec.sampling.temperature
+    probed = _probe(context, version, islice(prompts, _PROMPTS), temperature)
+    if not probed:
+        return {}
+    return parity(context.parity_threshold, probed, context.learner.logprobs(context.job_id, probed))
+
+
+def prompt_of(token_ids: Sequence[int], mask: Sequence[bool]) -> list[int]:
+    """Return what stands before the first sampled token."""
+    return list(token_ids[: list(mask).index(True)])
+
+
+def _probe(
+    context: JobContext[TrainingSpec], version: int, prompts: Iterable[Sequence[int]], temperature: float
+) -> list[TrainSequence]:
+    """Return prompts with the version's answers, to compare and not to learn from."""
     requests = [
         SampleRequest(
-            request_id=f"{context.job_id}/parity/{step}/{number}",
+            request_id=f"{context.job_id}/parity/{version}/{number}",
             policy=context.job_id,
-            policy_version=step - 1,
+            policy_version=version,
             # An owner of its own: else it would wait behind the episodes of the steps ahead.
             session_id="parity/",
-            prompt_ids=list(sequence.token_ids[: list(sequence.loss_mask).index(True)]),
+            prompt_ids=list(prompt[: context.engine.context_length - _TOKENS]),
             max_tokens=_TOKENS,
             temperature=temperature,
-            seed=step,
+            seed=version + 1,
         )
-        for number, sequence in enumerate(sequences[:_PROMPTS])
+        for number, prompt in enumerate(prompts)
     ]
-    answers = _answers(context, requests)
     return [
         TrainSequence(
             token_ids=[*request.prompt_ids, *answer.token_ids],
@@ -103,11 +121,11 @@ def probe(context: JobContext[JobSpec], step: int, sequences: Sequence[TrainSequ
             sampling_logprobs=[*[None] * len(request.prompt_ids), *answer.sampling_logprobs],
             temperature=temperature,
         )
-        for request, answer in zip(requests, answers, strict=True)
+        for request, answer in zip(requests, _answers(context, requests), strict=True)
     ]
 
 
-def _answers(context: JobContext[JobSpec], requests: list[SampleRequest]) -> list[Completion]:
+def _answers(context: JobContext[TrainingSpec], requests: list[SampleRequest]) -> list[Completion]:
     found = Asked(context.engine, requests).wait(_PATIENCE_SECONDS)
     answers = [found.get(request.request_id) for request in requests]
     good = [answer for answer in answers if isinstance(answer, Completion)]

@@ -12,6 +12,7 @@ from backend.training.episode_board import EpisodeBoard
 from backend.training.job_context import JobContext
 from backend.training.job_loop import JobLoop
 from backend.training.learn_phase import Learned, learn
+from backend.training.parity import probed_parity, prompt_of
 from backend.training.rollout_phase import RolloutPhase
 from backend.training.staleness import staleness_metrics, within_bound
 from backend.training.step_clock import StepSeconds
@@ -47,6 +48,8 @@ class RLJob(JobLoop[JobSpec]):
         """How long the last update took; None before the first."""
         self._is_silent = False
         """Whether the newest step's rewards taught nothing; the first of several such steps is told."""
+        self._last_prompts: list[list[int]] = []
+        """Of the last step's episodes."""
         self._learn = learn
 
     def _run(self) -> None:
@@ -67,6 +70,8 @@ class RLJob(JobLoop[JobSpec]):
         if self._done_step < spec.steps:
             self._train_ahead() if spec.max_staleness else self._train()
             self._save_what_is_done()
+            # No episode will compare it.
+            probed_parity(context, spec.steps, self._last_prompts, temperature=spec.sampling.temperature)
         context.store.set_state(
             context.lease, JobState.COMPLETED, f"step {spec.steps} of {spec.steps} is done"
         )
@@ -198,6 +203,13 @@ class RLJob(JobLoop[JobSpec]):
             self._record(step, played, learned, sha256, seconds)
         self._done_step = step
         context.change.finished()
+        if step == spec.steps:
+            segments = [segment for _, result in played for segment in result.trajectory.segments]
+            self._last_prompts = [
+                prompt_of(segment.token_ids, segment.loss_mask)
+                for segment in segments
+                if any(segment.loss_mask)
+            ]
         if step % spec.checkpoint_every == 0 and step != spec.steps:
             with context.clock.part("checkpoint"):
                 self._save_what_is_done()

@@ -33,6 +33,11 @@ class WrittenSequence:
         """How many tokens are learned from."""
         return sum(stop - start for start, stop in self.trained)
 
+    @property
+    def prompt(self) -> array[int]:
+        """What stands before the first trained token."""
+        return self.token_ids[: self.trained[0][0]]
+
 
 Record = Sequence[WrittenSequence]
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from backend.learner.optimiser import OptimStepResult
 from backend.training.job_loop import JobLoop
+from backend.training.parity import probed_parity
 from backend.training.schedule import learning_rate
 from backend.training.step_report import spike_warnings
 from backend.training.written_data import Record, WrittenData, batch_numbers, read
@@ -51,7 +52,7 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
         self._data = read(context)
         self._begin_from_checkpoint()
         context.store.set_state(context.lease, JobState.RUNNING, self._resumed_from())
-        self._publish_present()
+        self._publish_present(self._data.train)
         if self._done_step < spec.steps:
             self._prepare()
             for step in range(self._done_step + 1, spec.steps + 1):
@@ -78,7 +79,7 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
         save = last or step % spec.checkpoint_every == 0
         if save:
             with context.clock.part("publish"):
-                self._publish_present()
+                metrics |= self._publish_present([self._data.train[number] for number in numbers])
         seconds = context.clock.lap()
         tokens = sum(len(sequence.token_ids) for sequence in sequences)
         event = StepEvent(
@@ -115,8 +116,10 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
                 weight_decay=spec.weight_decay,
             )
 
-    def _publish_present(self) -> None:
-        """Let the policy be sampled as it is now."""
+    def _publish_present(self, records: Sequence[Record]) -> dict[str, float]:
+        """Let the policy be sampled as it is now; see by these records' prompts that it arrived so."""
         weights = self._context.learner.weights(self._context.job_id)
         self._version, self._sha256 = self._done_step, weights_sha256(weights)
         self._publish(self._version, weights, self._sha256)
+        prompts = (record[0].prompt for record in records)
+        return probed_parity(self._context, self._version, prompts, temperature=1.0)

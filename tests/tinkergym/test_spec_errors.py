@@ -32,6 +32,16 @@ def refusal(**settings) -> InvalidRequestError:
         ({"sampling": {"temperature": 1e-320}}, "sampling.temperature", "0.001"),
         ({"limits": {"step_timeout_seconds": 1e300}}, "limits.step_timeout_seconds", "less than"),
         ({"client_timeout_seconds": 1e300}, "client_timeout_seconds", "less than"),
+        ({"client_timeout_seconds": 5.0}, "client_timeout_seconds", "only with rollout='client'"),
+        (
+            {
+                "algorithm": {"overlong_tokens": 4},
+                "sampling": {"max_turn_tokens": 64},
+                "limits": {"max_episode_tokens": 60},
+            },
+            "algorithm",
+            "max_episode_tokens=60 ends them before",
+        ),
         ({"steps": 10**30}, "steps", "less than"),
         ({"zzz": 1}, "zzz", "known settings: model, adapter"),
         # Written in the wrong section.
@@ -139,6 +149,14 @@ def test_of_a_name_that_is_no_setting_an_error_repeats_the_beginning():
 def test_a_weight_decay_that_float32_cannot_hold_is_refused():
     with pytest.raises(InvalidRequestError, match="weight_decay"):
         parse_any_spec({"kind": "sft", "data": "0" * 64, "steps": 1, "weight_decay": 1e300})
+
+
+def test_how_often_to_measure_is_refused_where_there_is_nothing_to_measure_with():
+    spec = {"kind": "sft", "data": "0" * 64, "steps": 1, "eval_every": 5}
+    with pytest.raises(InvalidRequestError, match="only with eval_data or held_out") as caught:
+        parse_any_spec(spec)
+    assert caught.value.field == "eval_every"
+    assert parse_any_spec({**spec, "held_out": 0.1}).eval_every == 5
 
 
 def test_models_are_taken_as_settings_too():

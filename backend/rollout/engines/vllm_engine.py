@@ -66,7 +66,6 @@ class _Policy:
     version: int
     folder: Path
     rank: int | None
-    sha256: str = ""
 
     def message(self) -> Message:
         return {

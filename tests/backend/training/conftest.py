@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import gymnasium as gym
 import pytest
@@ -75,9 +76,11 @@ def job_spec(**settings: object) -> JobSpec:
         "sampling": Sampling(max_turn_tokens=4, temperature=3.0),
         "rollout": "client",
         "checkpoint_every": 100,
-        "client_timeout_seconds": 3600.0,
+        **settings,
     }
-    return JobSpec(**{**defaults, **settings})
+    if defaults["rollout"] != "server":
+        defaults = {"client_timeout_seconds": 3600.0, **defaults}
+    return JobSpec(**defaults)
 
 
 class Lab:
@@ -287,6 +290,25 @@ def make_lab(tmp_path, register_environment):
 @pytest.fixture
 def lab(make_lab):
     return make_lab()
+
+
+@pytest.fixture
+def publishes_wrongly(lab, monkeypatch):
+    """From now on the engine holds other weights of a version (None: of every one) than it says."""
+
+    def begin(version=None):
+        publish = lab.pool._engine.publish
+
+        def publish_other(policy, published, weights, **settings):
+            sha256 = publish(policy, published, weights, **settings)
+            if version in (None, published):
+                wrong = {name: tensor + 0.05 for name, tensor in weights.tensors.items()}
+                publish(policy, published, replace(weights, tensors=wrong))
+            return sha256
+
+        monkeypatch.setattr(lab.pool._engine, "publish", publish_other)
+
+    return begin
 
 
 class HeldLearner:

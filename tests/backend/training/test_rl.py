@@ -440,6 +440,18 @@ def test_drift_between_learner_and_engine_stops_the_job_before_it_learns(lab):
     assert lab.events(job_id, "step") == []
 
 
+def test_a_last_version_that_did_not_arrive_in_the_engine_is_found_out_though_no_episode_plays_it(
+    lab, publishes_wrongly
+):
+    publishes_wrongly(version=2)
+    job_id = lab.start(steps=2)
+    lab.play_on(job_id)
+    end = lab.events(job_id, "state")[-1]
+    assert (end.state, end.error.type) == (JobState.FAILED, "ParityError")
+    assert [step.step for step in lab.events(job_id, "step")] == [1, 2]
+    assert [checkpoint.step for checkpoint in lab.events(job_id, "checkpoint")] == [2]
+
+
 def test_a_silent_client_is_waited_for_and_welcomed_back(lab):
     job_id = lab.start(client_timeout_seconds=0.2, steps=1)
     lab.until_state(job_id, JobState.WAITING_FOR_CLIENT)

@@ -48,6 +48,25 @@ def test_a_job_that_lost_its_worker_ends_with_the_same_bits(lab, written, kind, 
     assert losses[0] == losses[1]
 
 
+@pytest.mark.parametrize("version", [0, 4])
+@pytest.mark.parametrize(("kind", "rows"), [("sft", ROWS), ("preference", PAIRS)])
+def test_weights_that_did_not_arrive_in_the_engine_are_found_out_by_a_few_tokens(
+    lab, written, publishes_wrongly, kind, rows, version
+):
+    publishes_wrongly(version=version)
+    job_id = written.start(kind, rows, steps=6, batch_size=3, checkpoint_every=4, adapter=FullParameters())
+    lab.until_state(job_id, JobState.FAILED)
+    assert lab.events(job_id, "state")[-1].error.type == "ParityError"
+
+
+@pytest.mark.parametrize(("kind", "rows"), [("sft", ROWS), ("preference", PAIRS)])
+def test_the_drift_of_a_published_version_is_a_metric(lab, written, kind, rows):
+    job_id = written.run(kind, rows, steps=4, batch_size=3, checkpoint_every=2)
+    drift = {step.step: step.metrics.get("parity_mean") for step in lab.events(job_id, "step")}
+    assert {step for step, mean in drift.items() if mean is not None} == {2, 4}
+    assert max(drift[2], drift[4]) <= 1e-5
+
+
 def test_jobs_of_different_kinds_on_one_pool_do_not_disturb_each_other(lab, written):
     def start(kind):
         if kind == "rl":

@@ -197,21 +197,13 @@ def test_a_job_plays_to_its_end_with_a_worker_of_its_own(lab):
 
 
 def test_an_engine_that_holds_other_weights_than_the_learner_is_found_out_without_any_token_of_them(
-    lab, learner, monkeypatch
+    lab, learner, publishes_wrongly
 ):
     job_id = lab.start(max_staleness=1, steps=2)
     lab.play_step(job_id)
     assert learner.reached.wait(PATIENCE_SECONDS)
     lab.submit(job_id, lab.play(lab.lease(job_id)))
-    publish = lab.pool._engine.publish
-
-    def publish_other(policy, version, weights, **settings):
-        sha256 = publish(policy, version, weights, **settings)
-        wrong = {name: tensor + 0.05 for name, tensor in weights.tensors.items()}
-        publish(policy, version, type(weights)(rank=weights.rank, alpha=weights.alpha, tensors=wrong))
-        return sha256
-
-    monkeypatch.setattr(lab.pool._engine, "publish", publish_other)
+    publishes_wrongly()
     learner.go_on.set()
     lab.until_state(job_id, JobState.FAILED)
     assert lab.events(job_id, "state")[-1].error.type == "ParityError"
