@@ -23,9 +23,9 @@ from tinkergym.loop.rollout import play
 from tinkergym.loop.sampler import Sampler
 from tinkergym.loop.trajectory import Trajectory
 from tinkergym.registration import make_environment
-from tinkergym.spec_errors import environment_ref
+from tinkergym.spec_errors import environment_ref, require_cut
 from tinkergym.statistics import mean_interval, share_interval
-from tinkergym.wire import EnvironmentRef, Limits
+from tinkergym.wire import Cut, EnvironmentRef, Limits
 
 _SAMPLING = 2
 """Last word of the entropy that evaluation draws sampling seeds from; training has others."""
@@ -172,6 +172,8 @@ def evaluate(
     episodes: int = 200,
     seed: int = 0,
     temperature: float = 0.0,
+    top_p: float | None = None,
+    top_k: int | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
     max_concurrent: int = 64,
     on_episode: Callable[[Trajectory], None] | None = None,
@@ -184,16 +186,21 @@ def evaluate(
         episodes: How many.
         seed: They have the seeds `seed`, `seed + 1`, ...
         temperature: 0 takes the likeliest token; above it, answers are sampled.
+        top_p: Above temperature 0, draw only among the fewest likeliest tokens that have so much of the
+            probability together; None is what the policy says of it.
+        top_k: Before that, only among so many of the likeliest, 0 is all; None as for `top_p`.
         env_kwargs: For the environment.
         max_concurrent: Episodes played at once.
         on_episode: Called with each as it ends.
 
     Raises:
+        InvalidRequestError: An argument is out of range; its name is in `field`.
         TinkerGymError: Not one episode could be completed; the text has the first one's error.
     """
     if episodes < 1:
         raise InvalidRequestError("there must be at least one episode", field="episodes")
     reference, make_env = _resolved(environment, dict(env_kwargs or {}))
+    cut = cut_of(policy, top_p, top_k)
     run = f"evaluate-{uuid.uuid4().hex[:12]}"
     episodes_wanted = {
         f"{run}-{number}": PolicyEpisode(seed=number, sampling_seed=sampling_seed(number, _SAMPLING))
@@ -206,6 +213,7 @@ def evaluate(
         make_env,
         episodes_wanted,
         temperature=temperature,
+        cut=cut,
         max_concurrent=max_concurrent,
     ):
         played[episode_id] = trajectory
@@ -237,6 +245,7 @@ def play_policy(
     episodes: Mapping[str, PolicyEpisode],
     *,
     temperature: float,
+    cut: Cut,
     max_concurrent: int,
 ) -> Iterator[tuple[str, Trajectory]]:
     """Let a policy play episodes, many at once; each is yielded under its id as it ends."""
@@ -251,6 +260,8 @@ def play_policy(
             sampling_seed=episode.sampling_seed,
             policy_version=policy.version,
             temperature=temperature,
+            top_p=cut.top_p,
+            top_k=cut.top_k,
             max_turn_tokens=policy.max_turn_tokens,
             limits=policy.limits,
             system_prompt=policy.system_prompt,
@@ -272,6 +283,23 @@ def play_policy(
             yield result.episode_id, result.trajectory
     finally:
         sampler.close()
+
+
+def cut_of(policy: EvaluablePolicy, top_p: float | None = None, top_k: int | None = None) -> Cut:
+    """Return from which part of its distribution a policy draws; one that says nothing of it, from all.
+
+    Args:
+        policy: Whose it is.
+        top_p: In place of what it says.
+        top_k: Likewise.
+
+    Raises:
+        InvalidRequestError: One of them is out of range; its name is in `field`.
+    """
+    return require_cut(
+        getattr(policy, "top_p", 1.0) if top_p is None else top_p,
+        getattr(policy, "top_k", 0) if top_k is None else top_k,
+    )
 
 
 def sampling_seed(*entropy: int) -> int:

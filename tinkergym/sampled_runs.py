@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from tinkergym.evaluation import EvaluablePolicy, PolicyEpisode, play_policy, sampling_seed
+from tinkergym.evaluation import EvaluablePolicy, PolicyEpisode, cut_of, play_policy, sampling_seed
 from tinkergym.loop.host_pool import MakeEnv
 from tinkergym.policies import TextPolicy, play_episode
 from tinkergym.records import EpisodeRecord
@@ -96,7 +96,13 @@ def play_with_model(
         for episode_id, item in by_id.items()
     }
     for episode_id, trajectory in play_policy(
-        policy, reference, make_env, episodes, temperature=temperature, max_concurrent=max_concurrent
+        policy,
+        reference,
+        make_env,
+        episodes,
+        temperature=temperature,
+        cut=cut_of(policy),
+        max_concurrent=max_concurrent,
     ):
         item = by_id[episode_id]
         yield EpisodeRecord(

@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from tinkergym.errors import InvalidRequestError, PromptTooLongError
 from tinkergym.setting_names import SERVICE_SETTINGS, meant, models_in
-from tinkergym.wire import Choice, EnvironmentRef, JobSpec, PlayedSpec, Sampling, TrainingSpec
+from tinkergym.wire import Choice, Cut, EnvironmentRef, JobSpec, PlayedSpec, Sampling, TrainingSpec
 from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec, PreferenceSpec, SFTSpec
 
 MOST_SHOWN = 4
@@ -96,6 +96,15 @@ def environment_ref(env_id: str, kwargs: Mapping[str, Any]) -> EnvironmentRef:
         raise
 
 
+def require_cut(top_p: object, top_k: object) -> Cut:
+    """Check what a script gave as `top_p` and `top_k`.
+
+    Raises:
+        InvalidRequestError: One of them is out of range; its name is in `field`.
+    """
+    return parse(Cut, {"top_p": top_p, "top_k": top_k})
+
+
 def refuse_long_prompt(prompt_tokens: int, spec: PlayedSpec, context_length: int) -> None:
     """Check that a first prompt leaves room for the longest answer that the job allows.
 
@@ -156,7 +165,7 @@ def _explain_one(detail: ErrorDetails, model: type[BaseModel]) -> InvalidRequest
             sampling = parent is Sampling or (parent is not None and issubclass(parent, TrainingSpec))
             if sampling and path[-1] in REFUSED_IN_TRAINING:
                 message = f"is refused in training: it {REFUSED_IN_TRAINING[path[-1]]}"
-                hint = "use temperature; policy.act and policy.evaluate take structured"
+                hint = "use temperature; policy.act and policy.evaluate take top_p, top_k and structured"
         case "missing":
             message = "is required and was not given"
         case "literal_error" | "enum":

@@ -437,7 +437,25 @@ class SubmitReply(WireModel):
 # --- sampling ------------------------------------------------------------------------------------------
 
 
-class SampleRequest(WireModel):
+class Cut(WireModel):
+    """From which part of its distribution a token is drawn; as it stands, from all of it.
+
+    The distribution is the one at the request's temperature. `top_k` comes first, then `top_p`, of what
+    remains. The logprobs that come back are those of what remains at the end, so no job trains on them.
+    """
+
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Only the fewest likeliest tokens that have so much of the probability together; 1 is all."""
+    top_k: int = Field(0, ge=0)
+    """Only so many of the likeliest tokens; 0 is all. Of equally likely ones those with lower ids."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether some tokens are left out."""
+        return self.top_p < 1 or self.top_k > 0
+
+
+class SampleRequest(Cut):
     """Tokens wanted after a prompt of token ids."""
 
     request_id: str = Field(min_length=1, max_length=200)
@@ -448,7 +466,9 @@ class SampleRequest(WireModel):
     prompt_ids: list[int] = Field(min_length=1)
     max_tokens: int = Field(ge=1)
     temperature: float = Field(1.0, ge=0, le=10)
-    """0 takes the likeliest token; its logprobs are those of temperature 1. Else at least 0.001."""
+    """0 takes the likeliest token, whatever `top_p` and `top_k`; its logprobs are those of temperature 1, of
+    the whole distribution. Else at least 0.001.
+    """
     seed: int = Field(0, ge=0, lt=2**64)
     stop_ids: list[int] = []
     """Sampling ends with the first of these, which is part of the answer."""
@@ -473,7 +493,9 @@ class Completion(WireModel):
     request_id: str
     token_ids: list[int]
     sampling_logprobs: list[float]
-    """In nats, at the request's temperature; same length as `token_ids`."""
+    """In nats, of the distribution that was drawn from: at the request's temperature, among what its `top_k`,
+    `top_p` and `structured` leave. Same length as `token_ids`.
+    """
     finish_reason: Literal["stop", "length"]
     policy_version: int
 

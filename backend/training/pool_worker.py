@@ -199,7 +199,7 @@ class PoolWorker:
         in_step = {job_id: set(self._boards.playing(job_id)) for job_id in list(self._gates)}
         for request in requests:
             try:
-                self._refuse_structure_in_training(request)
+                self._refuse_part_of_the_distribution_in_training(request)
                 resolved = self._policies.resolve(request)
             except TinkerGymError as error:
                 view = ErrorView.model_validate(error.to_wire())
@@ -219,16 +219,22 @@ class PoolWorker:
         if ready:
             self._engine.submit(ready, deliver)
 
-    def _refuse_structure_in_training(self, request: SampleRequest) -> None:
-        if request.structured is None:
+    def _refuse_part_of_the_distribution_in_training(self, request: SampleRequest) -> None:
+        if request.structured is None and not request.is_cut:
             return
-        if request.session_id.rpartition("/")[2] in self._boards.playing(request.policy):
-            raise InvalidRequestError(
-                "an episode that is trained on cannot have structured answers: their logprobs are those "
-                "among what a grammar allows, and the learner's are not",
-                hint="leave structured out; act with a policy and evaluate take it",
-                field="structured",
-            )
+        if request.session_id.rpartition("/")[2] not in self._boards.playing(request.policy):
+            return
+        if request.structured is not None:
+            field, what = "structured", "structured answers"
+        else:
+            field = "top_p" if request.top_p < 1 else "top_k"
+            what = f"answers drawn with {field}"
+        raise InvalidRequestError(
+            f"an episode that is trained on cannot have {what}: their logprobs are those "
+            "among the tokens that are allowed, and the learner's are not",
+            hint=f"leave {field} out; act with a policy and evaluate take it",
+            field=field,
+        )
 
     def lease(self, request: LeaseRequest, job_id: str) -> LeaseReply:
         """Hand out episodes; waits for some."""

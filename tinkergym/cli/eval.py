@@ -49,6 +49,13 @@ def evaluate(
     temperature: Annotated[
         float | None, typer.Option(help="Of a model's answers. (default: as in training)", min=0)
     ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(help="Draw only among the fewest likeliest tokens of so much probability, up to 1."),
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(help="Draw only among so many of the likeliest tokens; 0 is all.")
+    ] = None,
     most_turns: Annotated[
         int, typer.Option(help="Where an episode of random, legal or gold is cut off.", min=1)
     ] = 200,
@@ -72,7 +79,7 @@ def evaluate(
 
     Example: tinkergym eval board/TicTacToeVs-v0 --policy JOB_ID -n 16 --k 1,4,16 --out run.jsonl
     """
-    from tinkergym.cli.eval_policy import open_policy
+    from tinkergym.cli.eval_policy import given, open_policy
     from tinkergym.cli.settings import find_environment, parse_settings
     from tinkergym.records import RecordWriter
     from tinkergym.remote.local_environment import describe
@@ -82,7 +89,8 @@ def evaluate(
     ks = _numbers(k, at_most=samples)
     described = describe(find_environment(env), parse_settings(env_setting or []))
     with ExitStack() as stack:
-        source = open_policy(policy, _known(described, env), temperature, most_turns, stack)
+        sampling = given(temperature=temperature, top_p=top_p, top_k=top_k)
+        source = open_policy(policy, _known(described, env), sampling, most_turns, stack)
         settings = {
             "environment": described.ref.model_dump(mode="json"),
             "seed": seed,

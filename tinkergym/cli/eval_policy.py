@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from tinkergym.errors import InvalidRequestError, NotFoundError, ServiceUnreacha
 from tinkergym.policies import POLICIES
 from tinkergym.remote.local_environment import Environment
 from tinkergym.sampled_runs import Wanted, play_with_model, play_with_text
+from tinkergym.wire import Cut
 
 if TYPE_CHECKING:
     from tinkergym.records import EpisodeRecord
@@ -27,27 +28,35 @@ class PolicySource:
     play: Callable[[Sequence[Wanted]], Iterator[EpisodeRecord]]
 
 
+def given(**sampling: float | None) -> dict[str, Any]:
+    """Return the options of sampling that were given."""
+    return {name: value for name, value in sampling.items() if value is not None}
+
+
 def open_policy(
-    name: str, environment: Environment, temperature: float | None, most_turns: int, stack: ExitStack
+    name: str, environment: Environment, sampling: Mapping[str, Any], most_turns: int, stack: ExitStack
 ) -> PolicySource:
     """Find a policy: `random`, `legal`, `gold`, a job or a model, the last two perhaps with `@version`.
 
     Args:
         name: As above.
         environment: Where it plays.
-        temperature: Of a model's answers; None is the job's own, and 1 for a model.
+        sampling: What was `given` of how a model's answers are drawn. Else the temperature is the job's own,
+            and 1 for a model.
         most_turns: Where an episode of a policy without a model is cut off.
         stack: Closes what is opened.
 
     Raises:
-        InvalidRequestError: There is no such policy, or a temperature for one that has none.
+        InvalidRequestError: There is no such policy, or it draws nothing and `sampling` says how.
     """
     assert environment.make is not None
     if name not in POLICIES:
-        return _of_service(name, environment, temperature, stack)
-    if temperature is not None:
+        return _of_service(name, environment, sampling, stack)
+    for setting in sampling:
         raise InvalidRequestError(
-            f"the policy {name!r} has no temperature", hint="leave it out", field="--temperature"
+            f"the policy {name!r} has no {setting}",
+            hint="leave it out",
+            field=f"--{setting.replace('_', '-')}",
         )
     env = environment.make(environment.ref)
     stack.callback(env.close)
@@ -60,7 +69,7 @@ def open_policy(
 
 
 def _of_service(
-    name: str, environment: Environment, temperature: float | None, stack: ExitStack
+    name: str, environment: Environment, sampling: Mapping[str, Any], stack: ExitStack
 ) -> PolicySource:
     from tinkergym.remote.client import Client
 
@@ -79,7 +88,7 @@ def _of_service(
             f"{name!r} is none of {', '.join(POLICIES)}, and jobs and models need a service: {error.message}",
             hint=error.hint,
         ) from None
-    policy = _find(client, base, version, temperature)
+    policy = _find(client, base, version, sampling)
     make_env = environment.make
     assert make_env is not None
     return PolicySource(
@@ -89,6 +98,8 @@ def _of_service(
             "policy_version": policy.version,
             "model": policy.model,
             "temperature": policy.temperature,
+            # Where they leave nothing out they are not there, as in files that know nothing of them.
+            **Cut(top_p=policy.top_p, top_k=policy.top_k).model_dump(exclude_defaults=True),
             "max_turn_tokens": policy.max_turn_tokens,
             "limits": policy.limits.model_dump(mode="json"),
             "system_prompt": policy.system_prompt,
@@ -99,7 +110,7 @@ def _of_service(
     )
 
 
-def _find(client: Any, name: str, version: int | None, temperature: float | None) -> Policy:
+def _find(client: Any, name: str, version: int | None, sampling: Mapping[str, Any]) -> Policy:
     try:
         job = client.job(name)
     except NotFoundError:
@@ -111,11 +122,9 @@ def _find(client: Any, name: str, version: int | None, temperature: float | None
                 hint="`tinkergym jobs` lists your jobs",
                 field="--policy",
             ) from None
-        policy: Policy = client.policy(name, temperature=1.0 if temperature is None else temperature)
+        policy: Policy = client.policy(name, **sampling)
         policy.version = version
         return policy
     # The newest of now, not of whenever an episode begins: the job may still be training.
-    found: Policy = job.policy(
-        version=job.view().policy_version if version is None else version, temperature=temperature
-    )
+    found: Policy = job.policy(version=job.view().policy_version if version is None else version, **sampling)
     return found

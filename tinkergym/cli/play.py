@@ -39,6 +39,13 @@ def play(
     temperature: Annotated[
         float | None, typer.Option(help="Of the policy's answers. (default: as in training)", min=0)
     ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(help="Draw only among the fewest likeliest tokens of so much probability, up to 1."),
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(help="Draw only among so many of the likeliest tokens; 0 is all.")
+    ] = None,
     raw: Annotated[
         str | None,
         typer.Option(
@@ -82,10 +89,12 @@ def play(
         if policy is None:
             _episodes(_Table(made, _ask_for_action, prompt=None, renderer=renderer), seeds)
             return
+        from tinkergym.cli.eval_policy import given
         from tinkergym.remote.client import Client
 
         with Client() as client:
-            player = _job(client, policy).policy(temperature=temperature, seed=seed)
+            sampling = given(temperature=temperature, top_p=top_p, top_k=top_k)
+            player = _job(client, policy).policy(seed=seed, **sampling)
             player.environment_prompt = system_prompt_of(made)
             # Offered by environments whose opponent may be anybody who reads and answers text.
             seat_opponent = getattr(made.unwrapped, "seat_opponent", None)

@@ -298,6 +298,8 @@ class AgentLoop:
             prompt_ids=prompt_ids,
             max_tokens=min(self._plan.max_turn_tokens, room),
             temperature=self._plan.temperature,
+            top_p=self._plan.top_p,
+            top_k=self._plan.top_k,
             seed=self._plan.sampling_seed + turn,
             stop_ids=self._renderer.stop_ids,
             session_id=self._plan.session_id,

@@ -30,6 +30,10 @@ class EpisodePlan:
     temperature: float = 1.0
     """0 takes the likeliest token."""
     max_turn_tokens: int = 64
+    top_p: float = 1.0
+    """See `Cut`; in training 1."""
+    top_k: int = 0
+    """See `Cut`; in training 0."""
     structured: Structured | None = None
     """What each answer must look like; in training there is none."""
     limits: Limits = field(default_factory=Limits)

@@ -319,10 +319,20 @@ class Client:
         *,
         temperature: float = 1.0,
         seed: int = 0,
+        top_p: float = 1.0,
+        top_k: int = 0,
         structured: Structured | None = None,
     ) -> Policy:
         """Return an untrained model as a policy, to act with or to compare with; see `Job.policy`."""
-        return Policy.of_model(self._api, model, temperature=temperature, seed=seed, structured=structured)
+        return Policy.of_model(
+            self._api,
+            model,
+            temperature=temperature,
+            seed=seed,
+            top_p=top_p,
+            top_k=top_k,
+            structured=structured,
+        )
 
     def rollout_transport(self, job_id: str) -> HttpRolloutTransport:
         """Return what a rollout worker of this job needs: leases, results, sampling, renderers."""

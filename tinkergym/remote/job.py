@@ -125,6 +125,8 @@ class Job:
         *,
         temperature: float | None = None,
         seed: int = 0,
+        top_p: float = 1.0,
+        top_k: int = 0,
         structured: Structured | None = None,
     ) -> Policy:
         """Return what the job trains, to act with.
@@ -134,6 +136,9 @@ class Job:
                 before any training. Versions in between are gone as soon as the next one is published.
             temperature: Of its answers; None is the job's own, 0 always takes the likeliest token.
             seed: Makes its answers repeatable.
+            top_p: Above temperature 0, draw only among the fewest likeliest tokens that have so much of the
+                probability together.
+            top_k: Before that, only among so many of the likeliest; 0 is all.
             structured: What every answer must look like; needs a service with `engine=vllm`.
         """
         from tinkergym.remote.policy import Policy
@@ -144,6 +149,8 @@ class Job:
             version=version,
             temperature=temperature,
             seed=seed,
+            top_p=top_p,
+            top_k=top_k,
             structured=structured,
         )
 

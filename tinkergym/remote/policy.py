@@ -22,6 +22,7 @@ from tinkergym.remote.api import Api
 from tinkergym.remote.ask import SAMPLE_PATH, ask
 from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.remote.local_environment import known_system_prompt
+from tinkergym.spec_errors import require_cut
 from tinkergym.wire import Limits, PlayedSpec, Reasoning, SampleRequest, Structured
 from tinkergym.wire_jobs import JobView
 from tinkergym.wire_structured import require_structured
@@ -60,6 +61,8 @@ class Policy:
         reasoning: Reasoning = "keep",
         environment_prompt: str | None = None,
         seed: int = 0,
+        top_p: float = 1.0,
+        top_k: int = 0,
         structured: Structured | None = None,
         renderer: Renderer | None = None,
     ) -> None:
@@ -77,9 +80,15 @@ class Policy:
             reasoning: Whether later turns see the `<think>...</think>` of earlier answers.
             environment_prompt: The environment's own, which `act` cannot see.
             seed: Makes the answers repeatable.
+            top_p: Above temperature 0, draw only among the fewest likeliest tokens that have so much of the
+                probability together.
+            top_k: Before that, only among so many of the likeliest; 0 is all.
             structured: What every answer must look like, `Regex` or `JsonSchema` of `tinkergym.wire`; the
                 service needs `engine=vllm` for it.
             renderer: The model's renderer, if it is at hand.
+
+        Raises:
+            InvalidRequestError: `top_p` or `top_k` is out of range, or `structured` is none; see `field`.
         """
         self._api = api
         self.name, self.model, self.version = name, model, version
@@ -87,6 +96,8 @@ class Policy:
         self.limits = limits or Limits()
         self.system_prompt, self.environment_prompt = system_prompt, environment_prompt
         self.reasoning, self.structured = reasoning, require_structured(structured)
+        cut = require_cut(top_p, top_k)
+        self.top_p, self.top_k = cut.top_p, cut.top_k
         self._renderer = renderer
         self._loop: AgentLoop | None = None
         self._pending: SampleRequest | None = None
@@ -103,10 +114,9 @@ class Policy:
         *,
         version: int | None,
         temperature: float | None,
-        seed: int,
-        structured: Structured | None = None,
+        **sampling: Any,
     ) -> Self:
-        """Return the policy that a job trains, answering as it does in training."""
+        """Return the policy that a job trains, which answers as in training but for `sampling`."""
         spec = view.spec
         temperature = spec.sampling.temperature if temperature is None else temperature
         played: dict[str, Any] = {}
@@ -124,17 +134,14 @@ class Policy:
             version=version,
             temperature=temperature,
             max_turn_tokens=spec.sampling.max_turn_tokens,
-            seed=seed,
-            structured=structured,
+            **sampling,
             **played,
         )
 
     @classmethod
-    def of_model(
-        cls, api: Api, model: str, *, temperature: float, seed: int, structured: Structured | None = None
-    ) -> Self:
-        """Return a model without any adapter."""
-        return cls(api, name=model, model=model, temperature=temperature, seed=seed, structured=structured)
+    def of_model(cls, api: Api, model: str, **sampling: Any) -> Self:
+        """Return a model without any adapter; `sampling` as in `__init__`."""
+        return cls(api, name=model, model=model, **sampling)
 
     def __repr__(self) -> str:
         version = "newest" if self.version is None else self.version
@@ -154,6 +161,8 @@ class Policy:
             reasoning=self.reasoning,
             environment_prompt=self.environment_prompt,
             seed=self.seed,
+            top_p=self.top_p,
+            top_k=self.top_k,
             structured=self.structured,
             renderer=self._renderer,
         )
@@ -204,6 +213,8 @@ class Policy:
         episodes: int = 200,
         seed: int = 0,
         temperature: float = 0.0,
+        top_p: float | None = None,
+        top_k: int | None = None,
         env_kwargs: Mapping[str, Any] | None = None,
     ) -> Evaluation:
         """Play episodes that it is not trained on and return wins, draws, losses and intervals.
@@ -213,10 +224,19 @@ class Policy:
             episodes: How many.
             seed: They have the seeds `seed`, `seed + 1`, ...
             temperature: 0 takes the likeliest token.
+            top_p: Above temperature 0, as in `Job.policy`; None is the policy's own.
+            top_k: Likewise.
             env_kwargs: For the environment.
         """
         return evaluate(
-            self, env, episodes=episodes, seed=seed, temperature=temperature, env_kwargs=env_kwargs
+            self,
+            env,
+            episodes=episodes,
+            seed=seed,
+            temperature=temperature,
+            top_p=top_p,
+            top_k=top_k,
+            env_kwargs=env_kwargs,
         )
 
     def _hear(self, observation: Observation) -> SampleRequest:
@@ -253,5 +273,7 @@ class Policy:
             limits=self.limits,
             system_prompt=self.system_prompt,
             reasoning=self.reasoning,
+            top_p=self.top_p,
+            top_k=self.top_k,
             structured=self.structured,
         )

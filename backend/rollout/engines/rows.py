@@ -34,6 +34,8 @@ class Row:
     path: Hashable = field(init=False)
     """Stands for its tokens: rows with the same one have the same. At first the prompt's digest."""
     stops: frozenset[int] = field(init=False)
+    cut: bool = field(init=False)
+    """Whether its tokens are drawn from a part of their distribution."""
     slot: Slot | None = None
     waits_for: Row | None = None
     """Another row with the same prompt that is being prefilled; its result is copied."""
@@ -46,6 +48,7 @@ class Row:
         self.tokens = list(self.request.prompt_ids)
         self.path = blake2b(array("q", self.tokens).tobytes(), digest_size=16).digest()
         self.stops = frozenset(self.request.stop_ids)
+        self.cut = self.request.is_cut
 
     @property
     def unwanted(self) -> bool:

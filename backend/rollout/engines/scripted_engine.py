@@ -13,6 +13,7 @@ from backend.rollout.engines.structured import structure_refused
 from backend.weights import PolicyWeights, weights_sha256
 from tinkergym.errors import (
     InternalServiceError,
+    InvalidRequestError,
     PolicyVersionGoneError,
     PromptTooLongError,
     ServiceUnavailableError,
@@ -140,7 +141,7 @@ class ScriptedEngine:
         return taken
 
     def _answer(self, request: SampleRequest, version: int | None) -> Completion | SampleFailure:
-        refused = _closing() if self._closed else structure_refused(request, "scripted")
+        refused = _closing() if self._closed else _refusal(request)
         if refused is not None:
             return _failure(request, refused)
         oldest = 0 if request.policy == BASE_POLICY else self._oldest.get(request.policy)
@@ -187,6 +188,16 @@ def _call(deliver: Deliver, answers: Sequence[Completion | SampleFailure]) -> No
 
 def _failure(request: SampleRequest, error: TinkerGymError) -> SampleFailure:
     return SampleFailure(request_id=request.request_id, error=ErrorView(**error.to_wire()))
+
+
+def _refusal(request: SampleRequest) -> TinkerGymError | None:
+    if request.is_cut:
+        return InvalidRequestError(
+            "engine=scripted has no likeliest tokens: a script says which ones it answers with",
+            hint="leave top_p and top_k out, or ask a service that runs with engine=transformers or vllm",
+            field="top_p" if request.top_p < 1 else "top_k",
+        )
+    return structure_refused(request, "scripted")
 
 
 def _closing() -> ServiceUnavailableError:

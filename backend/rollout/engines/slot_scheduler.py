@@ -301,6 +301,7 @@ class SlotScheduler:
             [row.request.temperature for row in drawn],
             [row.request.seed for row in drawn],
             [len(row.tokens) for row in drawn],
+            {place: row.request for place, row in enumerate(drawn) if row.cut},
         )
         self._counters.sampled_tokens += len(drawn)
         # Who drew the same token at the same place has the same tokens still.

@@ -391,6 +391,9 @@ class VllmEngine:
             "prompt": list(request.prompt_ids),
             "max_tokens": min(request.max_tokens, self.context_length - len(request.prompt_ids)),
             "temperature": request.temperature,
+            "top_p": request.top_p,
+            # vLLM counts in 64 bits.
+            "top_k": min(request.top_k, self._facts.vocabulary_size),
             "seed": request.seed,
             "stop": self._stops(request),
             "structured": _structure(request),

@@ -177,6 +177,8 @@ class Host:
     async def _add(self, message: Message, room: int) -> Any:
         settings = SamplingParams(
             temperature=message["temperature"],
+            top_p=message["top_p"],
+            top_k=message["top_k"],
             extra_args={_SEED: message["seed"]},
             max_tokens=message["max_tokens"],
             stop_token_ids=message["stop"],
@@ -334,6 +336,8 @@ class Host:
             "policy": _BASE,
             "prompt": [1],
             "temperature": 0.0,
+            "top_p": 1.0,
+            "top_k": 0,
             "seed": 0,
             "max_tokens": 1,
             "stop": [],

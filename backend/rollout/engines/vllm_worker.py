@@ -17,7 +17,7 @@ from torch import Tensor
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
 from backend.processes import die_with_parent
-from backend.rollout.engines.token_sampling import draw_tokens
+from backend.rollout.engines.token_sampling import cut_logprobs, draw_tokens
 
 SEED = "tinkergym_seed"
 """Where a request's seed stands in its `extra_args`."""
@@ -51,10 +51,13 @@ class WorkerExtension:
         def draw(
             logits: Tensor, generators: dict[int, torch.Generator], k: Tensor | None, p: Tensor | None
         ) -> tuple[Tensor, Tensor]:
-            assert k is None and p is None, "the engine asks for neither top-k nor top-p"
             logprobs = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
             batch, count = runner.input_batch, logits.shape[0]
-            seeds = [runner.requests[name].sampling_params.extra_args[SEED] for name in batch.req_ids[:count]]
+            asked = [runner.requests[name].sampling_params for name in batch.req_ids[:count]]
+            if k is not None or p is not None:
+                # Not by `k` and `p`, which are rounded to float32. At temperature 0 vLLM sets both to all.
+                cut_logprobs(logprobs, {row: one for row, one in enumerate(asked) if _is_cut(one)})
+            seeds = [one.extra_args[SEED] for one in asked]
             positions = batch.num_tokens_no_spec[:count].tolist()
             return draw_tokens(logprobs, seeds, positions), logprobs
 
@@ -68,6 +71,10 @@ class WorkerExtension:
         else:
             runner.reload_weights(weights_iterator=_tensors(Path(path)))
         _repack(runner.model)
+
+
+def _is_cut(settings: Any) -> bool:
+    return bool(settings.top_k > 0 or settings.top_p < 1)
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, Tensor]]:

@@ -205,6 +205,24 @@ def test_connections_to_pools_that_ended_are_forgotten(start_pool, tmp_path):
     assert asyncio.run(use_both()) == [records["pool-2"].socket_path]
 
 
+def test_top_p_and_top_k_reach_the_pool(client, start_pool):
+    pool = start_pool()
+    asked = [request_for("nano", "r1", top_p=0.9, top_k=40), request_for("nano", "r2")]
+    client.post("/v1/sample", json={"requests": asked})
+    ((_, _, batch),) = pool.asked
+    assert [(r["top_p"], r["top_k"]) for r in batch["requests"]] == [(0.9, 40), (1.0, 0)]
+
+
+@pytest.mark.parametrize("cut", [{"top_p": 0}, {"top_p": 1.2}, {"top_k": -3}, {"min_p": 0.1}])
+def test_sampling_that_there_is_not_is_refused_by_name(client, start_pool, cut):
+    pool = start_pool()
+    response = client.post("/v1/sample", json={"requests": [request_for("nano", **cut)]})
+    (name,) = cut
+    assert (response.status_code, error_of(response)["type"]) == (422, "InvalidRequestError")
+    assert error_of(response)["field"].endswith(name)
+    assert pool.asked == []
+
+
 def test_two_requests_with_one_id_are_refused(client, start_pool):
     start_pool()
     response = client.post("/v1/sample", json={"requests": [request_for("nano"), request_for("nano")]})

@@ -109,6 +109,24 @@ def test_a_job_that_could_not_be_begun_is_not_kept_from_the_next_attempt(lab, mo
     lab.until(job_id, runs)
 
 
+@pytest.mark.parametrize("cut", [{"top_p": 0.9}, {"top_k": 3}])
+def test_an_episode_that_is_trained_on_is_drawn_from_the_whole_distribution(lab, cut):
+    job_id = lab.start()
+    (episode, *_) = lab.lease(job_id)
+    common = {"policy": job_id, "prompt_ids": [5, 6], "max_tokens": 1, **cut}
+    found = {}
+    requests = [
+        SampleRequest(request_id="trained", session_id=f"ada/{episode.lease_id}", **common),
+        SampleRequest(request_id="other", session_id="ada/act", **common),
+    ]
+    lab.pool.sample(requests, lambda batch: found.update({answer.request_id: answer for answer in batch}))
+    lab.until(job_id, lambda: len(found) == 2)
+    (name,) = cut
+    assert (found["trained"].error.type, found["trained"].error.field) == ("InvalidRequestError", name)
+    assert f"trained on cannot have answers drawn with {name}" in found["trained"].error.message
+    assert len(found["other"].token_ids) == 1
+
+
 def test_an_episode_that_is_trained_on_gets_no_structured_answers(lab):
     job_id = lab.start()
     (episode, *_) = lab.lease(job_id)

@@ -223,6 +223,15 @@ def test_a_policy_can_be_watched(run, service):
     assert "2 episodes, mean return" in result.output
 
 
+def test_a_watched_policy_draws_as_it_is_told(run, service):
+    run("train", BOARD, "--steps", "1")
+    service.sampled.clear()
+    run("play", BOARD, "--policy", "job-1", "--watch", "--top-p", "0.9", "--top-k", "5")
+    assert {(r.top_p, r.top_k) for batch in service.sampled for r in batch} == {(0.9, 5)}
+    wrong = run("play", BOARD, "--policy", "job-1", "--watch", "--top-k", "-1")
+    assert (wrong.exit_code, "top_k" in wrong.output) == (2, True)
+
+
 def test_a_model_is_no_policy_to_play_with_and_the_hint_says_which_command_takes_one(run, service):
     result = run("play", BOARD, "--policy", "nano")
     assert result.exit_code == 2

@@ -57,6 +57,8 @@ def test_tasks_can_be_taken_by_index(tg_run, tmp_path):
         (["--k", "4"], "pass@4 needs at least 4 episodes per task"),
         (["--k", "x"], "'x' are no numbers"),
         (["--policy", "random", "--temperature", "1"], "has no temperature"),
+        (["--policy", "legal", "--top-p", "0.9"], "has no top_p"),
+        (["--policy", "gold", "--top-k", "3"], "has no top_k"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence_and_exit_code_2(tg_run, arguments, message):
@@ -125,6 +127,22 @@ def test_a_model_is_evaluated_by_its_name_and_an_unknown_name_is_refused(tg_run,
     assert figures(result)["settings"]["policy"] == "nano"
     wrong = tg_run("eval", BOARD, "--policy", "job-99", "--tasks", 2)
     assert (wrong.exit_code, "is no policy" in wrong.output) == (2, True)
+
+
+def test_a_model_is_evaluated_with_the_sampling_that_was_asked_for(tg_run, start_service, tmp_path):
+    service = start_service(lambda prompt: "b2", environments=[BOARD])
+    command = ["eval", BOARD, "--policy", "nano", "--tasks", 1, "--json"]
+    plain = figures(tg_run(*command))
+    assert not {"top_p", "top_k"} & plain["settings"].keys()
+    service.sampled.clear()
+    file = tmp_path / "run.jsonl"
+    found = figures(tg_run(*command, "--top-p", 0.9, "--top-k", 20, "--out", file))
+    assert (found["settings"]["top_p"], found["settings"]["top_k"]) == (0.9, 20)
+    assert {(r.top_p, r.top_k) for batch in service.sampled for r in batch} == {(0.9, 20)}
+    other = tg_run(*command, "--top-p", 0.8, "--top-k", 20, "--out", file)
+    assert (other.exit_code, "top_p was 0.9" in other.output) == (2, True)
+    wrong = tg_run(*command, "--top-p", 1.1)
+    assert (wrong.exit_code, "top_p" in wrong.output) == (2, True)
 
 
 def test_ctrl_c_keeps_what_was_played_and_says_how_to_go_on(tmp_path):

@@ -136,6 +136,47 @@ def test_a_structure_goes_with_every_request_of_act_copies_and_evaluations(start
             tg.Client().policy("nano", structured=other)
 
 
+def test_top_p_and_top_k_go_with_every_request_of_act_copies_and_evaluations(start_service):
+    service = start_service(count_messages)
+    policy = tg.Client().policy("nano", top_p=0.9, top_k=40)
+    policy.act("hello")
+    policy.copy().act("hello")
+    policy.evaluate(Countdown, episodes=1, temperature=1.0)
+    policy.evaluate(Countdown, episodes=1, temperature=1.0, top_p=0.5)
+    policy.evaluate(Countdown, episodes=1, temperature=1.0, top_p=1, top_k=7)
+    asked = [(request.top_p, request.top_k) for batch in service.sampled for request in batch]
+    assert asked == 4 * [(0.9, 40)] + 2 * [(0.5, 40)] + 2 * [(1.0, 7)]
+
+
+def test_a_jobs_policy_draws_from_the_whole_distribution_unless_it_is_told_otherwise(start_service):
+    service = start_service(count_messages)
+    group = tg.GRPO(group_size=2, groups_per_step=1)
+    with tg.Client() as client:
+        job = client.train(Dialogue, steps=1, algorithm=group)
+        job.wait()
+        service.sampled.clear()
+        job.policy().act("hello")
+        job.policy(top_p=0.7, top_k=5).act("hello")
+    asked = [(request.top_p, request.top_k) for batch in service.sampled for request in batch]
+    assert asked == [(1.0, 0), (0.7, 5)]
+
+
+@pytest.mark.parametrize(
+    "cut", [{"top_p": 0}, {"top_p": 1.5}, {"top_p": "much"}, {"top_k": -1}, {"top_k": 2.5}]
+)
+def test_a_top_p_or_top_k_that_is_none_is_refused_by_name_before_anything_is_asked(start_service, cut):
+    service = start_service(count_messages)
+    client = tg.Client()
+    for wrong in (
+        lambda: client.policy("nano", **cut),
+        lambda: client.policy("nano").evaluate(Countdown, episodes=1, **cut),
+    ):
+        with pytest.raises(InvalidRequestError) as caught:
+            wrong()
+        assert caught.value.field == next(iter(cut))
+    assert service.sampled == []
+
+
 def test_an_answer_that_failed_can_be_asked_for_again(start_service):
     service = start_service(count_messages)
     policy = tg.Client(patience_seconds=0.0).policy("nano")

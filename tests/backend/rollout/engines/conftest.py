@@ -28,6 +28,8 @@ class Subject(Protocol):
     tolerance: float
     structures: bool
     """Whether it gives structured output."""
+    cuts: bool
+    """Whether it knows which tokens are likeliest, for `top_p` and `top_k`."""
 
     def weights(self, seed: int) -> PolicyWeights:
         """Some policy."""
@@ -54,7 +56,7 @@ class ScriptedSubject:
     """Every token of a policy tells which version of which policy it is from."""
 
     tolerance = 0.0
-    structures = False
+    structures = cuts = False
 
     def __init__(self) -> None:
         self._tokens: dict[tuple[str, int], int] = {("", 0): 11}
@@ -99,6 +101,7 @@ class ModelSubject:
 
     tolerance = 2e-4
     """Nats; float32 rounds by a tenth of it, and another policy is off by a hundred times as much."""
+    cuts = True
 
     def __init__(self, engine: SamplingEngine, directory: Path = NANO, *, structures: bool = False) -> None:
         self.structures = structures
@@ -163,7 +166,22 @@ class ModelSubject:
         logits = model(torch.tensor([request.prompt_ids + answer.token_ids])).logits[0]
         logprobs = torch.log_softmax(logits.float() / (request.temperature or 1.0), dim=-1)
         start = len(request.prompt_ids) - 1
-        return [float(logprobs[start + i, token]) for i, token in enumerate(answer.token_ids)]
+        rows = [among_the_likeliest(row, request) for row in logprobs[start : start + len(answer.token_ids)]]
+        return [float(row[token]) for row, token in zip(rows, answer.token_ids, strict=True)]
+
+
+def among_the_likeliest(logprobs: torch.Tensor, request: SampleRequest) -> torch.Tensor:
+    """[V] logprobs of what the request's `top_k` and then its `top_p` leave; -inf where nothing is left."""
+    if request.temperature == 0.0 or not request.is_cut:
+        return logprobs
+    values, order = logprobs.double().sort(descending=True, stable=True)
+    if request.top_k:
+        values, order = values[: request.top_k], order[: request.top_k]
+    probabilities = values.softmax(-1)
+    left = order[probabilities.cumsum(-1) - probabilities < request.top_p]
+    among = torch.full_like(logprobs, -torch.inf)
+    among[left] = torch.log_softmax(logprobs[left], -1)
+    return among
 
 
 @pytest.fixture

@@ -239,6 +239,59 @@ def test_an_engine_keeps_an_answer_to_a_pattern_or_refuses_to_and_never_passes_o
             assert "engine=vllm" in found["r"].error.hint
 
 
+CUTS = [
+    {"top_k": 1},
+    {"top_k": 4},
+    {"top_p": 0.8},
+    {"top_p": 0.3, "temperature": 1.5},
+    {"top_p": 0.9, "top_k": 20, "temperature": 0.6},
+    {"top_p": 1e-9},
+    {"top_k": 10**12, "top_p": 0.95},
+]
+
+
+def test_top_p_and_top_k_leave_the_likeliest_tokens_and_logprobs_are_among_those(subject, answers, check):
+    """What an answer's tokens must be drawn from is computed anew; the token of another has no logprob."""
+    subject.publish("job", 1, subject.weights(1))
+    requests = [
+        ask(f"{policy}{number}-{i}", prompt(5 + i, i), policy=policy, policy_version=version, seed=i, **cut)
+        for policy, version in (("", 0), ("job", 1))
+        for number, cut in enumerate(CUTS)
+        for i in range(4)
+    ]
+    found = answers(requests)
+    if subject.cuts:
+        check(requests, found)
+        together = subject.engine.generate_together(requests)
+        assert [answer.token_ids for answer in together] == [found[r.request_id].token_ids for r in requests]
+    else:
+        assert {answer.error.type for answer in found.values()} == {"InvalidRequestError"}
+        assert found["0-0"].error.field == "top_k"
+        assert found["2-0"].error.field == "top_p"
+
+
+def test_a_request_without_top_p_and_top_k_is_answered_the_same_beside_those_with(subject, answers, check):
+    free = [ask(f"free{i}", prompt(6, i), temperature=t) for i, t in enumerate([1.0, 0.7, 0.0, 1.3])]
+    alone = answers(free)
+    cut = [ask(f"cut{i}", prompt(6, i), top_p=0.5, top_k=3) for i in range(4)]
+    beside = answers([*cut, *free])
+    check(free, beside)
+    for request in free:
+        assert beside[request.request_id].token_ids == alone[request.request_id].token_ids
+
+
+def test_at_temperature_zero_top_p_and_top_k_change_nothing(subject, answers, check):
+    if not subject.cuts:
+        pytest.skip("refuses them, as the test above says")
+    requests = [
+        ask(name, prompt(9), temperature=0.0, **cut)
+        for name, cut in (("free", {}), ("top_p", {"top_p": 0.1}), ("top_k", {"top_k": 2}))
+    ]
+    found = answers(requests)
+    check(requests, found)
+    assert len({tuple(answer.token_ids) for answer in found.values()}) == 1
+
+
 def test_an_engine_that_slept_answers_as_before_and_everything_wakes_it(subject, answers, check):
     subject.publish("job", 1, subject.weights(1))
     requests = [

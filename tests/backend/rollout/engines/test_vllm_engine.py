@@ -69,6 +69,28 @@ def test_a_seed_gives_the_tokens_that_it_gives_in_the_embedded_engine(subject):
     assert answers(subject.engine, [rest])["rest"].token_ids == alone.token_ids[3:]
 
 
+def test_what_top_p_and_top_k_leave_is_drawn_from_as_in_the_embedded_engine(subject):
+    cuts = [{"top_p": 0.9}, {"top_k": 8}, {"top_p": 0.8, "top_k": 40}, {"top_p": 0.5, "temperature": 1.4}, {}]
+    requests = [
+        ask(f"{number}-{seed}", prompt(5 + number, seed), seed=seed, **cut)
+        for number, cut in enumerate(cuts)
+        for seed in range(6)
+    ]
+    found = answers(subject.engine, requests)
+    close_to(subject, requests, found)
+    embedded = TransformersEngine(NANO)
+    try:
+        expected = answers(embedded, requests)
+    finally:
+        embedded.close()
+    for request in requests:
+        name = request.request_id
+        assert found[name].token_ids == expected[name].token_ids, name
+        assert found[name].sampling_logprobs == pytest.approx(
+            expected[name].sampling_logprobs, abs=subject.tolerance
+        )
+
+
 def test_prompts_that_are_computed_in_parts_are_sampled_by_their_seed_too(subject):
     requests = [ask(f"{i}", prompt(900 - i, i), max_tokens=2) for i in range(6)]
     close_to(subject, requests, answers(subject.engine, requests))

@@ -104,6 +104,8 @@ def request_for(policy, number):
         "prompt": [1],
         "max_tokens": 1,
         "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
         "seed": 0,
         "stop": [],
         "structured": None,

@@ -89,6 +89,20 @@ def test_logprobs_are_those_among_the_tokens_that_were_allowed(subject, tokenize
     )
 
 
+def test_top_k_counts_among_the_tokens_that_were_allowed(subject, tokenizer):
+    request = ask("one", structured=Regex(pattern="[a-e]"), top_k=2)
+    answer = answers(subject.engine, [request])["one"]
+    allowed = [i for i in range(len(tokenizer)) if tokenizer.decode([i]) in set("abcde")]
+    with torch.no_grad():
+        logits = subject._base(torch.tensor([request.prompt_ids])).logits[0, -1]
+    likeliest = sorted(allowed, key=lambda token: -logits[token])[:2]
+    among = torch.log_softmax(logits[likeliest].float(), dim=-1)
+    assert answer.token_ids[0] in likeliest
+    assert answer.sampling_logprobs == pytest.approx(
+        [float(among[likeliest.index(answer.token_ids[0])]), 0.0], abs=subject.tolerance
+    )
+
+
 def test_alone_in_lockstep_and_in_a_batch_it_is_the_same_answer(subject):
     requests = [ask(f"{i}", structured=Regex(pattern="[a-z]{4,9}")) for i in range(6)]
     together = subject.engine.generate_together(requests)
