@@ -143,6 +143,8 @@ class JobLoop(ABC, Generic[SpecT_co]):
     def _hand_back(self) -> None:
         context = self._context
         _log.info("%s goes back into the queue", context.job_id)
+        # Where the worker's time does not suffice for it, the checkpoint before stays the newest.
+        self._quietly(self._save_if_recorded)
         self._quietly(lambda: context.store.release(context.lease))
 
     def _end(self, state: JobState, error: TinkerGymError) -> None:

@@ -105,14 +105,17 @@ class Lab:
         )
         self.connection = Connection(f"unix://{socket}", token=TOKEN)
 
-    def replace_pool(self) -> None:
-        """End the worker, as a restart of the service does, and let another take its jobs."""
-        self.close_pool()
+    def replace_pool(self, *, in_peace: bool = False) -> None:
+        """End the worker, and let another take its jobs; see `close_pool`."""
+        self.close_pool(in_peace=in_peace)
         self.start_pool()
 
-    def close_pool(self) -> None:
+    def close_pool(self, *, in_peace: bool = False) -> None:
+        """End the worker: as a kill does, so that it saves nothing more, or in peace as a restart does."""
         jobs = list(self.pool._threads.values())
         self.connection.close()
+        if not in_peace:
+            self.service.requeue_worker(f"pool-{self.pools}", "it died")
         self.pool.close()
         # A worker gives its jobs a few seconds and then dies, and they with it. Here its threads live on: one
         # that still writes a checkpoint to a slow disk has the job yet, and the next worker would not get it.

@@ -55,8 +55,20 @@ def test_a_pool_says_where_it_listens_and_that_it_lives_until_it_is_closed(lab):
 def test_a_pool_that_is_closed_hands_its_jobs_back_to_the_queue(lab):
     job_id = lab.start()
     lab.until_state(job_id, JobState.RUNNING)
-    lab.replace_pool()
+    lab.replace_pool(in_peace=True)
     assert lab.state(job_id) is JobState.QUEUED
+
+
+def test_a_job_goes_on_after_its_last_finished_step_when_its_pool_was_closed(lab):
+    job_id = lab.start(steps=4, checkpoint_every=100)
+    lab.play_step(job_id)
+    lab.until(job_id, lambda: lab.service.job(job_id).step == 1)
+    lab.replace_pool(in_peace=True)
+    assert [checkpoint.step for checkpoint in lab.events(job_id, "checkpoint")] == [1]
+    lab.pool.start_job(job_id)
+    lab.play_on(job_id)
+    assert "resumed after step 1" in [state.reason for state in lab.events(job_id, "state")]
+    assert [step.step for step in lab.events(job_id, "step")] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
