@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tinkergym.loop.trajectory import Trajectory
+from tinkergym.loop.trajectory import StopReason, Trajectory
 from tinkergym.wire import EpisodeEvent, EpisodeRequest, EpisodeResult, StepEvent, WarningEvent
 
 Played = Sequence[tuple[EpisodeRequest, EpisodeResult]]
@@ -19,6 +19,9 @@ Played = Sequence[tuple[EpisodeRequest, EpisodeResult]]
 _WARNINGS_PER_STEP = 5
 _LONGEST_TEXT = 4000
 """Characters of a traceback or of one message of a transcript that an event carries."""
+_REASON_COMES_FIRST = frozenset({StopReason.ENVIRONMENT_TIMEOUT.value, StopReason.SAMPLING_FAILED.value})
+"""Errors that begin with the reason, and may go on with where it happened. Others are tracebacks, which end
+with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +81,31 @@ def failure_warnings(played: Played, step: int) -> list[WarningEvent]:
     for _, result in played:
         trajectory = result.trajectory
         if not trajectory.completed:
-            # Tracebacks of one fault end in the same line, but for its numbers.
-            last_line = trajectory.error.strip().rsplit("\n", 1)[-1]
-            kind = re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "#", last_line)
+            # The reasons of one fault are the same, but for their numbers.
+            reason = reason_line(trajectory.stop_reason.value, trajectory.error)
+            kind = re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "#", reason)
             kinds[(trajectory.stop_reason.value, kind)].append(trajectory.error)
     commonest = sorted(kinds.items(), key=lambda kind: -len(kind[1]))
     return [
-        WarningEvent(name=name, message=errors[0][-_LONGEST_TEXT:], count=len(errors), step=step)
+        WarningEvent(name=name, message=_cut(name, errors[0]), count=len(errors), step=step)
         for (name, _), errors in commonest[:_WARNINGS_PER_STEP]
     ]
+
+
+def reason_line(stop_reason: str, error: str) -> str:
+    """Return the line of an episode's error that says why it failed.
+
+    Args:
+        stop_reason: The episode's.
+        error: Its text.
+    """
+    first, *others = error.strip().split("\n")
+    return others[-1] if others and stop_reason not in _REASON_COMES_FIRST else first
+
+
+def _cut(stop_reason: str, error: str) -> str:
+    """Return as much of an error as an event carries, the line with the reason in it."""
+    return error[:_LONGEST_TEXT] if stop_reason in _REASON_COMES_FIRST else error[-_LONGEST_TEXT:]
 
 
 def spike_warnings(event: StepEvent) -> list[WarningEvent]:

@@ -231,6 +231,21 @@ def test_events_go_on_where_the_stream_broke_and_none_comes_twice(service, clien
     assert [event.seq for event in job.events(after=3)] == [e.seq for e in events if e.seq > 3]
 
 
+@pytest.mark.parametrize(("outages", "news"), [(1, 0), (2, 1), (4, 1)])
+def test_a_service_that_is_not_back_at_once_is_missed_aloud_and_once(service, client, caplog, outages, news):
+    job = client.train(Echo, steps=1, algorithm=SMALL)
+    job.wait()
+    caplog.clear()
+    for _ in range(outages):
+        service.break_next(f"GET /v1/jobs/{job.id}/events")
+    assert list(job.events())
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == news
+    for text in said:
+        assert f"no service answers at {service.url}" in text
+        assert "for up to 5 min. Ctrl-C ends the looking, not the job" in text
+
+
 def test_a_job_shows_what_its_events_told(service, client):
     job = client.train(Echo, steps=4, algorithm=SMALL)
     for event in job.events():
