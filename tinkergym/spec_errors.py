@@ -96,6 +96,21 @@ def environment_ref(env_id: str, kwargs: Mapping[str, Any]) -> EnvironmentRef:
         raise
 
 
+def refuse_wide_context(spec: PlayedSpec, context_length: int) -> None:
+    """Check that a job asks for no longer context than its model has.
+
+    Raises:
+        InvalidRequestError: it does.
+    """
+    most = spec.limits.max_context_tokens
+    if most is not None and most > context_length:
+        raise InvalidRequestError(
+            f"the model {spec.model!r} has a context of {context_length} tokens, not {most}",
+            hint="leave it out to use all of them, or choose a model with a longer context",
+            field="limits.max_context_tokens",
+        )
+
+
 def refuse_long_prompt(prompt_tokens: int, spec: PlayedSpec, context_length: int) -> None:
     """Check that a first prompt leaves room for the longest answer that the job allows.
 

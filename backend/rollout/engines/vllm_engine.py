@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from backend.config import DType, VllmSettings
+from backend.config import VLLM_LEAST_TEMPERATURE, DType, VllmSettings
 from backend.rollout.engines.protocol import BASE_POLICY, Deliver
 from backend.rollout.engines.rows import failure, nobody_waits, version_gone
 from backend.rollout.engines.structured import structure_impossible, structure_unusable
@@ -49,8 +49,6 @@ from tinkergym.wire import Completion, Regex, SampleFailure, SampleRequest
 
 _log = logging.getLogger(__name__)
 _BASE_KEY = 0
-_SMALLEST_TEMPERATURE = 0.01
-"""vLLM raises smaller ones to this without telling; then the logprobs would be of another temperature."""
 _TRIES = 3
 """A request that was being computed when vLLM died so often is taken for the reason."""
 _FAILED_STARTS = 3
@@ -416,10 +414,10 @@ class VllmEngine:
                 hint="was it encoded with another model's tokenizer?",
                 field="prompt_ids",
             )
-        if 0 < request.temperature < _SMALLEST_TEMPERATURE:
+        if 0 < request.temperature < VLLM_LEAST_TEMPERATURE:
             return InvalidRequestError(
                 f"vLLM does not sample at temperature {request.temperature}",
-                hint=f"use 0, or at least {_SMALLEST_TEMPERATURE}",
+                hint=f"use 0, or at least {VLLM_LEAST_TEMPERATURE}",
                 field="temperature",
             )
         return structure_impossible(
