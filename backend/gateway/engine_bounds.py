@@ -1,4 +1,4 @@
-"""What the service's engine cannot do for a job, known from its settings alone: refused before the job exists."""
+"""What the service's engine cannot do for a job, known from its settings: refused at submission."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ def refuse_impossible(spec: AnyJobSpec, config: ServiceConfig) -> None:
     """Check a job against the bounds of the engine that will sample for it.
 
     Raises:
-        InvalidRequestError: The engine does not sample at the job's temperature, or takes no adapter of its rank.
+        InvalidRequestError: The engine does not sample at the job's temperature, or takes no adapter of its
+            rank.
     """
     if config.engine != "vllm":
         return

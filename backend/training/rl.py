@@ -36,10 +36,13 @@ _EARLY_SHARE = 0.02
 
 _MEND_THE_ENVIRONMENT = "mend the environment (warnings hold the tracebacks) or raise max_failed_fraction"
 _WHAT_TO_DO = {
-    StopReason.ENVIRONMENT_TIMEOUT.value: "raise limits.step_timeout_seconds, or mend the environment (warnings "
-    "say where it was), or raise max_failed_fraction",
-    StopReason.SAMPLING_FAILED.value: "it is the model's sampler that refuses, not the environment that fails; "
-    "warnings hold all that it says",
+    StopReason.ENVIRONMENT_TIMEOUT.value: (
+        "raise limits.step_timeout_seconds, or mend the environment (warnings say where it was), or raise "
+        "max_failed_fraction"
+    ),
+    StopReason.SAMPLING_FAILED.value: (
+        "the model's sampler refuses, it is not the environment that fails; warnings hold all that it says"
+    ),
 }
 """By what most of a step's failed episodes ended with."""
 

@@ -40,7 +40,9 @@ def upload(api: Api, data: PreparedData) -> DataView:
             return view
         for name in view.missing:
             api.put_chunk(name, data.bodies[name])
-    raise ServiceUnavailableError("the service forgets the data that it is sent", hint="see its log")
+    raise ServiceUnavailableError(
+        "the service forgets the data that it is sent", hint="see logs/gateway.log in its data_dir"
+    )
 
 
 def written_job(
