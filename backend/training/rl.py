@@ -21,14 +21,13 @@ from backend.training.step_report import (
     episodes_to_read,
     failure_warnings,
     nothing_to_compare,
-    reason_line,
     spike_warnings,
     statistics,
 )
 from backend.training.turn_rewards import refuse_large_rewards
 from backend.weights import PolicyWeights, weights_sha256
 from tinkergym.errors import TooManyFailedEpisodesError
-from tinkergym.loop.trajectory import StopReason
+from tinkergym.loop.trajectory import StopReason, reason_line
 from tinkergym.wire import JobSpec, JobState, StepEvent, WarningEvent
 
 _EARLY_SHARE = 0.02

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tinkergym.loop.trajectory import StopReason, Trajectory
+from tinkergym.loop.trajectory import REASON_COMES_FIRST, Trajectory, reason_line
 from tinkergym.wire import EpisodeEvent, EpisodeRequest, EpisodeResult, StepEvent, WarningEvent
 
 Played = Sequence[tuple[EpisodeRequest, EpisodeResult]]
@@ -19,9 +19,6 @@ Played = Sequence[tuple[EpisodeRequest, EpisodeResult]]
 _WARNINGS_PER_STEP = 5
 _LONGEST_TEXT = 4000
 """Characters of a traceback or of one message of a transcript that an event carries."""
-_REASON_COMES_FIRST = frozenset({StopReason.ENVIRONMENT_TIMEOUT.value, StopReason.SAMPLING_FAILED.value})
-"""Errors that begin with the reason, and may go on with where it happened. Others are tracebacks, which end
-with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,20 +89,9 @@ def failure_warnings(played: Played, step: int) -> list[WarningEvent]:
     ]
 
 
-def reason_line(stop_reason: str, error: str) -> str:
-    """Return the line of an episode's error that says why it failed.
-
-    Args:
-        stop_reason: The episode's.
-        error: Its text.
-    """
-    first, *others = error.strip().split("\n")
-    return others[-1] if others and stop_reason not in _REASON_COMES_FIRST else first
-
-
 def _cut(stop_reason: str, error: str) -> str:
     """Return as much of an error as an event carries, the line with the reason in it."""
-    return error[:_LONGEST_TEXT] if stop_reason in _REASON_COMES_FIRST else error[-_LONGEST_TEXT:]
+    return error[:_LONGEST_TEXT] if stop_reason in REASON_COMES_FIRST else error[-_LONGEST_TEXT:]
 
 
 def spike_warnings(event: StepEvent) -> list[WarningEvent]:

@@ -14,6 +14,7 @@ from tinkergym.errors import (
     JobCancelledError,
     JobFailedError,
     NotFoundError,
+    PolicyVersionGoneError,
     TinkerGymError,
     from_wire,
 )
@@ -135,9 +136,20 @@ class Job:
             temperature: Of its answers; None is the job's own, 0 always takes the likeliest token.
             seed: Makes its answers repeatable.
             structured: What every answer must look like; needs a service with `engine=vllm`.
+
+        Raises:
+            PolicyVersionGoneError: `version` is neither 0 nor the newest.
         """
         from tinkergym.remote.policy import Policy
 
+        if version and version != (newest := self.view().policy_version):
+            raise PolicyVersionGoneError(
+                f"version {version} of {self.id} is not loaded: only the newest, {newest}, and 0, the model "
+                "before training, can be played",
+                hint=f"take one of those, or `tinkergym export {self.id}@{version} FOLDER` while it has a "
+                "checkpoint (see `tinkergym jobs checkpoints`)",
+                field="version",
+            )
         return Policy.of_job(
             self._api,
             self._view,

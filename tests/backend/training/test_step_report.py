@@ -7,11 +7,10 @@ from backend.training.step_report import (
     episodes_to_read,
     failure_warnings,
     nothing_to_compare,
-    reason_line,
     spike_warnings,
     statistics,
 )
-from tinkergym.loop.trajectory import StopReason, Trajectory
+from tinkergym.loop.trajectory import StopReason, Trajectory, reason_line
 from tinkergym.testing.episodes import one_turn_episode as episode
 from tinkergym.wire import GRPO, EnvironmentRef, EpisodeResult, JobSpec, StepEvent
 
