@@ -48,7 +48,7 @@ class Api:
         """
         # ASCII, as all headers are: names and versions that are not are written as JSON escapes them.
         known = json.dumps([pack.model_dump() for pack in packs])
-        with _folders_of_the_service(spec.model):
+        with _folders_of_the_service({"model": spec.model, "teacher": getattr(spec, "teacher", "")}):
             body = self.connection.call(
                 "POST",
                 "/v1/jobs",
@@ -116,7 +116,7 @@ class Api:
 
     def renderer(self, model: str) -> RendererBundle:
         """Fetch what turns messages into the model's token ids."""
-        with _folders_of_the_service(model):
+        with _folders_of_the_service({"model": model}):
             return self._get(RendererBundle, "/v1/renderer", {"model": model})
 
     def _get(self, view: type[View], path: str, params: Mapping[str, str] | None = None) -> View:
@@ -130,13 +130,17 @@ class Api:
 
 
 @contextmanager
-def _folders_of_the_service(model: str) -> Iterator[None]:
-    """Say of a model that the service does not find, and that is a folder here, what it is called there."""
+def _folders_of_the_service(models: Mapping[str, str]) -> Iterator[None]:
+    """Say of a model that the service does not find, and that is a folder here, what it is called there.
+
+    Args:
+        models: By the setting that names them.
+    """
     try:
         yield
     except UnknownModelError as error:
-        here = Path(model)
-        if not here.is_absolute() and here.is_dir():
+        here = Path(models.get(error.field, ""))
+        if here.name and not here.is_absolute() and here.is_dir():
             error.hint = (
                 "that folder is here, and the service looks from a folder of its own: give its absolute path "
                 f"{str(here.resolve())!r} if the service is on this machine; {error.hint}"
