@@ -57,6 +57,10 @@ class GatewayLimits(Settings):
     """Most episodes that a job may ask for in one train step: they are all in memory at once."""
 
 
+VLLM_LEAST_TEMPERATURE = 0.01
+"""vLLM raises smaller ones to this without telling; then the logprobs would be of another temperature."""
+
+
 class VllmSettings(Settings):
     """How vLLM runs; only read with `engine="vllm"`."""
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from tinkergym.errors import ConflictError, TinkerGymError
 
+SERVICE_LOG = "logs/scheduler.log in the service's data_dir"
+"""Where the tracebacks of pools, engines and jobs are; for hints."""
+
 
 class LeaseLostError(ConflictError):
     """A worker wrote under a lease that it no longer holds; nothing of the write was kept."""

@@ -81,7 +81,7 @@ def _draw_chart() -> None:
     try:
         path = chart.draw(list(NAMES))
     except ImportError:
-        print("no chart: matplotlib is not installed (pip install 'tinkergym[plot]')")
+        print("no chart: matplotlib is not installed (pip install '.[plot]' in a checkout of tinkergym)")
     else:
         print(f"chart: {path}" if path else "no chart: there are no results yet")
 

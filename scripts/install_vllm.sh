@@ -19,7 +19,7 @@ python -c 'import sys; from importlib.metadata import version; sys.exit(version(
 torch=$(python -c 'from importlib.metadata import version; print(version("torch"))') || die "torch is not in $venv"
 case $torch in 2.13.0*) ;; *) cannot "vLLM $VLLM_VERSION wants torch 2.13.0, and $venv has $torch" ;; esac
 has_gpu() { python -c 'import sys, torch; sys.exit(torch.version.cuda is None)'; }
-has_gpu && cannot "this torch is built for a GPU; install vLLM's GPU build: $venv/bin/pip install 'tinkergym[vllm]'"
+has_gpu && cannot "this torch is built for a GPU; install vLLM's GPU build: $venv/bin/pip install '.[vllm]'"
 free_kib=$(df -Pk "$venv" | awk 'NR==2{print $4}')
 [ "$free_kib" -gt 2000000 ] || cannot "needs 2 GB of free disk, $((free_kib / 1024)) MB are left"
 

@@ -129,10 +129,20 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"tinkergym.{name}")
     home = _HOMES.get(name)
     if home is None:
-        raise AttributeError(f"module 'tinkergym' has no attribute {name!r}")
+        raise AttributeError(f"module 'tinkergym' has no attribute {name!r}{_known_otherwise(name)}")
     value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
+
+
+def _known_otherwise(name: str) -> str:
+    """Say what an algorithm of other libraries is here; only a name like one pays for the import."""
+    if not name.isupper():
+        return ""
+    from tinkergym.algorithm_names import what_it_is
+
+    known = what_it_is(name)
+    return f"; {known}" if known else ""
 
 
 def __dir__() -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -31,6 +33,32 @@ def refuse_other_than_json(env_id: str, kwargs: Mapping[str, Any]) -> None:
                 hint=_NAME_DATA if data else _PLAIN,
                 field=f"kwargs.{name}",
             )
+
+
+def argument_hint(
+    error: Exception, build: object, kwargs: Mapping[str, Any], known: Iterable[str] = ()
+) -> str:
+    """Say which argument was meant by one that a constructor refused; empty if it refused none of these.
+
+    Args:
+        error: What it raised.
+        build: A class, or a function that makes an environment.
+        kwargs: What it was called with.
+        known: Names of other arguments that it takes, where it hands them on.
+    """
+    refused = next((name for name in kwargs if f"unexpected keyword argument {name!r}" in str(error)), None)
+    if refused is None:
+        return ""
+    try:
+        parameters = list(inspect.signature(build).parameters.values())  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # no Python function
+        parameters = []
+    kinds = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+    names = list(dict.fromkeys([*(p.name for p in parameters if p.kind in kinds), *known]))
+    close = difflib.get_close_matches(refused, names, n=1, cutoff=0.6)
+    if close:
+        return f"{refused}: did you mean {close[0]}?"
+    return f"it has no argument {refused}" + (f"; it takes {', '.join(names)}" if names else "")
 
 
 def _why_no_json(value: object) -> str:

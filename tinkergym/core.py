@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium as gym
 
-from tinkergym.errors import EpisodeProtocolError
+from tinkergym.errors import EpisodeProtocolError, InvalidEnvironmentError
 from tinkergym.grid import with_tasks
 from tinkergym.spaces import Text
 from tinkergym.tasks.source import TaskSource
@@ -143,3 +143,28 @@ class SingleTurnEnv(TextEnv):
         scored = self.score(action)
         reward, metrics = scored if isinstance(scored, tuple) else (scored, {})
         return "", reward, True, {"metrics": dict(metrics)} if metrics else {}
+
+
+def refuse_unfinished(env: gym.Env[Any, Any]) -> None:
+    """Check that a text environment has what its first answer will need; its reset shows the rest.
+
+    Raises:
+        InvalidEnvironmentError: its class lacks a method.
+    """
+    kind = type(env.unwrapped)
+    if not issubclass(kind, TextEnv) or kind.step is not TextEnv.step:
+        return
+    missing = ""
+    if kind.reply is TextEnv.reply:
+        missing = "reply(action)"
+    elif issubclass(kind, SingleTurnEnv) and (kind.reply, kind.score) == (
+        SingleTurnEnv.reply,
+        SingleTurnEnv.score,
+    ):
+        missing = "score(answer)"
+    if missing:
+        raise InvalidEnvironmentError(
+            f"{kind.__name__} needs a method {missing}",
+            hint="it judges the policy's answer; docs/writing_environments.md shows one",
+            field="environment",
+        )

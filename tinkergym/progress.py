@@ -102,7 +102,7 @@ class TrainingDisplay:
         elif isinstance(body, WarningEvent):
             self._warn(body)
         elif isinstance(body, CheckpointEvent):
-            self._line(f"checkpoint of step {body.step}: {body.path}")
+            self._line(f"checkpoint of step {body.step}, on the service's machine: {body.path}")
         if self._live is not None:
             self._live.update(self._picture())
 

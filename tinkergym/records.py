@@ -91,8 +91,8 @@ class RecordWriter:
         """Open the file and read what is there.
 
         Raises:
-            InvalidRequestError: The file is of a run with other settings, or holds something else.
-            ConflictError: Another process is writing it.
+            InvalidRequestError: The file holds something else.
+            ConflictError: It is of a run with other settings, or another process is writing it.
         """
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +137,7 @@ class RecordWriter:
                 key for key in {*there.settings, *settings} if there.settings.get(key) != settings.get(key)
             )
             what = ", ".join(f"{key} was {there.settings.get(key)!r}" for key in changed)
-            raise InvalidRequestError(
+            raise ConflictError(
                 f"{self.path} is of a run with other settings: {what}",
                 hint="repeat those settings to continue it, or choose another file",
                 field="--out",

@@ -6,6 +6,7 @@ its environments, or a module that does so when imported.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import logging
@@ -19,8 +20,9 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.envs.registration import load_env_creator
 
-from tinkergym.arguments import refuse_other_than_json
+from tinkergym.arguments import argument_hint, refuse_other_than_json
 from tinkergym.errors import (
     InvalidEnvironmentError,
     InvalidRequestError,
@@ -119,7 +121,8 @@ def make(id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: A002 - as above
     except Exception as error:
         raise InvalidEnvironmentError(
             f"{id} could not be created with {kwargs}: {type(error).__name__}: {error}",
-            hint="check the environment's arguments",
+            hint=argument_hint(error, _constructor(id), kwargs, gym.registry[id].kwargs)
+            or "check the environment's arguments",
             field="environment",
         ) from error
 
@@ -197,6 +200,16 @@ def _import(point: EntryPoint) -> Any:
     site.addsitedir(str(point.dist.locate_file("")))
     importlib.invalidate_caches()
     return point.load()
+
+
+def _constructor(id: str) -> object:  # noqa: A002 - as above
+    """Return what makes an environment, or None if that cannot be had."""
+    entry_point = gym.registry[id].entry_point
+    with contextlib.suppress(
+        Exception
+    ):  # foreign code, and we are on the way to report what is wrong with it
+        return load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    return None
 
 
 def _name(entry_point: object) -> str:

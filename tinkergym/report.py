@@ -122,7 +122,9 @@ def save_curve(values: Sequence[float], path: Path, *, title: str) -> str:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        return "no picture of it: matplotlib is not installed (pip install 'tinkergym[plot]')"
+        return (
+            "no picture of it: matplotlib is not installed (pip install '.[plot]' in a checkout of tinkergym)"
+        )
     # A figure of its own, without pyplot: no window system is asked for, no global state is left.
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from tinkergym.algorithm_names import what_it_is
 from tinkergym.errors import InvalidRequestError, PromptTooLongError
 from tinkergym.setting_names import SERVICE_SETTINGS, meant, models_in
 from tinkergym.wire import Choice, Cut, EnvironmentRef, JobSpec, PlayedSpec, Sampling, TrainingSpec
@@ -105,6 +106,21 @@ def require_cut(top_p: object, top_k: object) -> Cut:
     return parse(Cut, {"top_p": top_p, "top_k": top_k})
 
 
+def refuse_wide_context(spec: PlayedSpec, context_length: int) -> None:
+    """Check that a job asks for no longer context than its model has.
+
+    Raises:
+        InvalidRequestError: it does.
+    """
+    most = spec.limits.max_context_tokens
+    if most is not None and most > context_length:
+        raise InvalidRequestError(
+            f"the model {spec.model!r} has a context of {context_length} tokens, not {most}",
+            hint="leave it out to use all of them, or choose a model with a longer context",
+            field="limits.max_context_tokens",
+        )
+
+
 def refuse_long_prompt(prompt_tokens: int, spec: PlayedSpec, context_length: int) -> None:
     """Check that a first prompt leaves room for the longest answer that the job allows.
 
@@ -173,10 +189,12 @@ def _explain_one(detail: ErrorDetails, model: type[BaseModel]) -> InvalidRequest
             hint = _close_value(got, context["expected"])
         case "union_tag_invalid":
             message = f"must be one of {context['expected_tags']}, not {context['tag']!r}"
-            hint = _close_value(context["tag"], context["expected_tags"])
+            known = what_it_is(str(context["tag"])) if path == ["algorithm"] else ""
+            hint = known or _close_value(context["tag"], context["expected_tags"])
             field = f"{field}.{tag_field}" if field else tag_field
         case "model_type" | "model_attributes_type" if all(issubclass(c, Choice) for c in candidates):
-            message, hint = f"cannot be {_short(got)}", _how_to_write(got, candidates)
+            known = what_it_is(str(got)) if path == ["algorithm"] else ""
+            message, hint = f"cannot be {_short(got)}", known or _how_to_write(got, candidates)
         case "union_tag_not_found" if isinstance(got, type):
             message, hint = f"cannot be the class {got.__name__} itself", _how_to_write(got, candidates)
         case "union_tag_not_found":

@@ -71,5 +71,8 @@ async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     # The traceback goes to the log, not to the client: it may show another tenant's data.
     _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return error_response(
-        InternalServiceError(f"the gateway failed at {request.method} {request.url.path}", hint="see its log")
+        InternalServiceError(
+            f"the gateway failed at {request.method} {request.url.path}",
+            hint="see logs/gateway.log in its data_dir",
+        )
     )

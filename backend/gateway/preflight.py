@@ -19,7 +19,7 @@ from backend.config import CONFIG_VARIABLE, GatewayLimits
 from backend.gateway.parts import ModelCatalog
 from tinkergym.errors import InvalidEnvironmentError, ServiceUnavailableError, from_wire
 from tinkergym.serving.names import REMOTE_ID
-from tinkergym.spec_errors import refuse_long_prompt
+from tinkergym.spec_errors import refuse_long_prompt, refuse_wide_context
 from tinkergym.wire import PlayedSpec, RendererBundle
 
 _REMEMBERED = 256
@@ -49,9 +49,11 @@ class Preflight:
 
         Raises:
             InvalidRequestError: The model or the environment is unknown, the environment cannot be started,
-                or its first prompt and an answer do not fit into the model's context.
+                its first prompt and an answer do not fit into the model's context, or the job asks for a
+                longer one than the model has.
         """
         bundle = self._catalog.renderer(spec.model)
+        refuse_wide_context(spec, bundle.context_length)
         # The environment of another rollout is a class in the client; its id is only a name.
         probe = self._probe(spec, bundle) if spec.rollout == "server" else _Probe(1, {})
         refuse_long_prompt(probe.prompt_tokens, spec, bundle.context_length)

@@ -12,6 +12,7 @@ import traceback
 from typing import Any
 
 from backend.processes import die_with_parent
+from tinkergym.core import refuse_unfinished
 from tinkergym.errors import (
     ImageObservationError,
     InvalidEnvironmentError,
@@ -42,6 +43,7 @@ def examine(reference: EnvironmentRef, bundle: RendererBundle, system_prompt: st
         separator = " " if error.hint.endswith("?") else "; "
         hint = f"{error.hint}{separator}an environment of your own trains with rollout='client'"
         raise UnknownEnvironmentError(error.message, hint=hint, field="environment.id") from None
+    refuse_unfinished(env)
     renderer = Renderer.from_bundle(bundle)
     longest = 0
     for seed in _SEEDS:

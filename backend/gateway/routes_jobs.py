@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from backend.config import GatewayLimits
-from backend.gateway import origins, remote_environments, written_data
+from backend.gateway import engine_bounds, origins, remote_environments, written_data
 from backend.gateway.bodies import JsonObject, Tenant, describes
 from backend.gateway.parts import GatewayParts, parts_of
 from backend.store.tenant import TenantStore
@@ -126,6 +126,7 @@ def download_file(tenant: Tenant, job_id: str, step: int, name: str) -> FileResp
 
 def _check(parts: GatewayParts, tenant: TenantStore, spec: AnyJobSpec) -> tuple[AnyJobSpec, dict[str, str]]:
     """Return the job as it will be stored, and the versions of the packs that it uses."""
+    engine_bounds.refuse_impossible(spec, parts.config)
     spec = origins.with_definite_origins(parts, tenant, spec)
     if isinstance(spec, WrittenDataSpec):
         written_data.check(parts, tenant, spec)

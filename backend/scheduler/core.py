@@ -18,6 +18,7 @@ from pathlib import Path
 
 from backend.config import ServiceConfig
 from backend.env_tokens import EnvTokens
+from backend.errors import SERVICE_LOG
 from backend.scheduler.fair_share import WaitingJob, next_jobs
 from backend.scheduler.workers import (
     Change,
@@ -219,7 +220,7 @@ class Scheduler:
         """Fail the jobs that wait for a model whose pool does not start."""
         reason = error or InternalServiceError(
             f"the worker for model {model!r} died {_START_ATTEMPTS} times while it started",
-            hint="see the service's log; a model that does not fit into memory looks like this",
+            hint=f"see {SERVICE_LOG}; a model that does not fit into memory looks like this",
         )
         view = ErrorView.model_validate(reason.to_wire())
         self._store.note_refusal(model, view, self._clock())
@@ -270,7 +271,7 @@ class Scheduler:
         error = InternalServiceError(
             f"{deaths} workers died or hung one after the other while they ran this job, "
             "without finishing a step",
-            hint="see the service's log; most often the memory is full: ask for fewer or shorter episodes",
+            hint=f"see {SERVICE_LOG}; most often the memory is full: ask for fewer or shorter episodes",
         )
         view = ErrorView.model_validate(error.to_wire())
         self._store.finish_unleased(job_id, JobState.FAILED, str(error), view)

@@ -52,6 +52,8 @@ def start_ray(temp_dir: Path) -> None:
     # An actor that asks Ray for no GPU would not see any; ours divide the device among themselves.
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+    # What it prints of its workers goes to a file.
+    os.environ["RAY_COLOR_PREFIX"] = "0"
     import ray
 
     ray.init(

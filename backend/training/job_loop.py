@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic
 
-from backend.errors import LeaseLostError, RankLostError
+from backend.errors import SERVICE_LOG, LeaseLostError, RankLostError
 from backend.training import checkpointing
 from backend.training.another_attempt import RANK_LOST, UNAVAILABLE, begin_again
 from backend.training.job_context import JobContext, SpecT_co
@@ -74,7 +74,7 @@ class JobLoop(ABC, Generic[SpecT_co]):
             where = traceback.extract_tb(error.__traceback__)[-1]
             wrapped = InternalServiceError(
                 f"the job loop met an error it did not expect: {error!r} at {where.name}:{where.lineno}",
-                hint="the service's log has the traceback",
+                hint=f"{SERVICE_LOG} has the traceback",
             )
             self._end(JobState.FAILED, wrapped)
         finally:

@@ -19,7 +19,7 @@ import torch
 
 from backend.config import ServiceConfig
 from backend.device_lock import DeviceLock, compute_alone, send_helpers_home
-from backend.errors import RankLostError, StartError
+from backend.errors import SERVICE_LOG, RankLostError, StartError
 from backend.learner.checkpoints import Checkpoint
 from backend.learner.data_parallel import DataParallelLearner
 from backend.learner.learner import Learner
@@ -319,7 +319,7 @@ class PoolWorker:
             return
         if not isinstance(error, TinkerGymError):
             error = InternalServiceError(
-                f"the worker could not take the job up: {error!r}", hint="the service's log has the traceback"
+                f"the worker could not take the job up: {error!r}", hint=f"{SERVICE_LOG} has the traceback"
             )
         begin_again(
             self._store, lease, RANK_LOST if isinstance(error, RankLostError) else NOT_TAKEN_UP, error

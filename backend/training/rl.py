@@ -27,10 +27,23 @@ from backend.training.step_report import (
 from backend.training.turn_rewards import refuse_large_rewards
 from backend.weights import PolicyWeights, weights_sha256
 from tinkergym.errors import TooManyFailedEpisodesError
+from tinkergym.loop.trajectory import StopReason, reason_line
 from tinkergym.wire import JobSpec, JobState, StepEvent, WarningEvent
 
 _EARLY_SHARE = 0.02
 """Of an episode's time limit, which an episode that was begun early may spend waiting for its policy."""
+
+_MEND_THE_ENVIRONMENT = "mend the environment (warnings hold the tracebacks) or raise max_failed_fraction"
+_WHAT_TO_DO = {
+    StopReason.ENVIRONMENT_TIMEOUT.value: (
+        "raise limits.step_timeout_seconds, or mend the environment (warnings say where it was), or raise "
+        "max_failed_fraction"
+    ),
+    StopReason.SAMPLING_FAILED.value: (
+        "the model's sampler refuses, it is not the environment that fails; warnings hold all that it says"
+    ),
+}
+"""By what most of a step's failed episodes ended with."""
 
 Learn = Callable[[JobContext[JobSpec], int, Played], Learned]
 """What becomes of a step's episodes."""
@@ -226,8 +239,8 @@ class RLJob(JobLoop[JobSpec]):
             worst = warnings[0]
             raise TooManyFailedEpisodesError(
                 f"{counted.failed_episodes} of the {counted.episodes} episodes of step {step} failed, most "
-                f"often with {worst.name} ({worst.count} times): {_last_line(worst.message)}",
-                hint="mend the environment (warnings hold the tracebacks) or raise max_failed_fraction",
+                f"often with {worst.name} ({worst.count} times): {reason_line(worst.name, worst.message)}",
+                hint=_WHAT_TO_DO.get(worst.name, _MEND_THE_ENVIRONMENT),
                 field="max_failed_fraction",
             )
 
@@ -293,7 +306,3 @@ class RLJob(JobLoop[JobSpec]):
             ),
         )
         return True
-
-
-def _last_line(text: str) -> str:
-    return text.strip().rsplit("\n", 1)[-1]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tinkergym.loop.trajectory import Trajectory
+from tinkergym.loop.trajectory import REASON_COMES_FIRST, Trajectory, reason_line
 from tinkergym.wire import EpisodeEvent, EpisodeRequest, EpisodeResult, StepEvent, WarningEvent
 
 Played = Sequence[tuple[EpisodeRequest, EpisodeResult]]
@@ -78,15 +78,20 @@ def failure_warnings(played: Played, step: int) -> list[WarningEvent]:
     for _, result in played:
         trajectory = result.trajectory
         if not trajectory.completed:
-            # Tracebacks of one fault end in the same line, but for its numbers.
-            last_line = trajectory.error.strip().rsplit("\n", 1)[-1]
-            kind = re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "#", last_line)
+            # The reasons of one fault are the same, but for their numbers.
+            reason = reason_line(trajectory.stop_reason.value, trajectory.error)
+            kind = re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "#", reason)
             kinds[(trajectory.stop_reason.value, kind)].append(trajectory.error)
     commonest = sorted(kinds.items(), key=lambda kind: -len(kind[1]))
     return [
-        WarningEvent(name=name, message=errors[0][-_LONGEST_TEXT:], count=len(errors), step=step)
+        WarningEvent(name=name, message=_cut(name, errors[0]), count=len(errors), step=step)
         for (name, _), errors in commonest[:_WARNINGS_PER_STEP]
     ]
+
+
+def _cut(stop_reason: str, error: str) -> str:
+    """Return as much of an error as an event carries, the line with the reason in it."""
+    return error[:_LONGEST_TEXT] if stop_reason in REASON_COMES_FIRST else error[-_LONGEST_TEXT:]
 
 
 def spike_warnings(event: StepEvent) -> list[WarningEvent]:

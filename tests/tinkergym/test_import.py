@@ -1,9 +1,11 @@
+import re
 import subprocess
 import sys
 
 import pytest
 
 import tinkergym
+import tinkergym as tg
 
 
 def loaded_after(statement):
@@ -44,3 +46,18 @@ def test_a_script_beside_a_folder_called_tinkergym_finds_the_package(tmp_path):
         [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert run.stdout.strip() == "8"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("GSPO", "tg.GRPO(loss='gspo')"), ("REINFORCE", "loss='reinforce'"), ("DAPO", "DAPO's additions")],
+)
+def test_an_algorithm_that_is_a_loss_here_is_said_to_be_one(name, said):
+    with pytest.raises(AttributeError, match=re.escape(said)):
+        getattr(tg, name)
+
+
+def test_a_name_that_nothing_is_known_of_is_only_missing():
+    assert not hasattr(tg, "GRPOO")
+    with pytest.raises(AttributeError, match=r"has no attribute 'Grpo'$"):
+        tg.Grpo  # noqa: B018 - it is the access that fails

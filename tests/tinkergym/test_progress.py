@@ -88,7 +88,7 @@ def test_where_the_output_is_no_terminal_there_are_plain_lines():
     )
     assert "\x1b" not in text
     assert "waiting_for_client: no worker for 30 s" in text
-    assert "checkpoint of step 1: /there/step-000001" in text
+    assert "checkpoint of step 1, on the service's machine: /there/step-000001" in text
 
 
 @pytest.mark.parametrize("terminal", [True, False])

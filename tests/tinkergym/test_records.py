@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinkergym.errors import ConflictError, InvalidRequestError
+from tinkergym.errors import ConflictError
 from tinkergym.loop.trajectory import StopReason, Trajectory, Turn
 from tinkergym.records import EpisodeRecord, RecordWriter, read_records
 
@@ -83,7 +83,7 @@ def test_two_processes_do_not_write_one_file(tmp_path):
 
 def test_other_settings_are_refused_by_name(tmp_path):
     RecordWriter(tmp_path / "run.jsonl", {"seed": 3, "policy": "gold"}).close()
-    with pytest.raises(InvalidRequestError, match="policy was 'gold'"):
+    with pytest.raises(ConflictError, match="policy was 'gold'"):
         RecordWriter(tmp_path / "run.jsonl", {"seed": 3, "policy": "legal"})
 
 

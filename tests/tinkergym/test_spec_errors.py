@@ -73,6 +73,17 @@ def refusal(**settings) -> InvalidRequestError:
         ({"adapter": "peft"}, "adapter", "write tg.LoRA(rank=8) or tg.FullParameters(); in JSON"),
         ({"adapter": LoRA}, "adapter", "cannot be the class LoRA itself (write tg.LoRA(rank=8)"),
         ({"algorithm": "grpo"}, "algorithm", 'write tg.GRPO(group_size=8); in JSON {"name": "grpo"}'),
+        # A loss, or what others call an algorithm.
+        ({"algorithm": {"name": "gspo"}}, "algorithm.name", "that is a loss: algorithm.loss='gspo'"),
+        ({"algorithm": {"name": "CISPO"}}, "algorithm.name", "tg.GRPO(loss='cispo')"),
+        (
+            {"algorithm": {"name": "reinforce"}},
+            "algorithm.name",
+            "that is a loss: algorithm.loss='reinforce'",
+        ),
+        ({"algorithm": {"name": "dapo"}}, "algorithm.name", "see DAPO's additions in docs/algorithms.md"),
+        ({"algorithm": {"name": "grop"}}, "algorithm.name", "did you mean 'grpo'"),
+        ({"algorithm": "dro"}, "algorithm", "that is a loss: algorithm.loss='dro'"),
         ({"sampling": 0.7}, "sampling", 'write tg.Sampling(temperature=1.0); in JSON {"temperature": 1.0}'),
     ],
 )

@@ -1,8 +1,8 @@
 """PettingZoo's classic games in text: the same rules, moves, chance and rewards, with words for the arrays.
 
-Needs `pip install 'tinkergym[pettingzoo]'`. Then `make_game` knows `pettingzoo/TicTacToe-v0`,
-`pettingzoo/ConnectFour-v0`, `pettingzoo/RockPaperScissors-v0` and `pettingzoo/LeducHoldem-v0`, and `make` the
-same with `Vs`.
+Needs `pip install '.[pettingzoo]'` in a checkout of tinkergym. Then `make_game` knows
+`pettingzoo/TicTacToe-v0`, `pettingzoo/ConnectFour-v0`, `pettingzoo/RockPaperScissors-v0` and
+`pettingzoo/LeducHoldem-v0`, and `make` the same with `Vs`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ClassicGame(TextGame):
         except ImportError as error:
             raise InvalidRequestError(
                 f"PettingZoo's classic games need {error.name}, which is not installed",
-                hint="pip install 'tinkergym[pettingzoo]'",
+                hint="pip install '.[pettingzoo]' in a checkout of tinkergym",
                 field="environment",
             ) from error
         self.table = module.raw_env(**settings)

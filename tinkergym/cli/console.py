@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import typer
@@ -36,9 +37,26 @@ class Commands(TyperGroup):
             raise typer.Exit(1) from None
 
 
+_OPTIONS = (
+    (r"\bon_overlong='drop'", "--drop-overlong"),
+    (r"\b(rollout)='(\w+)'", r"--\1 \2"),
+    (r"\b([a-z_]+\.[a-z_]+)='([^']+)'", r"--set \1=\2"),
+    (r", in a script tg\.\w+\([^)]*\)", ""),
+)
+"""Settings as errors write them, in Python's words, and as a command line does."""
+
+
+def _typed(text: str) -> str:
+    """Say the settings that a text names as they are typed here."""
+    for python, typed in _OPTIONS:
+        text = re.sub(python, typed, text)
+    return text
+
+
 def complain(error: TinkerGymError) -> None:
     """Print an error as people read it: what is wrong, then what to do."""
     where = f"{error.field}: " if error.field else ""
-    err.print(f"error: {where}{error.message}", style="red", markup=False, highlight=False, soft_wrap=True)
-    if error.hint:
-        err.print(f"  {error.hint}", markup=False, highlight=False, soft_wrap=True)
+    message, hint = _typed(error.message), _typed(error.hint)
+    err.print(f"error: {where}{message}", style="red", markup=False, highlight=False, soft_wrap=True)
+    if hint:
+        err.print(f"  {hint}", markup=False, highlight=False, soft_wrap=True)

@@ -186,10 +186,12 @@ def _print(scores: Scores, ks: Sequence[int], what: str, out_file: Path | None) 
         bar = "█" * max(1, round(BAR_COLUMNS * count / most))
         out.print(f"    {reason:20} {count:6} {bar}", highlight=False)
     if scores.failed:
+        from tinkergym.loop.trajectory import reason_line
+
         first = next(r.trajectory for r in scores.records if not r.trajectory.completed)
-        last_line = (first.error.strip().splitlines() or [""])[-1]
+        reason = reason_line(first.stop_reason, first.error)
         out.print(
-            f"  {scores.failed} failed and are in no figure; first: {first.stop_reason.value}: {last_line}",
+            f"  {scores.failed} failed and are in no figure; first: {first.stop_reason.value}: {reason}",
             markup=False,
             highlight=False,
             soft_wrap=True,

@@ -32,9 +32,10 @@ def export(
 
     Example: tinkergym export job-74e0b0387b33b183@40 my-policy --merge
     """
+    from tinkergym.cli.settings import policy_and_version
     from tinkergym.remote.client import Client
 
-    job_id, version = _parsed(policy)
+    job_id, version = policy_and_version(policy, field="policy")
     if base and not merge:
         raise InvalidRequestError("--base is for --merge only", hint="add --merge", field="base")
     with Client() as client:
@@ -48,16 +49,3 @@ def export(
     )
     if done.without_tokenizer:
         out.print(f"without tokenizer: {done.without_tokenizer}", markup=False, soft_wrap=True)
-
-
-def _parsed(policy: str) -> tuple[str, int | None]:
-    job_id, at, version = policy.partition("@")
-    if not at:
-        return job_id, None
-    if not version.isdecimal():
-        raise InvalidRequestError(
-            f"{version!r} is no version of a policy",
-            hint="write JOB@12 for version 12, or JOB for the newest",
-            field="policy",
-        )
-    return job_id, int(version)

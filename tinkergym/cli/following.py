@@ -37,7 +37,7 @@ def follow(job: Job, env: str | None = None) -> None:
         f"done: step {view.step} of {view.spec.steps}, policy version {view.policy_version}", highlight=False
     )
     for checkpoint in job.checkpoints()[-1:]:
-        out.print(f"checkpoint: {checkpoint.path}", highlight=False, soft_wrap=True)
+        out.print(f"checkpoint, on the service's machine: {checkpoint.path}", highlight=False, soft_wrap=True)
     if isinstance(job.spec, PlayedSpec):
         out.print(f"play it: {play_command(job, env)}", markup=False, highlight=False, soft_wrap=True)
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import datetime
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.cells import cell_len
 
 from tinkergym.cli.console import Commands, out
-from tinkergym.wire import PlayedSpec
+from tinkergym.wire import JobState, PlayedSpec
+
+if TYPE_CHECKING:
+    from tinkergym.wire_jobs import JobView
 
 app = typer.Typer(cls=Commands, help="List jobs, follow them, cancel them, fetch their checkpoints.")
 
@@ -78,12 +81,28 @@ def show(job_id: JobId) -> None:
     out.print(f"{view.job_id}: {view.state}, step {view.step} of {view.spec.steps}", highlight=False)
     if view.reason:
         out.print(f"reason: {view.reason}", markup=False, highlight=False, soft_wrap=True)
+    if view.state is JobState.WAITING_FOR_CLIENT and isinstance(view.spec, PlayedSpec):
+        out.print(f"play on: {_how_to_play_on(view)}", markup=False, highlight=False, soft_wrap=True)
     if view.error is not None:
         out.print(f"error: {view.error.message}", markup=False, highlight=False, soft_wrap=True)
         if view.error.hint:
             out.print(f"  {view.error.hint}", markup=False, highlight=False, soft_wrap=True)
     shown = view.model_dump(mode="json", include={"spec", "packs", "client_packs"})
     out.print_json(json.dumps(shown))
+
+
+def _how_to_play_on(view: JobView) -> str:
+    """Return what plays the episodes of a job that waits for it."""
+    from tinkergym.remote.local_environment import LOCAL
+
+    assert isinstance(view.spec, PlayedSpec)
+    if view.spec.rollout == "script":
+        return f"its script, with TrainRemotely(env, job_id={view.job_id!r})"
+    env_id = view.spec.environment.id
+    own = (
+        f" --env MODULE:{env_id.removeprefix(LOCAL).removesuffix('-v0')}" if env_id.startswith(LOCAL) else ""
+    )
+    return f"tinkergym jobs attach {view.job_id}{own}"
 
 
 @app.command()
@@ -129,7 +148,13 @@ def checkpoints(job_id: JobId) -> None:
             highlight=False,
             soft_wrap=True,
         )
-    if not found:
+    if found:
+        out.print(
+            f"on the service's machine; fetch one with: tinkergym jobs download {job_id} --step STEP",
+            highlight=False,
+            soft_wrap=True,
+        )
+    else:
         out.print("no checkpoints yet")
 
 

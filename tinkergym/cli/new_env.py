@@ -14,7 +14,7 @@ import typer
 
 from tinkergym.cli.console import out
 from tinkergym.cli.new_env_template import NewPack
-from tinkergym.errors import InvalidRequestError
+from tinkergym.errors import ConflictError, InvalidRequestError
 
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 _MOST_CHARACTERS = 40
@@ -90,12 +90,12 @@ def _write(folder: Path, files: dict[str, str]) -> None:
     """Write all files or none.
 
     Raises:
-        InvalidRequestError: The folder is there already.
+        ConflictError: The folder is there already.
     """
     try:
         folder.mkdir()
     except FileExistsError:
-        raise InvalidRequestError(
+        raise ConflictError(
             f"{folder}/ is there already, and nothing was written",
             hint="choose another name, or remove it first",
             field="NAME",

@@ -29,7 +29,11 @@ def play(
     ],
     *,
     policy: Annotated[
-        str | None, typer.Option(metavar="JOB_ID", help="The job whose policy plays. (default: you play)")
+        str | None,
+        typer.Option(
+            metavar="JOB_ID",
+            help="The job whose policy plays; JOB_ID@0: before training. (default: you play)",
+        ),
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Only watch the policy, also where you could play against it.")
@@ -90,11 +94,13 @@ def play(
             _episodes(_Table(made, _ask_for_action, prompt=None, renderer=renderer), seeds)
             return
         from tinkergym.cli.eval_policy import given
+        from tinkergym.cli.settings import policy_and_version
         from tinkergym.remote.client import Client
 
         with Client() as client:
             sampling = given(temperature=temperature, top_p=top_p, top_k=top_k)
-            player = _job(client, policy).policy(seed=seed, **sampling)
+            job_id, version = policy_and_version(policy, field="--policy")
+            player = _job(client, job_id).policy(version, seed=seed, **sampling)
             player.environment_prompt = system_prompt_of(made)
             # Offered by environments whose opponent may be anybody who reads and answers text.
             seat_opponent = getattr(made.unwrapped, "seat_opponent", None)

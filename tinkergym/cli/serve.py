@@ -50,7 +50,8 @@ def run_service_program(module: str, arguments: list[str]) -> None:
         lacking = f": {', '.join(missing)} missing" if missing else ""
         raise ServiceUnavailableError(
             f"the service is not installed here{lacking}",
-            hint="pip install 'tinkergym[backend]'",
+            hint="in a checkout of tinkergym: make install, or pip install '.[backend]' (without a GPU after "
+            "pip install torch --index-url https://download.pytorch.org/whl/cpu)",
         )
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", module, *arguments])

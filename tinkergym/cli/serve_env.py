@@ -49,7 +49,8 @@ def serve_env(
     ]
     if missing:
         raise ServiceUnavailableError(
-            f"serving environments needs {', '.join(missing)}", hint="pip install 'tinkergym[serving]'"
+            f"serving environments needs {', '.join(missing)}",
+            hint="pip install '.[serving]' in a checkout of tinkergym",
         )
     from tinkergym.serving.server import serve
     from tinkergym.serving.settings import ServerSettings

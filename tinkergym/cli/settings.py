@@ -12,6 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tinkergym.algorithm_names import what_it_is
+from tinkergym.arguments import argument_hint
 from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError
 from tinkergym.remote.local_environment import EnvSource
 
@@ -39,6 +41,9 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
     return settings
 
 
+_SECTIONS = {"algorithm": "name", "adapter": "kind", "loss": "name"}
+"""Parts of a job of which there are several, and the setting that says which."""
+
 ADAPTER = {"kind": "lora"}
 """What is trained unless something else is said."""
 
@@ -58,6 +63,9 @@ def with_settings(
         InvalidRequestError: a pair is no setting, or says again what an option says.
     """
     options, settings = given(**options), parse_settings(pairs or [])
+    for name, value in settings.items():
+        if name in _SECTIONS and isinstance({**defaults, **options}.get(name), dict):
+            _refuse_for_a_section(name, value)
     said = [argument, *_dotted(options)]
     for name in _dotted(settings):
         # Also what is above or below it: one of the two would win.
@@ -68,6 +76,18 @@ def with_settings(
                 field="--set",
             )
     return merged(defaults, options, settings)
+
+
+def _refuse_for_a_section(name: str, value: Any) -> None:
+    if isinstance(value, dict):
+        return
+    inner = _SECTIONS[name]
+    known = what_it_is(str(value)) if name == "algorithm" else ""
+    raise InvalidRequestError(
+        f"cannot be {value!r}: it has settings of its own, with dots",
+        hint=known or f"write --set {name}.{inner}={value}",
+        field=name,
+    )
 
 
 def _dotted(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -110,6 +130,22 @@ def adapter_settings(*, full: bool, rank: int | None) -> dict[str, Any] | None:
     if rank is not None:
         return {"rank": rank}
     return {"kind": "full"} if full else None
+
+
+def policy_and_version(policy: str, *, field: str) -> tuple[str, int | None]:
+    """Read `JOB` or `JOB@VERSION`; None is the newest version.
+
+    Raises:
+        InvalidRequestError: what follows the @ is no number; `field` is where it was written.
+    """
+    job_id, at, version = policy.partition("@")
+    if at and not version.isdecimal():
+        raise InvalidRequestError(
+            f"{version!r} is no version of a policy",
+            hint="write JOB@12 for version 12, or JOB for the newest",
+            field=field,
+        )
+    return job_id, int(version) if at else None
 
 
 def find_environment(name: str) -> EnvSource:
@@ -173,7 +209,15 @@ def environment_maker(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]
 
 
 def _make(name: str, build: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
-    made = build(**kwargs)
+    try:
+        made = build(**kwargs)
+    except TypeError as error:
+        hint = argument_hint(error, build, kwargs)
+        if not hint:
+            raise
+        raise InvalidEnvironmentError(
+            f"{name} cannot be made: {error}", hint=hint, field="environment"
+        ) from error
     if not hasattr(made, "step") or not hasattr(made, "reset"):
         raise InvalidEnvironmentError(
             f"{name} makes no environment, but {type(made).__name__}",

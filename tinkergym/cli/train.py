@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from tinkergym.cli.written import Begin
+
 
 def train(
     env: Annotated[
@@ -24,10 +26,17 @@ def train(
     ] = False,
     rank: Annotated[int | None, typer.Option(help="Rank of the LoRA adapter. (default: 8)")] = None,
     group_size: Annotated[
-        int | None, typer.Option(help="Episodes that start equal and are compared. (default: 8)")
+        int | None,
+        typer.Option(
+            help="Episodes that start equal and are compared. (default: 8; of ppo and reinforce++: 1)"
+        ),
     ] = None,
-    groups: Annotated[int | None, typer.Option(help="Groups in a train step. (default: 16)")] = None,
+    groups: Annotated[
+        int | None,
+        typer.Option(help="Groups in a train step. (default: 16; of ppo and reinforce++: 128)"),
+    ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="(default: 0.001)")] = None,
+    begin: Begin = None,
     seed: Annotated[
         int | None,
         typer.Option(
@@ -70,6 +79,7 @@ def train(
         "steps": steps,
         "algorithm": algorithm,
         "adapter": adapter_settings(full=full, rank=rank),
+        "initial_policy": begin,
         "seed": seed,
         "rollout": rollout,
         "env_kwargs": parse_settings(env_setting) if env_setting else None,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from tinkergym.errors import InternalServiceError, TinkerGymError
+from tinkergym.errors import InternalServiceError, TinkerGymError, from_wire
 from tinkergym.loop.agent_loop import AgentLoop, AgentState
 from tinkergym.loop.environment_host import AnyEnv, Host, Report
 from tinkergym.loop.executors import Executor, MakeEnv, executor_called
@@ -208,8 +208,8 @@ class EpisodePlayer:
         if episode is None or episode.loop.state is not AgentState.GENERATING:
             return  # dropped or out of time meanwhile
         if isinstance(answer, SampleFailure):
-            error = answer.error
-            episode.loop.fail(StopReason.SAMPLING_FAILED, f"{error.type}: {error.message}")
+            view = answer.error
+            episode.loop.fail(StopReason.SAMPLING_FAILED, f"{view.type}: {from_wire(view.model_dump())}")
         else:
             try:
                 action = episode.loop.receive(answer)

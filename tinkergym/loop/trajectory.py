@@ -64,6 +64,22 @@ FAILED_REASONS = frozenset(
 that is too stale was played well."""
 
 
+REASON_COMES_FIRST = frozenset({StopReason.ENVIRONMENT_TIMEOUT, StopReason.SAMPLING_FAILED})
+"""Errors of these begin with the reason, and may go on with where it happened. Others are tracebacks, which
+end with it."""
+
+
+def reason_line(stop_reason: str, error: str) -> str:
+    """Return the line of an episode's error that says why it failed.
+
+    Args:
+        stop_reason: The episode's.
+        error: Its text.
+    """
+    first, *others = error.strip().split("\n")
+    return others[-1] if others and stop_reason not in REASON_COMES_FIRST else first
+
+
 class Record(BaseModel):
     """A frozen record that refuses unknown keys."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -14,7 +14,7 @@ from urllib.parse import quote
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
-from tinkergym.errors import InternalServiceError, NotFoundError
+from tinkergym.errors import InternalServiceError, NotFoundError, UnknownModelError
 from tinkergym.remote.target_files import writing_to
 from tinkergym.remote.transport import Connection
 from tinkergym.wire import CheckpointView, HealthView, ModelView, RendererBundle
@@ -48,12 +48,14 @@ class Api:
         """
         # ASCII, as all headers are: names and versions that are not are written as JSON escapes them.
         known = json.dumps([pack.model_dump() for pack in packs])
-        body = self.connection.call(
-            "POST",
-            "/v1/jobs",
-            body=spec.model_dump_json().encode(),
-            headers={"Idempotency-Key": idempotency_key} | ({CLIENT_PACKS_HEADER: known} if packs else {}),
-        )
+        with _folders_of_the_service({"model": spec.model, "teacher": getattr(spec, "teacher", "")}):
+            body = self.connection.call(
+                "POST",
+                "/v1/jobs",
+                body=spec.model_dump_json().encode(),
+                headers={"Idempotency-Key": idempotency_key}
+                | ({CLIENT_PACKS_HEADER: known} if packs else {}),
+            )
         return _read(JobView, body)
 
     def job(self, job_id: str) -> JobView:
@@ -114,7 +116,8 @@ class Api:
 
     def renderer(self, model: str) -> RendererBundle:
         """Fetch what turns messages into the model's token ids."""
-        return self._get(RendererBundle, "/v1/renderer", {"model": model})
+        with _folders_of_the_service({"model": model}):
+            return self._get(RendererBundle, "/v1/renderer", {"model": model})
 
     def _get(self, view: type[View], path: str, params: Mapping[str, str] | None = None) -> View:
         return _read(view, self.connection.call("GET", path, params=params))
@@ -124,6 +127,25 @@ class Api:
     ) -> list[View]:
         answer = self.connection.call("GET", path, params=params)
         return _parsed(lambda: [view.model_validate(item) for item in _items(answer, key)])
+
+
+@contextmanager
+def _folders_of_the_service(models: Mapping[str, str]) -> Iterator[None]:
+    """Say of a model that the service does not find, and that is a folder here, what it is called there.
+
+    Args:
+        models: By the setting that names them.
+    """
+    try:
+        yield
+    except UnknownModelError as error:
+        here = Path(models.get(error.field, ""))
+        if here.name and not here.is_absolute() and here.is_dir():
+            error.hint = (
+                "that folder is here, and the service looks from a folder of its own: give its absolute path "
+                f"{str(here.resolve())!r} if the service is on this machine; {error.hint}"
+            )
+        raise
 
 
 def _job_path(job_id: str) -> str:

@@ -106,7 +106,7 @@ class Client:
         self,
         env: EnvSource,
         *,
-        steps: int,
+        steps: int | None = None,
         model: str = "nano",
         algorithm: PolicyGradient | Mapping[str, Any] | None = None,
         adapter: Adapter | Mapping[str, Any] | None = None,
@@ -122,10 +122,10 @@ class Client:
 
         Args:
             env: A registered id, an environment class, or a function that makes an environment.
-            steps: Train steps.
+            steps: Train steps. Has to be given.
             model: A name that the service offers, a model directory on its machine, or a Hugging Face hub id.
-            algorithm: How the policy learns: `GRPO(...)`, `RLOO(...)`, ...
-            adapter: `LoRA(...)` or `FullParameters()`.
+            algorithm: How the policy learns: `GRPO(...)`, `RLOO(...)`, ...; None is `GRPO()`.
+            adapter: `LoRA(...)` or `FullParameters()`; None is `LoRA()`.
             rollout: "server" or "client"; explicit always wins.
             env_kwargs: For the environment's constructor; JSON values.
             **settings: Any other field of `JobSpec`: seed, sampling, limits, deterministic, ...
@@ -134,8 +134,12 @@ class Client:
             InvalidRequestError: a setting is wrong; nothing was started.
             UnknownEnvironmentError: neither the service nor this process knows the id.
         """
-        chosen = {"model": model, "algorithm": algorithm or GRPO(), "adapter": adapter or LoRA()}
-        return self._play("rl", env, env_kwargs, rollout, {**chosen, "steps": steps, **settings})
+        chosen = {
+            "model": model,
+            "algorithm": GRPO() if algorithm is None else algorithm,
+            "adapter": LoRA() if adapter is None else adapter,
+        }
+        return self._play("rl", env, env_kwargs, rollout, chosen | _given(steps=steps) | settings)
 
     def sft(
         self,
@@ -164,7 +168,7 @@ class Client:
             epochs: Passes over the data; without both it is one.
             batch_size: Rows per step; None takes 32, or all if there are fewer.
             learning_rate: At its highest.
-            adapter: `LoRA(...)` or `FullParameters()`.
+            adapter: `LoRA(...)` or `FullParameters()`; None is `LoRA()`.
             eval_data: To measure the loss with; or say `held_out=0.1` for a share of `data`.
             answers: Learn from all answers of a conversation, or from the last only.
             on_overlong: "drop" leaves out rows that are longer than the model's context, "refuse" names them.
@@ -216,7 +220,7 @@ class Client:
             epochs: Passes over the data; without both it is one.
             batch_size: Pairs per step; None takes 32, or all if there are fewer.
             learning_rate: At its highest.
-            adapter: `LoRA(...)` or `FullParameters()`.
+            adapter: `LoRA(...)` or `FullParameters()`; None is `LoRA()`.
             eval_data: To measure with; or say `held_out=0.1` for a share of `data`.
             on_overlong: "drop" leaves out rows that are longer than the model's context, "refuse" names them.
             **settings: Any other field of `PreferenceSpec`: seed, initial_policy, warmup_steps, ...
@@ -244,8 +248,8 @@ class Client:
         self,
         env: EnvSource,
         *,
-        teacher: str,
-        steps: int,
+        teacher: str | None = None,
+        steps: int | None = None,
         model: str = "nano",
         adapter: Adapter | Mapping[str, Any] | None = None,
         rollout: str | None = None,
@@ -256,10 +260,11 @@ class Client:
 
         Args:
             env: A registered id, an environment class, or a function that makes an environment.
-            teacher: A model as in `model`, or a job's id (with `@version`): what that job trained.
-            steps: Train steps.
+            teacher: Has to be given: a model as in `model`, or a job's id (with `@version`), for what that
+                job trained.
+            steps: Train steps. Has to be given.
             model: The student.
-            adapter: `LoRA(...)` or `FullParameters()`, of the student.
+            adapter: `LoRA(...)` or `FullParameters()`, of the student; None is `LoRA()`.
             rollout: Who plays, as in `train`.
             env_kwargs: For the environment's constructor; JSON values.
             **settings: Any other field of `DistillationSpec`: episodes_per_step, learning_rate, sampling, ...
@@ -268,8 +273,9 @@ class Client:
             InvalidRequestError: a setting is wrong, or the teacher has another tokenizer.
             NotFoundError: the teacher is no job of yours, or has no checkpoint.
         """
-        chosen = {"model": model, "adapter": adapter or LoRA(), "teacher": teacher}
-        return self._play("distillation", env, env_kwargs, rollout, {**chosen, "steps": steps, **settings})
+        chosen = {"model": model, "adapter": LoRA() if adapter is None else adapter}
+        said = _given(teacher=teacher, steps=steps)
+        return self._play("distillation", env, env_kwargs, rollout, chosen | said | settings)
 
     def submit(self, spec: AnyJobSpec) -> Job:
         """Start a job from a complete specification; who plays its episodes is the caller's business."""
@@ -353,10 +359,11 @@ class Client:
         if "environment" in settings:
             raise InvalidRequestError("it is the first argument already", field="environment")
         environment = describe(env, env_kwargs)
+        here_or_there = "client" if environment.only_here else "server"
         spec = parse_any_spec(
             {
                 "environment": environment.ref,
-                "rollout": rollout or ("client" if environment.only_here else "server"),
+                "rollout": here_or_there if rollout is None else rollout,
                 **settings,
                 "kind": kind,
             },
@@ -392,6 +399,11 @@ class Client:
         thread = RolloutThread(transport, make_env, job_id=view.job_id, max_episodes=at_once)
         thread.start()
         return Job(self._api, view, rollout=thread)
+
+
+def _given(**required: Any) -> dict[str, Any]:
+    """Leave out what was not said, so that it is missed beside a slip of its name, and not by Python."""
+    return {name: value for name, value in required.items() if value is not None}
 
 
 def _refuse_impossible(spec: PlayedSpec, environment: Environment) -> None:

@@ -190,6 +190,6 @@ def _websockets() -> tuple[Any, Any]:
     except ModuleNotFoundError:
         raise MissingExtraError(
             "playing in remote environments needs the package websockets",
-            hint="pip install 'tinkergym[serving]'",
+            hint="pip install '.[serving]' in a checkout of tinkergym",
         ) from None
     return ClientProtocol, parse_uri

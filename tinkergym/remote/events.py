@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 
@@ -10,8 +11,13 @@ from tinkergym.remote.backoff import Backoff
 from tinkergym.remote.transport import Connection
 from tinkergym.wire import Event, StateEvent
 
+_log = logging.getLogger(__name__)
+
 SILENCE_SECONDS = 35.0
 """The service sends a comment every 10 s; after three lost ones the connection counts as dead."""
+
+_AWAY_IS_NEWS = 2
+"""Of failures in a row: the connection broke, and looking for the service once did not find it."""
 
 
 def follow(
@@ -24,6 +30,8 @@ def follow(
     sleep: Callable[[float], object] = time.sleep,
 ) -> Iterator[Event]:
     """Yield the events of a job after number `after`, each once, until the job's final state.
+
+    A service that went away is looked for again; when it is not back at once, the log says so, once.
 
     Args:
         connection: To the gateway.
@@ -38,16 +46,24 @@ def follow(
     """
     backoff = Backoff(patience_seconds=patience_seconds, sleep=sleep)
     waits = backoff.waits()
+    away = 0
     while True:
         try:
             for event in _connect(connection, job_id, after, check):
                 if event.seq <= after:
                     continue
-                after, waits = event.seq, backoff.waits()
+                after, waits, away = event.seq, backoff.waits(), 0
                 yield event
                 if isinstance(event.body, StateEvent) and event.body.state.final:
                     return
-        except ServiceUnavailableError:
+        except ServiceUnavailableError as error:
+            away += 1
+            if away == _AWAY_IS_NEWS:
+                _log.warning(
+                    "%s; looking for it for up to %s. Ctrl-C ends the looking, not the job",
+                    error.message,
+                    _words(patience_seconds),
+                )
             if next(waits, None) is None:
                 raise
         else:
@@ -57,6 +73,10 @@ def follow(
                     f"the service ends the event stream of {job_id} before the job has ended",
                     hint=f"look at it with `tinkergym jobs show {job_id}`",
                 )
+
+
+def _words(seconds: float) -> str:
+    return f"{seconds / 60:g} min" if seconds >= 60 else f"{seconds:g} s"
 
 
 def _connect(connection: Connection, job_id: str, after: int, check: Callable[[], None]) -> Iterator[Event]:

@@ -205,7 +205,7 @@ def _require_backend() -> None:
     if missing:
         raise MissingExtraError(
             f"merging needs {', '.join(missing)}, which is not installed here",
-            hint="pip install 'tinkergym[backend]', or export the adapter without --merge",
+            hint="pip install '.[backend]' in a checkout of tinkergym, or export the adapter without --merge",
             field="merge",
         )
 

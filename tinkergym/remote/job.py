@@ -14,6 +14,7 @@ from tinkergym.errors import (
     JobCancelledError,
     JobFailedError,
     NotFoundError,
+    PolicyVersionGoneError,
     TinkerGymError,
     from_wire,
 )
@@ -140,9 +141,20 @@ class Job:
                 probability together.
             top_k: Before that, only among so many of the likeliest; 0 is all.
             structured: What every answer must look like; needs a service with `engine=vllm`.
+
+        Raises:
+            PolicyVersionGoneError: `version` is neither 0 nor the newest.
         """
         from tinkergym.remote.policy import Policy
 
+        if version and version != (newest := self.view().policy_version):
+            raise PolicyVersionGoneError(
+                f"version {version} of {self.id} is not loaded: only the newest, {newest}, and 0, the model "
+                "before training, can be played",
+                hint=f"take one of those, or `tinkergym export {self.id}@{version} FOLDER` while it has a "
+                "checkpoint (see `tinkergym jobs checkpoints`)",
+                field="version",
+            )
         return Policy.of_job(
             self._api,
             self._view,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tinkergym.core import refuse_unfinished
 from tinkergym.errors import InvalidEnvironmentError, PromptTooLongError, TinkerGymError
 from tinkergym.loop.agent_loop import AgentLoop
 from tinkergym.loop.environment_host import AnyEnv, system_prompt_of
@@ -32,6 +33,7 @@ def check_environment(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundl
             field="environment",
         ) from error
     try:
+        refuse_unfinished(env)
         _check_first_prompt(env, spec, Renderer.from_bundle(bundle))
     finally:
         env.close()

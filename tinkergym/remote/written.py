@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +17,8 @@ from tinkergym.wire_jobs import AnyJobSpec, WrittenDataSpec
 from tinkergym.written.prepare import Overlong, PreparedData, prepare
 from tinkergym.written.rows import DataSource
 from tinkergym.written.tokens import Answers
+
+_log = logging.getLogger(__name__)
 
 _BATCH_SIZE = 32
 _ARGUMENTS: dict[DataKind, tuple[str, ...]] = {
@@ -40,7 +43,9 @@ def upload(api: Api, data: PreparedData) -> DataView:
             return view
         for name in view.missing:
             api.put_chunk(name, data.bodies[name])
-    raise ServiceUnavailableError("the service forgets the data that it is sent", hint="see its log")
+    raise ServiceUnavailableError(
+        "the service forgets the data that it is sent", hint="see logs/gateway.log in its data_dir"
+    )
 
 
 def written_job(
@@ -72,11 +77,13 @@ def written_job(
 
     renderer = Renderer.from_bundle(api.renderer(model))
     ready = prepare(data, renderer, kind=kind, answers=answers, on_overlong=on_overlong)
+    _tell_of_dropped("data", ready, renderer)
     measured = None
     if eval_data is not None:
         measured = prepare(
             eval_data, renderer, kind=kind, answers=answers, on_overlong=on_overlong, field="eval_data"
         )
+        _tell_of_dropped("eval_data", measured, renderer)
         draft["eval_data"] = upload(api, measured).data_id
     draft["data"] = upload(api, ready).data_id
     checked = parse_any_spec(draft)
@@ -86,6 +93,17 @@ def written_job(
     if steps is None:
         steps = max(1, math.ceil((1.0 if epochs is None else epochs) * left / batch_size))
     return parse_any_spec({**draft, "batch_size": batch_size, "steps": steps})
+
+
+def _tell_of_dropped(field: str, ready: PreparedData, renderer: Renderer) -> None:
+    if ready.dropped:
+        _log.warning(
+            "%s: left out %d of %d rows, which are longer than the %d tokens of the model's context",
+            field,
+            ready.dropped,
+            ready.dropped + ready.records,
+            renderer.context_length,
+        )
 
 
 def _refuse(steps: int | None, epochs: float | None, on_overlong: str, answers: str) -> None:

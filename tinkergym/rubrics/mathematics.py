@@ -169,7 +169,8 @@ def _helpers() -> _Helpers:
         if _shared is None or _shared.owner != os.getpid():
             if importlib.util.find_spec("math_verify") is None:
                 raise InvalidRequestError(
-                    "math_equal needs math-verify", hint='install it: pip install "tinkergym[math]"'
+                    "math_equal needs math-verify",
+                    hint='install it: pip install ".[math]" in a checkout of tinkergym',
                 )
             _shared = _Helpers()
             atexit.register(_shared.close)

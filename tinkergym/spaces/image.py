@@ -121,6 +121,7 @@ def _pillow() -> Any:
         from PIL import Image as pillow  # noqa: N813 - a module
     except ImportError as error:
         raise MissingExtraError(
-            "PNG files need Pillow, which is not installed", hint="pip install 'tinkergym[images]'"
+            "PNG files need Pillow, which is not installed",
+            hint="pip install '.[images]' in a checkout of tinkergym",
         ) from error
     return pillow

@@ -104,7 +104,7 @@ class HuggingFaceTasks(TaskSource):
         except ImportError as error:
             raise InvalidRequestError(
                 "Hugging Face data sets need the package datasets",
-                hint="pip install 'tinkergym[huggingface]'",
+                hint="pip install '.[huggingface]' in a checkout of tinkergym",
             ) from error
         path, split, config, revision = self._arguments
         try:

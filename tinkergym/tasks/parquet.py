@@ -99,7 +99,8 @@ class _Rows:
             import pyarrow.parquet as pq
         except ImportError as error:
             raise InvalidRequestError(
-                "Parquet files need the package pyarrow", hint="pip install 'tinkergym[parquet]'"
+                "Parquet files need the package pyarrow",
+                hint="pip install '.[parquet]' in a checkout of tinkergym",
             ) from error
         try:
             # Mapped, so that processes which play side by side share the pages.

@@ -6,7 +6,7 @@ from typing import Any
 
 from tinkergym.errors import InvalidRequestError
 from tinkergym.grid import cell_of, declares_cell
-from tinkergym.loop.trajectory import Trajectory
+from tinkergym.loop.trajectory import Trajectory, reason_line
 from tinkergym.messages import observation_text
 from tinkergym.policies import GoldPolicy, LegalPolicy, RandomTextPolicy, TextPolicy, play_episode
 from tinkergym.quoting import quoted
@@ -176,8 +176,9 @@ def _first_observation(env: AnyEnv, seed: int, task_index: int) -> Any:
 def _return(env: AnyEnv, policy: TextPolicy, seed: int) -> float:
     trajectory: Trajectory = play_episode(env, policy, seed=seed, most_turns=_MOST_TURNS)
     if not trajectory.completed:
+        why = reason_line(trajectory.stop_reason, trajectory.error)
         raise CheckFailedError(
-            f"seed {seed} ends as {trajectory.stop_reason}: {trajectory.error.strip().splitlines()[-1]}",
+            f"seed {seed} ends as {trajectory.stop_reason}: {why}",
             hint="mend what the error names",
         )
     return trajectory.episode_return

@@ -134,7 +134,8 @@ class _Connection:
             import mcp  # noqa: F401 - to say what is missing before a thread starts
         except ImportError as error:
             raise InvalidRequestError(
-                "MCP tools need the package mcp", hint='install it: pip install "tinkergym[mcp]"'
+                "MCP tools need the package mcp",
+                hint='install it: pip install ".[mcp]" in a checkout of tinkergym',
             ) from error
         self.listed: list[Any] = []
         self._command, self._env, self._cwd, self._seconds = command, env, cwd, seconds

@@ -85,8 +85,8 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
                 100 for a new job.
             client: None makes one, see `Client`.
             model: A name that the service offers, a model directory on its machine, or a hub id.
-            algorithm: How the policy learns: `GRPO(...)`, `RLOO(...)`, ...
-            adapter: `LoRA(...)` or `FullParameters()`.
+            algorithm: How the policy learns: `GRPO(...)`, `RLOO(...)`, ...; None is `GRPO()`.
+            adapter: `LoRA(...)` or `FullParameters()`; None is `LoRA()`.
             job_id: Go on with a job that an earlier script left; its settings are its own, and given ones are
                 refused.
             **settings: Any other field of `JobSpec`.
@@ -115,8 +115,8 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
                 {
                     "environment": _environment_of(env),
                     "model": model,
-                    "algorithm": algorithm or GRPO(),
-                    "adapter": adapter or LoRA(),
+                    "algorithm": GRPO() if algorithm is None else algorithm,
+                    "adapter": LoRA() if adapter is None else adapter,
                     "steps": DEFAULT_STEPS if steps is None else steps,
                     **settings,
                     "rollout": "script",

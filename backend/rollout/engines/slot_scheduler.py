@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from backend.device_lock import computing_with
+from backend.errors import SERVICE_LOG
 from backend.rollout.engines.counters import Counters
 from backend.rollout.engines.packed_batch import Span
 from backend.rollout.engines.packed_model import PackedModel
@@ -241,7 +242,7 @@ class SlotScheduler:
             self._counters.failed_forwards += 1
             failed = InternalServiceError(
                 f"the engine's forward failed: {_in_a_line(error)}",
-                hint="the service's log has the traceback; other requests are not affected",
+                hint=f"{SERVICE_LOG} has the traceback; other requests are not affected",
             )
             for row in (row for work in works for row in work.rows):
                 row.fail(failed)

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from backend.device_lock import DeviceLock, KeptCore
+from backend.errors import SERVICE_LOG
 from backend.rollout.engines.counters import Counters
 from backend.rollout.engines.packed_model import PackedModel
 from backend.rollout.engines.policy_shelf import LoadedPolicy
@@ -171,7 +172,7 @@ class TransformersEngine:
             except Exception as error:
                 _log.exception("generate_together failed")
                 result.set_exception(
-                    InternalServiceError(f"the engine failed: {error}", hint="see the service's log")
+                    InternalServiceError(f"the engine failed: {error}", hint=f"see {SERVICE_LOG}")
                 )
 
         with self._wake:
@@ -267,7 +268,7 @@ class TransformersEngine:
             done = self._left(
                 self._scheduler.drain(
                     InternalServiceError(
-                        "the engine met a state it did not expect", hint="see the service's log"
+                        "the engine met a state it did not expect", hint=f"see {SERVICE_LOG}"
                     )
                 )
             )
@@ -343,7 +344,7 @@ class TransformersEngine:
                 else:
                     self._advance(scheduler)
         except Exception as error:
-            self._left(scheduler.drain(InternalServiceError(str(error), hint="see the service's log")))
+            self._left(scheduler.drain(InternalServiceError(str(error), hint=f"see {SERVICE_LOG}")))
             raise
         finally:
             self._turns.patient = False

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from backend.config import DType, VllmSettings
+from backend.config import VLLM_LEAST_TEMPERATURE, DType, VllmSettings
+from backend.errors import SERVICE_LOG
 from backend.rollout.engines.protocol import BASE_POLICY, Deliver
 from backend.rollout.engines.rows import failure, nobody_waits, version_gone
 from backend.rollout.engines.structured import structure_impossible, structure_unusable
@@ -49,8 +50,7 @@ from tinkergym.wire import Completion, Regex, SampleFailure, SampleRequest
 
 _log = logging.getLogger(__name__)
 _BASE_KEY = 0
-_SMALLEST_TEMPERATURE = 0.01
-"""vLLM raises smaller ones to this without telling; then the logprobs would be of another temperature."""
+_SEE_THE_LOG = "see logs/vllm.log in the service's data_dir"
 _TRIES = 3
 """A request that was being computed when vLLM died so often is taken for the reason."""
 _FAILED_STARTS = 3
@@ -419,10 +419,10 @@ class VllmEngine:
                 hint="was it encoded with another model's tokenizer?",
                 field="prompt_ids",
             )
-        if 0 < request.temperature < _SMALLEST_TEMPERATURE:
+        if 0 < request.temperature < VLLM_LEAST_TEMPERATURE:
             return InvalidRequestError(
                 f"vLLM does not sample at temperature {request.temperature}",
-                hint=f"use 0, or at least {_SMALLEST_TEMPERATURE}",
+                hint=f"use 0, or at least {VLLM_LEAST_TEMPERATURE}",
                 field="temperature",
             )
         return structure_impossible(
@@ -539,7 +539,7 @@ class VllmEngine:
             with self._lock:
                 if not self._closing and self._broken is None:
                     self._broken = InternalServiceError(
-                        "the vLLM engine met a state it did not expect", hint="see the service's log"
+                        "the vLLM engine met a state it did not expect", hint=f"see {SERVICE_LOG}"
                     )
                 self._rouse()
                 left, self._open = list(self._open.values()), {}
@@ -634,7 +634,7 @@ class VllmEngine:
             self._busy.count(len(self._open))
             self._drop_finished()
         error = InternalServiceError(
-            f"vLLM died {_TRIES} times while it worked on this request", hint="see the service's log"
+            f"vLLM died {_TRIES} times while it worked on this request", hint=_SEE_THE_LOG
         )
         _deliver([(entry, error) for entry in reasons.values()])
 
@@ -745,7 +745,7 @@ class VllmEngine:
             said = said or (telling[-1].strip()[-500:] if telling else "")
         return InvalidRequestError(
             f"vLLM does not start with the model {str(self._facts.directory)!r}: {said or 'it says nothing'}",
-            hint="see the service's log; engine=transformers runs any decoder of transformers",
+            hint=f"{_SEE_THE_LOG}; engine=transformers runs any decoder of transformers",
             field="engine",
         )
 

@@ -42,6 +42,16 @@ def test_a_request_that_is_sent_again_needs_no_check(gateway, client, spec):
     assert client.post("/v1/jobs", json=spec).status_code == 422
 
 
+def test_what_the_services_engine_cannot_do_is_refused_before_the_job_exists(
+    gateway, client, spec, monkeypatch
+):
+    asked = {**spec, "sampling": {"temperature": 0.005}}
+    assert client.post("/v1/jobs", json=asked).status_code == 201
+    monkeypatch.setitem(gateway.config.__dict__, "engine", "vllm")
+    response = client.post("/v1/jobs", json=asked)
+    assert (response.status_code, error_of(response)["field"]) == (422, "sampling.temperature")
+
+
 PACKS = [{"name": "rätsel", "distribution": "raetsel", "version": "1.2"}]
 
 

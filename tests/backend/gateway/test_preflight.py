@@ -10,12 +10,13 @@ from backend.config import GatewayLimits
 from backend.gateway.preflight import Preflight
 from tinkergym.errors import (
     InvalidEnvironmentError,
+    InvalidRequestError,
     PromptTooLongError,
     UnknownEnvironmentError,
     UnknownModelError,
 )
 from tinkergym.testing import byte_bundle
-from tinkergym.wire import EnvironmentRef, JobSpec, Sampling
+from tinkergym.wire import EnvironmentRef, JobSpec, Limits, Sampling
 
 pytestmark = pytest.mark.service
 
@@ -162,6 +163,14 @@ def test_an_environment_that_lives_in_the_client_is_only_a_name_here(preflight):
 def test_an_answer_longer_than_the_context_is_refused_wherever_the_environment_is(pack, preflight, rollout):
     with pytest.raises(PromptTooLongError):
         preflight.check(spec(rollout=rollout, max_turn_tokens=200))
+
+
+def test_a_longer_context_than_the_model_has_is_refused_by_name(preflight):
+    there = spec(rollout="client")
+    assert preflight.check(there.model_copy(update={"limits": Limits(max_context_tokens=200)})) == {}
+    with pytest.raises(InvalidRequestError, match="a context of 200 tokens, not 201") as caught:
+        preflight.check(there.model_copy(update={"limits": Limits(max_context_tokens=201)}))
+    assert caught.value.field == "limits.max_context_tokens"
 
 
 def test_an_unknown_model_is_refused_before_any_environment_is_made(preflight):

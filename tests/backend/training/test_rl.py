@@ -367,6 +367,40 @@ def test_too_many_failed_episodes_fail_the_job_and_it_says_which(lab):
     assert end.error.field == "max_failed_fraction"
 
 
+@pytest.mark.parametrize(
+    ("reason", "error", "shown", "hint"),
+    [
+        (
+            StopReason.ENVIRONMENT_TIMEOUT,
+            "step did not return within 1.0 s; it is here:\n  File 'env.py'\n    time.sleep(9)",
+            "step did not return within 1.0 s; it is here",
+            "raise limits.step_timeout_seconds",
+        ),
+        (
+            StopReason.SAMPLING_FAILED,
+            "InvalidRequestError: temperature: vLLM does not sample at 0.001 (use 0, or at least 0.01)",
+            "(use 0, or at least 0.01)",
+            "not the environment",
+        ),
+    ],
+)
+def test_a_job_that_its_failed_episodes_end_says_why_and_whose_fault_it_is(lab, reason, error, shown, hint):
+    job_id = lab.start()
+    failed = [
+        result.model_copy(
+            update={
+                "trajectory": result.trajectory.model_copy(update={"stop_reason": reason, "error": error})
+            }
+        )
+        for result in lab.play(lab.lease(job_id))
+    ]
+    lab.submit(job_id, failed)
+    lab.until_state(job_id, JobState.FAILED)
+    end = lab.events(job_id, "state")[-1]
+    assert shown in end.error.message
+    assert hint in end.error.hint
+
+
 def test_rewards_too_large_to_compute_with_fail_the_job_by_the_environments_name(lab):
     job_id = lab.start()
     huge = []

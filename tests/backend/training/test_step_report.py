@@ -10,7 +10,7 @@ from backend.training.step_report import (
     spike_warnings,
     statistics,
 )
-from tinkergym.loop.trajectory import StopReason, Trajectory
+from tinkergym.loop.trajectory import StopReason, Trajectory, reason_line
 from tinkergym.testing.episodes import one_turn_episode as episode
 from tinkergym.wire import GRPO, EnvironmentRef, EpisodeResult, JobSpec, StepEvent
 
@@ -50,6 +50,21 @@ def test_each_kind_of_failure_is_told_once_with_its_count_the_commonest_first():
     assert [(warning.count, warning.step) for warning in warnings] == [(2, 7), (1, 7)]
     assert warnings[0].message == text.format(1)
     assert {warning.name for warning in warnings} == {"environment_error"}
+
+
+HUNG = "step did not return within {} s; it is here:\n  File 'env.py', line {}, in step\n    time.sleep(9)\n"
+
+
+def test_a_timeout_is_known_by_its_first_line_which_an_event_keeps():
+    hung = [
+        episode(100.0, StopReason.ENVIRONMENT_TIMEOUT, error=HUNG.format(1.0, line) + "more\n" * 2000)
+        for line in (3, 4)
+    ]
+    other = episode(100.0, StopReason.ENVIRONMENT_TIMEOUT, error=HUNG.format(1.0, 3).replace("step", "reset"))
+    first, second = failure_warnings(played(*hung, other), step=1)
+    assert (first.count, second.count) == (2, 1)
+    assert first.message.startswith("step did not return within 1.0 s")
+    assert reason_line(first.name, first.message) == "step did not return within 1.0 s; it is here:"
 
 
 def test_failures_that_differ_in_their_numbers_are_one_kind():

@@ -104,5 +104,5 @@ def test_they_are_environments_against_an_opponent():
 def test_what_is_missing_is_named_with_the_extra_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "pygame", None)
     monkeypatch.delitem(sys.modules, ClassicTicTacToe.module, raising=False)
-    with pytest.raises(InvalidRequestError, match=r"pygame.*tinkergym\[pettingzoo\]"):
+    with pytest.raises(InvalidRequestError, match=r"pygame.*\.\[pettingzoo\]"):
         ClassicTicTacToe()

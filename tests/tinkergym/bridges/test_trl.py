@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("trl", reason="pip install 'tinkergym[bridges]'")
+pytest.importorskip("trl", reason="pip install '.[bridges]' in a checkout of tinkergym")
 
 import backend
 import tinkergym as tg

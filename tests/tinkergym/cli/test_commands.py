@@ -319,3 +319,56 @@ def test_set_reaches_a_section_of_which_no_option_says_anything(run, service):
     settings = ["--set", "algorithm.name=rloo", "--set", "algorithm.groups_per_step=2"]
     assert run("train", BOARD, "--steps", "1", *settings).exit_code == 0
     assert service.jobs.newest_first()[0].spec.algorithm.name == "rloo"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["train", BOARD, "--steps", "1", "--set", "algorithm=rloo"], "write --set algorithm.name=rloo"),
+        (
+            ["train", BOARD, "--steps", "1", "--set", "algorithm=cispo"],
+            "that is a loss: --set algorithm.loss=cispo\n",
+        ),
+        (
+            ["train", BOARD, "--steps", "1", "--set", "algorithm.name=gspo"],
+            "that is a loss: --set algorithm.loss=gspo\n",
+        ),
+        (["train", BOARD, "--steps", "1", "--set", "adapter=full"], "write --set adapter.kind=full"),
+        (["train", "tinkergym:TextEnv", "--steps", "1", "--rollout", "server"], "use --rollout client"),
+        (["train", BOARD, "--steps", "1", "--rollout", "client", "--env-set", "oponent=x"], "mean opponent?"),
+        (["play", BOARD, "--env-set", "oponent=x"], "did you mean opponent?"),
+    ],
+)
+def test_what_to_do_is_said_as_it_is_typed(run, service, arguments, said):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+def test_rows_that_are_too_long_can_be_left_out_by_the_option_that_the_refusal_names(run, service, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(
+        f'{{"prompt": "{"x" * 3000}", "completion": "y"}}\n{{"prompt": "1?", "completion": "y"}}\n'
+    )
+    assert "or choose --drop-overlong" in run("sft", str(rows)).output
+    assert run("sft", str(rows), "--drop-overlong").exit_code == 0
+
+
+def test_play_takes_the_model_before_training_and_says_what_becomes_of_versions_in_between(run, service):
+    run("train", BOARD, "--steps", "3")
+    assert run("play", BOARD, "--policy", "job-1@0", "--watch").exit_code == 0
+    assert {request.policy_version for batch in service.sampled for request in batch} == {0}
+    result = run("play", BOARD, "--policy", "job-1@2", "--watch")
+    assert (result.exit_code, "tinkergym export job-1@2 FOLDER" in result.output) == (1, True)
+    assert run("play", BOARD, "--policy", "job-1@x").exit_code == 2
+
+
+def test_a_job_may_begin_with_what_another_trained(run, service):
+    assert run("train", BOARD, "--steps", "1", "--from", "job-0123456789abcdef").exit_code == 0
+    assert service.jobs.newest_first()[0].spec.initial_policy == "job-0123456789abcdef"
+
+
+def test_a_job_that_waits_says_how_to_play_on(run, service):
+    run("train", BOARD, "--steps", "1", "--rollout", "client", "--detach")
+    service.jobs.end("job-1", JobState.WAITING_FOR_CLIENT)
+    assert "play on: tinkergym jobs attach job-1\n" in run("jobs", "show", "job-1").output

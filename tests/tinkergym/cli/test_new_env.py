@@ -106,7 +106,7 @@ def test_a_folder_that_is_there_is_left_alone(run, tmp_path):
     (tmp_path / "my-game").mkdir()
     (tmp_path / "my-game" / "mine.txt").write_text("precious")
     refused = run("my-game")
-    assert (refused.exit_code, "is there already" in refused.output) == (2, True)
+    assert (refused.exit_code, "is there already" in refused.output) == (1, True)
     assert [path.name for path in files(tmp_path)] == ["mine.txt"]
 
 

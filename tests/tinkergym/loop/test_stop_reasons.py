@@ -28,7 +28,7 @@ class Refusing(Silent):
     """Answers every request with an error."""
 
     def submit(self, requests, deliver):
-        error = ErrorView(type="PolicyVersionGoneError", message="gone")
+        error = ErrorView(type="PolicyVersionGoneError", message="gone", hint="ask again")
         deliver([SampleFailure(request_id=request.request_id, error=error) for request in requests])
 
 
@@ -59,7 +59,7 @@ CASES = {
     StopReason.ENVIRONMENT_ERROR: ("RaisesInStep", {}, YES, 1, "fell off the board"),
     StopReason.ENVIRONMENT_TIMEOUT: ("HangsInStep", {"step_timeout_seconds": 0.1}, YES, 1, "did not return"),
     StopReason.INVALID_REWARD: ("PaysNaN", {}, YES, 1, "nan"),
-    StopReason.SAMPLING_FAILED: ("Sound", {}, Refusing(), 0, "PolicyVersionGoneError: gone"),
+    StopReason.SAMPLING_FAILED: ("Sound", {}, Refusing(), 0, "PolicyVersionGoneError: gone (ask again)"),
 }
 
 

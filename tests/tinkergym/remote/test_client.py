@@ -17,9 +17,11 @@ from tinkergym.errors import (
     JobCancelledError,
     JobFailedError,
     NotFoundError,
+    PolicyVersionGoneError,
     PromptTooLongError,
     ServiceUnreachableError,
     UnknownEnvironmentError,
+    UnknownModelError,
 )
 from tinkergym.wire import CheckpointView, ErrorView, JobState, StateEvent, StepEvent
 
@@ -231,6 +233,21 @@ def test_events_go_on_where_the_stream_broke_and_none_comes_twice(service, clien
     assert [event.seq for event in job.events(after=3)] == [e.seq for e in events if e.seq > 3]
 
 
+@pytest.mark.parametrize(("outages", "news"), [(1, 0), (2, 1), (4, 1)])
+def test_a_service_that_is_not_back_at_once_is_missed_aloud_and_once(service, client, caplog, outages, news):
+    job = client.train(Echo, steps=1, algorithm=SMALL)
+    job.wait()
+    caplog.clear()
+    for _ in range(outages):
+        service.break_next(f"GET /v1/jobs/{job.id}/events")
+    assert list(job.events())
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == news
+    for text in said:
+        assert f"no service answers at {service.url}" in text
+        assert "for up to 5 min. Ctrl-C ends the looking, not the job" in text
+
+
 def test_a_job_shows_what_its_events_told(service, client):
     job = client.train(Echo, steps=4, algorithm=SMALL)
     for event in job.events():
@@ -393,3 +410,81 @@ def test_the_local_services_key_is_not_sent_to_another_service(service, monkeypa
 def test_importing_tinkergym_loads_neither_httpx_nor_torch():
     code = "import sys, tinkergym; print({'httpx', 'torch', 'rich', 'typer'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
+
+
+@pytest.mark.parametrize("adapter", [False, 0, {}, ""])
+def test_an_adapter_that_is_none_is_refused_and_none_is_the_usual_one(client, adapter):
+    with pytest.raises(InvalidRequestError) as caught:
+        client.train(Echo, steps=1, adapter=adapter)
+    assert caught.value.field.startswith("adapter")
+    assert client.train(Echo, steps=1, algorithm=SMALL, adapter=None).wait().spec.adapter == tg.LoRA()
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "said"),
+    [
+        ("train", {"stepz": 1}, "did you mean steps"),
+        ("distill", {"teacher": "nano", "stepz": 1}, "did you mean steps"),
+        ("distill", {"teachr": "nano", "steps": 1}, "did you mean teacher"),
+    ],
+)
+def test_a_slip_of_what_has_to_be_given_is_told_as_one(client, method, given, said):
+    with pytest.raises(InvalidRequestError, match="is required and was not given") as caught:
+        getattr(client, method)(Echo, **given)
+    assert said in caught.value.hint
+
+
+def test_only_versions_that_are_loaded_can_be_played(client):
+    job = client.train(Echo, steps=3, algorithm=SMALL)
+    job.wait()
+    assert [job.policy(version=version).version for version in (None, 0, 3)] == [None, 0, 3]
+    with pytest.raises(PolicyVersionGoneError, match=rf"the newest, 3,.*tinkergym export {job.id}@2 FOLDER"):
+        job.policy(version=2)
+
+
+def test_a_model_that_is_a_folder_here_is_to_be_named_by_its_absolute_path(client, tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    def refuse(*args, **kwargs):
+        raise UnknownModelError("unknown model 'mine'", hint="offered are: nano", field="model")
+
+    monkeypatch.setattr(type(client._api.connection), "call", refuse)
+    with pytest.raises(UnknownModelError) as caught:
+        client.train(Echo, model="mine", steps=1)
+    assert f"give its absolute path {str(tmp_path / 'mine')!r}" in caught.value.hint
+    assert "offered are: nano" in caught.value.hint
+
+
+class Unjudged(tg.SingleTurnEnv):
+    def ask(self, options):
+        return "?"
+
+
+class Deaf(tg.TextEnv):
+    def start(self, options):
+        return "?"
+
+
+@pytest.mark.parametrize(("env", "missing"), [(Unjudged, r"score\(answer\)"), (Deaf, r"reply\(action\)")])
+def test_a_class_that_cannot_judge_an_answer_is_refused_before_the_job_starts(client, service, env, missing):
+    with pytest.raises(InvalidEnvironmentError, match=f"needs a method {missing}"):
+        client.train(env, steps=1)
+    assert service.jobs.newest_first() == []
+
+
+class Sized(Echo):
+    def __init__(self, size=3, opponent="random"):
+        super().__init__()
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "said"),
+    [({"sise": 4}, "sise: did you mean size?"), ({"zzz": 4}, "it takes size, opponent")],
+)
+def test_an_argument_that_the_environment_does_not_have_is_told_with_the_one_that_was_meant(
+    client, kwargs, said
+):
+    with pytest.raises(InvalidEnvironmentError) as caught:
+        client.train(Sized, steps=1, env_kwargs=kwargs)
+    assert said in caught.value.hint

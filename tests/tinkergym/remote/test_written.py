@@ -102,3 +102,14 @@ def test_a_student_is_taught_by_a_job_or_a_model(client):
     job = client.distill(Echo, teacher="nano", steps=1, episodes_per_step=2)
     job.wait()
     assert (job.spec.kind, job.spec.teacher, job.spec.rollout) == ("distillation", "nano", "client")
+
+
+def test_rows_that_were_left_out_are_counted_aloud(client, tmp_path, caplog):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, [*ROWS, {"prompt": "x" * 3000, "completion": "y"}])))
+    client.sft(path, on_overlong="drop", steps=1)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("data: left out 1 of 11 rows")
+    caplog.clear()
+    client.sft(tg.SequenceTasks(ROWS), on_overlong="drop", steps=1)
+    assert not caplog.records

@@ -123,5 +123,5 @@ def test_a_small_file_that_claims_to_be_huge_is_refused_before_it_is_unpacked():
 
 def test_without_pillow_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(MissingExtraError, match=r"tinkergym\[images\]"):
+    with pytest.raises(MissingExtraError, match=r"\.\[images\]"):
         Image(1, 1).to_png(np.zeros((1, 1, 3), np.uint8))

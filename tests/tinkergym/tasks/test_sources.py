@@ -274,8 +274,8 @@ for tasks in (parquet, tg.HuggingFaceTasks({str(tmp_path / "saved")!r}, split="t
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.splitlines() == [
-        "pip install 'tinkergym[parquet]'",
-        "pip install 'tinkergym[huggingface]'",
+        "pip install '.[parquet]' in a checkout of tinkergym",
+        "pip install '.[huggingface]' in a checkout of tinkergym",
     ]
 
 

@@ -276,6 +276,12 @@ def test_wrong_settings_start_nothing(service):
     assert "POST /v1/jobs" not in service.calls
 
 
+def test_an_adapter_that_is_none_of_ours_is_not_taken_for_the_usual_one(service):
+    with pytest.raises(InvalidRequestError) as caught:
+        train(adapter={})
+    assert caught.value.field == "adapter"
+
+
 def test_a_job_that_ends_badly_in_the_middle_of_an_episode_is_heard_of_at_the_next_call(service):
     class Endless(Dice):
         def step(self, action):

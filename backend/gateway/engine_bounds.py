@@ -1,0 +1,32 @@
+"""What the service's engine cannot do for a job, known from its settings: refused at submission."""
+
+from __future__ import annotations
+
+from backend.config import VLLM_LEAST_TEMPERATURE, ServiceConfig
+from tinkergym.errors import InvalidRequestError
+from tinkergym.wire import LoRA, PlayedSpec
+from tinkergym.wire_jobs import AnyJobSpec
+
+
+def refuse_impossible(spec: AnyJobSpec, config: ServiceConfig) -> None:
+    """Check a job against the bounds of the engine that will sample for it.
+
+    Raises:
+        InvalidRequestError: The engine does not sample at the job's temperature, or takes no adapter of its
+            rank.
+    """
+    if config.engine != "vllm":
+        return
+    if isinstance(spec, PlayedSpec) and spec.sampling.temperature < VLLM_LEAST_TEMPERATURE:
+        raise InvalidRequestError(
+            f"this service samples with vLLM, which does not do it at {spec.sampling.temperature:g}",
+            hint=f"set it to {VLLM_LEAST_TEMPERATURE} or more",
+            field="sampling.temperature",
+        )
+    most = config.vllm.max_adapter_rank
+    if isinstance(spec.adapter, LoRA) and spec.adapter.rank > most:
+        raise InvalidRequestError(
+            f"this service samples with vLLM, set to take ranks up to {most}, not {spec.adapter.rank}",
+            hint="train a smaller adapter, or let the operator raise vllm.max_adapter_rank",
+            field="adapter.rank",
+        )
