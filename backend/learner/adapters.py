@@ -21,6 +21,8 @@ from peft.tuners.lora.layer import Linear as PeftLinear
 from torch import nn
 
 from backend.fast_linears import linear
+from backend.learner.adapted_layers import adapted_layers
+from tinkergym.errors import InvalidRequestError
 from tinkergym.wire import LoRA
 
 
@@ -43,9 +45,10 @@ class AdapterSet:
     Not thread-safe: which adapter is in use is a state of the model, so callers hold the device's lock.
     """
 
-    def __init__(self, model: nn.Module, *, merge: bool) -> None:
+    def __init__(self, model: Any, *, merge: bool) -> None:
         self._model = model
         self._merge = merge
+        self._adapted: list[str] = []
         self._peft: Any = None
         self._active: dict[str, AdaptedLinear] | None = None
         self._adapters: dict[str, dict[str, AdaptedLinear]] = {}
@@ -54,7 +57,7 @@ class AdapterSet:
         self._all_plain = False
 
     def add(self, name: str, adapter: LoRA, *, seed: int) -> dict[str, nn.Parameter]:
-        """Put a new adapter on every linear layer of the decoder; it changes nothing until it is trained.
+        """Put a new adapter on the `adapted_layers`; it changes nothing until it is trained.
 
         Args:
             name: Free of dots, as it becomes part of module names.
@@ -63,21 +66,23 @@ class AdapterSet:
 
         Returns:
             The adapter's parameters, float32, under PEFT's names for saved adapters.
+
+        Raises:
+            InvalidRequestError: The model is of a type that PEFT puts no adapters on.
         """
+        # Asked of the model as it was loaded: PEFT puts layers of its own around those that it adapts.
+        self._adapted = self._adapted or adapted_layers(self._model)
         config = peft.LoraConfig(
             r=adapter.rank,
             lora_alpha=adapter.alpha,
             lora_dropout=0.0,  # dropout would part the learner's logprobs from the engine's
             bias="none",
-            target_modules="all-linear",
+            target_modules=self._adapted,
             task_type="CAUSAL_LM",
         )
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "fan_in_fan_out")  # PEFT sets right what it warns of
-            if self._peft is None:
-                self._peft = peft.get_peft_model(self._model, config, adapter_name=name)
-            else:
-                self._peft.add_adapter(name, config)
+            self._put_on(name, config)
         self._patch()
 
         generator = torch.Generator().manual_seed(seed % 2**63)
@@ -150,6 +155,23 @@ class AdapterSet:
         """Free what `prepare` made."""
         for adapted in self._adapters.get(name, {}).values():
             adapted.merged = None
+
+    def _put_on(self, name: str, config: peft.LoraConfig) -> None:
+        if self._peft is not None:
+            self._peft.add_adapter(name, config)
+            return
+        try:
+            self._peft = peft.get_peft_model(self._model, config, adapter_name=name)
+        except ValueError as error:
+            # It stops in the middle; others have the model, too.
+            for path, module in list(self._model.named_modules()):
+                if isinstance(module, peft.tuners.lora.LoraLayer):
+                    self._model.set_submodule(path, module.get_base_layer())
+            raise InvalidRequestError(
+                f"PEFT puts no LoRA adapters on models of type {self._model.config.model_type!r}: {error}",
+                hint="train all parameters (adapter=tg.FullParameters()), or another model",
+                field="adapter",
+            ) from error
 
     def _choose_trainable(self) -> None:
         """Freeze the base and nothing else: PEFT lets only the adapter train that it was told of last."""

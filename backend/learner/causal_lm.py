@@ -29,7 +29,8 @@ from backend.learner.batching import MicroBatch, micro_batches
 from backend.learner.sequences import TokenLimits, TrainSequence
 from backend.learner.shared_attention import ATTENTION, AttentionLayout, attending
 from backend.learner.swiglu import slim_swiglu
-from tinkergym.errors import UnknownModelError
+from backend.recurrence import keeps_a_state
+from tinkergym.errors import InvalidRequestError, UnknownModelError
 
 _PROBE_LENGTH = 12
 _KEPT_PROBE_LENGTH = 128
@@ -59,15 +60,23 @@ class CausalLM:
         self.decoder: Any = model.get_decoder()
         self.output_head: Any = model.get_output_embeddings()
         self.vocabulary = int(self.output_head.weight.shape[0])
-        self.context_length = getattr(model.config, "max_position_embeddings", None)
+        self.context_length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         """See `TokenLimits`."""
         self.hidden_size = int(self.output_head.weight.shape[1])
         self._rotates_by_length = _rotates_by_length(model)
         self._through: Callable[..., torch.Tensor] | None = None
         self.shares_prefixes = False
         self.splits_head = False
-        self.splits_head = self._head_is_plain()
-        self.shares_prefixes = self._prefixes_can_be_shared()
+        try:
+            self.splits_head = self._head_is_plain()
+            self.shares_prefixes = self._prefixes_can_be_shared()
+        except Exception as error:  # the code of some hundred families, which have no common type
+            raise InvalidRequestError(
+                f"models of type {model.config.model_type!r} cannot be trained: a short try ends in "
+                f"{type(error).__name__}: {error}",
+                hint="choose a decoder that transformers runs on token ids alone, such as Qwen 3 or Llama",
+                field="model",
+            ) from error
 
     @classmethod
     def load(cls, model_dir: str | Path, *, device: torch.device, dtype: torch.dtype) -> CausalLM:
@@ -75,12 +84,14 @@ class CausalLM:
 
         Raises:
             UnknownModelError: There is no causal language model that transformers can load.
+            InvalidRequestError: It cannot be run as causal language models are.
         """
         disable_progress_bar()  # a bar per policy is noise in a service's log
         try:
             config = AutoConfig.from_pretrained(model_dir)
             # transformers' fast attention leaves a soft cap out without a word.
-            attention = "eager" if getattr(config, "attn_logit_softcapping", None) else None
+            capped = getattr(config.get_text_config(), "attn_logit_softcapping", None)
+            attention = "eager" if capped else None
             model = AutoModelForCausalLM.from_pretrained(
                 model_dir, config=config, dtype=dtype, attn_implementation=attention
             )
@@ -231,7 +242,7 @@ class CausalLM:
     def _prefixes_can_be_shared(self) -> bool:
         config = self.model.config
         usual = config._attn_implementation
-        if usual != "sdpa" or not _attends_fully(config):
+        if usual != "sdpa" or not _attends_fully(config) or keeps_a_state(self.model):
             _log.info("prompts of %s are computed once per sequence: not plain attention", config.model_type)
             return False
         ids = _probe_ids(self.vocabulary, 3)
@@ -274,10 +285,11 @@ def sampled_logprobs(logits: torch.Tensor, temperatures: torch.Tensor | None) ->
 
 def _attends_fully(config: Any) -> bool:
     """Whether every layer looks at everything before it, with neither a window nor a recurrent state."""
-    kinds = getattr(config, "layer_types", None)
+    text = config.get_text_config()  # of a model that also sees, the part that reads
+    kinds = getattr(text, "layer_types", None)
     if kinds is not None:
         return set(kinds) == {"full_attention"}
-    return getattr(config, "sliding_window", None) is None
+    return getattr(text, "sliding_window", None) is None
 
 
 def _rotates_by_length(model: Any) -> bool:

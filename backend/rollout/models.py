@@ -216,9 +216,11 @@ def _parse_json(text: str, path: Path) -> dict[str, Any]:
 def _context_length(config: Mapping[str, Any], directory: Path) -> int:
     length = next((config[key] for key in _CONTEXT_KEYS if isinstance(config.get(key), int)), 0)
     if length < 1:
+        kind = config.get("model_type", "unknown")
         raise UnknownModelError(
-            f"the configuration in {str(directory)!r} does not say how long the context is",
-            hint=f"one of {', '.join(_CONTEXT_KEYS)} must be set in config.json",
+            f"the model in {str(directory)!r}, of type {kind!r}, does not say how long its context is",
+            hint="mamba, rwkv, bloom, mpt and others without positions do not: choose another model, or set "
+            f"one of {', '.join(_CONTEXT_KEYS)} in its config.json for an engine that runs it",
             field="model",
         )
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}

@@ -21,12 +21,14 @@ from transformers.utils.logging import disable_progress_bar
 
 from backend.fast_linears import all_through_onednn, speed_up_linears
 from backend.fast_norms import speed_up_norms
+from backend.recurrence import keeps_a_state
 from backend.rollout.engines.lean_decoder import LeanDecoder
 from backend.rollout.engines.packed_attention import ATTENTION_NAME
 from backend.rollout.engines.packed_batch import PackedBatch, Span
 from backend.rollout.engines.policy_shelf import AdapterSegment, PolicyShelf
 from backend.rollout.engines.slot_cache import SlotCache
 from backend.rollout.engines.token_sampling import choose_tokens
+from backend.rollout.models import read_model_facts
 from tinkergym.errors import InvalidRequestError
 
 _log = logging.getLogger(__name__)
@@ -113,9 +115,15 @@ class PackedModel:
 
     def _take_on_packed_attention(self, directory: Path) -> int:
         samples = _sample_prompts(self.vocabulary)
-        with torch.inference_mode():
-            ids = [torch.tensor([sample], device=self.device) for sample in samples]
-            expected = torch.cat([self._model(input_ids=one, use_cache=False).logits[:, -1] for one in ids])
+        if keeps_a_state(self._model):
+            raise _unsupported(directory, "it keeps a state beside attention's keys and values")
+        ids = [torch.tensor([sample], device=self.device) for sample in samples]
+        try:
+            with torch.inference_mode():
+                runs = [self._model(input_ids=one, use_cache=False).logits[:, -1] for one in ids]
+        except Exception as error:
+            raise _unsupported(directory, f"a run fails: {type(error).__name__}: {error}") from error
+        expected = torch.cat(runs)
         if not self._model._can_set_attn_implementation():
             raise _unsupported(
                 directory, "its attention does not go through transformers' attention interface"
@@ -182,8 +190,10 @@ def _sample_prompts(vocabulary: int) -> list[list[int]]:
 
 
 def _unsupported(directory: Path, reason: str) -> InvalidRequestError:
+    name = read_model_facts(directory).architecture
     return InvalidRequestError(
-        f"the model in {str(directory)!r} cannot be sampled by the embedded engine: {reason}",
-        hint="choose a decoder with plain softmax attention, such as Qwen, Llama, Mistral or GPT-2",
+        f"{name} in {str(directory)!r} cannot be sampled by the embedded engine: {reason}",
+        hint="engine=vllm runs more families; or choose a decoder with plain softmax attention, such as "
+        "Qwen 3, Llama, Mistral, Mixtral or GPT-2",
         field="model",
     )

@@ -488,7 +488,8 @@ class VllmEngine:
         if strange is not None:
             raise InvalidRequestError(
                 f"the weights of policy {policy!r} do not fit the model at {strange!r}",
-                hint="were they made for another model? full weights hold every parameter under its name",
+                hint="were they made for another model? full weights hold every parameter under its name; "
+                "those of a mixture of experts only engine=transformers takes",
             )
         if isinstance(weights, AdapterWeights):
             most = self._settings.max_adapter_rank
@@ -741,11 +742,13 @@ class VllmEngine:
         """Return the error for a vLLM that said this, or if it is empty what its log ends with."""
         with contextlib.suppress(OSError):
             lines = self._log_file.read_text(encoding="utf-8", errors="replace").splitlines()
-            telling = [line for line in lines if "Error" in line] or lines
+            # The processes around the one that failed say so, too, and refer to it.
+            errors = [line for line in lines if "Error" in line and "root cause" not in line]
+            telling = errors or lines
             said = said or (telling[-1].strip()[-500:] if telling else "")
         return InvalidRequestError(
             f"vLLM does not start with the model {str(self._facts.directory)!r}: {said or 'it says nothing'}",
-            hint=f"{_SEE_THE_LOG}; engine=transformers runs any decoder of transformers",
+            hint=f"{_SEE_THE_LOG}; what engine=transformers runs stands in docs/engines.md",
             field="engine",
         )
 

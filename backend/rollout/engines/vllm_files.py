@@ -16,6 +16,9 @@ from backend.weights import AdapterWeights, PolicyWeights
 
 _ADAPTER = "adapter_model.safetensors"
 _FULL = "model.safetensors"
+_EXPERT = re.compile(r"(.+\.)experts\.")
+_SHARED_EXPERT = re.compile(r"shared\w*\.")
+_IN_A_LAYER = re.compile(r"\.\d+\.")
 _MODULE = re.compile(r"base_model\.model\.(.+)\.lora_[AB]\.weight")
 
 
@@ -71,6 +74,33 @@ def model_shapes(directory: Path) -> dict[str, tuple[int, ...]]:
             for name in file.keys():  # noqa: SIM118 - not a mapping
                 shapes[name] = tuple(file.get_slice(name).get_shape())
     return shapes
+
+
+def lora_targets(shapes: Mapping[str, tuple[int, ...]]) -> list[str] | None:
+    """Return by their last names the layers that adapters may change; None if vLLM need not be told.
+
+    Of a mixture of experts it would make experts ready for adapters, too, which computes them in another way
+    (with Triton only) and reserves memory for adapters of each. No policy adapts them.
+
+    Args:
+        shapes: As `model_shapes` returns them.
+    """
+    mixtures = {found[1] for name in shapes if (found := _EXPERT.match(name))}
+    if not mixtures:
+        return None
+    linears = [
+        name.removesuffix(".weight")
+        for name, shape in shapes.items()
+        if len(shape) == 2 and name.endswith(".weight") and _IN_A_LAYER.search(name)
+    ]
+    return sorted(
+        {
+            path.rpartition(".")[2]
+            for path in linears
+            if (block := next((m for m in mixtures if path.startswith(m)), None)) is None
+            or _SHARED_EXPERT.match(path, len(block))
+        }
+    )
 
 
 def misfit(weights: PolicyWeights, shapes: Mapping[str, tuple[int, ...]]) -> str | None:

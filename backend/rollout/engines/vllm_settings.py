@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from backend.config import DType, VllmSettings
+from backend.rollout.engines.vllm_files import lora_targets, model_shapes
 
 
 def sleep_mode(settings: VllmSettings, device: str) -> Literal["offload", "end"]:
@@ -52,6 +53,7 @@ def engine_arguments(
         "max_lora_rank": settings.max_adapter_rank,
         # One more, for what the base model's requests carry beside them.
         "max_loras": settings.adapters_at_once + 1,
+        "lora_target_modules": lora_targets(model_shapes(model_directory)),
         # What falls out of this cache is read from its file again.
         "max_cpu_loras": 4 * settings.adapters_at_once + 1,
         **memory,

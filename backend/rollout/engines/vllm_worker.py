@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from torch import Tensor
+from vllm.model_executor.layers.fused_moe.config import FusedMoEConfig
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
 from backend.processes import die_with_parent
@@ -30,6 +31,7 @@ class InProcessExecutor(UniProcExecutor):  # type: ignore[misc]
         # Nothing else tells this process that the one above was killed: it would wait for requests for ever.
         die_with_parent()
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+        _leave_experts_alone()
         super()._init_executor()
 
 
@@ -75,6 +77,20 @@ class WorkerExtension:
 
 def _is_cut(settings: Any) -> bool:
     return bool(settings.top_k > 0 or settings.top_p < 1)
+
+
+def _leave_experts_alone() -> None:
+    """Have experts computed as if there were no adapters, as none is for an expert (see `lora_targets`).
+
+    vLLM goes by whether there are adapters at all: then it wants Triton for experts, which a CPU has not.
+    """
+    after = FusedMoEConfig.__post_init__
+
+    def made(config: Any) -> None:
+        config.is_lora_enabled = False
+        after(config)
+
+    FusedMoEConfig.__post_init__ = made
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, Tensor]]:

@@ -63,3 +63,58 @@ def test_what_the_student_said_before_a_failure_is_judged_if_the_job_keeps_failu
     (step,) = lab.events(student, "step")
     assert 0 < step.failed_episodes < 8
     assert (step.trained_tokens == step.sampled_tokens) == (on_failure == "keep")
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_teacher_and_learner_judge_at_the_temperature_that_was_sampled_at(lab, temperature):
+    student = distill(lab, "nano", steps=1, sampling={"max_turn_tokens": 8, "temperature": temperature})
+    lab.play_on(student)
+    (step,) = lab.events(student, "step")
+    assert step.metrics["reverse_kl"] == pytest.approx(0.0, abs=1e-5)
+    assert step.metrics["teacher_gap_max"] == pytest.approx(0.0, abs=1e-4)
+    assert step.metrics["parity_mean"] <= 1e-5
+
+
+def test_drift_between_learner_and_engine_stops_a_distillation_before_it_learns(lab):
+    student = distill(lab, "nano", parity_threshold=1e-12)
+    lab.play_on(student)
+    end = lab.events(student, "state")[-1]
+    assert (end.state, end.error.type) == (JobState.FAILED, "ParityError")
+    assert lab.events(student, "step") == []
+
+
+def test_every_setting_of_a_distillation_changes_what_is_learned(lab, written):
+    teacher = written.run("sft", SAYS, steps=3, batch_size=1, learning_rate=1e-2)
+    jobs = [
+        {},
+        {},
+        {"learning_rate": 2e-3},
+        {"lr_schedule": "linear"},
+        {"lr_schedule": "cosine"},
+        {"warmup_steps": 1},
+        {"updates_per_step": 2},
+        {"max_grad_norm": 1e-9},
+        {"weight_decay": 0.5},
+        {"sampling": {"max_turn_tokens": 4, "temperature": 1.5}},
+        {"seed": 1},
+    ]
+    learned = {}
+    for settings in jobs:
+        # Three steps, so that a schedule shows; lockstep, so that nothing but the setting can differ.
+        common = {
+            "steps": 3,
+            "episodes_per_step": 4,
+            "deterministic": True,
+            "sampling": {"max_turn_tokens": 4},
+        }
+        student = distill(lab, f"{teacher}@3", **common | settings)
+        lab.play_on(student)
+        assert lab.state(student) is JobState.COMPLETED
+        learned.setdefault(lab.weights(student, 3), []).append(settings)
+        rates = [step.metrics["learning_rate"] for step in lab.events(student, "step")]
+        factors = {"linear": [1, 2 / 3, 1 / 3], "cosine": [1, 0.75, 0.25]}.get(
+            settings.get("lr_schedule"), [0.5, 1, 1] if "warmup_steps" in settings else [1, 1, 1]
+        )
+        assert rates == pytest.approx([settings.get("learning_rate", 1e-3) * factor for factor in factors])
+    # The same twice, so that what differs does so by its setting.
+    assert [same for same in learned.values() if len(same) > 1] == [[{}, {}]]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from backend.learner.learner import Learner
+from backend.rollout.engines.transformers_engine import TransformersEngine
 from backend.store.store import ServiceStore
 from tinkergym.errors import InternalServiceError, ServiceUnavailableError
 from tinkergym.wire import JobState
@@ -88,3 +91,24 @@ def test_what_fails_since_the_worker_ends_its_parts_fails_no_job(lab, written, m
     assert lab.service.job(job_id).reason == "its worker stopped"
     until_it_ends(lab, job_id)
     assert lab.state(job_id) is JobState.COMPLETED
+
+
+@pytest.mark.parametrize("arrives_as", ["other weights", "the version before", "nothing"])
+def test_an_engine_that_has_something_else_than_was_published_ends_the_job(lab, monkeypatch, arrives_as):
+    publish = TransformersEngine.publish
+
+    def published(self, policy, version, weights, **settings):
+        held = version - 1 if version == 2 and arrives_as == "the version before" else version
+        arrived = publish(self, policy, held, weights, **settings)
+        if version == 2 and arrives_as == "nothing":
+            self.retire(policy)
+        return "0" * 64 if version == 2 and arrives_as == "other weights" else arrived
+
+    monkeypatch.setattr(TransformersEngine, "publish", published)
+    job_id = lab.start(steps=4)
+    lab.play_on(job_id)
+    end = lab.events(job_id, "state")[-1]
+    assert (end.state, end.error.type) == (JobState.FAILED, "ParityError")
+    assert "version 2 of the policy was published with hash" in end.error.message
+    # The step whose version did not arrive is not taken for done.
+    assert [event.step for event in lab.events(job_id, "step")] == [1]

@@ -5,10 +5,12 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tinkergym as tg
 from backend.errors import LeaseLostError
+from backend.rollout.engines.transformers_engine import TransformersEngine
 from tinkergym.loop import agent_loop
 from tinkergym.loop.trajectory import StopReason
 from tinkergym.wire import (
@@ -484,6 +486,40 @@ def test_a_last_version_that_did_not_arrive_in_the_engine_is_found_out_though_no
     assert (end.state, end.error.type) == (JobState.FAILED, "ParityError")
     assert [step.step for step in lab.events(job_id, "step")] == [1, 2]
     assert [checkpoint.step for checkpoint in lab.events(job_id, "checkpoint")] == [2]
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_the_correction_goes_by_the_cap_and_the_level_that_were_asked_for(lab, monkeypatch, level):
+    """The engine says of every token that it was less likely than it is, by the same factor."""
+    submit, gap = TransformersEngine.submit, 0.5
+
+    def lower(answer):
+        said = [logprob - gap for logprob in answer.sampling_logprobs]
+        return answer.model_copy(update={"sampling_logprobs": said})
+
+    def submitted(self, requests, deliver):
+        submit(self, requests, lambda answers: deliver([lower(answer) for answer in answers]))
+
+    monkeypatch.setattr(TransformersEngine, "submit", submitted)
+    weights = {}
+    for cap in (1.25, 1.5, 100.0):
+        algorithm = GRPO(
+            group_size=3,
+            groups_per_step=3,
+            importance_correction="truncated",
+            importance_cap=cap,
+            importance_level=level,
+        )
+        job_id = lab.start(steps=1, algorithm=algorithm, parity_threshold=1.0)
+        lab.play_on(job_id)
+        (step,) = lab.events(job_id, "step")
+        weights[cap] = step.metrics["importance_weight_max"]
+        # Four tokens make a sequence's ratio the fourth power of a token's.
+        powers = 4 if level == "sequence" else 1
+        assert step.metrics["importance_ratio_max"] == pytest.approx(np.exp(gap * powers), rel=1e-3)
+    assert weights[1.25] == pytest.approx(1.25)
+    assert weights[1.5] == pytest.approx(1.5)
+    assert weights[100.0] == pytest.approx(np.exp(gap * powers), rel=1e-3)
 
 
 def test_a_silent_client_is_waited_for_and_welcomed_back(lab):

@@ -9,14 +9,23 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
+)
 
-from backend.config import PACKAGED_MODELS
+from backend.config import PACKAGED_MODELS, VllmSettings
+from backend.learner.learner import Learner
+from backend.learner.losses import LossConfig
+from backend.learner.sequences import TrainSequence
 from backend.rollout.engines.asking import Asked
 from backend.rollout.engines.transformers_engine import TransformersEngine
 from backend.weights import FullWeights
 from tinkergym.errors import InvalidRequestError
-from tinkergym.wire import SampleRequest
+from tinkergym.wire import LoRA, SampleRequest
 
 NANO = Path(PACKAGED_MODELS["nano"])
 pytestmark = [pytest.mark.slow, pytest.mark.service]
@@ -202,3 +211,54 @@ def test_a_tied_output_head_follows_full_weights_also_after_sleep_and_nothing_is
         assert answer.sampling_logprobs == pytest.approx(expected, abs=2e-4)
     assert psutil.wait_procs(processes, timeout=10)[1] == []
     assert not folder.exists()
+
+
+def test_a_mixture_of_experts_samples_with_the_adapter_that_the_learner_trained(tmp_path):
+    from backend.rollout.engines.vllm_engine import VllmEngine
+
+    torch.manual_seed(0)
+    model = Qwen2MoeForCausalLM(
+        Qwen2MoeConfig(
+            vocab_size=64,
+            hidden_size=64,
+            intermediate_size=96,
+            moe_intermediate_size=32,
+            shared_expert_intermediate_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            num_experts=4,
+            num_experts_per_tok=2,
+            max_position_embeddings=128,
+            initializer_range=0.2,
+        )
+    )
+    model.save_pretrained(tmp_path)
+    learner = Learner(tmp_path)
+    learner.create_policy("p", LoRA(rank=4, alpha=40.0), seed=1)
+    written = [
+        TrainSequence(
+            token_ids=[token, 7, 7, 7],
+            loss_mask=[False, True, True, True],
+            sampling_logprobs=[None, -4.0, -4.0, -4.0],
+            advantage=1.0,
+        )
+        for token in range(4)
+    ]
+    for _ in range(3):
+        learner.forward_backward("p", written, LossConfig())
+        learner.optim_step("p", learning_rate=1e-2)
+    engine = VllmEngine(tmp_path, settings=VllmSettings(adapters_at_once=2))
+    try:
+        engine.publish("p", 1, learner.weights("p"))
+        request = ask("r", [5, 9, 2, 40], policy="p", policy_version=1, max_tokens=12)
+        answer = answers(engine, [request])["r"]
+        with pytest.raises(InvalidRequestError, match="only engine=transformers"):
+            engine.publish("whole", 1, FullWeights(tensors=model.state_dict()))
+    finally:
+        engine.close()
+    ids = request.prompt_ids + answer.token_ids
+    sampled = [False] * 4 + [True] * 12
+    sequence = TrainSequence(token_ids=ids, loss_mask=sampled, sampling_logprobs=[0.0] * 16)
+    assert answer.sampling_logprobs == pytest.approx(learner.logprobs("p", [sequence])[0], abs=1e-4)
+    assert answer.sampling_logprobs != pytest.approx(learner.logprobs(None, [sequence])[0], abs=1e-2)

@@ -1,0 +1,60 @@
+"""Which layers of a model get an adapter: those that every engine can apply one to, and PEFT can load again.
+
+These are the plain linear layers of the decoder. Of a mixture of experts neither the router nor the experts
+are among them: in transformers both are tensors of a layer of their own kind, which PEFT adapts in a form of
+its own.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import peft
+from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+_TAKEN_APART = frozenset({"kv_b_proj"})
+"""Of attention over compressed keys and values (DeepSeek's): vLLM multiplies it into other weights when it
+loads the model, and passes over an adapter on it."""
+_SHARED_EXPERT = re.compile(r"shared\w*\.")
+
+
+def adapted_layers(model: Any) -> list[str]:
+    """Return the paths of the layers that an adapter of this transformers model changes."""
+    decoder, head = set(model.get_decoder().modules()), model.get_output_embeddings()
+    mixtures = [
+        f"{path}." for path, m in model.named_modules() if isinstance(getattr(m, "experts", None), nn.Module)
+    ]
+    paths = [
+        path
+        for path, module in model.named_modules()
+        # What is derived from a linear layer computes something else, as some routers do.
+        if type(module) in {nn.Linear, Conv1D} and module in decoder and module is not head
+        if _last(path) not in _TAKEN_APART and not any(_is_routed(path, mixture) for mixture in mixtures)
+    ]
+    names = {_last(path) for path in paths}
+    own = {name for name in names if _peft_takes_as_it_is(name, model)}
+    return [path for path in paths if _last(path) in own]
+
+
+def _is_routed(path: str, mixture: str) -> bool:
+    return path.startswith(mixture) and not _SHARED_EXPERT.match(path.removeprefix(mixture))
+
+
+def _last(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+def _peft_takes_as_it_is(name: str, model: Any) -> bool:
+    """Whether PEFT does not read the name as that of an expert, as it does with `gate_proj` in some families.
+
+    There also a dense layer of this name cannot be adapted: PEFT would adapt the experts in its place.
+    """
+    config = peft.LoraConfig(target_modules=[name])
+    try:
+        convert_peft_config_for_transformers(config, model, None)
+    except ValueError:  # there is no such expert without another
+        return False
+    return set(config.target_modules or ()) == {name}
