@@ -59,7 +59,7 @@ class CausalLM:
         self.decoder: Any = model.get_decoder()
         self.output_head: Any = model.get_output_embeddings()
         self.vocabulary = int(self.output_head.weight.shape[0])
-        self.context_length = getattr(model.config, "max_position_embeddings", None)
+        self.context_length = getattr(_text(model.config), "max_position_embeddings", None)
         """See `TokenLimits`."""
         self.hidden_size = int(self.output_head.weight.shape[1])
         self._rotates_by_length = _rotates_by_length(model)
@@ -80,7 +80,7 @@ class CausalLM:
         try:
             config = AutoConfig.from_pretrained(model_dir)
             # transformers' fast attention leaves a soft cap out without a word.
-            attention = "eager" if getattr(config, "attn_logit_softcapping", None) else None
+            attention = "eager" if getattr(_text(config), "attn_logit_softcapping", None) else None
             model = AutoModelForCausalLM.from_pretrained(
                 model_dir, config=config, dtype=dtype, attn_implementation=attention
             )
@@ -274,10 +274,16 @@ def sampled_logprobs(logits: torch.Tensor, temperatures: torch.Tensor | None) ->
 
 def _attends_fully(config: Any) -> bool:
     """Whether every layer looks at everything before it, with neither a window nor a recurrent state."""
-    kinds = getattr(config, "layer_types", None)
+    text = _text(config)
+    kinds = getattr(text, "layer_types", None)
     if kinds is not None:
         return set(kinds) == {"full_attention"}
-    return getattr(config, "sliding_window", None) is None
+    return getattr(text, "sliding_window", None) is None
+
+
+def _text(config: Any) -> Any:
+    """Return the part of a model's configuration that tells of its decoder: models that also see nest it."""
+    return config.get_text_config(decoder=True)
 
 
 def _rotates_by_length(model: Any) -> bool:

@@ -4,6 +4,8 @@ import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
     MistralConfig,
     MistralForCausalLM,
     Qwen2Config,
@@ -14,6 +16,7 @@ from backend.config import PACKAGED_MODELS
 from backend.learner.causal_lm import CausalLM
 from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
+from backend.learner.sequences import TrainSequence
 from tinkergym.wire import LoRA
 
 CPU = torch.device("cpu")
@@ -99,3 +102,30 @@ def test_a_prompt_is_computed_once_in_bfloat16(batch, model_dir):
     short = Learner(model_dir, dtype=torch.bfloat16)
     short.create_policy("p", LoRA(rank=2), seed=0)
     assert short.forward_backward("p", batch, LossConfig()).metrics["shared_fraction"] > 0
+
+
+def test_a_window_in_the_text_part_of_a_configuration_is_seen(tmp_path):
+    torch.manual_seed(0)
+    small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    text = {"vocab_size": 97, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64}
+    text |= {"sliding_window": 20, "layer_types": ["sliding_attention"], "initializer_range": 0.2}
+    config = Gemma3Config(
+        text_config=small | text,
+        vision_config=small | {"image_size": 28, "patch_size": 14},
+        mm_tokens_per_image=4,
+        boi_token_index=90,
+        eoi_token_index=91,
+        image_token_index=92,
+    )
+    Gemma3ForConditionalGeneration(config).save_pretrained(tmp_path)
+    learner = Learner(tmp_path)
+    assert learner.limits.context_length == 64
+    ids = [7 * n % 90 for n in range(60)]
+    blank = [0.0] * len(ids)
+    asked = TrainSequence(token_ids=ids, loss_mask=[False, *[True] * 59], sampling_logprobs=blank)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    with torch.no_grad():
+        table = model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
+    expected = table[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+    found = torch.from_numpy(learner.logprobs(None, [asked])[0]).float()
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
