@@ -34,6 +34,8 @@ from tinkergym.errors import UnknownModelError
 _PROBE_LENGTH = 12
 _KEPT_PROBE_LENGTH = 128
 _KEPT_PROBE_ROWS = 4
+_LOGIT_PROBE = 1000.0
+"""Soft caps are known from 15 to 50."""
 _TOLERANCE = 1e-4
 """Relative to the largest value; a wrong head or mask is off by far more, float32 rounding by far less.
 
@@ -224,8 +226,14 @@ class CausalLM:
     def _head_is_plain(self) -> bool:
         ids = _probe_ids(self.vocabulary, 1)[:, :_PROBE_LENGTH].to(self.device)
         with torch.no_grad():
-            whole = self.model(input_ids=ids, use_cache=False).logits
-            split = self.output_head(self.decoder(input_ids=ids, use_cache=False).last_hidden_state)
+            states = self.decoder(input_ids=ids, use_cache=False).last_hidden_state
+            scale = _until_a_cap_shows(states, self.output_head(states))
+            hook = self.output_head.register_forward_pre_hook(lambda _, given: (given[0] * scale, *given[1:]))
+            try:
+                whole = self.model(input_ids=ids, use_cache=False).logits
+                split = self.output_head(states)
+            finally:
+                hook.remove()
         return _difference(split, whole) <= _TOLERANCE
 
     def _prefixes_can_be_shared(self) -> bool:
@@ -270,6 +278,13 @@ class CausalLM:
 def sampled_logprobs(logits: torch.Tensor, temperatures: torch.Tensor | None) -> torch.Tensor:
     """Return log-softmax of [U, vocabulary] logits at each row's temperature; None is 1 everywhere."""
     return F.log_softmax(logits if temperatures is None else logits / temperatures[:, None], dim=-1)
+
+
+def _until_a_cap_shows(states: torch.Tensor, logits: torch.Tensor) -> float:
+    """Return how much larger the head's input must be for a soft cap to bend logits that are small so far."""
+    largest = torch.finfo(states.dtype).max / 16
+    wanted = min(_LOGIT_PROBE, largest) / max(float(logits.abs().max()), 1e-6)
+    return max(1.0, min(wanted, largest / max(float(states.abs().max()), 1e-6)))
 
 
 def _attends_fully(config: Any) -> bool:

@@ -4,6 +4,8 @@ import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
     Gemma3Config,
     Gemma3ForConditionalGeneration,
     MistralConfig,
@@ -129,3 +131,20 @@ def test_a_window_in_the_text_part_of_a_configuration_is_seen(tmp_path):
     expected = table[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
     found = torch.from_numpy(learner.logprobs(None, [asked])[0]).float()
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+@DTYPES
+def test_a_soft_cap_that_small_logits_do_not_reach_is_seen(dtype):
+    torch.manual_seed(0)
+    config = Gemma2Config(
+        vocab_size=50,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=8,
+    )
+    assert not CausalLM(Gemma2ForCausalLM._from_config(config, dtype=dtype), device=CPU).splits_head
+    config.final_logit_softcapping = None
+    assert CausalLM(Gemma2ForCausalLM._from_config(config, dtype=dtype), device=CPU).splits_head
