@@ -19,6 +19,7 @@ from backend.learner.preference_loss import (
 )
 from backend.learner.sequences import BatchTotals
 from backend.learner.sft_loss import LikelihoodLoss
+from backend.learner.spikes import SpikeWatch
 from backend.training.job_context import JobContext
 from backend.training.reference import ReferenceLogprobs
 from backend.training.written_data import Record, batch_numbers, train_sequence
@@ -37,6 +38,7 @@ class PreferenceJob(WrittenDataJob[PreferenceSpec]):
     def __init__(self, context: JobContext[PreferenceSpec]) -> None:
         super().__init__(context)
         self._reference: ReferenceLogprobs | None = None
+        self._losses = SpikeWatch()
 
     def _prepare(self) -> None:
         context, spec = self._context, self._context.spec
@@ -66,7 +68,9 @@ class PreferenceJob(WrittenDataJob[PreferenceSpec]):
             context.job_id, sequences, LikelihoodLoss(aggregation="token"), totals=_SUM
         )
         shared = {"shared_fraction": passed.metrics["shared_fraction"]}
-        return Update(loss=result.loss, metrics={**result.metrics, **shared})
+        # What the learner watches is only a sum that has the loss's gradient.
+        spike = self._losses.look(result.loss, name="loss_spike")
+        return Update(loss=result.loss, metrics={**result.metrics, **shared, **spike})
 
     def _measure(self, records: Sequence[Record]) -> dict[str, float]:
         totals: dict[str, float] = {}
