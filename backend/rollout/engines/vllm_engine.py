@@ -266,7 +266,7 @@ class VllmEngine:
             rank=weights.rank if isinstance(weights, AdapterWeights) else None,
         )
         try:
-            write_policy(folder, weights)
+            write_policy(folder, weights, self._shapes)
             return self._load(made, let_finish=let_finish)
         except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)

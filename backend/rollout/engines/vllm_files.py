@@ -16,19 +16,23 @@ from backend.weights import AdapterWeights, PolicyWeights
 
 _ADAPTER = "adapter_model.safetensors"
 _FULL = "model.safetensors"
+_UNLOADED = "unloaded.safetensors"
+"""What a full policy has and no file of the model: the second names of tied weights. Some of vLLM's models
+have no place for them; the others tie them themselves.
+"""
 _MODULE = re.compile(r"base_model\.model\.(.+)\.lora_[AB]\.weight")
 
 
-def write_policy(folder: Path, weights: PolicyWeights) -> None:
-    """Write a policy into a new folder that only this user can read."""
+def write_policy(folder: Path, weights: PolicyWeights, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Write a policy into a new folder that only this user can read; for `shapes` see `misfit`."""
     folder.mkdir(mode=0o700, exist_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.tensors.items()}
     # Tied parameters are one tensor under two names, which the format does not keep.
     tensors = {
         name: tensor.clone() if _shared(tensor, tensors) else tensor for name, tensor in tensors.items()
     }
-    save_file(tensors, folder / (_ADAPTER if isinstance(weights, AdapterWeights) else _FULL))
     if isinstance(weights, AdapterWeights):
+        save_file(tensors, folder / _ADAPTER)
         config = {
             "peft_type": "LORA",
             "task_type": "CAUSAL_LM",
@@ -39,6 +43,10 @@ def write_policy(folder: Path, weights: PolicyWeights) -> None:
             "bias": "none",
         }
         (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+    else:
+        loaded = {name for name in tensors if name in shapes or name.partition(".")[2] in shapes}
+        save_file({name: tensors[name] for name in loaded}, folder / _FULL)
+        save_file({name: tensors[name] for name in tensors.keys() - loaded}, folder / _UNLOADED)
 
 
 def write_nothing(folder: Path, like: Path) -> None:
@@ -48,14 +56,13 @@ def write_nothing(folder: Path, like: Path) -> None:
     names = [f"base_model.model.{module}.lora_{side}.weight" for side in "AB"]
     down, up = (tensors[name] for name in names)
     zeros = dict(zip(names, (torch.zeros_like(down[:1]), torch.zeros_like(up[:, :1])), strict=True))
-    write_policy(folder, AdapterWeights(rank=1, alpha=1.0, tensors=zeros))
+    write_policy(folder, AdapterWeights(rank=1, alpha=1.0, tensors=zeros), {})
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """Read back the tensors of a policy."""
-    path = folder / _ADAPTER
-    tensors: dict[str, Tensor] = load_file(path if path.exists() else folder / _FULL)
-    return tensors
+    paths = [folder / name for name in (_ADAPTER, _FULL, _UNLOADED)]
+    return {name: tensor for path in paths if path.exists() for name, tensor in load_file(path).items()}
 
 
 def adapted_modules(weights: AdapterWeights) -> list[str]:
