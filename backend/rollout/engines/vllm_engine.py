@@ -25,7 +25,14 @@ from backend.config import DType, VllmSettings
 from backend.rollout.engines.protocol import BASE_POLICY, Deliver
 from backend.rollout.engines.rows import failure, nobody_waits, version_gone
 from backend.rollout.engines.structured import structure_impossible, structure_unusable
-from backend.rollout.engines.vllm_files import adapted_modules, finite, misfit, model_shapes, write_policy
+from backend.rollout.engines.vllm_files import (
+    adapted_modules,
+    as_in_files,
+    finite,
+    misfit,
+    model_shapes,
+    write_policy,
+)
 from backend.rollout.engines.vllm_folder import private_folder
 from backend.rollout.engines.vllm_process import HOST, Message, VllmProcess
 from backend.rollout.engines.vllm_settings import (
@@ -35,7 +42,7 @@ from backend.rollout.engines.vllm_settings import (
     sleep_mode,
 )
 from backend.rollout.models import ModelFacts, read_model_facts
-from backend.weights import AdapterWeights, PolicyWeights
+from backend.weights import AdapterWeights, PolicyWeights, weights_sha256
 from tinkergym.errors import (
     InternalServiceError,
     InvalidRequestError,
@@ -255,7 +262,8 @@ class VllmEngine:
             ServiceUnavailableError: The engine is closing.
             StorageFullError: There is no space to hand them over.
         """
-        self._require_loadable(policy, weights)
+        stored = as_in_files(weights, self._facts.directory, self._shapes)
+        self._require_loadable(policy, stored)
         key = next(self._keys)
         folder = self._folder / f"policy-{key}"
         made = _Policy(
@@ -266,8 +274,8 @@ class VllmEngine:
             rank=weights.rank if isinstance(weights, AdapterWeights) else None,
         )
         try:
-            write_policy(folder, weights, self._shapes)
-            return self._load(made, let_finish=let_finish)
+            write_policy(folder, stored, self._shapes)
+            arrived = self._load(made, let_finish=let_finish)
         except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -278,6 +286,8 @@ class VllmEngine:
             if isinstance(error, OSError) and (self._closing or self._broken):
                 raise (self._broken or _closing()) from error
             raise
+        same = stored is not weights and arrived == weights_sha256(stored)
+        return weights_sha256(weights) if same else arrived
 
     def retire(self, policy: str) -> None:
         """Forget a policy, its weights and its caches."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,8 +12,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.core_model_loading import revert_weight_conversion
 
-from backend.weights import AdapterWeights, PolicyWeights
+from backend.weights import AdapterWeights, FullWeights, PolicyWeights
 
 _ADAPTER = "adapter_model.safetensors"
 _FULL = "model.safetensors"
@@ -20,6 +23,7 @@ _UNLOADED = "unloaded.safetensors"
 """What a full policy has and no file of the model: the second names of tied weights. Some of vLLM's models
 have no place for them; the others tie them themselves.
 """
+_log = logging.getLogger(__name__)
 _MODULE = re.compile(r"base_model\.model\.(.+)\.lora_[AB]\.weight")
 
 
@@ -78,6 +82,28 @@ def model_shapes(directory: Path) -> dict[str, tuple[int, ...]]:
             for name in file.keys():  # noqa: SIM118 - not a mapping
                 shapes[name] = tuple(file.get_slice(name).get_shape())
     return shapes
+
+
+def as_in_files(
+    weights: PolicyWeights, directory: Path, shapes: Mapping[str, tuple[int, ...]]
+) -> PolicyWeights:
+    """Return weights under the names that a model's files have for them, where transformers changes those.
+
+    Args:
+        weights: The policy; an adapter is returned as it is.
+        directory: Of the model.
+        shapes: As `model_shapes` returns them.
+    """
+    if isinstance(weights, AdapterWeights) or not weights.tensors or misfit(weights, shapes) is None:
+        return weights
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory))
+        return FullWeights(tensors=revert_weight_conversion(model, dict(weights.tensors)))
+    except Exception as error:
+        # What does not fit is told by who asked.
+        _log.info("weights stay under their names in the model: %s: %s", type(error).__name__, error)
+        return weights
 
 
 def misfit(weights: PolicyWeights, shapes: Mapping[str, tuple[int, ...]]) -> str | None:

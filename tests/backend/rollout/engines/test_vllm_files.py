@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, MixtralConfig
 
-from backend.rollout.engines.vllm_files import misfit, model_shapes, read_tensors, write_policy
+from backend.rollout.engines.vllm_files import as_in_files, misfit, model_shapes, read_tensors, write_policy
 from backend.weights import FullWeights, weights_sha256
 
 
@@ -29,3 +30,27 @@ def test_names_that_the_files_hold_without_their_first_part_are_read(tmp_path):
         {"wte.weight": (4, 2)},
     )
     assert load_file(tmp_path / "policy" / "model.safetensors").keys() == {"transformer.wte.weight"}
+
+
+def test_experts_that_the_model_keeps_together_are_handed_over_one_by_one_as_its_files_have_them(tmp_path):
+    config = MixtralConfig(
+        vocab_size=61,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        num_local_experts=2,
+    )
+    model = AutoModelForCausalLM.from_config(config)
+    model.save_pretrained(tmp_path)
+    shapes = model_shapes(tmp_path)
+    weights = FullWeights(tensors={name: p.detach() for name, p in model.named_parameters()})
+    assert misfit(weights, shapes) is not None
+    found = as_in_files(weights, tmp_path, shapes)
+    assert misfit(found, shapes) is None
+    expected = load_file(tmp_path / "model.safetensors")
+    assert found.tensors.keys() == expected.keys()
+    assert all(torch.equal(found.tensors[name], tensor) for name, tensor in expected.items())
+    strange = FullWeights(tensors={"some.weight": torch.ones(2)})
+    assert misfit(as_in_files(strange, tmp_path, shapes), shapes) is not None
