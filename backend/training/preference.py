@@ -6,6 +6,7 @@ are computed first, and then each answer is run again with the weight that the l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,6 +25,7 @@ from backend.training.job_context import JobContext
 from backend.training.reference import ReferenceLogprobs
 from backend.training.written_data import Record, batch_numbers, train_sequence
 from backend.training.written_loop import Update, WrittenDataJob
+from tinkergym.errors import NonFiniteLossError
 from tinkergym.wire_jobs import PreferenceSpec
 
 _MEASURED_AT_ONCE = 32
@@ -58,6 +60,11 @@ class PreferenceJob(WrittenDataJob[PreferenceSpec]):
         context, spec = self._context, self._context.spec
         pairs = [self._data.train[number] for number in numbers]
         result = preference_loss(spec.loss, self._compare("train", pairs, numbers))
+        if not math.isfinite(result.loss):
+            raise NonFiniteLossError(
+                f"the loss of policy {context.job_id} is {result.loss}: the model's logprobs are not finite",
+                hint="the weights diverged: resume from an earlier checkpoint with a lower learning_rate",
+            )
         weights = np.stack([result.chosen_weights, result.rejected_weights], axis=1)
         sequences = [
             train_sequence(answer, weight=float(weight))
