@@ -34,7 +34,7 @@ from backend.rollout.engines.vllm_files import (
     write_policy,
 )
 from backend.rollout.engines.vllm_folder import private_folder
-from backend.rollout.engines.vllm_process import HOST, Message, VllmProcess
+from backend.rollout.engines.vllm_process import HOST, Message, VllmProcess, reason_in
 from backend.rollout.engines.vllm_settings import (
     engine_arguments,
     has_tokenizer,
@@ -750,9 +750,7 @@ class VllmEngine:
     def _not_started(self, said: str) -> TinkerGymError:
         """Return the error for a vLLM that said this, or if it is empty what its log ends with."""
         with contextlib.suppress(OSError):
-            lines = self._log_file.read_text(encoding="utf-8", errors="replace").splitlines()
-            telling = [line for line in lines if "Error" in line] or lines
-            said = said or (telling[-1].strip()[-500:] if telling else "")
+            said = said or reason_in(self._log_file.read_text(encoding="utf-8", errors="replace"))
         return InvalidRequestError(
             f"vLLM does not start with the model {str(self._facts.directory)!r}: {said or 'it says nothing'}",
             hint="see the service's log; engine=transformers runs any decoder of transformers",
