@@ -8,6 +8,8 @@ from transformers import (
     Gemma2ForCausalLM,
     Gemma3Config,
     Gemma3ForConditionalGeneration,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
     MistralConfig,
     MistralForCausalLM,
     Qwen2Config,
@@ -98,6 +100,38 @@ def test_a_window_that_the_configuration_tells_is_refused_without_a_try(caplog):
         lm = CausalLM(MistralForCausalLM._from_config(config, dtype=torch.bfloat16), device=CPU)
     assert not lm.shares_prefixes
     assert "not plain attention" in caplog.text
+
+
+def test_a_model_that_fails_on_shared_prompts_is_computed_once_per_sequence(caplog):
+    def refuse(given):
+        if given.get("position_ids") is not None:
+            raise TypeError("no positions, please")
+
+    lm = CausalLM(changed(nano(torch.float32), refuse), device=CPU)
+    assert not lm.shares_prefixes
+    assert lm.model.config._attn_implementation == "sdpa"
+    assert "TypeError: no positions, please" in caplog.text
+
+
+def test_a_model_that_is_its_own_decoder_is_taken_whole(make_batch):
+    torch.manual_seed(0)
+    config = Llama4TextConfig(
+        vocab_size=61,
+        hidden_size=16,
+        intermediate_size=16,
+        intermediate_size_mlp=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=8,
+        num_local_experts=2,
+        pad_token_id=0,
+    )
+    lm = CausalLM(Llama4ForCausalLM(config), device=CPU)
+    assert not lm.splits_head
+    ((micro_batch,), *_) = lm.batches(make_batch(seed=0), max_tokens=1000)
+    features, states = lm.features_and_states(micro_batch)
+    torch.testing.assert_close(lm.output_head(states), features)
 
 
 def test_a_prompt_is_computed_once_in_bfloat16(batch, model_dir):
