@@ -97,8 +97,10 @@ def _forward_of(module: nn.Linear) -> Any:
         # Read anew each time: the engine puts other weights in.
         if not torch.is_grad_enabled():
             return linear(states, module.weight, module.bias)
-        out: Tensor = _Linear.apply(states, module.weight, module.bias)  # type: ignore[no-untyped-call]
-        return out
+        # As rows: of others oneDNN returns a view, which a model could not write into afterwards.
+        rows = states.reshape(-1, states.shape[-1])
+        out: Tensor = _Linear.apply(rows, module.weight, module.bias)  # type: ignore[no-untyped-call]
+        return out.view(*states.shape[:-1], out.shape[-1])
 
     return forward
 

@@ -35,6 +35,8 @@ from tinkergym.errors import InvalidRequestError, UnknownModelError
 _PROBE_LENGTH = 12
 _KEPT_PROBE_LENGTH = 128
 _KEPT_PROBE_ROWS = 4
+_LOGIT_PROBE = 1000.0
+"""Soft caps are known from 15 to 50."""
 _TOLERANCE = 1e-4
 """Relative to the largest value; a wrong head or mask is off by far more, float32 rounding by far less.
 
@@ -60,7 +62,7 @@ class CausalLM:
         self.decoder: Any = model.get_decoder()
         self.output_head: Any = model.get_output_embeddings()
         self.vocabulary = int(self.output_head.weight.shape[0])
-        self.context_length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        self.context_length = getattr(_text(model.config), "max_position_embeddings", None)
         """See `TokenLimits`."""
         self.hidden_size = int(self.output_head.weight.shape[1])
         self._rotates_by_length = _rotates_by_length(model)
@@ -90,8 +92,7 @@ class CausalLM:
         try:
             config = AutoConfig.from_pretrained(model_dir)
             # transformers' fast attention leaves a soft cap out without a word.
-            capped = getattr(config.get_text_config(), "attn_logit_softcapping", None)
-            attention = "eager" if capped else None
+            attention = "eager" if getattr(_text(config), "attn_logit_softcapping", None) else None
             model = AutoModelForCausalLM.from_pretrained(
                 model_dir, config=config, dtype=dtype, attn_implementation=attention
             )
@@ -233,10 +234,18 @@ class CausalLM:
         return digest.hexdigest()
 
     def _head_is_plain(self) -> bool:
+        if self.decoder is self.model:
+            return False  # it does not tell its decoder apart
         ids = _probe_ids(self.vocabulary, 1)[:, :_PROBE_LENGTH].to(self.device)
         with torch.no_grad():
-            whole = self.model(input_ids=ids, use_cache=False).logits
-            split = self.output_head(self.decoder(input_ids=ids, use_cache=False).last_hidden_state)
+            states = self.decoder(input_ids=ids, use_cache=False).last_hidden_state
+            scale = _until_a_cap_shows(states, self.output_head(states))
+            hook = self.output_head.register_forward_pre_hook(lambda _, given: (given[0] * scale, *given[1:]))
+            try:
+                whole = self.model(input_ids=ids, use_cache=False).logits
+                split = self.output_head(states)
+            finally:
+                hook.remove()
         return _difference(split, whole) <= _TOLERANCE
 
     def _prefixes_can_be_shared(self) -> bool:
@@ -262,6 +271,8 @@ class CausalLM:
             difference = _difference(self._probe_logprobs(sequences), expected)
         except NotImplementedError as error:
             why = f"it wants {error}"
+        except Exception as error:
+            why = f"with shared prompts it fails: {type(error).__name__}: {error}"
         else:
             if difference <= tolerance:
                 return True
@@ -283,13 +294,25 @@ def sampled_logprobs(logits: torch.Tensor, temperatures: torch.Tensor | None) ->
     return F.log_softmax(logits if temperatures is None else logits / temperatures[:, None], dim=-1)
 
 
+def _until_a_cap_shows(states: torch.Tensor, logits: torch.Tensor) -> float:
+    """Return how much larger the head's input must be for a soft cap to bend logits that are small so far."""
+    largest = torch.finfo(states.dtype).max / 16
+    wanted = min(_LOGIT_PROBE, largest) / max(float(logits.abs().max()), 1e-6)
+    return max(1.0, min(wanted, largest / max(float(states.abs().max()), 1e-6)))
+
+
 def _attends_fully(config: Any) -> bool:
     """Whether every layer looks at everything before it, with neither a window nor a recurrent state."""
-    text = config.get_text_config()  # of a model that also sees, the part that reads
+    text = _text(config)
     kinds = getattr(text, "layer_types", None)
     if kinds is not None:
         return set(kinds) == {"full_attention"}
     return getattr(text, "sliding_window", None) is None
+
+
+def _text(config: Any) -> Any:
+    """Return the part of a model's configuration that tells of its decoder: models that also see nest it."""
+    return config.get_text_config(decoder=True)
 
 
 def _rotates_by_length(model: Any) -> bool:

@@ -181,6 +181,11 @@ class Checkpoint:
         tensors: dict[str, torch.Tensor] = tensors_from_bytes(self._path(name).read_bytes())
         return tensors
 
+    def dtypes(self, name: str) -> set[torch.dtype]:
+        """Return the floating types of a safetensors file's tensors."""
+        on_disk = self.tensors_on_disk(name).values()
+        return {tensor.dtype for tensor in on_disk if tensor.is_floating_point()}
+
     def tensors_on_disk(self, name: str) -> Mapping[str, torch.Tensor]:
         """Return the tensors of a safetensors file, which is read one by one: more than memory may hold."""
         return _OnDisk(self._path(name))

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from pydantic import JsonValue
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from backend.learner.checkpoints import Checkpoint, CheckpointManifest, writing
 from backend.learner.optimiser import PolicyOptimiser
 from backend.learner.policies import FullPolicy, LoraPolicy, Policy, restore
 from backend.learner.value_head import ValueHead
-from backend.weights import PolicyWeights, weights_sha256
+from backend.weights import FullWeights, PolicyWeights, weights_sha256
 from tinkergym.errors import CheckpointCorruptError, ConflictError
 from tinkergym.wire import FullParameters, LoRA
 
@@ -120,6 +121,17 @@ def restore_policy(checkpoint: Checkpoint, policy: Policy, optimiser: PolicyOpti
     if optimiser is not None:
         state = checkpoint.tensors_on_disk(_OPTIMIZER_FILE)
         optimiser.restore(state, steps=checkpoint.manifest.optimizer_steps)
+
+
+def full_weights(checkpoint: Checkpoint) -> FullWeights:
+    """Read a full policy's weights under their names in the model, on the CPU.
+
+    Its file has those that its family is published with: experts one by one, tied weights once.
+    """
+    shortest = min(checkpoint.dtypes(_MODEL_FILE), key=lambda dtype: dtype.itemsize)
+    model = AutoModelForCausalLM.from_pretrained(checkpoint.directory, dtype=shortest)
+    every = model.named_parameters(remove_duplicate=False)
+    return FullWeights(tensors={name: parameter.detach() for name, parameter in every})
 
 
 def restore_value_head(checkpoint: Checkpoint, value_head: ValueHead, *, needed: bool) -> None:

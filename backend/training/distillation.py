@@ -62,10 +62,11 @@ class DistillationJob(RLJob):
             metrics.update(parity(context.parity_threshold, sequences, logprobs))
 
         # Only before the first update the policy is the one that sampled.
-        first = last = update(context, sequences, _LOSS, spec, learning_rate=rate, before_step=compare)
+        first = update(context, sequences, _LOSS, spec, learning_rate=rate, before_step=compare)
+        metrics |= first.metrics  # of which a spike stays, whatever the others say
         for _ in range(spec.updates_per_step - 1):
-            last = update(context, sequences, _LOSS, spec, learning_rate=rate)
-        return Learned(loss=first.loss, metrics={**metrics, **last.metrics}, trained_tokens=first.tokens)
+            metrics |= update(context, sequences, _LOSS, spec, learning_rate=rate).metrics
+        return Learned(loss=first.loss, metrics=metrics, trained_tokens=first.tokens)
 
     def _judged(self, sampled: list[TrainSequence]) -> tuple[list[TrainSequence], dict[str, float]]:
         """Return the sequences with the teacher's advantages, and what they say on the whole."""

@@ -6,6 +6,7 @@ are computed first, and then each answer is run again with the weight that the l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,10 +20,12 @@ from backend.learner.preference_loss import (
 )
 from backend.learner.sequences import BatchTotals
 from backend.learner.sft_loss import LikelihoodLoss
+from backend.learner.spikes import SpikeWatch
 from backend.training.job_context import JobContext
 from backend.training.reference import ReferenceLogprobs
 from backend.training.written_data import Record, batch_numbers, train_sequence
 from backend.training.written_loop import Update, WrittenDataJob
+from tinkergym.errors import NonFiniteLossError
 from tinkergym.wire_jobs import PreferenceSpec
 
 _MEASURED_AT_ONCE = 32
@@ -37,6 +40,7 @@ class PreferenceJob(WrittenDataJob[PreferenceSpec]):
     def __init__(self, context: JobContext[PreferenceSpec]) -> None:
         super().__init__(context)
         self._reference: ReferenceLogprobs | None = None
+        self._losses = SpikeWatch()
 
     def _prepare(self) -> None:
         context, spec = self._context, self._context.spec
@@ -56,6 +60,11 @@ class PreferenceJob(WrittenDataJob[PreferenceSpec]):
         context, spec = self._context, self._context.spec
         pairs = [self._data.train[number] for number in numbers]
         result = preference_loss(spec.loss, self._compare("train", pairs, numbers))
+        if not math.isfinite(result.loss):
+            raise NonFiniteLossError(
+                f"the loss of policy {context.job_id} is {result.loss}: the model's logprobs are not finite",
+                hint="the weights diverged: resume from an earlier checkpoint with a lower learning_rate",
+            )
         weights = np.stack([result.chosen_weights, result.rejected_weights], axis=1)
         sequences = [
             train_sequence(answer, weight=float(weight))
@@ -66,7 +75,9 @@ class PreferenceJob(WrittenDataJob[PreferenceSpec]):
             context.job_id, sequences, LikelihoodLoss(aggregation="token"), totals=_SUM
         )
         shared = {"shared_fraction": passed.metrics["shared_fraction"]}
-        return Update(loss=result.loss, metrics={**result.metrics, **shared})
+        # What the learner watches is only a sum that has the loss's gradient.
+        spike = self._losses.look(result.loss, name="loss_spike")
+        return Update(loss=result.loss, metrics={**result.metrics, **shared, **spike})
 
     def _measure(self, records: Sequence[Record]) -> dict[str, float]:
         totals: dict[str, float] = {}

@@ -27,7 +27,11 @@ class SFTJob(WrittenDataJob[SFTSpec]):
             loss=result.loss,
             metrics={
                 "nll_per_token": result.metrics["sampled_entropy"],
-                "shared_fraction": result.metrics["shared_fraction"],
+                **{
+                    name: value
+                    for name, value in result.metrics.items()
+                    if name in ("shared_fraction", "loss_spike")
+                },
             },
         )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from backend.learner.checkpoints import Checkpoint
-from backend.weights import AdapterWeights, FullWeights, PolicyWeights, weights_sha256
+from backend.learner.policy_checkpoints import full_weights
+from backend.weights import AdapterWeights, PolicyWeights, weights_sha256
 from tinkergym.errors import CheckpointCorruptError
 from tinkergym.wire import LoRA
 
@@ -15,15 +16,12 @@ def stored_weights(checkpoint: Checkpoint) -> PolicyWeights:
         CheckpointCorruptError: They are not the weights that were saved.
     """
     manifest = checkpoint.manifest
-    tensors = checkpoint.tensors(manifest.weights_file)
     weights: PolicyWeights
     if isinstance(manifest.adapter, LoRA):
+        tensors = checkpoint.tensors(manifest.weights_file)
         weights = AdapterWeights(rank=manifest.adapter.rank, alpha=manifest.adapter.alpha, tensors=tensors)
-        if weights_sha256(weights) != manifest.weights_sha256:
-            raise CheckpointCorruptError(
-                f"the weights in {checkpoint.directory} do not have its manifest's hash"
-            )
     else:
-        # Tied parameters are stored once but hashed under each of their names: the file's hash must do.
-        weights = FullWeights(tensors=tensors)
+        weights = full_weights(checkpoint)
+    if weights_sha256(weights) != manifest.weights_sha256:
+        raise CheckpointCorruptError(f"the weights in {checkpoint.directory} do not have its manifest's hash")
     return weights

@@ -58,6 +58,18 @@ def test_frozen_weights_get_no_gradient():
     torch.testing.assert_close(states.grad, layer.weight.sum(0).expand(2, 4))
 
 
+def test_what_a_layer_returns_can_be_written_into():
+    layer = nn.Linear(4, 4)
+    speed_up_linears(nn.Sequential(layer))
+    states = torch.ones(2, 3, 4, requires_grad=True)
+    out = layer(states)
+    out += states
+    out[1:] *= 2
+    out.sum().backward()
+    expected = (layer.weight.detach().sum(0) + 1) * torch.tensor([1.0, 2.0])[:, None, None]
+    torch.testing.assert_close(states.grad, expected.expand(2, 3, 4))
+
+
 @pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
 def test_other_types_are_computed_as_ever(kind):
     layer = nn.Linear(8, 8).to(kind)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
@@ -114,6 +114,9 @@ class PackedModel:
         return output if self._keep_rows else output[rows]
 
     def _take_on_packed_attention(self, directory: Path) -> int:
+        other = _beside_attention(self._model)
+        if other is not None:
+            raise _unsupported(directory, f"it has {other}, whose past the cache does not hold")
         samples = _sample_prompts(self.vocabulary)
         if keeps_a_state(self._model):
             raise _unsupported(directory, "it keeps a state beside attention's keys and values")
@@ -179,6 +182,17 @@ class PackedModel:
     ) -> Tensor:
         whole = AdapterSegment(self.shelf.base, slice(0, len(token_ids)), slice(0, len(wanted)))
         return self.logits(token_ids, spans, wanted, [whole], cache)
+
+
+def _beside_attention(model: Any) -> str | None:
+    """Return what a model has that its few sample tokens may not need, but a long or continued text does."""
+    kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
+    other = sorted(set(kinds) - {"full_attention", "sliding_attention"})
+    if other:
+        return f"layers of the kind {', '.join(other)}"
+    if any(isinstance(module, nn.Conv1d) for module in model.get_decoder().modules()):
+        return "convolutions"
+    return "a recurrent state" if model._is_stateful else None
 
 
 def _sample_prompts(vocabulary: int) -> list[list[int]]:

@@ -26,9 +26,16 @@ from backend.errors import SERVICE_LOG
 from backend.rollout.engines.protocol import BASE_POLICY, Deliver
 from backend.rollout.engines.rows import failure, nobody_waits, version_gone
 from backend.rollout.engines.structured import structure_impossible, structure_unusable
-from backend.rollout.engines.vllm_files import adapted_modules, finite, misfit, model_shapes, write_policy
+from backend.rollout.engines.vllm_files import (
+    adapted_modules,
+    as_in_files,
+    finite,
+    misfit,
+    model_shapes,
+    write_policy,
+)
 from backend.rollout.engines.vllm_folder import private_folder
-from backend.rollout.engines.vllm_process import HOST, Message, VllmProcess
+from backend.rollout.engines.vllm_process import HOST, Message, VllmProcess, reason_in
 from backend.rollout.engines.vllm_settings import (
     engine_arguments,
     has_tokenizer,
@@ -36,7 +43,7 @@ from backend.rollout.engines.vllm_settings import (
     sleep_mode,
 )
 from backend.rollout.models import ModelFacts, read_model_facts
-from backend.weights import AdapterWeights, PolicyWeights
+from backend.weights import AdapterWeights, PolicyWeights, weights_sha256
 from tinkergym.errors import (
     InternalServiceError,
     InvalidRequestError,
@@ -255,7 +262,8 @@ class VllmEngine:
             ServiceUnavailableError: The engine is closing.
             StorageFullError: There is no space to hand them over.
         """
-        self._require_loadable(policy, weights)
+        stored = as_in_files(weights, self._facts.directory, self._shapes)
+        self._require_loadable(policy, stored)
         key = next(self._keys)
         folder = self._folder / f"policy-{key}"
         made = _Policy(
@@ -266,8 +274,8 @@ class VllmEngine:
             rank=weights.rank if isinstance(weights, AdapterWeights) else None,
         )
         try:
-            write_policy(folder, weights)
-            return self._load(made, let_finish=let_finish)
+            write_policy(folder, stored, self._shapes)
+            arrived = self._load(made, let_finish=let_finish)
         except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -278,6 +286,8 @@ class VllmEngine:
             if isinstance(error, OSError) and (self._closing or self._broken):
                 raise (self._broken or _closing()) from error
             raise
+        same = stored is not weights and arrived == weights_sha256(stored)
+        return weights_sha256(weights) if same else arrived
 
     def retire(self, policy: str) -> None:
         """Forget a policy, its weights and its caches."""
@@ -741,11 +751,7 @@ class VllmEngine:
     def _not_started(self, said: str) -> TinkerGymError:
         """Return the error for a vLLM that said this, or if it is empty what its log ends with."""
         with contextlib.suppress(OSError):
-            lines = self._log_file.read_text(encoding="utf-8", errors="replace").splitlines()
-            # The processes around the one that failed say so, too, and refer to it.
-            errors = [line for line in lines if "Error" in line and "root cause" not in line]
-            telling = errors or lines
-            said = said or (telling[-1].strip()[-500:] if telling else "")
+            said = said or reason_in(self._log_file.read_text(encoding="utf-8", errors="replace"))
         return InvalidRequestError(
             f"vLLM does not start with the model {str(self._facts.directory)!r}: {said or 'it says nothing'}",
             hint=f"{_SEE_THE_LOG}; what engine=transformers runs stands in docs/engines.md",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,27 +12,34 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.core_model_loading import revert_weight_conversion
 
-from backend.weights import AdapterWeights, PolicyWeights
+from backend.weights import AdapterWeights, FullWeights, PolicyWeights
 
 _ADAPTER = "adapter_model.safetensors"
 _FULL = "model.safetensors"
 _EXPERT = re.compile(r"(.+\.)experts\.")
 _SHARED_EXPERT = re.compile(r"shared\w*\.")
 _IN_A_LAYER = re.compile(r"\.\d+\.")
+_UNLOADED = "unloaded.safetensors"
+"""What a full policy has and no file of the model: the second names of tied weights. Some of vLLM's models
+have no place for them; the others tie them themselves.
+"""
+_log = logging.getLogger(__name__)
 _MODULE = re.compile(r"base_model\.model\.(.+)\.lora_[AB]\.weight")
 
 
-def write_policy(folder: Path, weights: PolicyWeights) -> None:
-    """Write a policy into a new folder that only this user can read."""
+def write_policy(folder: Path, weights: PolicyWeights, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Write a policy into a new folder that only this user can read; for `shapes` see `misfit`."""
     folder.mkdir(mode=0o700, exist_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.tensors.items()}
     # Tied parameters are one tensor under two names, which the format does not keep.
     tensors = {
         name: tensor.clone() if _shared(tensor, tensors) else tensor for name, tensor in tensors.items()
     }
-    save_file(tensors, folder / (_ADAPTER if isinstance(weights, AdapterWeights) else _FULL))
     if isinstance(weights, AdapterWeights):
+        save_file(tensors, folder / _ADAPTER)
         config = {
             "peft_type": "LORA",
             "task_type": "CAUSAL_LM",
@@ -42,6 +50,10 @@ def write_policy(folder: Path, weights: PolicyWeights) -> None:
             "bias": "none",
         }
         (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+    else:
+        loaded = {name for name in tensors if name in shapes or name.partition(".")[2] in shapes}
+        save_file({name: tensors[name] for name in loaded}, folder / _FULL)
+        save_file({name: tensors[name] for name in tensors.keys() - loaded}, folder / _UNLOADED)
 
 
 def write_nothing(folder: Path, like: Path) -> None:
@@ -51,14 +63,13 @@ def write_nothing(folder: Path, like: Path) -> None:
     names = [f"base_model.model.{module}.lora_{side}.weight" for side in "AB"]
     down, up = (tensors[name] for name in names)
     zeros = dict(zip(names, (torch.zeros_like(down[:1]), torch.zeros_like(up[:, :1])), strict=True))
-    write_policy(folder, AdapterWeights(rank=1, alpha=1.0, tensors=zeros))
+    write_policy(folder, AdapterWeights(rank=1, alpha=1.0, tensors=zeros), {})
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """Read back the tensors of a policy."""
-    path = folder / _ADAPTER
-    tensors: dict[str, Tensor] = load_file(path if path.exists() else folder / _FULL)
-    return tensors
+    paths = [folder / name for name in (_ADAPTER, _FULL, _UNLOADED)]
+    return {name: tensor for path in paths if path.exists() for name, tensor in load_file(path).items()}
 
 
 def adapted_modules(weights: AdapterWeights) -> list[str]:
@@ -101,6 +112,28 @@ def lora_targets(shapes: Mapping[str, tuple[int, ...]]) -> list[str] | None:
             or _SHARED_EXPERT.match(path, len(block))
         }
     )
+
+
+def as_in_files(
+    weights: PolicyWeights, directory: Path, shapes: Mapping[str, tuple[int, ...]]
+) -> PolicyWeights:
+    """Return weights under the names that a model's files have for them, where transformers changes those.
+
+    Args:
+        weights: The policy; an adapter is returned as it is.
+        directory: Of the model.
+        shapes: As `model_shapes` returns them.
+    """
+    if isinstance(weights, AdapterWeights) or not weights.tensors or misfit(weights, shapes) is None:
+        return weights
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory))
+        return FullWeights(tensors=revert_weight_conversion(model, dict(weights.tensors)))
+    except Exception as error:
+        # What does not fit is told by who asked.
+        _log.info("weights stay under their names in the model: %s: %s", type(error).__name__, error)
+        return weights
 
 
 def misfit(weights: PolicyWeights, shapes: Mapping[str, tuple[int, ...]]) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import re
 import select
 import signal
 import socket
@@ -19,6 +20,14 @@ from typing import Any
 Message = dict[str, Any]
 HOST = (sys.executable, "-m", "backend.rollout.engines.vllm_host")
 """The command of the process that holds vLLM."""
+_ERROR = re.compile(r"(?<!\S)[\w.]+(Error|Exception): .+")
+_WRAPPERS = (
+    "EngineDeadError",
+    "Engine core initialization failed",
+    "failed to be inspected",
+    "Error raised in subprocess",
+)
+"""What vLLM's errors say that only point to another one above them."""
 
 
 class VllmProcess:
@@ -95,3 +104,18 @@ class VllmProcess:
         while (line := self._outbox.get()) is not None:
             with suppress(OSError):
                 self._socket.sendall(line)
+
+
+def reason_in(log: str) -> str:
+    """Return why vLLM did not start: of what its log ends with, the error that the later ones only wrap."""
+    lines = log.splitlines()
+    errors = []
+    for line, following in zip(lines, [*lines[1:], ""], strict=False):
+        if found := _ERROR.search(line):
+            more = f" {following.strip()}" if "ValidationError" in found[0] else ""
+            errors.append(found[0].strip() + more)
+    real = [error for error in errors if not any(wrapper in error for wrapper in _WRAPPERS)]
+    for telling in (real, errors, [line for line in lines if "Error" in line], lines):
+        if telling:
+            return telling[-1].strip()[:500]
+    return ""

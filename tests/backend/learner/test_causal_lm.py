@@ -4,6 +4,12 @@ import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
     MistralConfig,
     MistralForCausalLM,
     Qwen2Config,
@@ -14,6 +20,7 @@ from backend.config import PACKAGED_MODELS
 from backend.learner.causal_lm import CausalLM
 from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
+from backend.learner.sequences import TrainSequence
 from tinkergym.wire import LoRA
 
 CPU = torch.device("cpu")
@@ -95,7 +102,83 @@ def test_a_window_that_the_configuration_tells_is_refused_without_a_try(caplog):
     assert "not plain attention" in caplog.text
 
 
+def test_a_model_that_fails_on_shared_prompts_is_computed_once_per_sequence(caplog):
+    def refuse(given):
+        if given.get("position_ids") is not None:
+            raise TypeError("no positions, please")
+
+    lm = CausalLM(changed(nano(torch.float32), refuse), device=CPU)
+    assert not lm.shares_prefixes
+    assert lm.model.config._attn_implementation == "sdpa"
+    assert "TypeError: no positions, please" in caplog.text
+
+
+def test_a_model_that_is_its_own_decoder_is_taken_whole(make_batch):
+    torch.manual_seed(0)
+    config = Llama4TextConfig(
+        vocab_size=61,
+        hidden_size=16,
+        intermediate_size=16,
+        intermediate_size_mlp=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=8,
+        num_local_experts=2,
+        pad_token_id=0,
+    )
+    lm = CausalLM(Llama4ForCausalLM(config), device=CPU)
+    assert not lm.splits_head
+    ((micro_batch,), *_) = lm.batches(make_batch(seed=0), max_tokens=1000)
+    features, states = lm.features_and_states(micro_batch)
+    torch.testing.assert_close(lm.output_head(states), features)
+
+
 def test_a_prompt_is_computed_once_in_bfloat16(batch, model_dir):
     short = Learner(model_dir, dtype=torch.bfloat16)
     short.create_policy("p", LoRA(rank=2), seed=0)
     assert short.forward_backward("p", batch, LossConfig()).metrics["shared_fraction"] > 0
+
+
+def test_a_window_in_the_text_part_of_a_configuration_is_seen(tmp_path):
+    torch.manual_seed(0)
+    small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    text = {"vocab_size": 97, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64}
+    text |= {"sliding_window": 20, "layer_types": ["sliding_attention"], "initializer_range": 0.2}
+    config = Gemma3Config(
+        text_config=small | text,
+        vision_config=small | {"image_size": 28, "patch_size": 14},
+        mm_tokens_per_image=4,
+        boi_token_index=90,
+        eoi_token_index=91,
+        image_token_index=92,
+    )
+    Gemma3ForConditionalGeneration(config).save_pretrained(tmp_path)
+    learner = Learner(tmp_path)
+    assert learner.limits.context_length == 64
+    ids = [7 * n % 90 for n in range(60)]
+    blank = [0.0] * len(ids)
+    asked = TrainSequence(token_ids=ids, loss_mask=[False, *[True] * 59], sampling_logprobs=blank)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    with torch.no_grad():
+        table = model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
+    expected = table[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+    found = torch.from_numpy(learner.logprobs(None, [asked])[0]).float()
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+@DTYPES
+def test_a_soft_cap_that_small_logits_do_not_reach_is_seen(dtype):
+    torch.manual_seed(0)
+    config = Gemma2Config(
+        vocab_size=50,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=8,
+    )
+    assert not CausalLM(Gemma2ForCausalLM._from_config(config, dtype=dtype), device=CPU).splits_head
+    config.final_logit_softcapping = None
+    assert CausalLM(Gemma2ForCausalLM._from_config(config, dtype=dtype), device=CPU).splits_head

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from backend.learner.spikes import SpikeWatch
 from tinkergym.spec_errors import parse_any_spec
 from tinkergym.wire import EnvironmentRef, FullParameters, JobState, LoRA
 
@@ -47,6 +48,19 @@ def test_a_teacher_that_is_the_student_teaches_nothing(lab):
     assert step.metrics["reverse_kl"] == pytest.approx(0.0, abs=1e-5)
     assert step.trained_tokens == step.sampled_tokens > 0
     assert step.records is None
+
+
+def test_a_spike_of_the_first_of_several_updates_is_told(lab, monkeypatch):
+    said = [{"loss_spike": 12.0}]
+
+    def look(self, value, *, name):
+        return said.pop() if said and name == "loss_spike" else {}
+
+    monkeypatch.setattr(SpikeWatch, "look", look)
+    student = distill(lab, "nano", steps=1, updates_per_step=2)
+    lab.play_on(student)
+    (step,) = lab.events(student, "step")
+    assert step.metrics["loss_spike"] == 12.0
 
 
 @pytest.mark.parametrize("on_failure", ["drop", "keep"])

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from tinkergym.wire import FullParameters, LoRA
+from backend.learner.learner import Learner
+from backend.training.written_loop import WrittenDataJob
+from tinkergym.wire import FullParameters, JobState, LoRA
 from tinkergym.wire_jobs import DPO, IPO, ORPO, Hinge, SimPO
 
 PAIRS = [
@@ -57,3 +60,14 @@ def test_a_policy_that_began_with_another_has_that_one_as_its_reference(lab, wri
     first = lab.events(job_id, "step")[0]
     assert first.metrics["reward_margin"] == pytest.approx(0.0, abs=1e-5)
     assert first.metrics["logprob_rejected"] > -3 > first.metrics["logprob_chosen"]
+
+
+def test_a_policy_that_has_diverged_ends_the_job_by_its_loss(lab, written, monkeypatch):
+    def logprobs(self, policy_id, sequences):
+        return [np.full(sum(sequence.loss_mask), np.nan) for sequence in sequences]
+
+    monkeypatch.setattr(Learner, "logprobs", logprobs)
+    monkeypatch.setattr(WrittenDataJob, "_publish_present", lambda self, records: {})
+    job_id = written.start("preference", PAIRS, loss=SimPO())
+    lab.until_state(job_id, JobState.FAILED)
+    assert lab.events(job_id, "state")[-1].error.type == "NonFiniteLossError"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from backend.learner.spikes import SpikeWatch
 from tinkergym.wire import FullParameters, JobState, LoRA
 
 CANARY = [
@@ -65,6 +66,20 @@ def test_the_drift_of_a_published_version_is_a_metric(lab, written, kind, rows):
     drift = {step.step: step.metrics.get("parity_mean") for step in lab.events(job_id, "step")}
     assert {step for step, mean in drift.items() if mean is not None} == {2, 4}
     assert max(drift[2], drift[4]) <= 1e-5
+
+
+@pytest.mark.parametrize(("kind", "rows"), [("sft", ROWS), ("preference", PAIRS)])
+def test_a_spike_of_the_loss_that_is_reported_is_a_metric_and_a_warning(
+    lab, written, kind, rows, monkeypatch
+):
+    def look(self, value, *, name):
+        return {name: value} if name == "loss_spike" else {}
+
+    monkeypatch.setattr(SpikeWatch, "look", look)
+    job_id = written.run(kind, rows, steps=1, batch_size=3)
+    (step,) = lab.events(job_id, "step")
+    assert step.metrics["loss_spike"] == step.loss
+    assert [warning.name for warning in lab.events(job_id, "warning")] == ["loss_spike"]
 
 
 def test_jobs_of_different_kinds_on_one_pool_do_not_disturb_each_other(lab, written):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, JambaConfig, Lfm2Config, Llama4TextConfig
 
 from backend.device_lock import DeviceLock, can_divide_threads
 from backend.rollout.engines import policy_shelf, slot_scheduler
@@ -747,3 +747,31 @@ def test_the_engine_samples_beside_a_learners_lane_and_lets_in_who_wants_the_who
     assert [len(answer.token_ids) for answer in found] == [2, 200]
     with lock:  # who has nothing to do keeps nothing
         pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        ("conv", lambda sizes: Lfm2Config(**sizes, layer_types=["conv", "full_attention"])),
+        ("linear_attention", lambda sizes: JambaConfig(**sizes, attn_layer_period=2, attn_layer_offset=1)),
+        (
+            "chunked_attention",
+            lambda sizes: Llama4TextConfig(**sizes, attention_chunk_size=32, num_local_experts=2),
+        ),
+    ],
+)
+def test_models_whose_past_is_more_than_full_or_windowed_attention_are_refused_by_name(
+    tmp_path, kind, config
+):
+    sizes = {
+        "vocab_size": 97,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+    }
+    AutoModelForCausalLM.from_config(config(sizes)).save_pretrained(tmp_path)
+    with pytest.raises(InvalidRequestError, match=f"layers of the kind {kind}"):
+        TransformersEngine(tmp_path)

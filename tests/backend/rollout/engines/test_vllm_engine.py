@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    Gemma2Config,
     Qwen2Config,
-    Qwen2ForCausalLM,
     Qwen2MoeConfig,
     Qwen2MoeForCausalLM,
 )
@@ -164,11 +164,17 @@ def test_a_killed_engine_core_loses_no_answer_and_no_policy(subject):
     assert psutil.wait_procs(old, timeout=10)[1] == []
 
 
-def test_a_tied_output_head_follows_full_weights_also_after_sleep_and_nothing_is_left_after_closing(tmp_path):
+TIED = [(Qwen2Config, {}), (Gemma2Config, {"head_dim": 32, "sliding_window": 16})]
+
+
+@pytest.mark.parametrize("config_class, more", TIED, ids=["qwen2", "gemma2"])
+def test_a_tied_output_head_follows_full_weights_also_after_sleep_and_nothing_is_left_after_closing(
+    tmp_path, config_class, more
+):
     from backend.rollout.engines.vllm_engine import VllmEngine
 
     torch.manual_seed(1)
-    config = Qwen2Config(
+    config = config_class(
         hidden_size=64,
         num_hidden_layers=2,
         num_attention_heads=2,
@@ -177,10 +183,11 @@ def test_a_tied_output_head_follows_full_weights_also_after_sleep_and_nothing_is
         vocab_size=128,
         max_position_embeddings=256,
         tie_word_embeddings=True,
+        **more,
     )
-    base = Qwen2ForCausalLM(config)
+    base = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     base.save_pretrained(tmp_path / "tied")
-    changed = AutoModelForCausalLM.from_pretrained(tmp_path / "tied").eval()
+    changed = AutoModelForCausalLM.from_pretrained(tmp_path / "tied", attn_implementation="eager").eval()
     with torch.no_grad():
         for parameter in changed.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)

@@ -1,4 +1,20 @@
-from backend.rollout.engines.vllm_files import lora_targets
+"""The files that hand a policy to vLLM."""
+
+from __future__ import annotations
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, MixtralConfig
+
+from backend.rollout.engines.vllm_files import (
+    as_in_files,
+    lora_targets,
+    misfit,
+    model_shapes,
+    read_tensors,
+    write_policy,
+)
+from backend.weights import FullWeights, weights_sha256
 
 LAYER = "model.layers.0."
 SHAPES = {
@@ -24,3 +40,49 @@ def test_vllm_is_told_which_layers_adapters_change_where_there_are_experts():
         "model.layers.1.mlp.router.weight": (4, 32),
     }
     assert lora_targets(SHAPES | fused) == ["down_proj", "q_proj"]
+
+
+def test_vllm_reads_of_tied_weights_only_the_name_that_the_model_has_in_its_files(tmp_path):
+    embedding, norm = torch.ones(4, 2), torch.ones(2)
+    held = {"model.embed_tokens.weight": embedding, "model.norm.weight": norm}
+    save_file(held, tmp_path / "model.safetensors")
+    shapes = model_shapes(tmp_path)
+    weights = FullWeights(tensors={**held, "lm_head.weight": embedding})
+    assert misfit(weights, shapes) is None
+    write_policy(tmp_path / "policy", weights, shapes)
+    assert load_file(tmp_path / "policy" / "model.safetensors").keys() == held.keys()
+    assert weights_sha256(FullWeights(tensors=read_tensors(tmp_path / "policy"))) == weights_sha256(weights)
+
+
+def test_names_that_the_files_hold_without_their_first_part_are_read(tmp_path):
+    wte = torch.ones(4, 2)
+    write_policy(
+        tmp_path / "policy",
+        FullWeights(tensors={"transformer.wte.weight": wte, "lm_head.weight": wte}),
+        {"wte.weight": (4, 2)},
+    )
+    assert load_file(tmp_path / "policy" / "model.safetensors").keys() == {"transformer.wte.weight"}
+
+
+def test_experts_that_the_model_keeps_together_are_handed_over_one_by_one_as_its_files_have_them(tmp_path):
+    config = MixtralConfig(
+        vocab_size=61,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        num_local_experts=2,
+    )
+    model = AutoModelForCausalLM.from_config(config)
+    model.save_pretrained(tmp_path)
+    shapes = model_shapes(tmp_path)
+    weights = FullWeights(tensors={name: p.detach() for name, p in model.named_parameters()})
+    assert misfit(weights, shapes) is not None
+    found = as_in_files(weights, tmp_path, shapes)
+    assert misfit(found, shapes) is None
+    expected = load_file(tmp_path / "model.safetensors")
+    assert found.tensors.keys() == expected.keys()
+    assert all(torch.equal(found.tensors[name], tensor) for name, tensor in expected.items())
+    strange = FullWeights(tensors={"some.weight": torch.ones(2)})
+    assert misfit(as_in_files(strange, tmp_path, shapes), shapes) is not None

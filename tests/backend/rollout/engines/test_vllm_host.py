@@ -87,7 +87,7 @@ def play(vllm_host, tmp_path):
         host = vllm_host.Host(vllm, said.put_nowait)
         for key in (1, 2):
             folder = tmp_path / str(key)
-            write_policy(folder, _ADAPTER)
+            write_policy(folder, _ADAPTER, {})
             host.handle(
                 {"do": "load", "id": key, "policy": key, "name": "job", "path": str(folder), "rank": 1}
             )
