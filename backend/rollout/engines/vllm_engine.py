@@ -30,6 +30,7 @@ from backend.rollout.engines.vllm_files import (
     adapted_modules,
     as_in_files,
     finite,
+    lora_targets,
     misfit,
     model_shapes,
     write_policy,
@@ -43,7 +44,7 @@ from backend.rollout.engines.vllm_settings import (
     sleep_mode,
 )
 from backend.rollout.models import ModelFacts, read_model_facts
-from backend.weights import AdapterWeights, PolicyWeights, weights_sha256
+from backend.weights import AdapterWeights, FullWeights, PolicyWeights, weights_sha256
 from tinkergym.errors import (
     InternalServiceError,
     InvalidRequestError,
@@ -498,8 +499,14 @@ class VllmEngine:
         if strange is not None:
             raise InvalidRequestError(
                 f"the weights of policy {policy!r} do not fit the model at {strange!r}",
-                hint="were they made for another model? full weights hold every parameter under its name; "
-                "those of a mixture of experts only engine=transformers takes",
+                hint="were they made for another model? full weights hold every parameter under its name",
+            )
+        if isinstance(weights, FullWeights) and lora_targets(self._shapes) is not None:
+            # On a CPU vLLM computes experts with copies that a reload leaves as they are (0.32.0).
+            raise InvalidRequestError(
+                f"vLLM does not take full weights of a mixture of experts, such as those of policy {policy!r}",
+                hint="train an adapter (tg.LoRA), or run the service with engine=transformers",
+                field="adapter",
             )
         if isinstance(weights, AdapterWeights):
             most = self._settings.max_adapter_rank

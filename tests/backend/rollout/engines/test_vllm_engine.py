@@ -260,8 +260,9 @@ def test_a_mixture_of_experts_samples_with_the_adapter_that_the_learner_trained(
         engine.publish("p", 1, learner.weights("p"))
         request = ask("r", [5, 9, 2, 40], policy="p", policy_version=1, max_tokens=12)
         answer = answers(engine, [request])["r"]
-        with pytest.raises(InvalidRequestError, match="only engine=transformers"):
+        with pytest.raises(InvalidRequestError, match="mixture of experts") as caught:
             engine.publish("whole", 1, FullWeights(tensors=model.state_dict()))
+        assert caught.value.field == "adapter"
     finally:
         engine.close()
     ids = request.prompt_ids + answer.token_ids
