@@ -204,10 +204,12 @@ class AdapterSet:
             adapted = self._active[name]
             if adapted.merged is None:
                 raise AssertionError("prepare() was not called")
+            # As rows, as in `backend.fast_linears`: what a layer returns may be written into afterwards.
+            rows = x.reshape(-1, x.shape[-1])
             out: torch.Tensor = _MergedLinear.apply(  # type: ignore[no-untyped-call]
-                x, adapted.merged, base.bias, adapted.lora_a, adapted.lora_b, adapted.scaling
+                rows, adapted.merged, base.bias, adapted.lora_a, adapted.lora_b, adapted.scaling
             )
-            return out
+            return out.view(*x.shape[:-1], out.shape[-1])
 
         return forward
 

@@ -504,7 +504,7 @@ class VllmEngine:
         if isinstance(weights, FullWeights) and lora_targets(self._shapes) is not None:
             # On a CPU vLLM computes experts with copies that a reload leaves as they are (0.32.0).
             raise InvalidRequestError(
-                f"vLLM does not take full weights of a mixture of experts, such as those of policy {policy!r}",
+                f"vLLM takes no full weights of a mixture of experts, such as those of policy {policy!r}",
                 hint="train an adapter (tg.LoRA), or run the service with engine=transformers",
                 field="adapter",
             )

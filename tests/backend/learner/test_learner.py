@@ -255,6 +255,27 @@ def _tiny(family):
             return t.PhiForCausalLM(t.PhiConfig(**sizes, resid_pdrop=0.3))
 
 
+def test_a_model_may_write_into_what_an_adapted_layer_returned(model_dir, batch):
+    """As Gemma 3n does."""
+
+    class Writing(torch.nn.Module):
+        def __init__(self, layer):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, states):
+            out = self.layer(states)
+            out *= 2
+            return out
+
+    learner = Learner(model_dir)
+    learner.create_policy("p", LoRA(rank=2), seed=0)
+    layers = learner._base.decoder.layers
+    layers[0].mlp.down_proj = Writing(layers[0].mlp.down_proj)
+    found = gradients(learner, "p", batch)
+    assert all(bool(gradient.isfinite().all()) for gradient in found.values())
+
+
 # --- what is learned, and from what ----------------------------------------------------------------------
 
 
