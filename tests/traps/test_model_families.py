@@ -8,11 +8,11 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     BloomConfig,
+    BloomForCausalLM,
     DeepseekV3Config,
     Gemma3Config,
     Gemma3TextConfig,
     Lfm2Config,
-    Llama4TextConfig,
     MambaConfig,
     MixtralConfig,
     Qwen2MoeConfig,
@@ -134,7 +134,7 @@ def test_a_model_with_a_state_is_right_in_the_learner_and_refused_by_name_in_the
 ):
     """Fails when sequences that lie in one row are run through one state."""
     directory = make(RECURRENT[family]())
-    with pytest.raises(InvalidRequestError, match=r"ForCausalLM.*keeps a state"):
+    with pytest.raises(InvalidRequestError, match=r"ForCausalLM.*whose past the cache does not hold"):
         start_engine(directory)
     learner, batch = Learner(directory), bench.batch(3, sequences=8)
     learner.create_policy("p", FullParameters(), seed=1)
@@ -217,7 +217,11 @@ def test_a_model_without_a_context_length_is_named_with_its_type(make, start_eng
         start_engine(directory)
 
 
-def test_a_model_that_cannot_be_run_as_others_are_is_refused_by_its_type(make):
-    config = Llama4TextConfig(**SHAPE, head_dim=8, num_local_experts=2, intermediate_size_mlp=48)
-    with pytest.raises(InvalidRequestError, match="models of type 'llama4_text' cannot be trained"):
+def test_a_model_that_cannot_be_run_as_others_are_is_refused_by_its_type(monkeypatch, make):
+    def refuse(*_, **__):
+        raise TypeError("it wants a picture, too")
+
+    monkeypatch.setattr(BloomForCausalLM, "forward", refuse)
+    config = BloomConfig(vocab_size=VOCABULARY, hidden_size=32, n_layer=1, n_head=4)
+    with pytest.raises(InvalidRequestError, match=r"type 'bloom' cannot be trained.*a picture"):
         Learner(make(config))

@@ -118,8 +118,6 @@ class PackedModel:
         if other is not None:
             raise _unsupported(directory, f"it has {other}, whose past the cache does not hold")
         samples = _sample_prompts(self.vocabulary)
-        if keeps_a_state(self._model):
-            raise _unsupported(directory, "it keeps a state beside attention's keys and values")
         ids = [torch.tensor([sample], device=self.device) for sample in samples]
         try:
             with torch.inference_mode():
@@ -192,7 +190,7 @@ def _beside_attention(model: Any) -> str | None:
         return f"layers of the kind {', '.join(other)}"
     if any(isinstance(module, nn.Conv1d) for module in model.get_decoder().modules()):
         return "convolutions"
-    return "a recurrent state" if model._is_stateful else None
+    return "a recurrent state" if keeps_a_state(model) else None
 
 
 def _sample_prompts(vocabulary: int) -> list[list[int]]:
