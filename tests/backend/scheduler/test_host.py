@@ -188,7 +188,9 @@ def test_ranks_are_actors_whose_death_costs_no_step_and_that_end_with_their_pool
         assert len(first) == 2
         first[1].kill()
         assert host.final_weights(job_id) == undisturbed
-        (lost,) = [e.body for e in host.tenant.events_after(job_id, 0, 1000) if e.body.type == "warning"]
+        warnings = [e.body for e in host.tenant.events_after(job_id, 0, 1000) if e.body.type == "warning"]
+        # What is usual is learned anew after a resume, so that another step may stand out.
+        (lost,) = [warning for warning in warnings if not warning.name.endswith("_spike")]
         assert lost.name == "rank_lost"
         assert f"rank 1 ended with process {first[1].pid}" in lost.message
         second = host.named("RankActor")
