@@ -9,6 +9,8 @@ from backend.training.written_data import Record, train_sequence
 from backend.training.written_loop import Update, WrittenDataJob
 from tinkergym.wire_jobs import SFTSpec
 
+_PASSED_ON = ("shared_fraction", "loss_spike")
+"""Metrics of the learner that mean the same here."""
 _MEASURED_AT_ONCE = 64
 """Records; between two such parts a cancellation is seen."""
 
@@ -27,11 +29,7 @@ class SFTJob(WrittenDataJob[SFTSpec]):
             loss=result.loss,
             metrics={
                 "nll_per_token": result.metrics["sampled_entropy"],
-                **{
-                    name: value
-                    for name, value in result.metrics.items()
-                    if name in ("shared_fraction", "loss_spike")
-                },
+                **{name: result.metrics[name] for name in _PASSED_ON if name in result.metrics},
             },
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,6 +17,13 @@ err = Console(stderr=True, emoji=False)
 
 WRONG_USE = 2
 """Exit code when the command line or a setting is wrong; 1 when the work itself failed."""
+
+
+TopP = Annotated[
+    float | None,
+    typer.Option(help="Draw only among the fewest likeliest tokens of so much probability, up to 1."),
+]
+TopK = Annotated[int | None, typer.Option(help="Draw only among so many of the likeliest tokens; 0 is all.")]
 
 
 class Commands(TyperGroup):

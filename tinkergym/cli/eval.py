@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from tinkergym.cli.console import err, out
+from tinkergym.cli.console import TopK, TopP, err, out
 
 if TYPE_CHECKING:
     from tinkergym.records import EpisodeRecord
@@ -49,13 +49,8 @@ def evaluate(
     temperature: Annotated[
         float | None, typer.Option(help="Of a model's answers. (default: as in training)", min=0)
     ] = None,
-    top_p: Annotated[
-        float | None,
-        typer.Option(help="Draw only among the fewest likeliest tokens of so much probability, up to 1."),
-    ] = None,
-    top_k: Annotated[
-        int | None, typer.Option(help="Draw only among so many of the likeliest tokens; 0 is all.")
-    ] = None,
+    top_p: TopP = None,
+    top_k: TopK = None,
     most_turns: Annotated[
         int, typer.Option(help="Where an episode of random, legal or gold is cut off.", min=1)
     ] = 200,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from tinkergym.cli.console import out
+from tinkergym.cli.console import TopK, TopP, out
 from tinkergym.errors import NotFoundError
 from tinkergym.messages import Message, messages_text, observation_messages, user
 
@@ -43,13 +43,8 @@ def play(
     temperature: Annotated[
         float | None, typer.Option(help="Of the policy's answers. (default: as in training)", min=0)
     ] = None,
-    top_p: Annotated[
-        float | None,
-        typer.Option(help="Draw only among the fewest likeliest tokens of so much probability, up to 1."),
-    ] = None,
-    top_k: Annotated[
-        int | None, typer.Option(help="Draw only among so many of the likeliest tokens; 0 is all.")
-    ] = None,
+    top_p: TopP = None,
+    top_k: TopK = None,
     raw: Annotated[
         str | None,
         typer.Option(

@@ -30,7 +30,6 @@ from backend.rollout.engines.vllm_files import (
     adapted_modules,
     as_in_files,
     finite,
-    lora_targets,
     misfit,
     model_shapes,
     write_policy,
@@ -146,7 +145,12 @@ class VllmEngine:
         self._log_file = log or self._folder / "vllm.log"
         self._environment = process_environment(self._folder, device, threads)
         self._arguments = engine_arguments(
-            self._settings, model_directory, self._facts.context_length, device, dtype
+            self._settings,
+            model_directory,
+            self._facts.context_length,
+            device,
+            dtype,
+            shapes=self._shapes,
         )
         self._numbers = itertools.count(1)
         self._keys = itertools.count(_BASE_KEY + 1)
@@ -501,7 +505,7 @@ class VllmEngine:
                 f"the weights of policy {policy!r} do not fit the model at {strange!r}",
                 hint="were they made for another model? full weights hold every parameter under its name",
             )
-        if isinstance(weights, FullWeights) and lora_targets(self._shapes) is not None:
+        if isinstance(weights, FullWeights) and self._arguments["lora_target_modules"] is not None:
             # On a CPU vLLM computes experts with copies that a reload leaves as they are (0.32.0).
             raise InvalidRequestError(
                 f"vLLM takes no full weights of a mixture of experts, such as those of policy {policy!r}",

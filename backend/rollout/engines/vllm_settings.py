@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from backend.config import DType, VllmSettings
-from backend.rollout.engines.vllm_files import lora_targets, model_shapes
+from backend.rollout.engines.vllm_files import lora_targets
 
 
 def sleep_mode(settings: VllmSettings, device: str) -> Literal["offload", "end"]:
@@ -27,8 +28,10 @@ def engine_arguments(
     context_length: int,
     device: str,
     dtype: DType = "float32",
+    *,
+    shapes: Mapping[str, tuple[int, ...]],
 ) -> dict[str, Any]:
-    """Return vLLM's engine arguments, as JSON can carry them."""
+    """Return vLLM's engine arguments, as JSON can carry them; for `shapes` see `model_shapes`."""
     memory: dict[str, Any] = (
         {"kv_cache_memory_bytes": settings.cache_bytes, "block_size": 32}
         if device == "cpu"
@@ -53,7 +56,7 @@ def engine_arguments(
         "max_lora_rank": settings.max_adapter_rank,
         # One more, for what the base model's requests carry beside them.
         "max_loras": settings.adapters_at_once + 1,
-        "lora_target_modules": lora_targets(model_shapes(model_directory)),
+        "lora_target_modules": lora_targets(shapes),
         # What falls out of this cache is read from its file again.
         "max_cpu_loras": 4 * settings.adapters_at_once + 1,
         **memory,

@@ -366,7 +366,7 @@ def test_an_engine_that_sleeps_can_be_closed_and_then_refuses(start):
 
 
 def arguments(device, **settings):
-    return engine_arguments(VllmSettings(**settings), Path("m"), 10, device)
+    return engine_arguments(VllmSettings(**settings), Path("m"), 10, device, shapes={})
 
 
 def test_vllms_own_sleep_is_asked_for_where_it_can_give_memory_back(start, heard):
