@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from backend.rollout.engines.protocol import BASE_POLICY
-from backend.weights import AdapterWeights, FullWeights, PolicyWeights
+from backend.weights import AdapterWeights, FullWeights, PolicyWeights, require_finite
 from tinkergym.errors import InvalidRequestError
 
 _PEFT_PREFIX = "base_model.model."
@@ -212,7 +212,7 @@ class PolicyShelf:
         """
         if name == BASE_POLICY:
             raise InvalidRequestError("the base model cannot be published over", field="policy")
-        _require_finite(weights)
+        require_finite(weights)
         policy = LoadedPolicy(name=name, version=version)
         if isinstance(weights, AdapterWeights):
             policy.factors = self._factors(weights)
@@ -463,12 +463,3 @@ def _drop(policy: LoadedPolicy | None) -> None:
         policy.live = False
         # Slots may remember the policy for long; its weights shall not stay with it.
         policy.table, policy.factors = None, {}
-
-
-def _require_finite(weights: PolicyWeights) -> None:
-    for name, tensor in weights.tensors.items():
-        if not bool(torch.isfinite(tensor).all()):
-            raise InvalidRequestError(
-                f"the weights {name!r} hold NaN or infinity",
-                hint="the learner diverged; lower the learning rate and resume from a checkpoint",
-            )

@@ -29,7 +29,6 @@ from backend.rollout.engines.structured import structure_impossible, structure_u
 from backend.rollout.engines.vllm_files import (
     adapted_modules,
     as_in_files,
-    finite,
     misfit,
     model_shapes,
     write_policy,
@@ -43,7 +42,7 @@ from backend.rollout.engines.vllm_settings import (
     sleep_mode,
 )
 from backend.rollout.models import ModelFacts, read_model_facts
-from backend.weights import AdapterWeights, FullWeights, PolicyWeights, weights_sha256
+from backend.weights import AdapterWeights, FullWeights, PolicyWeights, require_finite, weights_sha256
 from tinkergym.errors import (
     InternalServiceError,
     InvalidRequestError,
@@ -493,12 +492,7 @@ class VllmEngine:
     # --- the publisher's thread ---
 
     def _require_loadable(self, policy: str, weights: PolicyWeights) -> None:
-        bad = finite(weights)
-        if bad is not None:
-            raise InvalidRequestError(
-                f"the weights {bad!r} hold NaN or infinity",
-                hint="the learner diverged; lower the learning rate and resume from a checkpoint",
-            )
+        require_finite(weights)
         strange = misfit(weights, self._shapes)
         if strange is not None:
             raise InvalidRequestError(

@@ -162,8 +162,3 @@ def misfit(weights: PolicyWeights, shapes: Mapping[str, tuple[int, ...]]) -> str
 def _shared(tensor: Tensor, tensors: dict[str, Tensor]) -> bool:
     storage = tensor.untyped_storage().data_ptr()
     return sum(other.untyped_storage().data_ptr() == storage for other in tensors.values()) > 1
-
-
-def finite(weights: PolicyWeights) -> str | None:
-    """Return the name of a tensor that holds NaN or infinity, if there is one."""
-    return next((n for n, t in weights.tensors.items() if not bool(torch.isfinite(t).all())), None)
