@@ -51,15 +51,16 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
         # What compiled code lets go of in the middle, if it is Python's too and nothing else in C++ has it,
         # is let go of under Python's lock: a forward stood still while others began to work on its
         # predecessor's answers.
-        _held = torch._C.ScriptList(list(_tensors(arguments)))
+        _held = torch._C.ScriptList(list(tensors_in(arguments)))
         return found(*arguments)
 
     return holding
 
 
-def _tensors(things: Iterable[Any]) -> Iterator[Tensor]:
+def tensors_in(things: Iterable[Any]) -> Iterator[Tensor]:
+    """Yield the tensors in nested tuples and lists."""
     for thing in things:
         if isinstance(thing, Tensor):
             yield thing
         elif isinstance(thing, tuple | list):
-            yield from _tensors(thing)
+            yield from tensors_in(thing)

@@ -159,6 +159,10 @@ class ServiceConfig(Settings):
     """What samples: `transformers` inside the pool worker, `vllm` in a process of its own; `scripted` draws
     tokens evenly, to try the service out without waiting for a model."""
 
+    cuda_graphs: bool = False
+    """Whether `engine="transformers"` replays recorded decoding steps on a GPU. Each recording is compared
+    with a computed step before it is used."""
+
     vllm: VllmSettings = VllmSettings()
     """Only read with `engine="vllm"`."""
 
@@ -227,6 +231,15 @@ class ServiceConfig(Settings):
             raise ValueError(
                 f"device={self.device!r} is one GPU, and learner_ranks={self.learner_ranks} want one each; "
                 "set device=cuda, or learner_ranks=1"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _graphs_have_an_engine(self) -> Self:
+        if self.cuda_graphs and (self.engine != "transformers" or self.device == "cpu"):
+            raise ValueError(
+                f"cuda_graphs=true is for engine=transformers on a GPU, not for engine={self.engine} with "
+                f"device={self.device}; leave it out (vLLM has vllm.enforce_eager)"
             )
         return self
 

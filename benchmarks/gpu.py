@@ -300,15 +300,15 @@ def decode_speed(
     if not found:
         raise RuntimeError(f"no way of decoding works here: {failed}")
     way, seconds = min(found.items(), key=lambda item: item[1])
-    bytes_per_step = _weight_bytes(model) + _cache_bytes(model, work)
-    roof = work.batch * machine.bandwidth / bytes_per_step
+    read = bytes_per_step(model, work)
+    roof = work.batch * machine.bandwidth / read
     rate = work.batch / seconds
     return {
         "way": way,
         "seconds_per_step": found,
         "failed": failed,
         "tokens_per_second": rate,
-        "bytes_per_step": bytes_per_step,
+        "bytes_per_step": read,
         "roof_tokens_per_second": roof,
         "share": rate / roof,
     }
@@ -372,6 +372,11 @@ def _graphed(step: Callable[[], None]) -> Callable[[], None]:
     with torch.cuda.graph(graph):
         step()
     return graph.replay
+
+
+def bytes_per_step(model: Any, work: Work) -> int:
+    """Return what a decoding step must read, in the middle of the answer."""
+    return _weight_bytes(model) + _cache_bytes(model, work)
 
 
 def _weight_bytes(model: Any) -> int:

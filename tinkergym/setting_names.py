@@ -45,6 +45,7 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
 SERVICE_SETTINGS = frozenset(
     {
         "allow_any_model",
+        "cuda_graphs",
         "data_dir",
         "database_url",
         "device",

@@ -117,6 +117,7 @@ class PoolWorker:
             vllm=config.vllm,
             log=config.log_dir / "vllm.log",
             dtype=config.dtype,
+            cuda_graphs=config.cuda_graphs,
         )
         try:
             self._learner = PoolLearner(self._make_learner)

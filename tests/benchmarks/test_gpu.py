@@ -21,3 +21,17 @@ def test_the_gpu_script_runs_on_a_cpu_with_a_tiny_model_and_its_decoding_equals_
     written = json.loads(result.read_text())
     assert written["details"]["tiny"]["parity"]["mean"] <= 2e-2
     assert len(written["figures"]) == 3
+
+
+def test_the_engine_decodes_on_a_cpu_with_a_tiny_model_as_a_forward_does(tmp_path):
+    result = tmp_path / "gpu_engine.json"
+    run = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu_engine", "--device", "cpu", "--tiny", "--json", str(result)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    numbers = json.loads(result.read_text())["details"]["tiny"]
+    assert numbers["parity"] <= 2e-2
+    assert numbers["replayed_steps"] == {"computed": 0}

@@ -11,11 +11,13 @@ import torch
 
 from backend.config import DType, VllmSettings
 from backend.rollout.engines.protocol import SamplingEngine
+from backend.rollout.engines.recorded_steps import CudaGraphs
 from backend.rollout.engines.scripted_engine import ScriptedEngine
 from backend.rollout.engines.token_sampling import uniforms
 from backend.rollout.engines.transformers_engine import TransformersEngine
 from backend.rollout.engines.vllm_engine import VllmEngine
 from backend.rollout.models import read_model_facts
+from tinkergym.errors import InvalidRequestError
 from tinkergym.wire import SampleRequest
 
 EngineName = Literal["transformers", "vllm", "scripted"]
@@ -31,6 +33,7 @@ def make_engine(
     vllm: VllmSettings,
     log: Path,
     dtype: DType = "float32",
+    cuda_graphs: bool = False,
 ) -> SamplingEngine:
     """Start the engine of a pool.
 
@@ -44,9 +47,10 @@ def make_engine(
         vllm: Its settings.
         log: Where vLLM's processes write what they print.
         dtype: Of weights and cache.
+        cuda_graphs: Whether the embedded engine records decoding steps.
 
     Raises:
-        InvalidRequestError: The engine cannot run the model.
+        InvalidRequestError: The engine cannot run the model, or there is no GPU to record steps of.
         MissingExtraError: vLLM is not installed.
     """
     if name == "vllm":
@@ -65,6 +69,17 @@ def make_engine(
             return [int(number * vocabulary) for number in numbers]
 
         return ScriptedEngine(evenly, context_length=facts.context_length, logprob=-math.log(vocabulary))
+    place = torch.device(device)
+    if cuda_graphs and place.type != "cuda":
+        raise InvalidRequestError(
+            f"cuda_graphs=true needs a GPU, and models compute on {device!r}",
+            hint="leave cuda_graphs out",
+            field="cuda_graphs",
+        )
     return TransformersEngine(
-        model_directory, device=device, dtype=getattr(torch, dtype), device_lock=device_lock
+        model_directory,
+        device=device,
+        dtype=getattr(torch, dtype),
+        device_lock=device_lock,
+        recorder=CudaGraphs(place) if cuda_graphs else None,
     )

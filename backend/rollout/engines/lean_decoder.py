@@ -30,6 +30,7 @@ from backend.rollout.engines.packed_attention import (
 )
 from backend.rollout.engines.packed_batch import Bucket, BucketShape, Indices, PackedBatch, buckets_in
 from backend.rollout.engines.policy_shelf import AdapterSite, PolicyShelf
+from backend.rollout.engines.recorded_steps import RecordedSteps, places_of
 from backend.rollout.engines.slot_cache import SlotCache
 
 _READ = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
@@ -130,13 +131,16 @@ class _LayerModules:
 class LeanDecoder:
     """A model of transformers, read as embedding, layers of attention and gated MLP, norm and head."""
 
-    def __init__(self, model: Any, shelf: PolicyShelf, *, onednn: bool) -> None:
+    def __init__(
+        self, model: Any, shelf: PolicyShelf, *, onednn: bool, recorded: RecordedSteps | None = None
+    ) -> None:
         """Find the modules.
 
         Args:
             model: A causal LM.
             shelf: What puts policies into it.
             onednn: Whether all of its linear layers go through oneDNN.
+            recorded: What keeps recordings of batches with `few_shapes`, if there are to be any.
 
         Raises:
             ValueError: It is none of those that were read, looks through a window, or computes otherwise.
@@ -164,6 +168,7 @@ class LeanDecoder:
         self._layers = [_layer(module, shelf, self._numbers.head_dim) for module in decoder.layers]
         self._head = _linear(model.lm_head, shelf)
         self._room = _Room(device)
+        self._recorded = recorded
         self._run = compiled(_decoded) if device.type == "cpu" else _decoded
 
     def logits(self, token_ids: Indices, batch: PackedBatch, keep: Indices) -> Tensor:
@@ -184,19 +189,21 @@ class LeanDecoder:
         layers = [
             layer.now(number, batch.cache, numbers.head_dim) for number, layer in enumerate(self._layers)
         ]
+        counts = [*map(len, parts), in_buckets]
+        embedding, norm, head = self._embedding["weight"], self._norm["weight"], self._head.now()
+
+        def run(packed: Tensor) -> Tensor:
+            return self._run(
+                packed, counts, batch.shapes, embedding, self._frequencies, layers, norm, head, numbers
+            )
+
+        packed = self._room.filled([*parts, *batch.bucket_numbers])
         # Linear layers that do not go through oneDNN go through MKL, and want to be divided.
         with attention_undivided() if numbers.onednn else nullcontext():
-            return self._run(
-                self._room.filled([*parts, *batch.bucket_numbers]),
-                [*map(len, parts), in_buckets],
-                batch.shapes,
-                self._embedding["weight"],
-                self._frequencies,
-                layers,
-                self._norm["weight"],
-                self._head.now(),
-                numbers,
-            )
+            if self._recorded is None or not batch.few_shapes:
+                return run(packed)
+            kind = str((counts, batch.shapes)), places_of((embedding, norm, head, layers))
+            return self._recorded.run(kind, packed[: sum(counts)], run)
 
 
 class _Room:

@@ -72,8 +72,19 @@ class SlotScheduler:
         *,
         iteration_tokens: int,
         most_rows: int,
+        replay: bool = True,
     ) -> None:
-        self._model = model
+        """Begin without rows.
+
+        Args:
+            model: What computes.
+            limits: Of the slot table.
+            counters: What is counted on.
+            iteration_tokens: Most tokens in one forward.
+            most_rows: Most rows that are computed at a time.
+            replay: Whether the model's recorded steps may be used.
+        """
+        self._model, self._replay = model, replay
         self._iteration_tokens = iteration_tokens
         self._most_rows = most_rows
         self.table = SlotTable(
@@ -259,7 +270,7 @@ class SlotScheduler:
         for work, span in zip(works, spans, strict=True):
             token_ids += work.row.tokens[span.start : span.end]
         segments = _segments(works, wanted)
-        logits = self._model.logits(token_ids, spans, wanted, segments, self.table.cache)
+        logits = self._model.logits(token_ids, spans, wanted, segments, self.table.cache, replay=self._replay)
         self._counters.iterations += 1
         self._hand_to_twins(works)
         for work in works:

@@ -22,6 +22,7 @@ from backend.rollout.engines.counters import Counters
 from backend.rollout.engines.packed_model import PackedModel
 from backend.rollout.engines.policy_shelf import LoadedPolicy
 from backend.rollout.engines.protocol import Deliver
+from backend.rollout.engines.recorded_steps import Recorder
 from backend.rollout.engines.rows import Row, failure, version_gone
 from backend.rollout.engines.slot_scheduler import SlotScheduler
 from backend.rollout.engines.slot_table import SlotLimits
@@ -64,6 +65,8 @@ class EngineStats:
     """Sequences that lost their cache to others while they could still have been of use."""
     preemptions: int
     failed_forwards: int
+    replayed_steps: int
+    """Forwards that were replayed, see `recorder`."""
     slots: int
     slot_tokens: int
     """Length of each slot at the moment."""
@@ -84,6 +87,7 @@ class TransformersEngine:
         iteration_tokens: int = 4096,
         most_rows: int | None = None,
         merged_adapters: int = 4,
+        recorder: Recorder | None = None,
     ) -> None:
         """Load a model and start the engine's thread.
 
@@ -101,9 +105,11 @@ class TransformersEngine:
                 do not make a forward better, it is better that some are answered early: their environments
                 act while the others are computed.
             merged_adapters: Adapters whose merged weights are kept.
+            recorder: What records steps in which all rows of one policy get one token, such as `CudaGraphs`;
+                None computes every step.
 
         Raises:
-            InvalidRequestError: The model cannot be run by this engine.
+            InvalidRequestError: The model cannot be run by this engine, or not be recorded.
         """
         self._facts: ModelFacts = read_model_facts(model_directory)
         self._turns = _Turns(device_lock or threading.Lock())
@@ -114,7 +120,11 @@ class TransformersEngine:
         self._most_rows = most_rows
         with device_lock or nullcontext():
             self._model = PackedModel(
-                model_directory, device=torch.device(device), dtype=dtype, merged_limit=merged_adapters
+                model_directory,
+                device=torch.device(device),
+                dtype=dtype,
+                merged_limit=merged_adapters,
+                recorder=recorder,
             )
         self._counters = Counters()
         self._busy_seconds = 0.0
@@ -148,6 +158,7 @@ class TransformersEngine:
             evictions=counters.evictions,
             preemptions=counters.preemptions,
             failed_forwards=counters.failed_forwards,
+            replayed_steps=self._model.replayed_steps,
             slots=table.cache.slots,
             slot_tokens=table.cache.length,
         )
@@ -212,6 +223,7 @@ class TransformersEngine:
                 # Its successor takes memory when it is first used.
                 self._scheduler = self._new_scheduler(self._limits, self._most_rows)
                 self._model.shelf.forget_merged()
+                self._model.forget_recordings()
                 if torch.cuda.is_available():
                     torch.cuda.empty_cache()
                 self._asleep = True
@@ -328,6 +340,8 @@ class TransformersEngine:
             replace(self._limits, first_slots=max(1, len(taken)), first_length=longest),
             # Nobody is answered before all are.
             most_rows=max(1, len(taken)),
+            # A step is computed at first and replayed later, not to the same bit.
+            replay=False,
         )
         outcomes: list[Row | Completion | SampleFailure] = []
         for request, policy in taken:
@@ -358,13 +372,14 @@ class TransformersEngine:
             waited = self._turns.waited_seconds - waited
             self._busy_seconds += time.perf_counter() - begin - waited
 
-    def _new_scheduler(self, limits: SlotLimits, most_rows: int) -> SlotScheduler:
+    def _new_scheduler(self, limits: SlotLimits, most_rows: int, *, replay: bool = True) -> SlotScheduler:
         return SlotScheduler(
             self._model,
             limits,
             self._counters,
             iteration_tokens=self._iteration_tokens,
             most_rows=most_rows,
+            replay=replay,
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +21,36 @@ from tinkergym.wire import Completion, SampleFailure, SampleRequest
 
 NANO = Path(PACKAGED_MODELS["nano"])
 _LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+class Replays:
+    """Records steps as `CudaGraphs` does, on any device: a replay reads and writes the same memory."""
+
+    def __init__(self, spoiled: float = 0.0) -> None:
+        """Replay steps whose first logit is off by `spoiled`."""
+        self.recorded = 0
+        self._spoiled = spoiled
+        self._kept: list[weakref.ref[torch.Tensor]] = []
+
+    @property
+    def kept(self) -> int:
+        """How many recordings somebody still has."""
+        gc.collect()
+        return sum(tensor() is not None for tensor in self._kept)
+
+    def record(self, step: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        self.recorded += 1
+        found = step()
+        self._kept.append(weakref.ref(found))
+
+        def replay() -> torch.Tensor:
+            again = step()
+            assert again.shape == found.shape
+            found.copy_(again)
+            found[:, 0] += self._spoiled
+            return found
+
+        return replay
 
 
 class Subject(Protocol):
@@ -203,7 +235,12 @@ def vllm_subject() -> Iterator[ModelSubject]:
 
 
 @pytest.fixture(
-    params=["scripted", "transformers", pytest.param("vllm", marks=[pytest.mark.slow, pytest.mark.service])]
+    params=[
+        "scripted",
+        "transformers",
+        "transformers-recorded",
+        pytest.param("vllm", marks=[pytest.mark.slow, pytest.mark.service]),
+    ]
 )
 def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
     """Each engine in turn, without policies."""
@@ -214,7 +251,11 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
         for policy in made.engine.loaded():
             made.engine.retire(policy)
         return
-    made = ScriptedSubject() if request.param == "scripted" else ModelSubject(TransformersEngine(NANO))
+    if request.param == "scripted":
+        made = ScriptedSubject()
+    else:
+        recorder = Replays() if request.param.endswith("recorded") else None
+        made = ModelSubject(TransformersEngine(NANO, recorder=recorder))
     yield made
     made.engine.close()
 

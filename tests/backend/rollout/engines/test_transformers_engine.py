@@ -705,9 +705,9 @@ def test_under_publishing_and_retiring_every_answer_comes_from_the_version_it_na
 def test_a_small_forward_is_not_divided_among_threads_and_a_large_one_is(start, directory, monkeypatch):
     threads, logits = {}, PackedModel.logits
 
-    def noting(model, token_ids, *others):
+    def noting(model, token_ids, *others, **options):
         threads[len(token_ids)] = torch.get_num_threads()
-        return logits(model, token_ids, *others)
+        return logits(model, token_ids, *others, **options)
 
     engine = start(directory, device_lock=DeviceLock(cpu_threads=2))
     monkeypatch.setattr(PackedModel, "logits", noting)

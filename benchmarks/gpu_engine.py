@@ -1,0 +1,156 @@
+"""The embedded engine on one GPU, its steps computed and replayed; `python -m benchmarks.gpu_engine`.
+
+`gpu.py` says what the machine can do, this what the engine makes of it: tokens per second of a batch,
+against what the memory's bandwidth allows, and whether its logprobs are those of a training forward.
+Needs what `gpu.py` needs, and the package itself.
+
+`--device cpu --tiny` runs all of it in seconds, to see that the script works: there steps are only computed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from backend.rollout.engines.asking import Asked
+from backend.rollout.engines.recorded_steps import CudaGraphs
+from backend.rollout.engines.transformers_engine import TransformersEngine
+from benchmarks import gpu
+from tinkergym.wire import Completion, SampleRequest
+
+RESULT = Path(__file__).parent / "results" / "gpu_engine.json"
+WAYS = ("computed", "replayed")
+
+
+def main() -> int:
+    """Measure, print, write the JSON; the exit status is 1 if logprobs are off."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="a tiny model and little work, for a smoke test")
+    parser.add_argument("--json", type=Path, help=f"where the result goes (default: {RESULT}, tiny: nowhere)")
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        parser.error("torch sees no GPU here; `--device cpu --tiny` tries the script without one")
+    work = gpu.Work(batch=4, prompt_tokens=8, decode_tokens=24, runs=2) if options.tiny else gpu.Work()
+    torch.manual_seed(0)
+    machine = gpu.probe(device, tiny=options.tiny)
+    found = {
+        shape.name: measure(shape, work, machine, device)
+        for shape in ((gpu.TINY,) if options.tiny else gpu.SHAPES)
+    }
+    for name, numbers in found.items():
+        print(f"{name}: logprobs differ by {numbers['parity']:.1e} on average", end="")
+        for way in numbers["seconds_per_token"]:
+            rate, share = numbers["tokens_per_second"][way], numbers["share"][way]
+            print(f"; {way} {rate:,.0f} tokens/s, {share:.0%} of the roof", end="")
+        print()
+    target = options.json or (None if options.tiny else RESULT)
+    if target is not None:
+        written = {
+            "name": "gpu_engine",
+            "command": "python -m benchmarks.gpu_engine",
+            "date": time.strftime("%Y-%m-%d"),
+            "machine": asdict(machine),
+            "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+            "work": asdict(work),
+            "details": found,
+        }
+        target.write_text(json.dumps(written, indent=1) + "\n")
+        print(f"written: {target}")
+    return int(any(numbers["parity"] > gpu.PARITY_ASKED for numbers in found.values()))
+
+
+def measure(shape: gpu.Shape, work: gpu.Work, machine: gpu.Machine, device: torch.device) -> dict[str, Any]:
+    """Build the model and let the engine decode with it, in both ways by turns."""
+    model = gpu.build(shape, device, length=work.prompt_tokens + work.decode_tokens)
+    roof = work.batch * machine.bandwidth / gpu.bytes_per_step(model, work)
+    seconds: dict[str, list[float]] = {}
+    engines = {}
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        for way in WAYS if device.type == "cuda" else WAYS[:1]:
+            engines[way] = TransformersEngine(
+                Path(folder),
+                device=str(device),
+                dtype=torch.bfloat16,
+                cache_bytes=8 << 30,
+                recorder=CudaGraphs(device) if way == "replayed" else None,
+            )
+        gaps = []
+        for run in range(work.runs + 2):
+            for way, engine in engines.items():
+                first = _ask(engine, work, shape, tokens=1, run=run)[1]
+                answers, all_of_them = _ask(engine, work, shape, tokens=work.decode_tokens, run=run)
+                if run > 1:
+                    seconds.setdefault(way, []).append((all_of_them - first) / (work.decode_tokens - 1))
+                if run == 2:
+                    gaps.append(_gap(model, answers, device))
+        replayed = {way: engine.stats().replayed_steps for way, engine in engines.items()}
+        for engine in engines.values():
+            engine.close()
+    per_token = {way: statistics.median(each) for way, each in seconds.items()}
+    return {
+        "parity": max(gaps),
+        "replayed_steps": replayed,
+        "seconds_per_token": per_token,
+        "tokens_per_second": {way: work.batch / each for way, each in per_token.items()},
+        "roof_tokens_per_second": roof,
+        "share": {way: work.batch / each / roof for way, each in per_token.items()},
+    }
+
+
+def _ask(
+    engine: TransformersEngine, work: gpu.Work, shape: gpu.Shape, *, tokens: int, run: int
+) -> tuple[list[tuple[list[int], Completion]], float]:
+    """Return prompts with their answers, and the seconds that they took."""
+    requests = [
+        SampleRequest(
+            request_id=f"{run}-{tokens}-{row}",
+            policy="",
+            policy_version=0,
+            prompt_ids=[
+                (7919 * (i + 31 * row + 997 * run)) % shape.vocabulary for i in range(work.prompt_tokens)
+            ],
+            max_tokens=tokens,
+            seed=row,
+        )
+        for row in range(work.batch)
+    ]
+    began = time.perf_counter()
+    found = Asked(engine, requests).wait(600)
+    seconds = time.perf_counter() - began
+    answers = [(request.prompt_ids, found[request.request_id]) for request in requests]
+    refused = [answer for _, answer in answers if not isinstance(answer, Completion)]
+    if refused:
+        raise RuntimeError(f"the engine failed: {refused[0]}")
+    return [(prompt, answer) for prompt, answer in answers if isinstance(answer, Completion)], seconds
+
+
+@torch.no_grad()
+def _gap(model: Any, answers: list[tuple[list[int], Completion]], device: torch.device) -> float:
+    """Return by how many nats the logprobs of some answers differ on average from those of one forward."""
+    gaps = []
+    for prompt, answer in answers[:8]:
+        ids = torch.tensor([prompt + answer.token_ids], device=device)
+        logits = model(input_ids=ids[:, :-1], use_cache=False).logits[0, len(prompt) - 1 :]
+        logprobs = torch.log_softmax(logits.float(), dim=-1).gather(1, ids[0, len(prompt) :, None])[:, 0]
+        sampled = torch.tensor(answer.sampling_logprobs, device=device)
+        gaps.append((logprobs - sampled).abs().mean())
+    return float(torch.stack(gaps).mean())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
