@@ -45,6 +45,9 @@ _MOST_ROWS_ON_CPU = 128
 takes as long as with all at a time, but the engine hardly waits: 5 instead of 10 % of a step are neither
 sampling nor learning."""
 
+_LEAST_CACHE_BYTES = 1 << 30
+_PART_OF_A_GPUS_MEMORY = 4
+
 _Taken = list[tuple[SampleRequest, LoadedPolicy | None]]
 """Requests, each with the policy that it was taken for, if that is here."""
 
@@ -83,7 +86,7 @@ class TransformersEngine:
         dtype: torch.dtype = torch.float32,
         device_lock: AbstractContextManager[object] | None = None,
         max_slots: int = 256,
-        cache_bytes: int = 1 << 30,
+        cache_bytes: int | None = None,
         iteration_tokens: int = 4096,
         most_rows: int | None = None,
         merged_adapters: int = 4,
@@ -99,7 +102,8 @@ class TransformersEngine:
                 forward for one thread takes one core of a `DeviceLock`, and keeps it while there is work.
             max_slots: Sequences in the cache, those that wait for their next turn included.
             cache_bytes: Memory for the cache; when it is used up, requests wait and idle sequences lose
-                their place.
+                their place. None is 1 GiB, and on a GPU a quarter of what the model leaves free, if that is
+                more.
             iteration_tokens: Most tokens in one forward; longer prompts take several.
             most_rows: Most requests that are computed at a time; None leaves it to the device. Where more
                 do not make a forward better, it is better that some are answered early: their environments
@@ -113,7 +117,6 @@ class TransformersEngine:
         """
         self._facts: ModelFacts = read_model_facts(model_directory)
         self._turns = _Turns(device_lock or threading.Lock())
-        self._limits = SlotLimits(slots=max_slots, bytes=cache_bytes, length=self._facts.context_length)
         self._iteration_tokens = iteration_tokens
         if most_rows is None:
             most_rows = _MOST_ROWS_ON_CPU if device == "cpu" else max_slots
@@ -126,6 +129,11 @@ class TransformersEngine:
                 merged_limit=merged_adapters,
                 recorder=recorder,
             )
+        self._limits = SlotLimits(
+            slots=max_slots,
+            bytes=_cache_bytes(self._model.device) if cache_bytes is None else cache_bytes,
+            length=self._facts.context_length,
+        )
         self._counters = Counters()
         self._busy_seconds = 0.0
         self._scheduler = self._new_scheduler(self._limits, self._most_rows)
@@ -412,6 +420,12 @@ class _Turns:
         """Keep nothing: there is no work."""
         if self._core is not None:
             self._core.give_back()
+
+
+def _cache_bytes(device: torch.device) -> int:
+    # Of the rest of a GPU's memory the learner, which comes later, takes half.
+    free = int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else 0
+    return max(_LEAST_CACHE_BYTES, free // _PART_OF_A_GPUS_MEMORY)
 
 
 def _answer(outcome: Row | Completion | SampleFailure) -> Completion | SampleFailure:
