@@ -194,3 +194,11 @@ class JobView(WireModel):
     """Versions of the packs, installed with the service, that the job used."""
     client_packs: list[InstalledPack] = Field(default_factory=list)
     """What was installed where the job was submitted from, if its episodes are played there."""
+
+
+class DeletedJob(WireModel):
+    """A job that is no more."""
+
+    job_id: str
+    bytes: int
+    """Of its files, which were freed."""

@@ -16,6 +16,7 @@ from backend.gateway.parts import GatewayParts
 from backend.gateway.pool_proxy import PoolProxy
 from backend.gateway.preflight import Preflight
 from backend.gateway.server import serve_on
+from backend.store.job_folders import JobFolders
 from backend.store.store import Store
 
 
@@ -26,6 +27,8 @@ def main() -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     config = ServiceConfig.from_environment()
     store = Store.open(config.store_url)
+    # Only requests delete jobs, and there are none yet.
+    JobFolders(config.jobs_dir).finish(store.has_job)
     catalog = FileCatalog(config)
     parts = GatewayParts(
         config=config,

@@ -1,4 +1,4 @@
-"""Jobs: submit, list, show, cancel; and the checkpoints that they leave."""
+"""Jobs: submit, list, show, cancel, delete; and the checkpoints that they leave."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from backend.config import GatewayLimits
 from backend.gateway import engine_bounds, origins, remote_environments, written_data
 from backend.gateway.bodies import JsonObject, Tenant, describes
 from backend.gateway.parts import GatewayParts, parts_of
+from backend.store.job_folders import JobFolders
 from backend.store.tenant import TenantStore
 from tinkergym.errors import InvalidRequestError, NotFoundError, PayloadTooLargeError
 from tinkergym.spec_errors import parse_any_spec
@@ -25,6 +26,7 @@ from tinkergym.wire_jobs import (
     CLIENT_PACKS_HEADER,
     INSTALLED_PACKS,
     AnyJobSpec,
+    DeletedJob,
     InstalledPack,
     JobView,
     WrittenDataSpec,
@@ -101,6 +103,17 @@ def show_job(tenant: Tenant, job_id: str) -> JobView:
 def cancel_job(tenant: Tenant, job_id: str) -> JobView:
     """Ask for a job's end. A running one ends when its worker next looks; an ended one stays as it is."""
     return tenant.request_cancel(job_id)
+
+
+@router.delete("/{job_id}")
+def delete_job(request: Request, tenant: Tenant, job_id: str) -> DeletedJob:
+    """Delete an ended job with its checkpoints."""
+    job_id = tenant.get_job(job_id).job_id  # a folder is looked for: only a name that is a job's
+    folders = JobFolders(parts_of(request).config.jobs_dir)
+    size = folders.size(job_id)
+    with folders.deleting(job_id) as put_away:
+        tenant.delete_job(job_id, put_away)
+    return DeletedJob(job_id=job_id, bytes=size)
 
 
 @router.get("/{job_id}/checkpoints")

@@ -20,7 +20,7 @@ from backend.store.keys import KeyStore
 from backend.store.leases import LeaseStore
 from backend.store.migrations import migrate
 from backend.store.parts import PartStore
-from backend.store.records import HeldJob, JobLease, PoolRecord, QueuedJob
+from backend.store.records import HeldJob, JobLease, PoolRecord, QueuedJob, job_row
 from backend.store.tables import events
 from backend.store.tenant import TenantStore
 
@@ -69,6 +69,11 @@ class Store:
     def service(self) -> ServiceStore:
         """Return the store as the service's own parts see it."""
         return ServiceStore(self._db, self._clock)
+
+    def has_job(self, job_id: str) -> bool:
+        """Whether any tenant has this job."""
+        with self._db.read() as connection:
+            return job_row(connection, job_id) is not None
 
     def last_position(self) -> int:
         """Return the position of the newest event of all jobs; a place to start `jobs_with_news` from."""

@@ -7,17 +7,18 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, Row, delete, select, update
 
 from backend.store.database import Database
 from backend.store.records import FINAL_STATES, append, enter_state, event_view, job_row, job_view
-from backend.store.tables import checkpoints, events, jobs
+from backend.store.tables import checkpoints, episodes, events, jobs, versions
 from tinkergym.errors import ConflictError, NotFoundError
 from tinkergym.wire import CheckpointView, Event, JobState, StateEvent
 from tinkergym.wire_jobs import (
     ANY_JOB_SPEC,
     INSTALLED_PACKS,
     AnyJobSpec,
+    DistillationSpec,
     InstalledPack,
     JobView,
     WrittenDataSpec,
@@ -130,6 +131,35 @@ class TenantStore:
                 connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(cancel_requested=True))
             return job_view(self._own(connection, job_id))
 
+    def delete_job(self, job_id: str, put_away: Callable[[], None]) -> None:
+        """Forget an ended job, with its events and the names of its checkpoints.
+
+        Args:
+            job_id: Of the job.
+            put_away: Called when nothing can refuse any more, before it is on the disk; see `JobFolders`.
+
+        Raises:
+            NotFoundError: It does not exist or is another tenant's.
+            ConflictError: It has not ended, or a job that has not ended builds on its policy.
+        """
+        with self._db.write() as connection:
+            row = self._own(connection, job_id)
+            if not JobState(row.state).final:
+                raise ConflictError(
+                    f"{job_id} is {row.state}; only a job that has ended can be deleted",
+                    hint=f"`tinkergym jobs cancel {job_id}`, and delete it when it has ended",
+                )
+            for other_id, spec in self._unfinished(connection):
+                teacher = spec.teacher if isinstance(spec, DistillationSpec) else ""
+                if job_id in {spec.initial_policy.partition("@")[0], teacher.partition("@")[0]}:
+                    raise ConflictError(
+                        f"{other_id}, which has not ended, builds on {job_id}",
+                        hint="delete it when that job has ended",
+                    )
+            for table in (episodes, events, versions, checkpoints, jobs):
+                connection.execute(delete(table).where(table.c.job_id == job_id))
+            put_away()
+
     def events_after(self, job_id: str, seq: int, limit: int = 1000) -> list[Event]:
         """Return the job's events with a greater number than `seq`, in order.
 
@@ -159,15 +189,10 @@ class TenantStore:
     def data_in_use(self) -> set[str]:
         """Return the names of the data sets that jobs need which have not ended."""
         with self._db.read() as connection:
-            rows = connection.execute(
-                select(jobs.c.spec).where(
-                    jobs.c.tenant_id == self.tenant_id, jobs.c.state.not_in(FINAL_STATES)
-                )
-            )
-            specs = [ANY_JOB_SPEC.validate_json(spec) for (spec,) in rows]
+            unfinished = self._unfinished(connection)
         return {
             data_id
-            for spec in specs
+            for _, spec in unfinished
             if isinstance(spec, WrittenDataSpec)
             for data_id in (spec.data, spec.eval_data)
             if data_id is not None
@@ -198,6 +223,15 @@ class TenantStore:
         except NotFoundError:
             return None
         return job.spec.model, worker_id
+
+    def _unfinished(self, connection: Connection) -> list[tuple[str, AnyJobSpec]]:
+        """Return the tenant's jobs that have not ended, by id."""
+        rows = connection.execute(
+            select(jobs.c.job_id, jobs.c.spec).where(
+                jobs.c.tenant_id == self.tenant_id, jobs.c.state.not_in(FINAL_STATES)
+            )
+        )
+        return [(job_id, ANY_JOB_SPEC.validate_json(spec)) for job_id, spec in rows]
 
     def _of_key(self, connection: Connection, idempotency_key: str) -> Row[Any] | None:
         if not idempotency_key:

@@ -1,4 +1,4 @@
-"""`tinkergym jobs`: list, show, follow, cancel, and fetch checkpoints."""
+"""`tinkergym jobs`: list, show, follow, cancel, delete, and fetch checkpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from tinkergym.wire import JobState, PlayedSpec
 if TYPE_CHECKING:
     from tinkergym.wire_jobs import JobView
 
-app = typer.Typer(cls=Commands, help="List jobs, follow them, cancel them, fetch their checkpoints.")
+app = typer.Typer(
+    cls=Commands, help="List jobs, follow them, cancel and delete them, fetch their checkpoints."
+)
 
 _RECENTLY, _LONG_AGO = "%m-%d %H:%M", "%Y-%m-%d"
 
@@ -131,6 +133,25 @@ def cancel(job_id: JobId) -> None:
         view = client.job(job_id).cancel()
     text = "has ended" if view.state.final else "will end after what it is doing at the moment"
     out.print(f"{job_id} {text} ({view.state})", highlight=False)
+
+
+@app.command()
+def delete(
+    job_ids: Annotated[
+        list[str], typer.Argument(metavar="JOB_ID...", help="As `tinkergym jobs` lists them.")
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete ended jobs with their checkpoints; there is no way back."""
+    from tinkergym.remote.client import Client
+
+    what = job_ids[0] if len(job_ids) == 1 else f"{len(job_ids)} jobs"
+    if not yes:
+        typer.confirm(f"Delete {what} with all checkpoints?", abort=True)
+    with Client() as client:
+        for job_id in dict.fromkeys(job_ids):
+            freed = client.job(job_id).delete()
+            out.print(f"{job_id} is deleted ({freed / 2**20:.1f} MiB)", highlight=False)
 
 
 @app.command()

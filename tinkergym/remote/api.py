@@ -19,7 +19,7 @@ from tinkergym.remote.target_files import writing_to
 from tinkergym.remote.transport import Connection
 from tinkergym.wire import CheckpointView, HealthView, ModelView, RendererBundle
 from tinkergym.wire_data import DataManifest, DataView
-from tinkergym.wire_jobs import CLIENT_PACKS_HEADER, AnyJobSpec, InstalledPack, JobView
+from tinkergym.wire_jobs import CLIENT_PACKS_HEADER, AnyJobSpec, DeletedJob, InstalledPack, JobView
 
 View = TypeVar("View", bound=BaseModel)
 
@@ -70,6 +70,10 @@ class Api:
     def cancel(self, job_id: str) -> JobView:
         """Ask a job to end; asking twice changes nothing."""
         return _read(JobView, self.connection.call("POST", f"{_job_path(job_id)}/cancel"))
+
+    def delete(self, job_id: str) -> DeletedJob:
+        """Delete an ended job with its checkpoints."""
+        return _read(DeletedJob, self.connection.call("DELETE", _job_path(job_id)))
 
     def checkpoints(self, job_id: str) -> list[CheckpointView]:
         """List the checkpoints that are still there, oldest first."""

@@ -120,6 +120,18 @@ class Job:
         self._view = self._api.cancel(self.id)
         return self._view
 
+    def delete(self) -> int:
+        """Delete an ended job: its events, its checkpoints, and with them its policy.
+
+        Returns:
+            Bytes of files that were freed on the service's disk.
+
+        Raises:
+            ConflictError: it has not ended, or a job that has not ended builds on its policy.
+            NotFoundError: it was deleted before.
+        """
+        return self._api.delete(self.id).bytes
+
     def policy(
         self,
         version: int | None = None,

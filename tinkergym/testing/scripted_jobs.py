@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tinkergym.errors import NotFoundError, UnknownEnvironmentError
+from tinkergym.errors import ConflictError, NotFoundError, UnknownEnvironmentError
 from tinkergym.wire import (
     CheckpointView,
     EpisodeRequest,
@@ -25,7 +25,7 @@ from tinkergym.wire import (
     StepEvent,
     SubmitReply,
 )
-from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec, InstalledPack, JobView
+from tinkergym.wire_jobs import AnyJobSpec, DeletedJob, DistillationSpec, InstalledPack, JobView
 
 
 @dataclass
@@ -118,6 +118,15 @@ class ScriptedJobs:
             if not job.view.state.final:
                 self._enter(job, state, reason=reason, error=error)
             return job.view
+
+    def delete(self, job_id: str) -> DeletedJob:
+        """Forget a job that has ended."""
+        with self.changed:
+            job = self.get(job_id)
+            if not job.view.state.final:
+                raise ConflictError(f"{job_id} is {job.view.state}")
+            del self._jobs[job_id]
+            return DeletedJob(job_id=job_id, bytes=sum(sum(c.files.values()) for c in job.checkpoints))
 
     def lease(self, job_id: str, request: LeaseRequest) -> LeaseReply:
         """Hand out episodes, waiting for some."""

@@ -157,6 +157,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         self._answer("PUT")
 
+    def do_DELETE(self) -> None:
+        self._answer("DELETE")
+
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         """Print nothing."""
 
@@ -215,15 +218,17 @@ class _Handler(BaseHTTPRequestHandler):
             views = [view.model_dump(mode="json") for view in jobs.newest_first()]
             self.reply(200, {"jobs": views[: int(query.get("limit", ["50"])[0])]})
         elif job_route:
-            self._route_job(job_route[1], job_route[2] or "", body)
+            self._route_job(method, job_route[1], job_route[2] or "", body)
         else:
             raise NotFoundError(f"there is no route {path}")
 
-    def _route_job(self, job_id: str, rest: str, body: bytes) -> None:
+    def _route_job(self, method: str, job_id: str, rest: str, body: bytes) -> None:
         jobs = self.service.jobs
         job = jobs.get(job_id)
         file = re.fullmatch(r"/checkpoints/\d+/files/(.+)", rest)
-        if rest == "":
+        if rest == "" and method == "DELETE":
+            self._view(jobs.delete(job_id))
+        elif rest == "":
             self._view(job.view)
         elif rest == "/cancel":
             self._view(jobs.end(job_id, JobState.CANCELLED, reason="cancelled by its owner"))

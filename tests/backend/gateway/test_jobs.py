@@ -4,7 +4,7 @@ import json
 import pytest
 
 from tinkergym.errors import InvalidEnvironmentError
-from tinkergym.wire import CheckpointView
+from tinkergym.wire import CheckpointView, JobState
 
 pytestmark = pytest.mark.service
 
@@ -199,3 +199,55 @@ def test_a_checkpoint_is_listed_and_downloaded_file_by_file(gateway, client, spe
         assert client.get(f"{files}/{name}").status_code == 404
     assert client.get(files.replace("/1/", "/2/") + "/adapter_model.safetensors").status_code == 404
     assert client.get(files.replace("/1/", "/x/") + "/adapter_model.safetensors").status_code == 422
+
+
+def ended_job(gateway, client, spec, **changes):
+    """Return a cancelled job with a folder of its own."""
+    job_id = client.post("/v1/jobs", json={**spec, **changes}).json()["job_id"]
+    client.post(f"/v1/jobs/{job_id}/cancel")
+    folder = gateway.config.jobs_dir / job_id / "checkpoints" / "step-000001"
+    folder.mkdir(parents=True)
+    (folder / "adapter_model.safetensors").write_bytes(bytes(1000))
+    return job_id
+
+
+def test_a_deleted_job_leaves_nothing_and_its_key_can_be_used_again(gateway, client, spec):
+    headers = {"Idempotency-Key": "again"}
+    job_id = client.post("/v1/jobs", json=spec, headers=headers).json()["job_id"]
+    client.post(f"/v1/jobs/{job_id}/cancel")
+    (gateway.config.jobs_dir / job_id).mkdir(parents=True)
+    (gateway.config.jobs_dir / job_id / "weights").write_bytes(bytes(700))
+    other = ended_job(gateway, client, spec)
+    deleted = client.delete(f"/v1/jobs/{job_id}")
+    assert (deleted.status_code, deleted.json()) == (200, {"job_id": job_id, "bytes": 700})
+    assert [job["job_id"] for job in client.get("/v1/jobs").json()["jobs"]] == [other]
+    for path in ("", "/events", "/checkpoints"):
+        assert client.get(f"/v1/jobs/{job_id}{path}").status_code == 404
+    assert client.delete(f"/v1/jobs/{job_id}").status_code == 404
+    assert [folder.name for folder in gateway.config.jobs_dir.iterdir()] == [other]
+    assert client.post("/v1/jobs", json=spec, headers=headers).json()["job_id"] != job_id
+
+
+def test_a_job_that_has_not_ended_or_that_another_builds_on_is_not_deleted(gateway, client, spec):
+    queued = client.post("/v1/jobs", json=spec).json()["job_id"]
+    refused = client.delete(f"/v1/jobs/{queued}")
+    assert (refused.status_code, error_of(refused)["type"]) == (409, "ConflictError")
+    service = gateway.store.service()
+    lease = service.acquire(queued, "pool-1", 30, now=0)
+    view = CheckpointView(step=1, policy_version=1, path="away", sha256="0", files={})
+    service.add_checkpoint(lease, view)
+    service.set_state(lease, JobState.COMPLETED)
+    heir = client.post("/v1/jobs", json={**spec, "initial_policy": queued}).json()["job_id"]
+    refused = client.delete(f"/v1/jobs/{queued}")
+    assert (refused.status_code, heir in error_of(refused)["message"]) == (409, True)
+    assert client.get(f"/v1/jobs/{queued}/checkpoints").json()["checkpoints"]
+    client.post(f"/v1/jobs/{heir}/cancel")
+    assert client.delete(f"/v1/jobs/{queued}").status_code == 200
+
+
+@pytest.mark.parametrize("name", ["..", "%2e%2e", ".deleted-x", "job-never"])
+def test_what_is_no_job_deletes_no_folder(gateway, client, name):
+    kept = gateway.config.jobs_dir / ".deleted-x"
+    kept.mkdir(parents=True, exist_ok=True)
+    assert client.delete(f"/v1/jobs/{name}").status_code in {404, 405}
+    assert kept.is_dir()

@@ -44,6 +44,7 @@ def test_the_inventory_is_what_the_clients_know(client):
         ("GET", "/v1/jobs"),
         ("POST", "/v1/jobs"),
         ("GET", "/v1/jobs/{job_id}"),
+        ("DELETE", "/v1/jobs/{job_id}"),
         ("POST", "/v1/jobs/{job_id}/cancel"),
         ("GET", "/v1/jobs/{job_id}/events"),
         ("GET", "/v1/jobs/{job_id}/checkpoints"),

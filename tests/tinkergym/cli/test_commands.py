@@ -180,6 +180,22 @@ def test_jobs_are_listed_shown_and_cancelled(run, service):
     assert (missing.exit_code, "no job is called 'job-9'" in missing.output) == (2, True)
 
 
+def test_ended_jobs_are_deleted_after_a_question(run, service):
+    for _ in range(3):
+        run("train", BOARD, "--steps", "1")
+    run("train", BOARD, "--steps", "9", "--rollout", "client", "--detach")
+    view = CheckpointView(step=1, policy_version=1, path="/there", sha256="0" * 64, files={"a": 2**20})
+    service.jobs.get("job-1").checkpoints.append(view)
+    assert run("jobs", "delete", "job-1", typed="n\n").exit_code == 1
+    assert "job-1 " in run("jobs").output
+    assert "job-1 is deleted (1.0 MiB)" in run("jobs", "delete", "job-1", typed="y\n").output
+    gone = run("jobs", "delete", "--yes", "job-2", "job-3", "job-2")
+    assert (gone.exit_code, "job-3 is deleted" in gone.output) == (0, True)
+    refused = run("jobs", "delete", "--yes", "job-4")
+    assert (refused.exit_code, "job-4 is running" in refused.output) == (1, True)
+    assert re.findall(r"^job-\d", run("jobs").output, re.MULTILINE) == ["job-4"]
+
+
 def test_checkpoints_are_listed(run, service):
     run("train", BOARD, "--steps", "1")
     assert "no checkpoints yet" in run("jobs", "checkpoints", "job-1").output
