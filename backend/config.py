@@ -161,7 +161,7 @@ class ServiceConfig(Settings):
 
     cuda_graphs: bool = False
     """Whether `engine="transformers"` replays recorded decoding steps on a GPU. Each recording is compared
-    with a computed step before it is used."""
+    with a computed step before it counts."""
 
     vllm: VllmSettings = VllmSettings()
     """Only read with `engine="vllm"`."""

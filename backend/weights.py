@@ -43,7 +43,10 @@ PolicyWeights = AdapterWeights | FullWeights
 
 
 def weights_sha256(weights: PolicyWeights) -> str:
-    """Hash names, dtypes, shapes and bytes in name order; equal bits give equal hashes on any machine."""
+    """Hash names, dtypes, shapes and bytes in name order; equal bits give equal hashes on any machine.
+
+    Other threads go on meanwhile, and must not write to the tensors.
+    """
     digest = hashlib.sha256()
     for name in sorted(weights.tensors):
         tensor = weights.tensors[name].detach().cpu().contiguous()

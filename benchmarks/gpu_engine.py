@@ -122,7 +122,8 @@ def _ask(
             policy="",
             policy_version=0,
             prompt_ids=[
-                (7919 * (i + 31 * row + 997 * run)) % shape.vocabulary for i in range(work.prompt_tokens)
+                (7919 * (i + 31 * row + 997 * run) + tokens) % shape.vocabulary
+                for i in range(work.prompt_tokens)
             ],
             max_tokens=tokens,
             seed=row,

@@ -243,6 +243,6 @@ def _full_disk_named(target: Path) -> Iterator[None]:
         if full or f"os error {errno.ENOSPC}" in str(error):
             raise StorageFullError(
                 f"no space left on the disk for the checkpoint {target}",
-                hint="free space or move data_dir, then resume the job",
+                hint="free space (`tinkergym jobs delete` ended jobs), or move data_dir, then resume the job",
             ) from error
         raise

@@ -21,7 +21,7 @@ from backend.same_rounding import QUERIES, filled_keys
 Indices = NDArray[np.int64]
 
 _REACH_STEP = 256
-_BLOCK_STEP = 8
+_BLOCK_STEP = 16
 """To which multiples keys and slots that are read are filled up where there shall be few shapes."""
 
 
@@ -190,9 +190,10 @@ class PackedBatch:
         return shape, numbers
 
     def _wide_block(self, slots: Indices) -> tuple[int, int, Indices | None]:
-        """As `_block`, from the first slot to one of few, and for slots of which some are the same."""
+        """As `_block`, with few beginnings and ends, and for slots of which some are the same."""
+        low = int(slots.min()) // _BLOCK_STEP * _BLOCK_STEP
         high = min(-(-(int(slots.max()) + 1) // _BLOCK_STEP) * _BLOCK_STEP, self.cache.slots)
-        return (0, high, slots) if 3 * len(slots) >= 2 * high else (0, 0, None)
+        return (low, high, slots - low) if 3 * len(slots) >= 2 * (high - low) else (0, 0, None)
 
 
 def _bucket_members(spans: Sequence[Span]) -> list[list[int]]:

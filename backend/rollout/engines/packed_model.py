@@ -86,10 +86,12 @@ class PackedModel:
         self.vocabulary = int(self._model.get_input_embeddings().weight.shape[0])
         self.shelf = PolicyShelf(self._model, merged_limit=merged_limit)
         self._lean: LeanDecoder | None = None
+        self._not_lean = ""
         self.bytes_per_token = self._take_on_packed_attention(directory)
         if recorder is not None and self._lean is None:
             raise InvalidRequestError(
-                f"{str(directory)!r} is run by transformers' own modules, and these are not recorded",
+                f"{str(directory)!r} is run by transformers' own modules, which are not recorded, since "
+                f"{self._not_lean}",
                 hint="set cuda_graphs=false; Llama, Mistral, Qwen 2 and Qwen 3 without windows are recorded",
                 field="cuda_graphs",
             )
@@ -217,12 +219,13 @@ class PackedModel:
             with torch.inference_mode():
                 found = self._run_in_two_halves(samples, self._sample_cache(samples))
         except Exception as error:
-            _log.info("the model is run by transformers' own modules: %s: %s", type(error).__name__, error)
-            return None
-        if not torch.equal(found, expected):
-            _log.info("the model is run by transformers' own modules: their logits are others")
-            return None
-        return self._lean
+            self._not_lean = f"{type(error).__name__}: {error}"
+        else:
+            if torch.equal(found, expected):
+                return self._lean
+            self._not_lean = "their logits are others in the last bits"
+        _log.info("the model is run by transformers' own modules: %s", self._not_lean)
+        return None
 
     def _sample_cache(self, samples: list[list[int]]) -> SlotCache:
         length = max(len(sample) for sample in samples)
