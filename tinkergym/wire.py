@@ -102,6 +102,13 @@ class TrainingSpec(WireModel):
     name: str = Field("", max_length=200)
     """For people, to find the job again in a list."""
 
+    def _refuse_endless_warmup(self, warmup_steps: int) -> None:
+        if warmup_steps >= self.steps:
+            self._refuse(
+                f"warmup_steps must be below steps={self.steps}, or learning_rate is never reached; "
+                "lower it, or train longer"
+            )
+
 
 class PlayedSpec(TrainingSpec):
     """What jobs say whose policy plays episodes while it is trained."""
@@ -190,6 +197,11 @@ class JobSpec(PlayedSpec):
                 f"answers beyond {begins} tokens, but limits.max_episode_tokens={most} ends them before; "
                 "raise one of the two, or lower sampling.max_turn_tokens"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _its_rate_is_reached(self) -> Self:
+        self._refuse_endless_warmup(self.algorithm.warmup_steps)
         return self
 
     @model_validator(mode="after")

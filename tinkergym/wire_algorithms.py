@@ -97,6 +97,11 @@ class PolicyGradient(Choice):
     @model_validator(mode="after")
     def _every_setting_takes_effect(self) -> Self:
         clipped = self.loss in _CLIPPED
+        if self.importance_correction != "none" and self.updates_per_step == self.minibatches == 1:
+            for name in ("clip_low", "clip_high", "dual_clip", "dro_beta"):
+                # The ratio is to the policy that the update begins with.
+                more = "updates_per_step or minibatches above 1 where there is an importance_correction"
+                self._refuse_idle(name, True, more)
         self._refuse_idle("clip_low", not clipped, "loss='ppo', 'cispo' or 'gspo'")
         self._refuse_idle("clip_high", not clipped, "loss='ppo', 'cispo' or 'gspo'")
         self._refuse_idle("dual_clip", self.loss not in {"ppo", "gspo"}, "loss='ppo' or 'gspo'")

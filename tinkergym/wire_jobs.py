@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, TypeAdapter, model_validator
 
 from tinkergym.wire import (
     Choice,
@@ -16,6 +16,7 @@ from tinkergym.wire import (
     WireModel,
 )
 from tinkergym.wire_data import Sha256
+from tinkergym.wire_model import reading_back
 
 Schedule = Literal["constant", "linear", "cosine"]
 
@@ -51,6 +52,7 @@ class WrittenDataSpec(TrainingSpec):
             raise ValueError("held_out cannot be given with eval_data; choose one of them")
         measured = self.eval_data is not None or self.held_out > 0
         self._refuse_idle("eval_every", not measured, "eval_data or held_out")
+        self._refuse_endless_warmup(self.warmup_steps)
         return self
 
     def held_out_records(self, records: int) -> int:
@@ -146,10 +148,21 @@ class DistillationSpec(PlayedSpec):
     max_grad_norm: float = Field(1.0, gt=0)
     weight_decay: float = Field(0.0, ge=0, le=1e6)
 
+    @model_validator(mode="after")
+    def _its_rate_is_reached(self) -> Self:
+        self._refuse_endless_warmup(self.warmup_steps)
+        return self
+
 
 AnyJobSpec = Annotated[JobSpec | SFTSpec | PreferenceSpec | DistillationSpec, Field(discriminator="kind")]
 
 ANY_JOB_SPEC: TypeAdapter[JobSpec | SFTSpec | PreferenceSpec | DistillationSpec] = TypeAdapter(AnyJobSpec)
+
+
+def stored_spec(written: str) -> JobSpec | SFTSpec | PreferenceSpec | DistillationSpec:
+    """Read a job's settings that this service, or an older one, accepted and stored as JSON."""
+    with reading_back():
+        return ANY_JOB_SPEC.validate_json(written)
 
 
 class InstalledPack(WireModel):
@@ -194,6 +207,12 @@ class JobView(WireModel):
     """Versions of the packs, installed with the service, that the job used."""
     client_packs: list[InstalledPack] = Field(default_factory=list)
     """What was installed where the job was submitted from, if its episodes are played there."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _its_settings_were_accepted(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        with reading_back():
+            return handler(value)
 
 
 class DeletedJob(WireModel):

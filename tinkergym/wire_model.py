@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -10,6 +13,8 @@ if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
 else:
     ModelMetaclass = type(BaseModel)  # the way to it that pydantic promises to keep
+
+_reading_back: ContextVar[bool] = ContextVar("_reading_back", default=False)
 
 
 class WireModel(BaseModel):
@@ -20,7 +25,22 @@ class WireModel(BaseModel):
     def _refuse_idle(self, field: str, is_idle: bool, wanted: str) -> None:
         """Refuse a setting that would do nothing, where it is not left at its default."""
         if is_idle and getattr(self, field) != type(self).model_fields[field].default:
-            raise ValueError(f"{field} takes effect only with {wanted}; set that too, or leave it out")
+            self._refuse(f"{field} takes effect only with {wanted}; set that too, or leave it out")
+
+    def _refuse(self, reason: str) -> None:
+        """Refuse settings that are harmless, but not what was meant."""
+        if not _reading_back.get():
+            raise ValueError(reason)
+
+
+@contextmanager
+def reading_back() -> Iterator[None]:
+    """Take settings that were accepted once, also where a later version refuses them as idle."""
+    token = _reading_back.set(True)
+    try:
+        yield
+    finally:
+        _reading_back.reset(token)
 
 
 class _Explained(ModelMetaclass):

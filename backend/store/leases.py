@@ -24,7 +24,7 @@ from backend.store.records import (
 from backend.store.tables import events, jobs
 from tinkergym.errors import NotFoundError
 from tinkergym.wire import EnvironmentRef, ErrorView, JobState, PlayedSpec, StateEvent, StepEvent
-from tinkergym.wire_jobs import ANY_JOB_SPEC, JobView
+from tinkergym.wire_jobs import JobView, stored_spec
 
 
 class LeaseStore:
@@ -73,7 +73,7 @@ class LeaseStore:
         """Return the environments of all jobs that play episodes and have not ended."""
         with self._db.read() as connection:
             specs = connection.scalars(select(jobs.c.spec).where(jobs.c.state.not_in(FINAL_STATES))).all()
-        parsed = (ANY_JOB_SPEC.validate_json(spec) for spec in specs)
+        parsed = (stored_spec(spec) for spec in specs)
         return [spec.environment for spec in parsed if isinstance(spec, PlayedSpec)]
 
     def jobs_with_expired_lease(self, now: float) -> list[str]:
@@ -96,7 +96,7 @@ class LeaseStore:
                 worker_id=worker_id,
                 epoch=row.epoch + 1,
                 attempt=row.attempt + 1,
-                spec=ANY_JOB_SPEC.validate_json(row.spec),
+                spec=stored_spec(row.spec),
                 tenant_id=row.tenant_id,
                 expires_at=now + lease_seconds,
             )

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, delete, select, update
 from backend.errors import LeaseLostError
 from backend.store.tables import episodes, events, jobs
 from tinkergym.wire import ErrorView, Event, EventBody, JobState, StateEvent
-from tinkergym.wire_jobs import ANY_JOB_SPEC, INSTALLED_PACKS, AnyJobSpec, JobView
+from tinkergym.wire_jobs import INSTALLED_PACKS, AnyJobSpec, JobView, stored_spec
 
 FINAL_STATES = tuple(state.value for state in JobState if state.final)
 
@@ -85,7 +85,7 @@ def job_view(row: Row[Any]) -> JobView:
     """Read a row of `jobs`."""
     return JobView(
         job_id=row.job_id,
-        spec=ANY_JOB_SPEC.validate_json(row.spec),
+        spec=stored_spec(row.spec),
         state=JobState(row.state),
         reason=row.reason,
         error=None if row.error is None else ErrorView.model_validate_json(row.error),

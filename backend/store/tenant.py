@@ -15,13 +15,13 @@ from backend.store.tables import checkpoints, episodes, events, jobs, versions
 from tinkergym.errors import ConflictError, NotFoundError
 from tinkergym.wire import CheckpointView, Event, JobState, StateEvent
 from tinkergym.wire_jobs import (
-    ANY_JOB_SPEC,
     INSTALLED_PACKS,
     AnyJobSpec,
     DistillationSpec,
     InstalledPack,
     JobView,
     WrittenDataSpec,
+    stored_spec,
 )
 
 
@@ -231,7 +231,7 @@ class TenantStore:
                 jobs.c.tenant_id == self.tenant_id, jobs.c.state.not_in(FINAL_STATES)
             )
         )
-        return [(job_id, ANY_JOB_SPEC.validate_json(spec)) for job_id, spec in rows]
+        return [(job_id, stored_spec(spec)) for job_id, spec in rows]
 
     def _of_key(self, connection: Connection, idempotency_key: str) -> Row[Any] | None:
         if not idempotency_key:

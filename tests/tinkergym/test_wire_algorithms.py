@@ -1,8 +1,10 @@
+from typing import Any
+
 import pytest
 
 import tinkergym as tg
 from tinkergym.errors import InvalidRequestError
-from tinkergym.spec_errors import parse_spec
+from tinkergym.spec_errors import parse_any_spec, parse_spec
 from tinkergym.wire import JobSpec
 from tinkergym.wire_algorithms import Algorithm, PolicyGradient
 
@@ -125,3 +127,30 @@ def test_a_job_of_yesterday_reads_as_before():
 
 def test_what_all_share_is_no_algorithm_by_itself():
     assert PolicyGradient not in Algorithm.__args__[0].__args__
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("clip_low", 0.3), ("clip_high", 0.3), ("dual_clip", 3.0), ("dro_beta", 0.5)]
+)
+def test_bounds_of_a_ratio_that_is_always_1_are_refused(name, value):
+    """With a correction the ratio is to the policy that the step begins with: one update never leaves it."""
+    loss = "dro" if name == "dro_beta" else "ppo"
+    once: dict[str, Any] = {"loss": loss, "importance_correction": "truncated", name: value}
+    with pytest.raises(InvalidRequestError, match=f"{name}.* takes effect only with updates_per_step"):
+        tg.GRPO(**once)
+    tg.GRPO(**once, updates_per_step=2)
+    tg.GRPO(**once, minibatches=2)
+    tg.GRPO(**once | {"importance_correction": "none"})
+
+
+@pytest.mark.parametrize("steps", [3, 4])
+def test_a_warm_up_that_never_ends_is_refused(steps):
+    with pytest.raises(InvalidRequestError, match=f"warmup_steps.* must be below steps={steps}"):
+        parse_spec({**GOOD, "steps": steps, "algorithm": {"warmup_steps": 4}})
+    parse_spec({**GOOD, "steps": 5, "algorithm": {"warmup_steps": 4}})
+    written = {"model": "nano", "data": "0" * 64, "steps": steps, "warmup_steps": 4}
+    for kind in ("sft", "preference"):
+        with pytest.raises(InvalidRequestError, match="warmup_steps.* must be below"):
+            parse_any_spec({"kind": kind, **written})
+    with pytest.raises(InvalidRequestError, match="warmup_steps.* must be below"):
+        parse_any_spec({**GOOD, "kind": "distillation", "teacher": "nano", "steps": steps, "warmup_steps": 4})

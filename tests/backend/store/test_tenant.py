@@ -1,9 +1,14 @@
+import json
+import sqlite3
+from contextlib import closing
+
 import pytest
 
 from backend.store.store import JobLease
-from tinkergym.errors import ConflictError, NotFoundError
+from tinkergym.errors import ConflictError, InvalidRequestError, NotFoundError
+from tinkergym.spec_errors import parse_any_spec
 from tinkergym.wire import JobState, StateEvent
-from tinkergym.wire_jobs import InstalledPack
+from tinkergym.wire_jobs import InstalledPack, JobView
 
 
 def test_a_new_job_is_queued_with_its_effective_configuration(store, spec, clock):
@@ -115,3 +120,22 @@ def test_events_are_read_on_from_any_number(store, spec):
         service.set_state(lease, JobState.RUNNING)
     assert [event.seq for event in ada.events_after(job_id, 2, limit=3)] == [3, 4, 5]
     assert ada.events_after(job_id, 6) == []
+
+
+def test_a_job_whose_settings_would_be_refused_today_is_read_as_it_was_accepted(store, url, spec):
+    ada = store.tenant("ada")
+    job_id = ada.create_job(spec, {}).job_id
+    idle = json.loads(spec.model_dump_json())
+    idle["algorithm"] |= {"kl_in": "reward", "warmup_steps": 9, "overlong_penalty": 0.5}
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as database, database:
+        database.execute("UPDATE jobs SET spec = ? WHERE job_id = ?", (json.dumps(idle), job_id))
+    with pytest.raises(InvalidRequestError):
+        parse_any_spec(idle)
+    (job,) = ada.list_jobs()
+    assert job.spec.algorithm.warmup_steps == 9
+    assert JobView.model_validate_json(job.model_dump_json()) == job
+    assert [queued.job_id for queued in store.service().queued_jobs()] == [job_id]
+    lease = store.service().acquire(job_id, "pool-1", 30, now=0)
+    assert lease.spec == job.spec
+    with pytest.raises(InvalidRequestError):
+        parse_any_spec(idle)

@@ -26,7 +26,3 @@ def test_cosine_falls_slowly_at_both_ends():
 def test_warm_up_climbs_in_equal_parts_and_the_schedule_starts_after_it():
     assert rates(5, warmup_steps=3) == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
     assert rates(4, warmup_steps=2, lr_schedule="linear") == pytest.approx([1 / 3, 2 / 3, 1.0, 0.5])
-
-
-def test_a_warm_up_longer_than_the_job_only_climbs():
-    assert rates(2, warmup_steps=3) == pytest.approx([0.25, 0.5])
