@@ -150,7 +150,7 @@ def test_a_warm_up_that_never_ends_is_refused(steps):
     parse_spec({**GOOD, "steps": 5, "algorithm": {"warmup_steps": 4}})
     written = {"model": "nano", "data": "0" * 64, "steps": steps, "warmup_steps": 4}
     for kind in ("sft", "preference"):
-        with pytest.raises(InvalidRequestError, match="warmup_steps.* must be below"):
+        with pytest.raises(InvalidRequestError, match=r"warmup_steps.* must be below"):
             parse_any_spec({"kind": kind, **written})
-    with pytest.raises(InvalidRequestError, match="warmup_steps.* must be below"):
+    with pytest.raises(InvalidRequestError, match=r"warmup_steps.* must be below"):
         parse_any_spec({**GOOD, "kind": "distillation", "teacher": "nano", "steps": steps, "warmup_steps": 4})

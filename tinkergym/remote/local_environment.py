@@ -26,6 +26,9 @@ from tinkergym.wire_jobs import InstalledPack
 
 EnvSource = str | type[AnyEnv] | Callable[..., AnyEnv]
 
+_TAKING_TURNS = {"hold": "episode", "busy_seconds": 30.0}
+"""Of environments behind a server, if nothing else is said: there may be fewer places than episodes."""
+
 LOCAL = "local/"
 """Ids of classes and functions that were handed over; no pack can register them."""
 
@@ -135,14 +138,12 @@ def installed_packs() -> list[InstalledPack]:
 
 def _remote(token: str | None) -> MakeEnv:
     """Return what makes an environment behind a server; the token stays here, a job's reference has none."""
-    if token is None:
-        return make_environment
     # Not a function in a function: it must be picklable for environments in a process of their own.
-    return partial(_make_with_token, token)
+    return partial(_make_remote, {} if token is None else {"token": token})
 
 
-def _make_with_token(token: str, ref: EnvironmentRef) -> AnyEnv:
-    return make_environment(ref.model_copy(update={"kwargs": {**ref.kwargs, "token": token}}))
+def _make_remote(token: Mapping[str, Any], ref: EnvironmentRef) -> AnyEnv:
+    return make_environment(ref.model_copy(update={"kwargs": {**_TAKING_TURNS, **ref.kwargs, **token}}))
 
 
 def _is_known(env_id: str) -> bool:

@@ -29,3 +29,18 @@ def test_a_job_that_the_client_plays_keeps_its_token_at_home(client, service):
         view = client.job(job.id).view()
     assert view.spec.environment.kwargs == {"url": url}
     assert view.state == "completed"
+
+
+def test_episodes_take_turns_where_the_server_has_fewer_places(client, service):
+    with environment_server(BOARD, capacity=2) as url:
+        job = client.train(
+            url,
+            env_kwargs={"token": TOKEN},
+            rollout="client",
+            steps=1,
+            algorithm=tg.GRPO(group_size=4, groups_per_step=2),
+        )
+        job.wait()
+    reasons = [result.trajectory.stop_reason for result in service.jobs.get(job.id).results]
+    assert len(reasons) == 8
+    assert "environment_error" not in reasons
