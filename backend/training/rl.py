@@ -191,8 +191,7 @@ class RLJob(JobLoop[JobSpec]):
         """Learn from a step's episodes, begin the next step, and record this one while that is played."""
         context, spec = self._context, self._context.spec
         self._refuse_bad_episodes(step, played)
-        if context.sleep_while_learning:
-            context.engine.sleep()  # publishing wakes it
+        self._let_engine_sleep()
         last = step == spec.steps
         if not last:
             self._begin_early(step + 1)
