@@ -50,6 +50,7 @@ class ScriptedCatalog:
             context_length=context_length,
             vocabulary_size=vocabulary_size,
             parameters=1000,
+            has_experts=False,
         )
 
     def renderer(self, model):
