@@ -167,8 +167,9 @@ class ServiceConfig(Settings):
     """Only read with `engine="vllm"`."""
 
     sleep_while_learning: bool = False
-    """Whether the engine gives its memory back while a job learns from a step's episodes, if nobody else
-    samples then; see `vllm.sleep` and `docs/engines.md`. Waking takes time in every step."""
+    """Whether the engine gives its memory back while a job learns, if nobody else samples then; see
+    `vllm.sleep` and `docs/engines.md`. Waking takes time after each update of an RL or distillation job, and
+    at each publish of others."""
 
     torch_threads: int = Field(default_factory=_cores, ge=1)
     """Threads of a pool worker; several pools on one machine want to divide its cores."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from backend.config import VLLM_LEAST_TEMPERATURE, ServiceConfig
+from backend.gateway.parts import ModelCatalog
 from tinkergym.errors import InvalidRequestError
-from tinkergym.wire import LoRA, PlayedSpec
+from tinkergym.wire import FullParameters, LoRA, PlayedSpec
 from tinkergym.wire_jobs import AnyJobSpec
 
 
-def refuse_impossible(spec: AnyJobSpec, config: ServiceConfig) -> None:
+def refuse_impossible(spec: AnyJobSpec, config: ServiceConfig, catalog: ModelCatalog) -> None:
     """Check a job against the bounds of the engine that will sample for it.
 
     Raises:
         InvalidRequestError: The engine does not sample at the job's temperature, or takes no adapter of its
-            rank.
+            rank or no full weights of its model.
+        UnknownModelError: There is no such model.
     """
     if config.engine != "vllm":
         return
@@ -29,4 +31,12 @@ def refuse_impossible(spec: AnyJobSpec, config: ServiceConfig) -> None:
             f"this service samples with vLLM, set to take ranks up to {most}, not {spec.adapter.rank}",
             hint="train a smaller adapter, or let the operator raise vllm.max_adapter_rank",
             field="adapter.rank",
+        )
+    # By the names in the model's files, as the engine does when it is given the weights.
+    if isinstance(spec.adapter, FullParameters) and catalog.facts(spec.model).has_experts:
+        raise InvalidRequestError(
+            f"this service samples with vLLM, which takes no full weights of {spec.model!r}: it is a "
+            "mixture of experts",
+            hint="train an adapter (tg.LoRA), or let the operator run the service with engine=transformers",
+            field="adapter",
         )

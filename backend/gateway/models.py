@@ -7,7 +7,7 @@ from collections import OrderedDict
 from pathlib import Path
 
 from backend.config import ServiceConfig
-from backend.rollout.models import load_renderer_bundle, read_model_facts, resolve_model
+from backend.rollout.models import ModelFacts, load_renderer_bundle, read_model_facts, resolve_model
 from tinkergym.errors import TinkerGymError, UnknownModelError
 from tinkergym.wire import ModelView, RendererBundle
 
@@ -49,13 +49,7 @@ class FileCatalog:
         Raises:
             UnknownModelError: The service does not offer the model, or it cannot be read.
         """
-        if model not in self._config.models and self._holds(model):
-            raise UnknownModelError(
-                f"unknown model {model!r}: the service's own folder holds no models for jobs",
-                hint="download the checkpoint and name the folder that you put it into",
-                field="model",
-            )
-        directory = resolve_model(model, self._config.models, allow_any=self._config.allow_any_model)
+        directory = self._directory(model)
         tokenizer = directory / "tokenizer.json"
         changed = tokenizer.stat().st_mtime_ns if tokenizer.is_file() else 0
         with self._lock:
@@ -66,6 +60,23 @@ class FileCatalog:
             while len(self._bundles) > _REMEMBERED:
                 self._bundles.popitem(last=False)
             return known[1]
+
+    def facts(self, model: str) -> ModelFacts:
+        """Return what the model's files say of it.
+
+        Raises:
+            UnknownModelError: The service does not offer the model, or it cannot be read.
+        """
+        return read_model_facts(self._directory(model))
+
+    def _directory(self, model: str) -> Path:
+        if model not in self._config.models and self._holds(model):
+            raise UnknownModelError(
+                f"unknown model {model!r}: the service's own folder holds no models for jobs",
+                hint="download the checkpoint and name the folder that you put it into",
+                field="model",
+            )
+        return resolve_model(model, self._config.models, allow_any=self._config.allow_any_model)
 
     def _holds(self, model: str) -> bool:
         """Whether a path leads into the data folder: there lie the checkpoints of all tenants."""

@@ -15,7 +15,8 @@ def with_definite_origins(parts: GatewayParts, tenant: TenantStore, spec: AnyJob
     Raises:
         NotFoundError: Such a policy is not this tenant's, or no checkpoint holds that version.
         ConflictError: It is on another model or adapter than the job.
-        InvalidRequestError: The teacher has another tokenizer than the student.
+        InvalidRequestError: The teacher has another tokenizer than the student, or cannot read all that the
+            student may write.
     """
     # A pool serves a name: a folder that is written in many ways would be loaded as often.
     spec = spec.model_copy(update={"model": parts.catalog.known_as(spec.model)})
@@ -79,4 +80,27 @@ def _teacher(parts: GatewayParts, tenant: TenantStore, spec: DistillationSpec) -
             hint="choose a teacher of the student's family",
             field="teacher",
         )
+    _refuse_narrower(parts, spec, model)
     return named
+
+
+def _refuse_narrower(parts: GatewayParts, spec: DistillationSpec, teacher: str) -> None:
+    """Refuse a teacher that would fail the job at its first long episode, or at a rare token."""
+    theirs, ours = parts.catalog.facts(teacher), parts.catalog.facts(spec.model)
+    longest = min(ours.context_length, spec.limits.max_context_tokens or ours.context_length)
+    if longest > theirs.context_length:
+        raise InvalidRequestError(
+            f"the context of {teacher!r} is {theirs.context_length} tokens, and episodes may have {longest}",
+            hint=f"set limits.max_context_tokens to {theirs.context_length} or lower, or choose a teacher "
+            "with a longer context",
+            field="teacher",
+        )
+    # Families pad the vocabulary of their larger models further; a student may sample from the padding. A
+    # size of 0 is one that the configuration does not tell.
+    if 0 < theirs.vocabulary_size < ours.vocabulary_size:
+        raise InvalidRequestError(
+            f"{teacher!r} has {theirs.vocabulary_size} token ids, and {spec.model!r} may sample any of "
+            f"{ours.vocabulary_size}",
+            hint="choose a teacher with as many",
+            field="teacher",
+        )

@@ -11,6 +11,7 @@ from fastapi import Request
 from backend.config import ServiceConfig
 from backend.gateway.event_tail import EventTail
 from backend.gateway.pool_proxy import PoolProxy
+from backend.rollout.models import ModelFacts
 from backend.store.store import Store
 from tinkergym.wire import ModelView, PlayedSpec, RendererBundle
 
@@ -28,6 +29,14 @@ class ModelCatalog(Protocol):
 
     def renderer(self, model: str) -> RendererBundle:
         """Return what turns messages into the model's token ids.
+
+        Raises:
+            UnknownModelError: The service does not offer the model, or it cannot be read.
+        """
+        ...
+
+    def facts(self, model: str) -> ModelFacts:
+        """Return what the model's files say of it.
 
         Raises:
             UnknownModelError: The service does not offer the model, or it cannot be read.

@@ -139,7 +139,7 @@ def download_file(tenant: Tenant, job_id: str, step: int, name: str) -> FileResp
 
 def _check(parts: GatewayParts, tenant: TenantStore, spec: AnyJobSpec) -> tuple[AnyJobSpec, dict[str, str]]:
     """Return the job as it will be stored, and the versions of the packs that it uses."""
-    engine_bounds.refuse_impossible(spec, parts.config)
+    engine_bounds.refuse_impossible(spec, parts.config, parts.catalog)
     spec = origins.with_definite_origins(parts, tenant, spec)
     if isinstance(spec, WrittenDataSpec):
         written_data.check(parts, tenant, spec)

@@ -123,6 +123,11 @@ class DataParallelLearner:
         return self._group.process_ids
 
     @property
+    def limits(self) -> TokenLimits:
+        """What the model can compute."""
+        return self._limits
+
+    @property
     def policy_ids(self) -> list[str]:
         """The policies that exist, oldest first."""
         ids: list[str] = self._group.ask_first("policy_ids")

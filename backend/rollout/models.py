@@ -21,6 +21,8 @@ from backend.rollout.hub_errors import why_not
 from tinkergym.errors import TemplateError, UnknownModelError
 from tinkergym.wire import RendererBundle
 
+EXPERT = re.compile(r"(.+\.)experts\.")
+"""How the name of a tensor begins that belongs to an expert of a mixture; with the path of the mixture."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _LONGEST_SHOWN = 200
 """Characters of a path in an error."""
@@ -46,6 +48,8 @@ class ModelFacts:
     vocabulary_size: int
     parameters: int
     """Numbers in the weights files."""
+    has_experts: bool
+    """Whether those files hold a mixture of experts."""
 
 
 def resolve_model(name: str, offered: Mapping[str, str], *, allow_any: bool = True) -> Path:
@@ -91,12 +95,14 @@ def read_model_facts(directory: Path) -> ModelFacts:
     nested = config.get("text_config")
     text = nested if isinstance(nested, dict) else config
     architectures = config.get("architectures") or ["unknown"]
+    files = [_sizes(path) for path in sorted(directory.glob("*.safetensors"))]
     return ModelFacts(
         directory=directory,
         architecture=str(architectures[0]),
         context_length=_context_length(text, directory),
         vocabulary_size=int(text.get("vocab_size", 0)),
-        parameters=sum(_count_numbers(path) for path in sorted(directory.glob("*.safetensors"))),
+        parameters=sum(sum(sizes.values()) for sizes in files),
+        has_experts=any(EXPERT.match(name) for sizes in files for name in sizes),
     )
 
 
@@ -233,12 +239,13 @@ def _context_length(config: Mapping[str, Any], directory: Path) -> int:
     return int(length)
 
 
-def _count_numbers(path: Path) -> int:
+def _sizes(path: Path) -> dict[str, int]:
+    """Return how many numbers each tensor of a safetensors file has."""
     try:
         with path.open("rb") as file:
             (size,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(min(size, 100_000_000)))
-        return sum(prod(entry["shape"]) for key, entry in header.items() if key != "__metadata__")
+        return {key: prod(entry["shape"]) for key, entry in header.items() if key != "__metadata__"}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
         raise UnknownModelError(f"{str(path)!r} is not a safetensors file", field="model") from error
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from backend.errors import LeaseLostError
+from backend.learner.sequences import TokenLimits
 from backend.training.episode_board import EpisodeBoard
+from backend.training.record_check import require_sound
 from tinkergym.errors import EnvironmentCrashedError, StorageFullError, TinkerGymError
 from tinkergym.wire import (
     EpisodeRequest,
@@ -46,6 +48,8 @@ class BoardEntry:
     save: Save
     for_server_workers: bool
     """Whether workers that ask for episodes of any job may have these."""
+    limits: TokenLimits
+    """Of the model that is trained."""
     state: JobState = JobState.RUNNING
     last_contact: float = field(default=0.0)
     """When a worker of this job last said anything, on the boards' clock."""
@@ -75,11 +79,19 @@ class Boards:
 
     # --- for job loops ---
 
-    def open(self, job_id: str, board: EpisodeBoard, save: Save, *, for_server_workers: bool) -> None:
+    def open(
+        self,
+        job_id: str,
+        board: EpisodeBoard,
+        save: Save,
+        *,
+        for_server_workers: bool,
+        limits: TokenLimits,
+    ) -> None:
         """Add a job."""
         with self._changed:
             self._entries[job_id] = BoardEntry(
-                board, save, for_server_workers, last_contact=self._clock(), recorded_step=-1
+                board, save, for_server_workers, limits, last_contact=self._clock(), recorded_step=-1
             )
 
     def close(self, job_id: str) -> None:
@@ -204,7 +216,8 @@ class Boards:
             job_id: Whose they must be, others are stale; empty allows any.
 
         Raises:
-            InvalidRequestError: A result was sampled by another policy version than was asked for.
+            InvalidRequestError: A result was sampled by another policy version than was asked for, or its
+                record does not hold together. None of this job's is taken then.
             StorageFullError: It could not be stored.
         """
         verdicts: list[Verdict] = ["stale"] * len(request.results)
@@ -291,6 +304,12 @@ class Boards:
             if entry is None:
                 return ["stale"] * len(batch)
             entry.last_contact = self._clock()
+        # Before the lock is taken again: long records take milliseconds.
+        for result in batch:
+            require_sound(result, entry.limits)
+        with self._changed:
+            if self._entries.get(job_id) is not entry:
+                return ["stale"] * len(batch)
             for result in batch:
                 entry.board.check_version(result)
             verdicts = self._claim(job_id, entry, batch)

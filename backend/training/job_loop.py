@@ -111,6 +111,11 @@ class JobLoop(ABC, Generic[SpecT_co]):
                 hint="report this with the job's log",
             )
 
+    def _let_engine_sleep(self) -> None:
+        """Have the engine give its memory to the learner, if the service wants it so; publishing wakes it."""
+        if self._context.sleep_while_learning:
+            self._context.engine.sleep()
+
     def _save_what_is_done(self) -> None:
         """Save the policy, which is that of `_done_step`, if there is no checkpoint of it."""
         if self._done_step > self._saved_step:

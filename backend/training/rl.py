@@ -77,6 +77,7 @@ class RLJob(JobLoop[JobSpec]):
             ),
             lambda step, results: context.store.save_episodes(context.lease, step, results),
             for_server_workers=spec.rollout == "server",
+            limits=context.learner.limits,
         )
         context.boards.step_recorded(context.job_id, self._done_step)
         context.store.set_state(context.lease, JobState.RUNNING, self._resumed_from())
@@ -190,8 +191,7 @@ class RLJob(JobLoop[JobSpec]):
         """Learn from a step's episodes, begin the next step, and record this one while that is played."""
         context, spec = self._context, self._context.spec
         self._refuse_bad_episodes(step, played)
-        if context.sleep_while_learning:
-            context.engine.sleep()  # publishing wakes it
+        self._let_engine_sleep()
         last = step == spec.steps
         if not last:
             self._begin_early(step + 1)

@@ -18,7 +18,7 @@ def with_every_answer(played: Played) -> Played:
     """
     complete: list[tuple[EpisodeRequest, EpisodeResult]] = []
     for request, result in played:
-        missing = _missing_turns(result.trajectory, request.policy_version)
+        missing = missing_turns(result.trajectory, request.policy_version)
         if not missing:
             complete.append((request, result))
             continue
@@ -28,7 +28,8 @@ def with_every_answer(played: Played) -> Played:
     return complete
 
 
-def _missing_turns(trajectory: Trajectory, asked_version: int) -> list[Turn]:
+def missing_turns(trajectory: Trajectory, asked_version: int) -> list[Turn]:
+    """Return turns for what was sampled behind the last turn of an episode that asked for this version."""
     first, begin, version = 0, 0, asked_version
     if trajectory.turns:
         last = trajectory.turns[-1]

@@ -54,6 +54,9 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
         context.store.set_state(context.lease, JobState.RUNNING, self._resumed_from())
         self._publish_present(self._data.train)
         if self._done_step < spec.steps:
+            # Once per publish, not before each update: who wakes it meanwhile, an RL job between two answers
+            # perhaps, would have to wait for its start again and again.
+            self._let_engine_sleep()
             self._prepare()
             for step in range(self._done_step + 1, spec.steps + 1):
                 context.control.check()
@@ -105,6 +108,8 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
         if save:
             with context.clock.part("checkpoint"):
                 self._save_what_is_done()
+        if save and not last:
+            self._let_engine_sleep()
 
     def _optimise(self, step: int) -> OptimStepResult:
         context, spec = self._context, self._context.spec

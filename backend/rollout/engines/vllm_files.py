@@ -15,11 +15,11 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.core_model_loading import revert_weight_conversion
 
+from backend.rollout.models import EXPERT
 from backend.weights import AdapterWeights, FullWeights, PolicyWeights
 
 _ADAPTER = "adapter_model.safetensors"
 _FULL = "model.safetensors"
-_EXPERT = re.compile(r"(.+\.)experts\.")
 _SHARED_EXPERT = re.compile(r"shared\w*\.")
 _IN_A_LAYER = re.compile(r"\.\d+\.")
 _UNLOADED = "unloaded.safetensors"
@@ -96,7 +96,7 @@ def lora_targets(shapes: Mapping[str, tuple[int, ...]]) -> list[str] | None:
     Args:
         shapes: As `model_shapes` returns them.
     """
-    mixtures = {found[1] for name in shapes if (found := _EXPERT.match(name))}
+    mixtures = {found[1] for name in shapes if (found := EXPERT.match(name))}
     if not mixtures:
         return None
     linears = [

@@ -8,6 +8,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import httpx
 import pytest
@@ -22,14 +23,18 @@ from backend.gateway.app import create_app
 from backend.gateway.event_tail import EventTail
 from backend.gateway.parts import GatewayParts
 from backend.gateway.pool_proxy import PoolProxy
+from backend.rollout.models import ModelFacts
 from backend.store.store import Store
 from tinkergym.errors import UnknownModelError
 from tinkergym.serving.punctual import PunctualHead
 from tinkergym.wire import ModelView, RendererBundle
 
+SIZES = {"nano": (1024, 256), "short": (512, 256), "narrow": (1024, 255), "large": (2048, 300)}
+"""Of models: context and vocabulary."""
+
 
 class ScriptedCatalog:
-    """One model, `nano`."""
+    """One model, `nano`, and unlisted ones of its family that differ in size."""
 
     def listed(self):
         return [ModelView(name="nano", context_length=1024)]
@@ -37,15 +42,26 @@ class ScriptedCatalog:
     def known_as(self, model):
         return model.rstrip("/")
 
+    def facts(self, model):
+        context_length, vocabulary_size = SIZES[self.renderer(model).model]
+        return ModelFacts(
+            directory=Path(),
+            architecture="NanoForCausalLM",
+            context_length=context_length,
+            vocabulary_size=vocabulary_size,
+            parameters=1000,
+            has_experts=False,
+        )
+
     def renderer(self, model):
-        if model != "nano":
+        if model not in SIZES:
             raise UnknownModelError(f"unknown model {model!r}", field="model")
         return RendererBundle(
-            model="nano",
+            model=model,
             tokenizer_json="{}",
             chat_template="",
             stop_ids=[1],
-            context_length=1024,
+            context_length=SIZES[model][0],
             sha256="0" * 64,
         )
 

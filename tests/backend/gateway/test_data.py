@@ -139,6 +139,36 @@ def test_jobs_name_a_model_in_one_way(gateway, client, spec):
     assert (made.json()["spec"]["model"], made.json()["spec"]["teacher"]) == ("nano", "nano")
 
 
+@pytest.mark.parametrize(
+    ("teacher", "model", "limits", "words"),
+    [
+        ("large", "nano", {}, ""),
+        ("short", "nano", {}, "'short' is 512 tokens, and episodes may have 1024"),
+        ("short", "nano", {"max_context_tokens": 513}, "'short' is 512 tokens, and episodes may have 513"),
+        ("short", "nano", {"max_context_tokens": 512}, ""),
+        ("nano", "short", {"max_context_tokens": 512}, ""),
+        ("narrow", "nano", {}, "'narrow' has 255 token ids, and 'nano' may sample any of 256"),
+        ("nano", "narrow", {}, ""),
+    ],
+)
+def test_a_teacher_that_cannot_read_all_that_the_student_may_write_is_refused_at_once(
+    client, spec, teacher, model, limits, words
+):
+    distil = {**spec, "kind": "distillation", "model": model, "teacher": teacher, "limits": limits}
+    reply = client.post("/v1/jobs", json=distil)
+    if not words:
+        assert reply.status_code == 201, reply.text
+        return
+    assert (reply.status_code, error_of(reply)["field"]) == (422, "teacher")
+    assert words in error_of(reply)["message"]
+
+
+def test_a_teacher_that_a_job_trained_on_a_model_of_shorter_context_is_refused_too(gateway, client, spec):
+    taught = checkpointed(gateway, client, {**spec, "model": "short"}, 5)
+    reply = client.post("/v1/jobs", json={**spec, "kind": "distillation", "teacher": taught})
+    assert (reply.status_code, error_of(reply)["field"]) == (422, "teacher")
+
+
 def test_a_teacher_is_a_model_or_a_job_of_ones_own(gateway, client, spec):
     first = checkpointed(gateway, client, spec, 5)
     distil = {**spec, "kind": "distillation"}

@@ -1,7 +1,12 @@
+import json
+import shutil
+import struct
+
 import pytest
 
-from backend.config import ServiceConfig, VllmSettings
+from backend.config import PACKAGED_MODELS, ServiceConfig, VllmSettings
 from backend.gateway.engine_bounds import refuse_impossible
+from backend.gateway.models import FileCatalog
 from tinkergym.errors import InvalidRequestError
 from tinkergym.wire import EnvironmentRef, FullParameters, JobSpec, LoRA, Sampling
 from tinkergym.wire_jobs import SFTSpec
@@ -22,9 +27,9 @@ WRITTEN = SFTSpec(data="0" * 64, steps=1)
 def test_what_vllm_cannot_do_is_refused_by_name_and_only_where_it_samples(spec, change, field):
     asked = spec.model_copy(update=change)
     with pytest.raises(InvalidRequestError, match="vLLM") as caught:
-        refuse_impossible(asked, VLLM)
+        refuse_impossible(asked, VLLM, FileCatalog(VLLM))
     assert caught.value.field == field
-    refuse_impossible(asked, ServiceConfig())
+    refuse_impossible(asked, ServiceConfig(), FileCatalog(ServiceConfig()))
 
 
 @pytest.mark.parametrize(
@@ -35,4 +40,19 @@ def test_what_vllm_cannot_do_is_refused_by_name_and_only_where_it_samples(spec, 
     ],
 )
 def test_what_vllm_can_do_passes(change):
-    refuse_impossible(PLAYED.model_copy(update=change), VLLM)
+    refuse_impossible(PLAYED.model_copy(update=change), VLLM, FileCatalog(VLLM))
+
+
+@pytest.mark.parametrize("spec", [PLAYED, WRITTEN])
+def test_all_parameters_of_a_mixture_of_experts_are_refused_where_vllm_samples(spec, tmp_path):
+    shutil.copytree(PACKAGED_MODELS["nano"], tmp_path / "mixture")
+    shape = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    header = json.dumps({"model.layers.1.mlp.experts.0.up_proj.weight": shape}).encode()
+    file = tmp_path / "mixture" / "model-experts.safetensors"
+    file.write_bytes(struct.pack("<Q", len(header)) + header)
+    asked = spec.model_copy(update={"model": str(tmp_path / "mixture"), "adapter": FullParameters()})
+    with pytest.raises(InvalidRequestError, match=r"vLLM, .* mixture of experts") as caught:
+        refuse_impossible(asked, VLLM, FileCatalog(VLLM))
+    assert caught.value.field == "adapter"
+    refuse_impossible(asked.model_copy(update={"adapter": LoRA(rank=4)}), VLLM, FileCatalog(VLLM))
+    refuse_impossible(asked, ServiceConfig(), FileCatalog(ServiceConfig()))

@@ -26,6 +26,7 @@ def test_a_models_directory_can_be_named(config, checkpoint, tmp_path):
     elsewhere = tmp_path / "downloaded"
     shutil.copytree(checkpoint, elsewhere)
     assert FileCatalog(config).renderer(str(elsewhere)).context_length > 0
+    assert FileCatalog(config).facts(str(elsewhere)).vocabulary_size > 0
 
 
 @pytest.mark.parametrize("way", ["straight", "round about", "by a link"])
@@ -38,6 +39,8 @@ def test_no_path_leads_to_the_checkpoints_of_others(config, checkpoint, tmp_path
     }
     with pytest.raises(UnknownModelError, match="own folder holds no models"):
         FileCatalog(config).renderer(str(path.get(way, link)))
+    with pytest.raises(UnknownModelError, match="own folder holds no models"):
+        FileCatalog(config).facts(str(path.get(way, link)))
 
 
 def test_a_folder_that_is_named_in_ever_new_ways_does_not_fill_the_memory(config, checkpoint, tmp_path):

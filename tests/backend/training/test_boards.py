@@ -6,11 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from backend.errors import LeaseLostError
+from backend.learner.sequences import TokenLimits
 from backend.training.boards import Boards
 from backend.training.episode_board import EpisodeBoard
 from backend.training.episode_requests import step_requests
-from tinkergym.errors import ServiceUnavailableError, StorageFullError
+from tinkergym.errors import InvalidRequestError, ServiceUnavailableError, StorageFullError
 from tinkergym.loop.trajectory import StopReason, Trajectory
+from tinkergym.testing.episodes import one_turn_episode
 from tinkergym.wire import (
     GRPO,
     EnvironmentRef,
@@ -20,6 +22,8 @@ from tinkergym.wire import (
     LeaseRequest,
     SubmitRequest,
 )
+
+LIMITS = TokenLimits(vocabulary=256, context_length=64)
 
 
 def result(request: EpisodeRequest) -> EpisodeResult:
@@ -57,7 +61,7 @@ class Job:
         self.stored: list[str] = []
         self.failure = failure
         self.board = EpisodeBoard(lease_seconds=30.0)
-        boards.open(job_id, self.board, self.save, for_server_workers=server)
+        boards.open(job_id, self.board, self.save, for_server_workers=server, limits=LIMITS)
         boards.step_recorded(job_id, 0)
         post(boards, job_id)
 
@@ -168,7 +172,7 @@ def test_a_repeated_result_is_answered_when_the_first_is_durable_and_stored_itse
                 raise ServiceUnavailableError("busy")
 
     boards.close("job-1")
-    boards.open("job-1", job.board, save, for_server_workers=True)
+    boards.open("job-1", job.board, save, for_server_workers=True, limits=LIMITS)
     boards.step_recorded("job-1", 0)
     with ThreadPoolExecutor() as threads:
         first = threads.submit(hand_in, boards, requests)
@@ -223,3 +227,18 @@ def test_a_worker_that_asks_for_nothing_more_is_noticed():
     assert boards.silent_workers(10.0) == ["env-1"]
     boards.forget_worker("env-1")
     assert boards.silent_workers(10.0) == []
+
+
+def test_a_result_that_does_not_hold_together_is_refused_and_its_episode_can_still_be_handed_in(boards):
+    job = Job(boards, "job-1")
+    sound, spoiled = (result(request) for request in boards.lease(ask(most=2)).episodes)
+    record = one_turn_episode(1.0)
+    twice = record.model_copy(update={"turns": record.turns * 2})
+    spoiled = spoiled.model_copy(update={"trajectory": twice})
+    with pytest.raises(InvalidRequestError, match=spoiled.episode_id) as caught:
+        boards.submit(SubmitRequest(worker_id="w", results=[sound, spoiled]))
+    assert caught.value.field == "results.trajectory"
+    assert job.stored == []
+    mended = spoiled.model_copy(update={"trajectory": record})
+    reply = boards.submit(SubmitRequest(worker_id="w", results=[sound, mended]))
+    assert reply.verdicts == ["accepted"] * 2

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+from backend.learner.learner import Learner
+
+CONVERSATIONS = [{"prompt": f"say {number}", "completion": f"{number}"} for number in range(6)]
+PAIRS = [{"prompt": f"say {number}", "chosen": f"{number}", "rejected": "no"} for number in range(6)]
+
 
 def finished(lab):
     job_id = lab.start(steps=3, deterministic=True)
@@ -9,11 +16,40 @@ def finished(lab):
     return lab.weights(job_id, 3)
 
 
-def test_the_engine_sleeps_in_each_update_and_the_job_ends_with_the_same_bits(make_lab, monkeypatch):
+@pytest.fixture
+def labs(make_lab, monkeypatch):
+    """A plain lab, a sleepy one, and what the sleepy one's engine answered whenever it was to sleep."""
     plain, sleepy = make_lab("plain"), make_lab("sleepy", sleep_while_learning=True)
     engine, slept = sleepy.pool._engine, []
     fall_asleep = engine.sleep
     monkeypatch.setattr(engine, "sleep", lambda: slept.append(fall_asleep()) or slept[-1])
     monkeypatch.setattr(plain.pool._engine, "sleep", lambda: slept.append("nobody asked for it"))
+    return plain, sleepy, slept
+
+
+def test_the_engine_sleeps_in_each_update_and_the_job_ends_with_the_same_bits(labs):
+    plain, sleepy, slept = labs
     assert finished(sleepy) == finished(plain)
     assert slept == [True] * 3
+
+
+@pytest.mark.parametrize(("kind", "rows"), [("sft", CONVERSATIONS), ("preference", PAIRS)])
+def test_the_engine_sleeps_in_the_updates_on_written_data_until_a_version_is_published(
+    labs, written_in, monkeypatch, kind, rows
+):
+    plain, sleepy, slept = labs
+    asleep, forward_backward = [], Learner.forward_backward
+
+    def watched(self, *arguments, **settings):
+        asleep.append(sleepy.pool._engine.asleep)
+        return forward_backward(self, *arguments, **settings)
+
+    settings = {"steps": 5, "checkpoint_every": 2}
+    expected = plain.weights(written_in(plain).run(kind, rows, **settings), 5)
+    monkeypatch.setattr(Learner, "forward_backward", watched)
+    job_id = written_in(sleepy).run(kind, rows, **settings)
+    assert sleepy.weights(job_id, 5) == expected
+    assert asleep == [True] * 5
+    # At the beginning, and after the second and the fourth step; the last version is for whoever samples it.
+    assert slept == [True] * 3
+    assert not sleepy.pool._engine.asleep

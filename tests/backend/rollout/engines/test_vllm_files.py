@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, MixtralConfig
+from transformers import (
+    AutoModelForCausalLM,
+    DeepseekV3Config,
+    GptOssConfig,
+    MixtralConfig,
+    Qwen2MoeConfig,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 
 from backend.rollout.engines.vllm_files import (
     as_in_files,
@@ -14,6 +23,7 @@ from backend.rollout.engines.vllm_files import (
     read_tensors,
     write_policy,
 )
+from backend.rollout.models import read_model_facts
 from backend.weights import FullWeights, weights_sha256
 
 LAYER = "model.layers.0."
@@ -40,6 +50,27 @@ def test_vllm_is_told_which_layers_adapters_change_where_there_are_experts():
         "model.layers.1.mlp.router.weight": (4, 32),
     }
     assert lora_targets(SHAPES | fused) == ["down_proj", "q_proj"]
+
+
+@pytest.mark.parametrize(
+    ("config", "more", "expected"),
+    [
+        (Qwen3Config, {}, False),
+        (MixtralConfig, {"num_local_experts": 2}, True),
+        (GptOssConfig, {"num_local_experts": 2, "num_experts_per_tok": 1}, True),
+        (Qwen2MoeConfig, {"num_experts": 2, "num_experts_per_tok": 1}, True),
+        (Qwen3MoeConfig, {"num_experts": 2, "num_experts_per_tok": 1}, True),
+        (DeepseekV3Config, {"n_routed_experts": 8, "n_group": 1, "topk_group": 1}, True),
+    ],
+)
+def test_the_gateway_knows_a_mixture_of_experts_by_its_files_as_the_engine_does(
+    tmp_path, config, more, expected
+):
+    sizes = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 24, "moe_intermediate_size": 8}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 4}
+    AutoModelForCausalLM.from_config(config(**sizes, **heads, **more)).save_pretrained(tmp_path)
+    assert read_model_facts(tmp_path).has_experts is expected
+    assert (lora_targets(model_shapes(tmp_path)) is not None) is expected
 
 
 def test_vllm_reads_of_tied_weights_only_the_name_that_the_model_has_in_its_files(tmp_path):

@@ -1,0 +1,70 @@
+"""Whether an episode's record holds together: its turns tie each sampled token to a version of the policy.
+
+Pure. Clients write these records, and what follows reads versions and rewards off the turns alone: a token in
+no turn would be of no version, and a turn without a token of its own would be paid all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from backend.learner.sequences import TokenLimits
+from backend.training.unpaid_answers import missing_turns
+from tinkergym.errors import InvalidRequestError
+from tinkergym.loop.trajectory import Segment, Trajectory, Turn
+from tinkergym.wire import EpisodeResult
+
+
+def require_sound(result: EpisodeResult, limits: TokenLimits) -> None:
+    """Refuse a record whose turns do not cover exactly the sampled tokens, or whose tokens are no model's.
+
+    An answer behind the last turn, which older clients leave out, needs no turn.
+
+    Args:
+        result: As a client handed it in.
+        limits: What the model that is trained can compute.
+
+    Raises:
+        InvalidRequestError: It says where the record contradicts itself.
+    """
+    wrong = _of_tokens(result.trajectory, limits) or _of_turns(result.trajectory)
+    if wrong:
+        raise InvalidRequestError(
+            f"the record of episode {result.episode_id} does not hold together: {wrong}",
+            hint="hand in what AgentLoop.trajectory() returned",
+            field="results.trajectory",
+        )
+
+
+def _of_tokens(trajectory: Trajectory, limits: TokenLimits) -> str:
+    for number, segment in enumerate(trajectory.segments):
+        ids = segment.token_ids
+        if limits.context_length is not None and len(ids) > limits.context_length:
+            return f"segment {number} has {len(ids)} tokens, the model's context {limits.context_length}"
+        if ids and (min(ids) < 0 or max(ids) >= limits.vocabulary):
+            return f"segment {number} holds a token id outside [0, {limits.vocabulary})"
+    return ""
+
+
+def _of_turns(trajectory: Trajectory) -> str:
+    turns = [*trajectory.turns, *missing_turns(trajectory, 0)]
+    free = (0, 0)
+    for number, turn in enumerate(turns):
+        if (turn.segment, turn.start) < free:
+            return f"turn {number} begins before the turn before it ends"
+        free = (turn.segment, turn.end)
+        wrong = _of_span(turn, trajectory.segments)
+        if wrong:
+            return f"turn {number} {wrong}"
+    # No two share a token and all of theirs were sampled: as many are the same ones.
+    left = trajectory.sampled_tokens - sum(turn.end - turn.start for turn in turns)
+    return f"{left} of the sampled tokens are in no turn" if left else ""
+
+
+def _of_span(turn: Turn, segments: Sequence[Segment]) -> str:
+    if turn.segment >= len(segments):
+        return f"is of segment {turn.segment}, and there are {len(segments)}"
+    mask = segments[turn.segment].loss_mask
+    if not turn.start < turn.end <= len(mask):
+        return f"has the tokens [{turn.start}, {turn.end}) of a segment of {len(mask)}"
+    return "" if all(mask[turn.start : turn.end]) else "holds tokens whose loss_mask is False"
