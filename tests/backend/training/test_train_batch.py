@@ -8,7 +8,7 @@ from backend.training.episode_requests import step_requests
 from backend.training.learn_phase import loss_config
 from backend.training.train_batch import train_batch
 from tinkergym.loop.trajectory import Segment, StopReason, Trajectory, Turn
-from tinkergym.wire import GRPO, EnvironmentRef, EpisodeResult, JobSpec, Sampling
+from tinkergym.wire import GRPO, EnvironmentRef, EpisodeResult, JobSpec, Limits, Sampling
 from tinkergym.wire_algorithms import PPO, RLOO, DrGRPO, ReinforcePlusPlus
 
 
@@ -88,6 +88,27 @@ def test_each_algorithm_compares_the_returns_in_its_own_way(algorithm, expected)
 def test_dr_grpo_divides_by_a_constant_and_not_by_an_answers_length():
     assert loss_config(job(DrGRPO(**PAIR)), 512).aggregation == "constant"
     assert loss_config(job(GRPO(**PAIR)), 512).aggregation == "token"
+
+
+@pytest.mark.parametrize(
+    ("limits", "context_length", "most"),
+    [
+        ({}, 512, 32),  # four answers of eight tokens
+        ({"max_episode_tokens": 20}, 512, 20),
+        ({"max_episode_tokens": 40}, 512, 32),
+        ({"max_context_tokens": 12}, 512, 12),
+        ({"max_context_tokens": 40}, 512, 32),
+        ({}, 10, 10),
+        ({"max_context_tokens": 12}, 10, 10),
+        ({"max_episode_tokens": 20, "max_context_tokens": 12}, 512, 12),
+        ({"max_episode_tokens": 9, "max_context_tokens": 12}, 10, 9),
+    ],
+)
+def test_the_constant_that_a_loss_is_divided_by_is_the_most_that_an_episode_can_sample(
+    limits, context_length, most
+):
+    spec = job(DrGRPO(**PAIR), limits=Limits(max_turns=4, **limits))
+    assert loss_config(spec, context_length).constant_tokens == most
 
 
 def test_each_answer_can_be_credited_with_what_was_earned_from_it_on():
