@@ -257,6 +257,11 @@ def test_an_answer_that_was_cut_off_is_a_step_of_ppo_though_it_is_left_out_of_th
     assert sequence.loss_mask == [False, False, True, True] + [False] * 5
     assert sequence.advantage[2:4] == [2.0, 2.0]
     assert sequence.value_targets.tolist() == [3.0, 3.0]
+    # Whitened are the advantages 2, 2, -1, -1, -1, -1 of what is in the loss, and not those of the cut off.
+    whitening = PPO(groups_per_step=2, mask_truncated=True)
+    found = batch(cut, BAD, algorithm=whitening, values=expecting(1.0)).sequences
+    learned = [a for s in found for a, m in zip(s.advantage, s.loss_mask, strict=True) if m]
+    assert learned == pytest.approx(np.array([2, 2, -1, -1, -1, -1]) / np.sqrt(2.4), rel=1e-5)
 
 
 def test_under_ppo_the_kl_in_the_reward_is_paid_token_by_token():
