@@ -102,6 +102,17 @@ def test_two_ranks_decay_and_clip_as_one(both, batch, kind, settings):
     assert_same_policy(*both, kind)
 
 
+@pytest.mark.parametrize("kind", ADAPTERS)
+def test_two_ranks_begin_another_training_without_the_moments_of_the_first(both, batch, kind, tmp_path):
+    name = f"another-{kind}"
+    for each in both:
+        each.load(name, tmp_path / kind / "step-1", ADAPTERS[kind], fresh_optimiser=True)
+        each.forward_backward(name, batch, LossConfig())
+        assert each.optim_step(name, learning_rate=1e-3).optimizer_step == 1
+    assert_same_policy(*both, name)
+    both[0].drop(name)
+
+
 @pytest.mark.parametrize("silent", [0, 1])
 @pytest.mark.parametrize(
     ("loss", "counted"),
