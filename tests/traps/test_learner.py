@@ -170,7 +170,7 @@ def test_the_scaling_of_an_adapter_is_the_same_in_learner_engine_and_export(
 
 
 def test_a_step_is_applied_once_however_often_it_is_asked_for(learner, bench):
-    """Fails when an optimiser step leaves its gradient waiting."""
+    """Fails when an optimiser step leaves its gradient waiting, or adding to the next one's."""
     learner.create_policy("p", bench.ADAPTER, seed=1)
     learner.forward_backward("p", bench.batch(7), bench.UNCLIPPED)
     learner.optim_step("p", learning_rate=1e-2)
@@ -178,6 +178,11 @@ def test_a_step_is_applied_once_however_often_it_is_asked_for(learner, bench):
     with pytest.raises(ConflictError, match="no gradient"):
         learner.optim_step("p", learning_rate=1e-2)
     assert weights_sha256(learner.weights("p")) == once
+    # Nor is it part of the next step's.
+    learner.forward_backward("p", bench.batch(8), bench.UNCLIPPED)
+    found = {name: tensor.clone() for name, tensor in learner.gradient("p").items()}
+    expected, _ = bench.gradient(learner, "p", bench.batch(8))
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 TENANTS = {

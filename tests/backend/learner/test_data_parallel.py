@@ -80,6 +80,39 @@ def test_two_ranks_have_the_gradient_of_one_also_if_a_rank_has_nothing(
     assert steps[0].grad_norm == pytest.approx(steps[1].grad_norm, rel=1e-4)
 
 
+def assert_same_policy(left, right, name):
+    """To within what sums over other batches differ by."""
+    found, expected = (each.weights(name).tensors for each in (left, right))
+    assert found.keys() == expected.keys()
+    for tensor, wanted in expected.items():
+        assert (found[tensor] - wanted).abs().mean() < 1e-6, tensor
+
+
+@pytest.mark.parametrize("kind", ADAPTERS)
+@pytest.mark.parametrize(
+    "settings",
+    [{"weight_decay": 0.5}, {"max_grad_norm": 1e-3}],
+    ids=["decayed", "clipped"],
+)
+def test_two_ranks_decay_and_clip_as_one(both, batch, kind, settings):
+    for each in both:
+        each.forward_backward(kind, batch, LossConfig())
+        stepped = each.optim_step(kind, learning_rate=1e-2, **settings)
+        assert stepped.grad_norm > 0.01  # so that there is something to clip
+    assert_same_policy(*both, kind)
+
+
+@pytest.mark.parametrize("kind", ADAPTERS)
+def test_two_ranks_begin_another_training_without_the_moments_of_the_first(both, batch, kind, tmp_path):
+    name = f"another-{kind}"
+    for each in both:
+        each.load(name, tmp_path / kind / "step-1", ADAPTERS[kind], fresh_optimiser=True)
+        each.forward_backward(name, batch, LossConfig())
+        assert each.optim_step(name, learning_rate=1e-3).optimizer_step == 1
+    assert_same_policy(*both, name)
+    both[0].drop(name)
+
+
 @pytest.mark.parametrize("silent", [0, 1])
 @pytest.mark.parametrize(
     ("loss", "counted"),

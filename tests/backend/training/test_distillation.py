@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from backend.config import PACKAGED_MODELS
+from backend.learner.learner import Learner
+from backend.learner.losses import LossConfig
 from backend.learner.spikes import SpikeWatch
+from backend.weights import weights_sha256
 from tinkergym.spec_errors import parse_any_spec
 from tinkergym.wire import EnvironmentRef, FullParameters, JobState, LoRA
 
@@ -61,6 +65,31 @@ def test_a_spike_of_the_first_of_several_updates_is_told(lab, monkeypatch):
     lab.play_on(student)
     (step,) = lab.events(student, "step")
     assert step.metrics["loss_spike"] == 12.0
+
+
+def test_the_updates_of_a_step_weigh_what_was_sampled_by_how_likely_it_still_is(lab, written, monkeypatch):
+    """What the job does is done again by hand, with the loss that is named here."""
+    teacher = written.run("sft", SAYS, steps=3, batch_size=1, learning_rate=1e-2)
+    learned_from, forward_backward = [], Learner.forward_backward
+
+    def noted(self, policy_id, sequences, *arguments, **settings):
+        learned_from.append(list(sequences))
+        return forward_backward(self, policy_id, sequences, *arguments, **settings)
+
+    rate, adapter = 1e-2, LoRA(rank=4)
+    with monkeypatch.context() as patch:
+        patch.setattr(Learner, "forward_backward", noted)
+        student = distill(
+            lab, f"{teacher}@3", steps=1, updates_per_step=3, learning_rate=rate, adapter=adapter, seed=5
+        )
+        lab.play_on(student)
+    assert len(learned_from) == 3
+    by_hand = Learner(PACKAGED_MODELS["nano"], cpu_threads=1)
+    by_hand.create_policy("p", adapter, seed=5)
+    for sequences in learned_from:
+        by_hand.forward_backward("p", sequences, LossConfig(name="importance_sampling", aggregation="token"))
+        by_hand.optim_step("p", learning_rate=rate)
+    assert weights_sha256(by_hand.weights("p")) == lab.weights(student, 1)
 
 
 @pytest.mark.parametrize("on_failure", ["drop", "keep"])

@@ -9,12 +9,17 @@ from backend.training.train_batch import train_batch
 from tinkergym.loop.trajectory import StopReason, Trajectory
 from tinkergym.spaces import Text
 from tinkergym.testing.episodes import one_turn_episode as episode
-from tinkergym.wire import GRPO, EnvironmentRef, EpisodeResult, JobSpec, JobState
+from tinkergym.wire import GRPO, EnvironmentRef, EpisodeResult, JobSpec, JobState, Sampling
 
 
 def job(rounds=2, **settings):
     algorithm = GRPO(group_size=2, groups_per_step=3, dynamic_sampling_rounds=rounds, **settings)
-    return JobSpec(environment=EnvironmentRef(id="x"), steps=1, algorithm=algorithm)
+    return JobSpec(
+        environment=EnvironmentRef(id="x"),
+        steps=1,
+        algorithm=algorithm,
+        sampling=Sampling(max_turn_tokens=8),
+    )
 
 
 def played(spec, groups):
@@ -92,6 +97,38 @@ def test_a_group_that_is_compared_turn_by_turn_is_silent_if_no_turn_went_better(
     found = played(spec, {0: group, 1: SPLIT, 2: SPLIT})
     assert follow(spec, found).wanted == ([3] if silent else [])
     learned = train_batch(job(rounds=0, credit="turn"), 1, found, never, never)
+    assert learned.metrics["zero_variance_groups"] == silent
+
+
+def answer(reward, tokens):
+    """An episode of one answer of so many tokens."""
+    one = episode(reward)
+    longer = {
+        "token_ids": [1] + [2] * tokens,
+        "loss_mask": [False] + [True] * tokens,
+        "sampling_logprobs": [None] + [-0.5] * tokens,
+    }
+    return one.model_copy(
+        update={
+            "segments": [one.segments[0].model_copy(update=longer)],
+            "turns": [one.turns[0].model_copy(update={"end": 1 + tokens})],
+        }
+    )
+
+
+@pytest.mark.parametrize("credit", ["episode", "turn"])
+@pytest.mark.parametrize(
+    ("pair", "silent"),
+    [
+        (((1.0, 8), (1.0, 4)), False),  # the same reward, but one of them was too long
+        (((1.0, 8), (0.5, 4)), True),  # the better one was longer by as much as it was better
+    ],
+)
+def test_a_group_is_silent_by_the_rewards_that_it_is_compared_by(pair, silent, credit):
+    settings = {"credit": credit, "overlong_tokens": 4, "overlong_penalty": 0.5}
+    found = played(job(rounds=1, **settings), {0: tuple(answer(*one) for one in pair), 1: SPLIT, 2: SPLIT})
+    assert follow(job(rounds=1, **settings), found).wanted == ([3] if silent else [])
+    learned = train_batch(job(rounds=0, **settings), 1, found, never, never)
     assert learned.metrics["zero_variance_groups"] == silent
 
 

@@ -106,3 +106,32 @@ def test_after_a_restart_it_is_that_policy_still_though_the_other_job_is_gone(la
         step.step: step.metrics["kl"] for step in lab.events(smooth, "step")
     }
     assert lab.weights(broken, 3) == lab.weights(smooth, 3)
+
+
+def test_what_the_job_began_with_is_kept_beside_however_few_checkpoints(lab, written):
+    adapter = FullParameters()
+    other = written.run("sft", SAYS, steps=1, batch_size=1, adapter=adapter)
+    job_id = lab.start(
+        steps=3,
+        initial_policy=f"{other}@1",
+        adapter=adapter,
+        algorithm=GRPO(group_size=2, groups_per_step=2, learning_rate=1e-2, **IN_LOSS),
+        checkpoint_every=1,
+        keep_checkpoints=1,
+    )
+    for made in (2, 3):  # with the one of the beginning
+        lab.play_step(job_id)
+        lab.until(
+            job_id,
+            lambda made=made: len(lab.events(job_id, "checkpoint")) == made or lab.state(job_id).final,
+        )
+    lab.replace_pool()
+    lab.pool.start_job(job_id)
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED, lab.events(job_id, "state")[-1]
+    views = lab.service.checkpoints(job_id)
+    assert [view.step for view in views] == [0, 3]
+    assert all((Path(view.path) / "manifest.json").is_file() for view in views)
+    first, *later = kls(lab, job_id)
+    assert first == 0.0
+    assert len(later) == 2 and all(kl > 0 for kl in later)

@@ -72,6 +72,17 @@ def test_a_corrected_ratio_begins_at_the_policy_that_the_step_began_with_in_ever
             np.testing.assert_allclose(sequence.proximal_logprobs, sampled, atol=1e-5)
 
 
+@pytest.mark.parametrize("correction", ["truncated", "masked"])
+def test_a_corrected_ratio_begins_there_in_later_passes_over_the_whole_batch_too(lab, calls, correction):
+    metrics = trained(lab, updates_per_step=3, importance_correction=correction)
+    for part in calls[2::2]:
+        for sequence in part:
+            assert sequence.proximal_logprobs is not None
+            sampled = [p for p in sequence.sampling_logprobs if p is not None]
+            np.testing.assert_allclose(sequence.proximal_logprobs, sampled, atol=1e-5)
+    assert metrics["ratio_mean"] != pytest.approx(1.0, abs=1e-5)
+
+
 def test_a_cancellation_is_heard_between_the_updates_of_a_step(lab, monkeypatch):
     optim_step, cancel, heard, steps = Learner.optim_step, JobControl.cancel, threading.Event(), []
 

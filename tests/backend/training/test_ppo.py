@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
+from backend.learner.learner import Learner
 from tinkergym.wire import GRPO, EnvironmentRef, FullParameters, JobState, LoRA, Sampling
 from tinkergym.wire_algorithms import PPO
 
@@ -82,6 +83,27 @@ def test_a_job_goes_on_with_the_policy_and_the_value_head_of_another(lab):
     third = lab.start(**settings, initial_policy=f"{other}@2")
     lab.play_on(third)
     assert lab.events(third, "step")[0].metrics["value_mean"] == 0.0
+
+
+def test_the_value_heads_rate_follows_the_schedule_of_the_policys(lab, monkeypatch):
+    asked, optim_step = [], Learner.optim_step
+
+    def noted(self, policy_id, *, learning_rate, value_learning_rate, **settings):
+        asked.append((learning_rate, value_learning_rate))
+        return optim_step(
+            self, policy_id, learning_rate=learning_rate, value_learning_rate=value_learning_rate, **settings
+        )
+
+    monkeypatch.setattr(Learner, "optim_step", noted)
+    algorithm = PPO(
+        groups_per_step=2, learning_rate=0.1, value_learning_rate=0.8, lr_schedule="linear", warmup_steps=1
+    )
+    job_id = lab.start(**BANDIT, steps=5, algorithm=algorithm)
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+    factors = [0.5, 1.0, 0.75, 0.5, 0.25]
+    assert [rate for rate, _ in asked] == pytest.approx([0.1 * factor for factor in factors])
+    assert [rate for _, rate in asked] == pytest.approx([0.8 * factor for factor in factors])
 
 
 @pytest.mark.slow

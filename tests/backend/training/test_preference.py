@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -60,6 +62,39 @@ def test_a_policy_that_began_with_another_has_that_one_as_its_reference(lab, wri
     first = lab.events(job_id, "step")[0]
     assert first.metrics["reward_margin"] == pytest.approx(0.0, abs=1e-5)
     assert first.metrics["logprob_rejected"] > -3 > first.metrics["logprob_chosen"]
+
+
+@pytest.mark.parametrize("beginning", ["the model", "another job"])
+def test_a_reference_that_was_lost_is_that_of_the_beginning_again_and_not_of_the_policy_as_it_is(
+    lab, written, learner, beginning
+):
+    learner.hold_at = math.inf
+    settings = {"steps": 6, "batch_size": 2, "learning_rate": 1e-2, "checkpoint_every": 2, "held_out": 0.25}
+    if beginning == "another job":
+        rows = [{"prompt": pair["prompt"], "completion": pair["rejected"]} for pair in PAIRS]
+        settings["initial_policy"] = f"{written.run('sft', rows, steps=3, learning_rate=1e-2)}@3"
+    smooth = written.run("preference", PAIRS, **settings)
+    learner.hold_at = learner.batches + 4
+    broken = written.start("preference", PAIRS, **settings)
+    assert learner.reached.wait(60.0)
+    learner.dies = True
+    learner.go_on.set()
+    lab.close_pool()
+    learner.dies = False
+    kept = list(lab.config.jobs_dir.glob(f"**/{broken}/**/reference-*.npz"))
+    assert len(kept) == 2  # of what is trained on, and of what is held out
+    for file in kept:
+        file.unlink()
+    lab.start_pool()
+    lab.pool.start_job(broken)
+    lab.until(broken, lambda: lab.state(broken).final)
+    assert lab.service.job(broken).attempt == 2
+    told = [
+        {step.step: (step.loss, step.metrics["reward_margin"]) for step in lab.events(job_id, "step")}
+        for job_id in (smooth, broken)
+    ]
+    assert told[0] == told[1]
+    assert lab.weights(broken, 6) == lab.weights(smooth, 6)
 
 
 def test_a_policy_that_has_diverged_ends_the_job_by_its_loss(lab, written, monkeypatch):

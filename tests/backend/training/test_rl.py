@@ -488,8 +488,11 @@ def test_a_last_version_that_did_not_arrive_in_the_engine_is_found_out_though_no
     assert [checkpoint.step for checkpoint in lab.events(job_id, "checkpoint")] == [2]
 
 
+@pytest.mark.parametrize("kind", ["truncated", "masked"])
 @pytest.mark.parametrize("level", ["token", "sequence"])
-def test_the_correction_goes_by_the_cap_and_the_level_that_were_asked_for(lab, monkeypatch, level):
+def test_the_correction_goes_by_the_kind_the_cap_and_the_level_that_were_asked_for(
+    lab, monkeypatch, kind, level
+):
     """The engine says of every token that it was less likely than it is, by the same factor."""
     submit, gap = TransformersEngine.submit, 0.5
 
@@ -506,7 +509,7 @@ def test_the_correction_goes_by_the_cap_and_the_level_that_were_asked_for(lab, m
         algorithm = GRPO(
             group_size=3,
             groups_per_step=3,
-            importance_correction="truncated",
+            importance_correction=kind,
             importance_cap=cap,
             importance_level=level,
         )
@@ -517,8 +520,8 @@ def test_the_correction_goes_by_the_cap_and_the_level_that_were_asked_for(lab, m
         # Four tokens make a sequence's ratio the fourth power of a token's.
         powers = 4 if level == "sequence" else 1
         assert step.metrics["importance_ratio_max"] == pytest.approx(np.exp(gap * powers), rel=1e-3)
-    assert weights[1.25] == pytest.approx(1.25)
-    assert weights[1.5] == pytest.approx(1.5)
+    for cap in (1.25, 1.5):
+        assert weights[cap] == pytest.approx(cap if kind == "truncated" else 0.0)
     assert weights[100.0] == pytest.approx(np.exp(gap * powers), rel=1e-3)
 
 

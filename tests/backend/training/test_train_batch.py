@@ -8,7 +8,7 @@ from backend.training.episode_requests import step_requests
 from backend.training.learn_phase import loss_config
 from backend.training.train_batch import train_batch
 from tinkergym.loop.trajectory import Segment, StopReason, Trajectory, Turn
-from tinkergym.wire import GRPO, EnvironmentRef, EpisodeResult, JobSpec, Sampling
+from tinkergym.wire import GRPO, EnvironmentRef, EpisodeResult, JobSpec, Limits, Sampling
 from tinkergym.wire_algorithms import PPO, RLOO, DrGRPO, ReinforcePlusPlus
 
 
@@ -88,6 +88,27 @@ def test_each_algorithm_compares_the_returns_in_its_own_way(algorithm, expected)
 def test_dr_grpo_divides_by_a_constant_and_not_by_an_answers_length():
     assert loss_config(job(DrGRPO(**PAIR)), 512).aggregation == "constant"
     assert loss_config(job(GRPO(**PAIR)), 512).aggregation == "token"
+
+
+@pytest.mark.parametrize(
+    ("limits", "context_length", "most"),
+    [
+        ({}, 512, 32),  # four answers of eight tokens
+        ({"max_episode_tokens": 20}, 512, 20),
+        ({"max_episode_tokens": 40}, 512, 32),
+        ({"max_context_tokens": 12}, 512, 12),
+        ({"max_context_tokens": 40}, 512, 32),
+        ({}, 10, 10),
+        ({"max_context_tokens": 12}, 10, 10),
+        ({"max_episode_tokens": 20, "max_context_tokens": 12}, 512, 12),
+        ({"max_episode_tokens": 9, "max_context_tokens": 12}, 10, 9),
+    ],
+)
+def test_the_constant_that_a_loss_is_divided_by_is_the_most_that_an_episode_can_sample(
+    limits, context_length, most
+):
+    spec = job(DrGRPO(**PAIR), limits=Limits(max_turns=4, **limits))
+    assert loss_config(spec, context_length).constant_tokens == most
 
 
 def test_each_answer_can_be_credited_with_what_was_earned_from_it_on():
@@ -236,6 +257,11 @@ def test_an_answer_that_was_cut_off_is_a_step_of_ppo_though_it_is_left_out_of_th
     assert sequence.loss_mask == [False, False, True, True] + [False] * 5
     assert sequence.advantage[2:4] == [2.0, 2.0]
     assert sequence.value_targets.tolist() == [3.0, 3.0]
+    # Whitened are the advantages 2, 2, -1, -1, -1, -1 of what is in the loss, and not those of the cut off.
+    whitening = PPO(groups_per_step=2, mask_truncated=True)
+    found = batch(cut, BAD, algorithm=whitening, values=expecting(1.0)).sequences
+    learned = [a for s in found for a, m in zip(s.advantage, s.loss_mask, strict=True) if m]
+    assert learned == pytest.approx(np.array([2, 2, -1, -1, -1, -1]) / np.sqrt(2.4), rel=1e-5)
 
 
 def test_under_ppo_the_kl_in_the_reward_is_paid_token_by_token():
