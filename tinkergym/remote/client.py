@@ -291,12 +291,23 @@ class Client:
         Args:
             job_id: As `Job.id` or `tinkergym jobs` show it.
             env: The environment's class or function, if the job was started with one.
+
+        Raises:
+            InvalidRequestError: `env` is another environment than the job's, or no client plays its episodes.
+            UnknownEnvironmentError: the job's environment is not known here, and `env` was not given.
         """
         view = self._api.job(job_id)
         spec = view.spec
-        if not isinstance(spec, PlayedSpec) or spec.rollout != "client" or view.state.final:
+        if not isinstance(spec, PlayedSpec) or spec.rollout != "client":
+            if env is not None:
+                raise InvalidRequestError(
+                    f"the episodes of {job_id} are not played by a client", hint="leave it out", field="env"
+                )
             return Job(self._api, view)
-        return self._play_here(view, for_job(env, spec.environment))
+        if view.state.final and env is None:
+            return Job(self._api, view)
+        make_env = for_job(env, spec.environment)
+        return Job(self._api, view) if view.state.final else self._play_here(view, make_env)
 
     def job(self, job_id: str) -> Job:
         """Look at a job without playing its episodes."""

@@ -296,6 +296,39 @@ def test_a_job_can_be_taken_up_again_with_its_environment(service, client):
     job.close()
 
 
+class Silent(Echo):
+    """Another environment of the same arguments."""
+
+
+@pytest.mark.parametrize("other", [Silent, "board/TicTacToeVs-v0"])
+def test_a_job_is_not_taken_up_in_another_environment(service, client, other):
+    left = client.train(Echo, steps=10_000, algorithm=SMALL)
+    left.close()
+    with pytest.raises(InvalidRequestError, match="the job plays local/Echo-v0, not ") as caught:
+        client.attach(left.id, env=other)
+    assert caught.value.field == "env"
+    left.cancel()
+    with pytest.raises(InvalidRequestError, match="the job plays local/Echo-v0, not "):
+        client.attach(left.id, env=other)
+    assert client.attach(left.id, env=Echo).state.final
+
+
+def test_a_job_of_an_id_is_taken_up_with_that_id_only(service, client):
+    left = client.train("board/TicTacToeVs-v0", rollout="client", steps=10_000, algorithm=SMALL)
+    left.close()
+    with pytest.raises(InvalidRequestError, match=r"plays board/TicTacToeVs-v0, not local/Echo-v0 \(leave"):
+        client.attach(left.id, env=Echo)
+    left.cancel()
+
+
+def test_an_environment_for_a_job_that_the_service_plays_is_refused(start_service):
+    start_service(environments=["board/TicTacToeVs-v0"])
+    with tg.Client() as client:
+        job = client.train("board/TicTacToeVs-v0", steps=2)
+        with pytest.raises(InvalidRequestError, match="not played by a client"):
+            client.attach(job.id, env=Echo)
+
+
 def test_an_environment_that_breaks_in_play_ends_its_episodes_by_name_and_the_job_goes_on(service, client):
     class Fragile(Echo):
         def reply(self, action):
