@@ -15,7 +15,13 @@ from typing import Any, Protocol
 import gymnasium as gym
 import numpy as np
 
-from tinkergym.errors import InvalidRequestError, TinkerGymError
+from tinkergym.arguments import argument_hint
+from tinkergym.errors import (
+    InvalidEnvironmentError,
+    InvalidRequestError,
+    ServiceUnavailableError,
+    TinkerGymError,
+)
 from tinkergym.loop.host_pool import MakeEnv
 from tinkergym.loop.plan import EpisodePlan
 from tinkergym.loop.renderer import Renderer
@@ -195,12 +201,15 @@ def evaluate(
 
     Raises:
         InvalidRequestError: An argument is out of range; its name is in `field`.
+        UnknownEnvironmentError: Nothing in this process registers the id.
+        InvalidEnvironmentError: It cannot be made.
         TinkerGymError: Not one episode could be completed; the text has the first one's error.
     """
     if episodes < 1:
         raise InvalidRequestError("there must be at least one episode", field="episodes")
     reference, make_env = _resolved(environment, dict(env_kwargs or {}))
     cut = cut_of(policy, top_p, top_k)
+    make_once(make_env, reference)
     run = f"evaluate-{uuid.uuid4().hex[:12]}"
     episodes_wanted = {
         f"{run}-{number}": PolicyEpisode(seed=number, sampling_seed=sampling_seed(number, _SAMPLING))
@@ -308,6 +317,28 @@ def sampling_seed(*entropy: int) -> int:
     return int(words[0]) >> 1  # room for the turns that are added to it
 
 
+def make_once(make_env: MakeEnv, reference: EnvironmentRef) -> None:
+    """Make the environment before its episodes do: none of them can be played if it cannot be made.
+
+    Raises:
+        UnknownEnvironmentError: Nothing in this process registers the id.
+        InvalidEnvironmentError: Its constructor fails.
+    """
+    try:
+        env = make_env(reference)
+    except ServiceUnavailableError:
+        return  # no place is free behind its server at the moment; episodes wait for one
+    except TinkerGymError:
+        raise
+    except Exception as error:  # whatever a user's constructor raises
+        raise InvalidEnvironmentError(
+            f"the environment cannot be made: {type(error).__name__}: {error}",
+            hint="its constructor gets env_kwargs and nothing else",
+            field="environment",
+        ) from error
+    env.close()
+
+
 def _resolved(environment: EnvironmentSource, kwargs: dict[str, Any]) -> tuple[EnvironmentRef, MakeEnv]:
     if isinstance(environment, str):
         return environment_ref(environment, kwargs), make_environment
@@ -319,8 +350,20 @@ def _resolved(environment: EnvironmentSource, kwargs: dict[str, Any]) -> tuple[E
         )
     build = environment
     name = getattr(build, "__name__", type(build).__name__)
+
+    def make(_: EnvironmentRef) -> gym.Env[Any, Any]:
+        try:
+            return build(**kwargs)
+        except TypeError as error:
+            hint = argument_hint(error, build, kwargs)
+            if not hint:
+                raise  # of another reason
+            raise InvalidEnvironmentError(
+                f"the environment cannot be made: {error}", hint=hint, field="env_kwargs"
+            ) from error
+
     # The arguments may be no JSON, and they stay here; the reference is a name only.
-    return EnvironmentRef(id=f"local/{name}"[:200]), lambda reference: build(**kwargs)
+    return EnvironmentRef(id=f"local/{name}"[:200]), make
 
 
 def _indented(text: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tinkergym.errors import InvalidRequestError, NotFoundError, ServiceUnreachableError
+from tinkergym.evaluation import make_once
 from tinkergym.policies import POLICIES
 from tinkergym.remote.local_environment import Environment
 from tinkergym.sampled_runs import Wanted, play_with_model, play_with_text
@@ -91,6 +92,7 @@ def _of_service(
     policy = _find(client, base, version, sampling)
     make_env = environment.make
     assert make_env is not None
+    make_once(make_env, environment.ref)
     return PolicySource(
         name=base if policy.version is None else f"{base}@{policy.version}",
         settings={

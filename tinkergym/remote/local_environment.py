@@ -116,7 +116,9 @@ def for_job(env: EnvSource | None, ref: EnvironmentRef) -> MakeEnv:
     if found.ref.id != ref.id:
         raise InvalidRequestError(
             f"the job plays {ref.id}, not {found.ref.id}",
-            hint="leave it out: the id is registered here" if _is_known(ref.id) else "hand over its own class",
+            hint="leave it out: the id is registered here"
+            if _is_known(ref.id)
+            else "hand over its own class",
             field="env",
         )
     if found.make is None:
