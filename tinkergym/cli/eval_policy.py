@@ -117,11 +117,12 @@ def _find(client: Any, name: str, version: int | None, sampling: Mapping[str, An
         job = client.job(name)
     except NotFoundError:
         models = [view.name for view in client.models()]
-        if name not in models and "/" not in name:
+        if name not in models:
+            folder = "; a folder or a hub id is played once the service lists it under `models`"
             raise InvalidRequestError(
                 f"{name!r} is no policy: neither {', '.join(POLICIES)}, nor one of your jobs, "
                 f"nor a model of the service ({', '.join(models)})",
-                hint="`tinkergym jobs` lists your jobs",
+                hint="`tinkergym jobs` lists your jobs" + (folder if "/" in name else ""),
                 field="--policy",
             ) from None
         policy: Policy = client.policy(name, **sampling)

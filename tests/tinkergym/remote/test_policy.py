@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import tinkergym as tg
-from tinkergym.errors import EpisodeProtocolError, InvalidRequestError, PromptTooLongError
+from tinkergym.errors import EpisodeProtocolError, InvalidRequestError, PromptTooLongError, UnknownModelError
 from tinkergym.messages import assistant, system, user
 from tinkergym.spaces import Chat, Text
 from tinkergym.wire import Regex
@@ -201,6 +201,15 @@ def test_a_conversation_that_fills_the_context_says_where_to_reset(start_service
     with pytest.raises(EpisodeProtocolError, match=re.escape("policy.reset()")):
         policy.act("word " * 20)
     assert policy.act("word " * 10) == "ok"
+
+
+@pytest.mark.parametrize(
+    ("model", "said"), [("/models/mine", "under `models`"), ("nanoo", "did you mean 'nano'"), ("job-1", "job")]
+)
+def test_a_model_that_the_service_does_not_offer_is_refused_at_once(start_service, model, said):
+    start_service()
+    with pytest.raises(UnknownModelError, match=said):
+        tg.Client().policy(model)
 
 
 def test_a_seed_of_an_episode_makes_its_answers_repeatable(start_service):
