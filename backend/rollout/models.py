@@ -71,7 +71,15 @@ def resolve_model(name: str, offered: Mapping[str, str], *, allow_any: bool = Tr
             raise _unknown(name, offered, f"{_no_folder(target)}, and it is no offered name or hub id")
         directory = _hub_directory(name, target, offered)
     if not (directory / "config.json").is_file():
-        raise _unknown(name, offered, f"{str(directory)!r} has no config.json")
+        place = str(directory.absolute())
+        if (directory / "adapter_config.json").is_file():
+            raise UnknownModelError(
+                f"{place!r} holds an adapter, which is no model without its base",
+                hint="write a whole model with `tinkergym export JOB OUT --merge`, or begin with the policy of "
+                "the job that trained it: initial_policy, on the command line --from JOB",
+                field="model",
+            )
+        raise _unknown(name, offered, f"{place!r} has no config.json")
     if not any(directory.glob("*.safetensors")):
         raise UnknownModelError(
             f"the model {name!r} has no *.safetensors weights",
@@ -186,7 +194,8 @@ def _hub_directory(name: str, hub_id: str, offered: Mapping[str, str]) -> Path:
 
 
 def _unknown(name: str, offered: Mapping[str, str], reason: str, advice: str = "") -> UnknownModelError:
-    close = difflib.get_close_matches(name, offered, n=3, cutoff=0.5)
+    # An offered name whose folder is missing is spelled right.
+    close = difflib.get_close_matches(name, offered, n=3, cutoff=0.5) if name not in offered else []
     known = f"offered are: {', '.join(sorted(offered))}" if offered else "no models are offered by name"
     guess = f"did you mean {' or '.join(repr(match) for match in close)}? " if close else ""
     hint = f"{advice}; {known}" if advice else guess + known

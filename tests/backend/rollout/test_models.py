@@ -59,6 +59,20 @@ def test_a_folder_that_is_not_there_is_named_in_full_with_the_machine_it_was_loo
     assert f"{str(directory / 'mymodel')!r} is no folder on the service's machine" in str(caught.value)
 
 
+def test_an_adapter_is_no_model_and_says_how_to_make_one(directory, monkeypatch):
+    (directory / "config.json").rename(directory / "adapter_config.json")
+    monkeypatch.chdir(directory.parent)
+    with pytest.raises(UnknownModelError, match=r"holds an adapter.*--merge.*--from JOB") as caught:
+        resolve_model(directory.name, {})
+    assert repr(str(directory)) in caught.value.message
+
+
+def test_an_offered_name_without_its_folder_is_not_taken_for_a_slip(directory):
+    with pytest.raises(UnknownModelError) as caught:
+        resolve_model("nano", {"nano": str(directory / "gone")})
+    assert "did you mean" not in caught.value.hint
+
+
 def test_only_offered_models_are_taken_where_the_operator_wants_it_so(directory):
     with pytest.raises(UnknownModelError, match="does not offer"):
         resolve_model(str(directory), {}, allow_any=False)

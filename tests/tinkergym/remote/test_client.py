@@ -489,6 +489,19 @@ def test_a_model_that_is_a_folder_here_is_to_be_named_by_its_absolute_path(clien
     assert "offered are: nano" in caught.value.hint
 
 
+def test_a_folder_that_the_service_has_seen_is_not_to_be_named_in_another_way(client, tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    def refuse(*args, **kwargs):
+        raise UnknownModelError(f"{str(tmp_path / 'mine')!r} has no config.json", field="model")
+
+    monkeypatch.setattr(type(client._api.connection), "call", refuse)
+    with pytest.raises(UnknownModelError) as caught:
+        client.train(Echo, model="mine", steps=1)
+    assert caught.value.hint == ""
+
+
 class Unjudged(tg.SingleTurnEnv):
     def ask(self, options):
         return "?"
