@@ -17,7 +17,7 @@ from tinkergym.algorithm_names import what_it_is
 from tinkergym.errors import InvalidRequestError, PromptTooLongError
 from tinkergym.setting_names import SERVICE_SETTINGS, meant, models_in
 from tinkergym.wire import Choice, Cut, EnvironmentRef, JobSpec, PlayedSpec, Sampling, TrainingSpec
-from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec, PreferenceSpec, SFTSpec
+from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec, PreferenceSpec, SFTSpec, WrittenDataSpec
 
 MOST_SHOWN = 4
 """Further errors of the same request are counted, not listed."""
@@ -119,6 +119,15 @@ def refuse_wide_context(spec: PlayedSpec, context_length: int) -> None:
             hint="leave it out to use all of them, or choose a model with a longer context",
             field="limits.max_context_tokens",
         )
+
+
+def nothing_left(spec: WrittenDataSpec, records: int) -> InvalidRequestError:
+    """Say that a job holds all of its records out."""
+    return InvalidRequestError(
+        f"{spec.held_out:g} of {records} {'record' if records == 1 else 'records'} leaves none to train on",
+        hint="set it lower, or measure with eval_data",
+        field="held_out",
+    )
 
 
 def refuse_long_prompt(prompt_tokens: int, spec: PlayedSpec, context_length: int) -> None:
