@@ -7,7 +7,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tinkergym.errors import InvalidRequestError, NotFoundError, ServiceUnreachableError
+from tinkergym.errors import (
+    InvalidRequestError,
+    NotFoundError,
+    PolicyVersionGoneError,
+    ServiceUnreachableError,
+)
 from tinkergym.evaluation import make_once
 from tinkergym.policies import POLICIES
 from tinkergym.remote.local_environment import Environment
@@ -16,6 +21,7 @@ from tinkergym.wire import Cut
 
 if TYPE_CHECKING:
     from tinkergym.records import EpisodeRecord
+    from tinkergym.remote.job import Job
     from tinkergym.remote.policy import Policy
 
 
@@ -129,5 +135,16 @@ def _find(client: Any, name: str, version: int | None, sampling: Mapping[str, An
         policy.version = version
         return policy
     # The newest of now, not of whenever an episode begins: the job may still be training.
-    found: Policy = job.policy(version=job.view().policy_version if version is None else version, **sampling)
-    return found
+    return policy_of(job, job.view().policy_version if version is None else version, sampling)
+
+
+def policy_of(job: Job, version: int | None, sampling: Mapping[str, Any]) -> Policy:
+    """Return what a job trains.
+
+    Raises:
+        NotFoundError: The version that was named cannot be played.
+    """
+    try:
+        return job.policy(version, **sampling)
+    except PolicyVersionGoneError as error:
+        raise NotFoundError(error.message, hint=error.hint, field="--policy") from None
