@@ -15,6 +15,7 @@ from tinkergym.wire_algorithms import GRPO as GRPO
 from tinkergym.wire_algorithms import Algorithm as Algorithm
 from tinkergym.wire_model import Choice as Choice
 from tinkergym.wire_model import WireModel as WireModel
+from tinkergym.wire_model import WrittenByPeople
 from tinkergym.wire_structured import JsonSchema as JsonSchema
 from tinkergym.wire_structured import Regex as Regex
 from tinkergym.wire_structured import Structured as Structured
@@ -83,7 +84,7 @@ class EnvironmentRef(WireModel):
     kwargs: dict[str, JsonValue] = {}
 
 
-class TrainingSpec(WireModel):
+class TrainingSpec(WrittenByPeople):
     """What every kind of job says: which model is trained, how long, and what is kept of it."""
 
     model: str = Field("nano", min_length=1, max_length=500)

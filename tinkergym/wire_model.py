@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
@@ -21,6 +22,26 @@ class WireModel(BaseModel):
         """Refuse a setting that would do nothing, where it is not left at its default."""
         if is_idle and getattr(self, field) != type(self).model_fields[field].default:
             raise ValueError(f"{field} takes effect only with {wanted}; set that too, or leave it out")
+
+
+class WrittenByPeople(WireModel):
+    """Settings, in which True is no 1 and "3" no 3: both are rather a slip."""
+
+    # Of the model, not of each field: the one that tells the members of a union apart can have none.
+    @model_validator(mode="before")
+    @classmethod
+    def _a_number_is_written_as_one(cls, settings: object) -> object:
+        if isinstance(settings, Mapping):
+            for name, field in cls.model_fields.items():
+                value = settings.get(name)
+                if isinstance(value, bool | str) and _is_number(field.annotation):
+                    raise ValueError(f"{name} must be a number, not {value!r:.80}")
+        return settings
+
+
+def _is_number(annotation: object) -> bool:
+    kinds = set(get_args(annotation) or (annotation,)) - {type(None)}
+    return bool(kinds) and kinds <= {int, float}
 
 
 class _Explained(ModelMetaclass):
@@ -41,7 +62,7 @@ class _Explained(ModelMetaclass):
             raise explained from None
 
 
-class Choice(WireModel, metaclass=_Explained):
+class Choice(WrittenByPeople, metaclass=_Explained):
     """A part of a job's settings that scripts write down themselves.
 
     Raises:

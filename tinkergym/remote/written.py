@@ -112,7 +112,8 @@ def _refuse(steps: int | None, epochs: float | None, on_overlong: str, answers: 
         raise InvalidRequestError(
             "says how long to train, and so does steps", hint="give one of them", field="epochs"
         )
-    if epochs is not None and not (isinstance(epochs, int | float) and 0 < epochs < math.inf):
+    is_number = isinstance(epochs, int | float) and not isinstance(epochs, bool)
+    if epochs is not None and not (is_number and 0 < epochs < math.inf):
         raise InvalidRequestError(f"must be a number above 0, not {epochs!r}", field="epochs")
     for field, value, choices in (
         ("on_overlong", on_overlong, ("refuse", "drop")),

@@ -65,6 +65,8 @@ def test_preferences_take_any_of_the_losses(client):
     [
         ({"steps": 2, "epochs": 1}, "epochs", "give one of them"),
         ({"epochs": 0}, "epochs", "above 0"),
+        ({"epochs": True}, "epochs", "above 0, not True"),
+        ({"batch_size": "3"}, "batch_size", "must be a number, not '3'"),
         ({"on_overlong": "cut"}, "on_overlong", "'refuse' or 'drop'"),
         ({"answers": "first"}, "answers", "'all' or 'last'"),
         ({"learning_rat": 1}, "learning_rat", "did you mean learning_rate"),
