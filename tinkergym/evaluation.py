@@ -29,7 +29,7 @@ from tinkergym.loop.rollout import play
 from tinkergym.loop.sampler import Sampler
 from tinkergym.loop.trajectory import Trajectory
 from tinkergym.registration import make_environment
-from tinkergym.spec_errors import environment_ref, require_cut
+from tinkergym.spec_errors import environment_ref, require_cut, require_temperature
 from tinkergym.statistics import mean_interval, share_interval
 from tinkergym.wire import Cut, EnvironmentRef, Limits
 
@@ -209,6 +209,7 @@ def evaluate(
         raise InvalidRequestError("there must be at least one episode", field="episodes")
     reference, make_env = _resolved(environment, dict(env_kwargs or {}))
     cut = cut_of(policy, top_p, top_k)
+    require_temperature(temperature)
     make_once(make_env, reference)
     run = f"evaluate-{uuid.uuid4().hex[:12]}"
     episodes_wanted = {

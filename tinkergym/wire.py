@@ -26,6 +26,8 @@ from tinkergym.wire_structured import Structured as Structured
 LEAST_TEMPERATURE = 1e-3
 """Logits divided by much less are not finite any more, as if the policy had diverged."""
 
+MOST_TEMPERATURE = 10
+
 LONGEST_SECONDS = 1e9
 """Thirty years; clocks and threads cannot wait for much more."""
 
@@ -51,7 +53,7 @@ Adapter = Annotated[LoRA | FullParameters, Field(discriminator="kind")]
 class Sampling(Choice):
     """How the policy's answers are drawn during training."""
 
-    temperature: float = Field(1.0, ge=LEAST_TEMPERATURE, le=10)
+    temperature: float = Field(1.0, ge=LEAST_TEMPERATURE, le=MOST_TEMPERATURE)
     max_turn_tokens: int = Field(64, ge=1)
     """Sampled tokens in one answer at the most."""
 
@@ -466,7 +468,7 @@ class SampleRequest(Cut):
     """None takes the newest published one; 0 is the untrained model."""
     prompt_ids: list[int] = Field(min_length=1)
     max_tokens: int = Field(ge=1)
-    temperature: float = Field(1.0, ge=0, le=10)
+    temperature: float = Field(1.0, ge=0, le=MOST_TEMPERATURE)
     """0 takes the likeliest token, whatever `top_p` and `top_k`; its logprobs are those of temperature 1, of
     the whole distribution. Else at least 0.001.
     """

@@ -75,8 +75,8 @@ def resolve_model(name: str, offered: Mapping[str, str], *, allow_any: bool = Tr
         if (directory / "adapter_config.json").is_file():
             raise UnknownModelError(
                 f"{place!r} holds an adapter, which is no model without its base",
-                hint="write a whole model with `tinkergym export JOB OUT --merge`, or begin with the policy of "
-                "the job that trained it: initial_policy, on the command line --from JOB",
+                hint="write a whole model with `tinkergym export JOB OUT --merge`, or begin with the policy "
+                "of the job that trained it: initial_policy, on the command line --from JOB",
                 field="model",
             )
         raise _unknown(name, offered, f"{place!r} has no config.json")

@@ -107,6 +107,12 @@ def test_an_environment_that_cannot_be_made_is_refused_before_the_first_episode(
     assert ended == []
 
 
+def test_a_temperature_that_is_none_is_refused_before_the_first_episode():
+    with pytest.raises(InvalidRequestError, match="to 10 or 0, not -1") as caught:
+        tg.evaluate(Scripted(lambda prompt: "0"), Parity, temperature=-1)
+    assert caught.value.field == "temperature"
+
+
 def test_what_a_constructor_raises_is_one_sentence():
     def make_env():
         raise RuntimeError("no such world")

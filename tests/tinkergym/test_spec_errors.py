@@ -43,6 +43,8 @@ def refusal(**settings) -> InvalidRequestError:
             "max_episode_tokens=60 ends them before",
         ),
         ({"steps": 10**30}, "steps", "less than"),
+        ({"on_failure": "retry"}, "on_failure", "must be drop, keep, or retry:1 to retry:99, not 'retry'"),
+        ({"initial_policy": "job@x"}, "initial_policy", "JOB or JOB@VERSION"),
         ({"steps": True}, "steps", "must be a number, not True"),
         ({"steps": "3"}, "steps", "must be a number, not '3'"),
         ({"adapter": {"kind": "lora", "rank": True}}, "adapter.rank", "must be a number, not True"),
@@ -70,6 +72,11 @@ def refusal(**settings) -> InvalidRequestError:
         ({"learner_ranks": 2}, "learner_ranks", "of the service: tinkergym serve --set learner_ranks=..."),
         ({"vllm": {"gpu_memory": 0.5}}, "vllm", "a setting of the service"),
         ({"limits": {"job_bytes": 9}}, "limits.job_bytes", "tinkergym serve --set limits.job_bytes=..."),
+        (
+            {"limits": {"body_bytez": 3}},
+            "limits.body_bytez",
+            "did you mean limits.body_bytes, a setting of the",
+        ),
         ({"models": "nano"}, "models", "did you mean model?"),
         # A setting that the chosen kind of adapter does not have is not offered at the place where it is.
         ({"adapter": {"kind": "full", "rank": 8}}, "adapter.rank", "known settings: kind"),

@@ -22,7 +22,7 @@ from tinkergym.remote.api import Api
 from tinkergym.remote.ask import SAMPLE_PATH, ask
 from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.remote.local_environment import known_system_prompt
-from tinkergym.spec_errors import require_cut
+from tinkergym.spec_errors import require_cut, require_temperature
 from tinkergym.wire import Limits, PlayedSpec, Reasoning, SampleRequest, Structured
 from tinkergym.wire_jobs import JobView
 from tinkergym.wire_structured import require_structured
@@ -88,8 +88,10 @@ class Policy:
             renderer: The model's renderer, if it is at hand.
 
         Raises:
-            InvalidRequestError: `top_p` or `top_k` is out of range, or `structured` is none; see `field`.
+            InvalidRequestError: `temperature`, `top_p` or `top_k` is out of range, or `structured` is none;
+                see `field`.
         """
+        require_temperature(temperature)
         self._api = api
         self.name, self.model, self.version = name, model, version
         self.temperature, self.max_turn_tokens, self.seed = temperature, max_turn_tokens, seed

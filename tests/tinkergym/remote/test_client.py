@@ -473,9 +473,9 @@ def test_only_versions_that_are_loaded_can_be_played(client):
     assert [job.policy(version=version).version for version in (None, 0, 3)] == [None, 0, 3]
     with pytest.raises(PolicyVersionGoneError, match=rf"the newest, 3,.*tinkergym export {job.id}@2 FOLDER"):
         job.policy(version=2)
-    for version in ("newest", -1, True):
+    for wrong in ("newest", -1, True):
         with pytest.raises(InvalidRequestError, match="leave it out for the newest") as caught:
-            job.policy(version=version)
+            job.policy(version=wrong)
         assert caught.value.field == "version"
 
 

@@ -204,12 +204,24 @@ def test_a_conversation_that_fills_the_context_says_where_to_reset(start_service
 
 
 @pytest.mark.parametrize(
-    ("model", "said"), [("/models/mine", "under `models`"), ("nanoo", "did you mean 'nano'"), ("job-1", "job")]
+    ("model", "said"),
+    [("/models/mine", "under `models`"), ("nanoo", "did you mean 'nano'"), ("job-1", "job")],
 )
 def test_a_model_that_the_service_does_not_offer_is_refused_at_once(start_service, model, said):
     start_service()
     with pytest.raises(UnknownModelError, match=said):
         tg.Client().policy(model)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("temperature", value) for value in (-1, 1e-4, 11, float("nan"), True, "1")] + [("top_k", True)],
+)
+def test_sampling_that_there_is_not_is_refused_at_once(start_service, setting, value):
+    start_service()
+    with pytest.raises(InvalidRequestError) as caught:
+        tg.Client().policy("nano", **{setting: value})
+    assert caught.value.field == setting
 
 
 def test_a_seed_of_an_episode_makes_its_answers_repeatable(start_service):
