@@ -64,6 +64,8 @@ class Evaluation:
     """Episodes of one policy, in the order of their seeds."""
 
     trajectories: tuple[Trajectory, ...]
+    is_game: bool = False
+    """Whether it is known to be a game against somebody, in which a return of 0 is a draw."""
 
     @property
     def completed(self) -> list[Trajectory]:
@@ -111,6 +113,11 @@ class Evaluation:
     def losses(self) -> int:
         """Episodes with a negative return."""
         return sum(trajectory.episode_return < 0 for trajectory in self.completed)
+
+    @property
+    def has_draws(self) -> bool:
+        """Whether wins, draws and losses say more than how many returns were positive: a wrong sum is none."""
+        return self.is_game or self.losses > 0
 
     @property
     def win_rate(self) -> float:
@@ -165,10 +172,12 @@ class Evaluation:
     def __str__(self) -> str:
         low, high = self.interval
         failed = f", {len(self.failed)} failed" if self.failed else ""
-        return (
-            f"return {self.mean:.2f} [{low:.2f}, {high:.2f}], won {self.wins}, drew {self.draws}, "
-            f"lost {self.losses} of {len(self.trajectories)}{failed}"
+        ended = (
+            f"won {self.wins}, drew {self.draws}, lost {self.losses}"
+            if self.has_draws
+            else f"above 0 in {self.wins}"
         )
+        return f"return {self.mean:.2f} [{low:.2f}, {high:.2f}], {ended} of {len(self.trajectories)}{failed}"
 
 
 def evaluate(
@@ -210,7 +219,7 @@ def evaluate(
     reference, make_env = _resolved(environment, dict(env_kwargs or {}))
     cut = cut_of(policy, top_p, top_k)
     require_temperature(temperature)
-    make_once(make_env, reference)
+    is_game = make_once(make_env, reference)
     run = f"evaluate-{uuid.uuid4().hex[:12]}"
     episodes_wanted = {
         f"{run}-{number}": PolicyEpisode(seed=number, sampling_seed=sampling_seed(number, _SAMPLING))
@@ -229,7 +238,9 @@ def evaluate(
         played[episode_id] = trajectory
         if on_episode is not None:
             on_episode(trajectory)
-    evaluation = Evaluation(trajectories=tuple(played[episode_id] for episode_id in episodes_wanted))
+    evaluation = Evaluation(
+        trajectories=tuple(played[episode_id] for episode_id in episodes_wanted), is_game=is_game
+    )
     if not evaluation.completed:
         first = evaluation.failed[0]
         raise TinkerGymError(
@@ -318,8 +329,11 @@ def sampling_seed(*entropy: int) -> int:
     return int(words[0]) >> 1  # room for the turns that are added to it
 
 
-def make_once(make_env: MakeEnv, reference: EnvironmentRef) -> None:
+def make_once(make_env: MakeEnv, reference: EnvironmentRef) -> bool:
     """Make the environment before its episodes do: none of them can be played if it cannot be made.
+
+    Returns:
+        Whether it is a game against somebody.
 
     Raises:
         UnknownEnvironmentError: Nothing in this process registers the id.
@@ -328,7 +342,7 @@ def make_once(make_env: MakeEnv, reference: EnvironmentRef) -> None:
     try:
         env = make_env(reference)
     except ServiceUnavailableError:
-        return  # no place is free behind its server at the moment; episodes wait for one
+        return False  # no place is free behind its server at the moment; episodes wait for one
     except TinkerGymError:
         raise
     except Exception as error:  # whatever a user's constructor raises
@@ -337,7 +351,12 @@ def make_once(make_env: MakeEnv, reference: EnvironmentRef) -> None:
             hint="its constructor gets env_kwargs and nothing else",
             field="environment",
         ) from error
-    env.close()
+    try:
+        # What `AgainstOpponent` plays; behind a server nobody knows.
+        game = getattr(env.unwrapped, "aec_env", None)
+        return len(getattr(game, "possible_agents", ())) > 1
+    finally:
+        env.close()
 
 
 def _resolved(environment: EnvironmentSource, kwargs: dict[str, Any]) -> tuple[EnvironmentRef, MakeEnv]:
