@@ -116,7 +116,7 @@ class Evaluation:
 
     @property
     def has_draws(self) -> bool:
-        """Whether wins, draws and losses say more than how many returns were positive: a wrong sum is none."""
+        """Whether there are draws to speak of: a sum that is wrong is none."""
         return self.is_game or self.losses > 0
 
     @property
