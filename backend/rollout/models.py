@@ -67,7 +67,7 @@ def resolve_model(name: str, offered: Mapping[str, str], *, allow_any: bool = Tr
         target = name
     directory = _folder(target)
     if directory is None:
-        if not _HUB_ID.fullmatch(target) or target.startswith(("./", "../")):
+        if not _may_be_hub_id(target):
             raise _unknown(name, offered, f"{_no_folder(target)}, and it is no offered name or hub id")
         directory = _hub_directory(name, target, offered)
     if not (directory / "config.json").is_file():
@@ -87,6 +87,19 @@ def resolve_model(name: str, offered: Mapping[str, str], *, allow_any: bool = Tr
             field="model",
         )
     return directory
+
+
+def without_folder(offered: Mapping[str, str]) -> dict[str, str]:
+    """Return what is wrong, by name, with offered models whose folder is missing; hub ids have none.
+
+    Args:
+        offered: As for `resolve_model`.
+    """
+    return {
+        name: _no_folder(target)
+        for name, target in offered.items()
+        if _folder(target) is None and not _may_be_hub_id(target)
+    }
 
 
 def read_model_facts(directory: Path) -> ModelFacts:
@@ -164,6 +177,10 @@ def _folder(target: str) -> Path | None:
         return directory if directory.is_dir() else None
     except (OSError, RuntimeError, ValueError):  # too long; the home of somebody unknown; with a zero byte
         return None
+
+
+def _may_be_hub_id(target: str) -> bool:
+    return _HUB_ID.fullmatch(target) is not None and not target.startswith(("./", "../"))
 
 
 def _no_folder(target: str) -> str:

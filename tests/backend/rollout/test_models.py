@@ -10,6 +10,7 @@ from backend.rollout.models import (
     model_fingerprint,
     read_model_facts,
     resolve_model,
+    without_folder,
 )
 from tinkergym.errors import TemplateError, UnknownModelError
 
@@ -71,6 +72,13 @@ def test_an_offered_name_without_its_folder_is_not_taken_for_a_slip(directory):
     with pytest.raises(UnknownModelError) as caught:
         resolve_model("nano", {"nano": str(directory / "gone")})
     assert "did you mean" not in caught.value.hint
+
+
+def test_offered_folders_that_are_missing_are_named_and_hub_ids_are_not(directory):
+    offered = {"mine": str(directory), "gone": str(directory / "gone"), "hub": "some/model", "odd": "nano"}
+    faults = without_folder(offered)
+    assert sorted(faults) == ["gone", "odd"]
+    assert repr(str(directory / "gone")) in faults["gone"]
 
 
 def test_only_offered_models_are_taken_where_the_operator_wants_it_so(directory):
