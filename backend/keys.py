@@ -10,7 +10,7 @@ from pathlib import Path
 
 from backend.config import load_config
 from backend.store.store import Store
-from tinkergym.errors import TinkerGymError
+from tinkergym.errors import InvalidRequestError, NotFoundError, TinkerGymError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _run(options)
     except TinkerGymError as error:
         print(f"tinkergym keys: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, InvalidRequestError | NotFoundError) else 1
     return 0
 
 

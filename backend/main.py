@@ -18,6 +18,7 @@ from pathlib import Path
 
 from backend import processes
 from backend.config import ServiceConfig, load_config
+from backend.rollout.models import without_folder
 from backend.store.store import Store
 from backend.supervisor import data_folder
 from backend.supervisor.end_signals import EndSignals
@@ -57,6 +58,8 @@ def serve(
     with EndSignals() as signals, data_folder.claimed(config), listening(config) as listener:
         url = url_of(config.host, listener)
         key_file = _introduce(config, url)
+        for model, fault in without_folder(config.models).items():
+            say(f"the model {model!r} cannot be used: {fault}")
         prefix = hashlib.sha256(os.fsencode(config.data_dir)).hexdigest()[:16] + ":"
         # Of a predecessor that was killed together with its guardian.
         processes.kill_marked(prefix)

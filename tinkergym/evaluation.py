@@ -15,7 +15,13 @@ from typing import Any, Protocol
 import gymnasium as gym
 import numpy as np
 
-from tinkergym.errors import InvalidRequestError, TinkerGymError
+from tinkergym.arguments import argument_hint
+from tinkergym.errors import (
+    InvalidEnvironmentError,
+    InvalidRequestError,
+    ServiceUnavailableError,
+    TinkerGymError,
+)
 from tinkergym.loop.host_pool import MakeEnv
 from tinkergym.loop.plan import EpisodePlan
 from tinkergym.loop.renderer import Renderer
@@ -23,7 +29,7 @@ from tinkergym.loop.rollout import play
 from tinkergym.loop.sampler import Sampler
 from tinkergym.loop.trajectory import Trajectory
 from tinkergym.registration import make_environment
-from tinkergym.spec_errors import environment_ref, require_cut
+from tinkergym.spec_errors import environment_ref, require_cut, require_temperature
 from tinkergym.statistics import mean_interval, share_interval
 from tinkergym.wire import Cut, EnvironmentRef, Limits
 
@@ -58,6 +64,8 @@ class Evaluation:
     """Episodes of one policy, in the order of their seeds."""
 
     trajectories: tuple[Trajectory, ...]
+    is_game: bool = False
+    """Whether it is known to be a game against somebody, in which a return of 0 is a draw."""
 
     @property
     def completed(self) -> list[Trajectory]:
@@ -105,6 +113,11 @@ class Evaluation:
     def losses(self) -> int:
         """Episodes with a negative return."""
         return sum(trajectory.episode_return < 0 for trajectory in self.completed)
+
+    @property
+    def has_draws(self) -> bool:
+        """Whether there are draws to speak of: a sum that is wrong is none."""
+        return self.is_game or self.losses > 0
 
     @property
     def win_rate(self) -> float:
@@ -159,10 +172,12 @@ class Evaluation:
     def __str__(self) -> str:
         low, high = self.interval
         failed = f", {len(self.failed)} failed" if self.failed else ""
-        return (
-            f"return {self.mean:.2f} [{low:.2f}, {high:.2f}], won {self.wins}, drew {self.draws}, "
-            f"lost {self.losses} of {len(self.trajectories)}{failed}"
+        ended = (
+            f"won {self.wins}, drew {self.draws}, lost {self.losses}"
+            if self.has_draws
+            else f"above 0 in {self.wins}"
         )
+        return f"return {self.mean:.2f} [{low:.2f}, {high:.2f}], {ended} of {len(self.trajectories)}{failed}"
 
 
 def evaluate(
@@ -195,12 +210,16 @@ def evaluate(
 
     Raises:
         InvalidRequestError: An argument is out of range; its name is in `field`.
+        UnknownEnvironmentError: Nothing in this process registers the id.
+        InvalidEnvironmentError: It cannot be made.
         TinkerGymError: Not one episode could be completed; the text has the first one's error.
     """
     if episodes < 1:
         raise InvalidRequestError("there must be at least one episode", field="episodes")
     reference, make_env = _resolved(environment, dict(env_kwargs or {}))
     cut = cut_of(policy, top_p, top_k)
+    require_temperature(temperature)
+    is_game = make_once(make_env, reference)
     run = f"evaluate-{uuid.uuid4().hex[:12]}"
     episodes_wanted = {
         f"{run}-{number}": PolicyEpisode(seed=number, sampling_seed=sampling_seed(number, _SAMPLING))
@@ -219,7 +238,9 @@ def evaluate(
         played[episode_id] = trajectory
         if on_episode is not None:
             on_episode(trajectory)
-    evaluation = Evaluation(trajectories=tuple(played[episode_id] for episode_id in episodes_wanted))
+    evaluation = Evaluation(
+        trajectories=tuple(played[episode_id] for episode_id in episodes_wanted), is_game=is_game
+    )
     if not evaluation.completed:
         first = evaluation.failed[0]
         raise TinkerGymError(
@@ -308,6 +329,36 @@ def sampling_seed(*entropy: int) -> int:
     return int(words[0]) >> 1  # room for the turns that are added to it
 
 
+def make_once(make_env: MakeEnv, reference: EnvironmentRef) -> bool:
+    """Make the environment before its episodes do: none of them can be played if it cannot be made.
+
+    Returns:
+        Whether it is a game against somebody.
+
+    Raises:
+        UnknownEnvironmentError: Nothing in this process registers the id.
+        InvalidEnvironmentError: Its constructor fails.
+    """
+    try:
+        env = make_env(reference)
+    except ServiceUnavailableError:
+        return False  # no place is free behind its server at the moment; episodes wait for one
+    except TinkerGymError:
+        raise
+    except Exception as error:  # whatever a user's constructor raises
+        raise InvalidEnvironmentError(
+            f"the environment cannot be made: {type(error).__name__}: {error}",
+            hint="its constructor gets env_kwargs and nothing else",
+            field="environment",
+        ) from error
+    try:
+        # What `AgainstOpponent` plays; behind a server nobody knows.
+        game = getattr(env.unwrapped, "aec_env", None)
+        return len(getattr(game, "possible_agents", ())) > 1
+    finally:
+        env.close()
+
+
 def _resolved(environment: EnvironmentSource, kwargs: dict[str, Any]) -> tuple[EnvironmentRef, MakeEnv]:
     if isinstance(environment, str):
         return environment_ref(environment, kwargs), make_environment
@@ -319,8 +370,20 @@ def _resolved(environment: EnvironmentSource, kwargs: dict[str, Any]) -> tuple[E
         )
     build = environment
     name = getattr(build, "__name__", type(build).__name__)
+
+    def make(_: EnvironmentRef) -> gym.Env[Any, Any]:
+        try:
+            return build(**kwargs)
+        except TypeError as error:
+            hint = argument_hint(error, build, kwargs)
+            if not hint:
+                raise  # of another reason
+            raise InvalidEnvironmentError(
+                f"the environment cannot be made: {error}", hint=hint, field="env_kwargs"
+            ) from error
+
     # The arguments may be no JSON, and they stay here; the reference is a name only.
-    return EnvironmentRef(id=f"local/{name}"[:200]), lambda reference: build(**kwargs)
+    return EnvironmentRef(id=f"local/{name}"[:200]), make
 
 
 def _indented(text: str) -> str:

@@ -72,10 +72,20 @@ def read_records(path: Path) -> Records:
                     episodes.append(EpisodeRecord.model_validate(content))
             except (ValueError, ValidationError, TypeError) as error:
                 raise InvalidRequestError(
-                    f"line {number} of {path} is no episode: {str(error).splitlines()[0]}",
+                    f"line {number} of {path} is no episode: {_why(error)}",
                     hint="give a file that `tinkergym eval --out` wrote",
                 ) from error
     return Records(path=path, settings=settings, episodes=episodes, complete_bytes=complete)
+
+
+def _why(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return "it is no JSON object"
+    first = error.errors(include_url=False)[0]
+    name = ".".join(map(str, first["loc"]))
+    if not name:
+        return "it is no JSON object"
+    return f"it has no {name}" if first["type"] == "missing" else f"{name}: {first['msg']}"
 
 
 class RecordWriter:

@@ -38,6 +38,8 @@ _lock = threading.RLock()
 _packs: dict[tuple[str, str], Pack] = {}
 """By distribution and entry point."""
 _own_ids: set[str] = set()
+_missing: dict[str, str] = {}
+"""What is to be installed, by the ids that cannot be registered without."""
 _named: set[str] = set()
 """Ids that `register` was called with since the pack that is being loaded began, known already or not."""
 
@@ -97,6 +99,21 @@ def unregister(id: str) -> None:  # noqa: A002 - as above
         if id in _own_ids:
             _own_ids.discard(id)
             gym.registry.pop(id, None)
+
+
+def register_missing(id: str, needs: str) -> None:  # noqa: A002 - as above
+    """Note what an environment or a game waits for that its pack could not register without.
+
+    Args:
+        id: Under which it would be registered.
+        needs: What to install, a sentence.
+    """
+    _missing[id] = needs
+
+
+def why_missing(id: str) -> str:  # noqa: A002 - as above
+    """Return what to install for an id that its pack could not register; empty for all others."""
+    return _missing.get(id, "")
 
 
 def make(id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: A002 - as above
@@ -229,6 +246,8 @@ def _is_game(id: str) -> bool:  # noqa: A002 - as above
 
 
 def _suggestion(id: str) -> str:  # noqa: A002 - as above
+    if needs := why_missing(id):
+        return needs
     known = registered()
     close = difflib.get_close_matches(id, known, n=3, cutoff=0.6)
     if _is_game(id):

@@ -53,7 +53,8 @@ def show(
         )
     console.print(f"\n[bold]Before and after, held-out seeds: {len(after.trajectories)}[/]", highlight=False)
     console.print(comparison(before, after))
-    console.print("\n[bold]One game of the trained policy[/]")
+    played = "game" if after.has_draws else "episode"
+    console.print(f"\n[bold]One {played} of the trained policy[/]")
     console.print(after.transcript(0), markup=False, highlight=False)
     for checkpoint in job.checkpoints()[-1:]:
         console.print(f"\ncheckpoint  {checkpoint.path}", markup=False, highlight=False, soft_wrap=True)
@@ -89,9 +90,15 @@ def _program() -> str:
 
 
 def comparison(before: Evaluation, after: Evaluation) -> Table:
-    """Return wins, draws, losses and the mean return of two evaluations, with 95 % intervals."""
+    """Return wins, draws and losses, or how many returns were positive, and the mean return of each.
+
+    With 95 % intervals.
+    """
     table = Table("", "before", "after", box=None, pad_edge=False)
-    for name, count in (("win", "wins"), ("draw", "draws"), ("loss", "losses")):
+    counts = [("return above 0", "wins")]
+    if before.has_draws or after.has_draws:
+        counts = [("win", "wins"), ("draw", "draws"), ("loss", "losses")]
+    for name, count in counts:
         table.add_row(name, *(_share(getattr(e, count), len(e.completed)) for e in (before, after)))
     table.add_row("mean return", *(f"{e.mean:+.3f} [{e.low:+.3f}, {e.high:+.3f}]" for e in (before, after)))
     if before.failed or after.failed:

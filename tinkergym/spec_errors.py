@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -16,14 +18,30 @@ from pydantic_core import ErrorDetails
 from tinkergym.algorithm_names import what_it_is
 from tinkergym.errors import InvalidRequestError, PromptTooLongError
 from tinkergym.setting_names import SERVICE_SETTINGS, meant, models_in
-from tinkergym.wire import Choice, Cut, EnvironmentRef, JobSpec, PlayedSpec, Sampling, TrainingSpec
-from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec, PreferenceSpec, SFTSpec
+from tinkergym.wire import (
+    LEAST_TEMPERATURE,
+    MOST_TEMPERATURE,
+    Choice,
+    Cut,
+    EnvironmentRef,
+    JobSpec,
+    PlayedSpec,
+    Sampling,
+    TrainingSpec,
+)
+from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec, PreferenceSpec, SFTSpec, WrittenDataSpec
 
 MOST_SHOWN = 4
 """Further errors of the same request are counted, not listed."""
 
 MOST_REPEATED = 80
 """Characters of a setting's name or value that an error repeats; names of ours are shorter."""
+
+PATTERNS_IN_WORDS = {
+    "on_failure": "must be drop, keep, or retry:1 to retry:99",
+    "initial_policy": "must be a job's id, JOB or JOB@VERSION",
+}
+"""Settings of text in a certain form, which as a regular expression says little."""
 
 JSON_TAGS = frozenset({"list", "dict", "str", "bool", "int", "float"})
 """What pydantic adds to the path of a `JsonValue` to say as which kind it tried to read it."""
@@ -103,7 +121,26 @@ def require_cut(top_p: object, top_k: object) -> Cut:
     Raises:
         InvalidRequestError: One of them is out of range; its name is in `field`.
     """
+    for name, value in (("top_p", top_p), ("top_k", top_k)):
+        if isinstance(value, bool | str):
+            raise InvalidRequestError(f"must be a number, not {_short(value)}", field=name)
     return parse(Cut, {"top_p": top_p, "top_k": top_k})
+
+
+def require_temperature(temperature: object) -> None:
+    """Check what a script gave as the temperature of answers.
+
+    Raises:
+        InvalidRequestError: It is none.
+    """
+    is_number = isinstance(temperature, Real) and not isinstance(temperature, bool)
+    value = float(temperature) if is_number else math.nan  # type: ignore[arg-type] # just looked at
+    if not (value == 0 or LEAST_TEMPERATURE <= value <= MOST_TEMPERATURE):
+        raise InvalidRequestError(
+            f"must be a number, {LEAST_TEMPERATURE} to {MOST_TEMPERATURE} or 0, not {_short(temperature)}",
+            hint="0 takes the likeliest token",
+            field="temperature",
+        )
 
 
 def refuse_wide_context(spec: PlayedSpec, context_length: int) -> None:
@@ -119,6 +156,15 @@ def refuse_wide_context(spec: PlayedSpec, context_length: int) -> None:
             hint="leave it out to use all of them, or choose a model with a longer context",
             field="limits.max_context_tokens",
         )
+
+
+def nothing_left(spec: WrittenDataSpec, records: int) -> InvalidRequestError:
+    """Say that a job holds all of its records out."""
+    return InvalidRequestError(
+        f"{spec.held_out:g} of {records} {'record' if records == 1 else 'records'} leaves none to train on",
+        hint="set it lower, or measure with eval_data",
+        field="held_out",
+    )
 
 
 def refuse_long_prompt(prompt_tokens: int, spec: PlayedSpec, context_length: int) -> None:
@@ -182,6 +228,8 @@ def _explain_one(detail: ErrorDetails, model: type[BaseModel]) -> InvalidRequest
             if sampling and path[-1] in REFUSED_IN_TRAINING:
                 message = f"is refused in training: it {REFUSED_IN_TRAINING[path[-1]]}"
                 hint = "use temperature; policy.act and policy.evaluate take top_p, top_k and structured"
+        case "string_pattern_mismatch" if path[-1] in PATTERNS_IN_WORDS:
+            message = f"{PATTERNS_IN_WORDS[path[-1]]}, not {_short(got)}"
         case "missing":
             message = "is required and was not given"
         case "literal_error" | "enum":
@@ -260,6 +308,10 @@ def _known(path: Sequence[str], parent: type[BaseModel], model: type[BaseModel])
         beside = [place for place in meant(name, (), model, JobSpec) if not _holds(place, model)]
         if beside:
             return f"did you mean {beside[0]}, which stands beside it in a job?"
+    if issubclass(model, TrainingSpec):
+        close = difflib.get_close_matches(written, sorted(SERVICE_SETTINGS), n=1, cutoff=0.8)
+        if close:
+            return f"did you mean {close[0]}, a setting of the service: tinkergym serve --set {close[0]}=...?"
     return f"known settings: {', '.join(parent.model_fields)}"
 
 

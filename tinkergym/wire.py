@@ -15,6 +15,7 @@ from tinkergym.wire_algorithms import GRPO as GRPO
 from tinkergym.wire_algorithms import Algorithm as Algorithm
 from tinkergym.wire_model import Choice as Choice
 from tinkergym.wire_model import WireModel as WireModel
+from tinkergym.wire_model import WrittenByPeople
 from tinkergym.wire_structured import JsonSchema as JsonSchema
 from tinkergym.wire_structured import Regex as Regex
 from tinkergym.wire_structured import Structured as Structured
@@ -24,6 +25,8 @@ from tinkergym.wire_structured import Structured as Structured
 
 LEAST_TEMPERATURE = 1e-3
 """Logits divided by much less are not finite any more, as if the policy had diverged."""
+
+MOST_TEMPERATURE = 10
 
 LONGEST_SECONDS = 1e9
 """Thirty years; clocks and threads cannot wait for much more."""
@@ -50,7 +53,7 @@ Adapter = Annotated[LoRA | FullParameters, Field(discriminator="kind")]
 class Sampling(Choice):
     """How the policy's answers are drawn during training."""
 
-    temperature: float = Field(1.0, ge=LEAST_TEMPERATURE, le=10)
+    temperature: float = Field(1.0, ge=LEAST_TEMPERATURE, le=MOST_TEMPERATURE)
     max_turn_tokens: int = Field(64, ge=1)
     """Sampled tokens in one answer at the most."""
 
@@ -83,7 +86,7 @@ class EnvironmentRef(WireModel):
     kwargs: dict[str, JsonValue] = {}
 
 
-class TrainingSpec(WireModel):
+class TrainingSpec(WrittenByPeople):
     """What every kind of job says: which model is trained, how long, and what is kept of it."""
 
     model: str = Field("nano", min_length=1, max_length=500)
@@ -477,7 +480,7 @@ class SampleRequest(Cut):
     """None takes the newest published one; 0 is the untrained model."""
     prompt_ids: list[int] = Field(min_length=1)
     max_tokens: int = Field(ge=1)
-    temperature: float = Field(1.0, ge=0, le=10)
+    temperature: float = Field(1.0, ge=0, le=MOST_TEMPERATURE)
     """0 takes the likeliest token, whatever `top_p` and `top_k`; its logprobs are those of temperature 1, of
     the whole distribution. Else at least 0.001.
     """

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
@@ -43,6 +43,26 @@ def reading_back() -> Iterator[None]:
         _reading_back.reset(token)
 
 
+class WrittenByPeople(WireModel):
+    """Settings, in which True is no 1 and "3" no 3: both are rather a slip."""
+
+    # Of the model, not of each field: the one that tells the members of a union apart can have none.
+    @model_validator(mode="before")
+    @classmethod
+    def _a_number_is_written_as_one(cls, settings: object) -> object:
+        if isinstance(settings, Mapping):
+            for name, field in cls.model_fields.items():
+                value = settings.get(name)
+                if isinstance(value, bool | str) and _is_number(field.annotation):
+                    raise ValueError(f"{name} must be a number, not {value!r:.80}")
+        return settings
+
+
+def _is_number(annotation: object) -> bool:
+    kinds = set(get_args(annotation) or (annotation,)) - {type(None)}
+    return bool(kinds) and kinds <= {int, float}
+
+
 class _Explained(ModelMetaclass):
     """Lets a wrong setting read the same where a script writes it as where a job with it is refused.
 
@@ -61,7 +81,7 @@ class _Explained(ModelMetaclass):
             raise explained from None
 
 
-class Choice(WireModel, metaclass=_Explained):
+class Choice(WrittenByPeople, metaclass=_Explained):
     """A part of a job's settings that scripts write down themselves.
 
     Raises:

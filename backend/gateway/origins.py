@@ -5,7 +5,7 @@ from __future__ import annotations
 from backend.gateway.parts import GatewayParts
 from backend.store.store import TenantStore
 from tinkergym.errors import ConflictError, InvalidRequestError, NotFoundError
-from tinkergym.wire import CheckpointView
+from tinkergym.wire import Adapter, CheckpointView, LoRA
 from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec, JobView
 
 
@@ -51,15 +51,21 @@ def _refuse_other_shape(parts: GatewayParts, spec: AnyJobSpec, job: JobView) -> 
     # Jobs of older services may have another spelling of their model.
     model = parts.catalog.known_as(job.spec.model)
     for name, theirs, ours in (
-        ("model", model, spec.model),
-        ("adapter", job.spec.adapter, spec.adapter),
+        ("model", f"the model {model!r}", f"the model {spec.model!r}"),
+        ("adapter", _in_words(job.spec.adapter), _in_words(spec.adapter)),
     ):
         if theirs != ours:
             raise ConflictError(
-                f"{job.job_id} trained {name} {theirs!r}, this job asks for {ours!r}",
+                f"{job.job_id} trained {theirs}, and this job is to train {ours}",
                 hint=f"give this job the same {name}",
                 field="initial_policy",
             )
+
+
+def _in_words(adapter: Adapter) -> str:
+    if isinstance(adapter, LoRA):
+        return f"an adapter of rank {adapter.rank} and alpha {adapter.alpha:.17g}"
+    return "all parameters"
 
 
 def _teacher(parts: GatewayParts, tenant: TenantStore, spec: DistillationSpec) -> str:

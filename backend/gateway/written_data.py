@@ -6,6 +6,7 @@ from backend.gateway.parts import GatewayParts
 from backend.store.store import TenantStore
 from backend.store.uploads import Uploads
 from tinkergym.errors import InvalidDataError, InvalidRequestError
+from tinkergym.spec_errors import nothing_left
 from tinkergym.wire_data import DataKind
 from tinkergym.wire_jobs import SFTSpec, WrittenDataSpec
 
@@ -36,9 +37,11 @@ def check(parts: GatewayParts, tenant: TenantStore, spec: WrittenDataSpec) -> No
             )
     records = uploads.view(spec.data).records
     left = records - spec.held_out_records(records)
+    if not left:
+        raise nothing_left(spec, records)
     if spec.batch_size > left:
         raise InvalidRequestError(
             f"{spec.batch_size} records per step, and there are {left} to train on",
-            hint=f"set it to {left} or lower" if left else "set held_out lower",
+            hint=f"set it to {left} or lower",
             field="batch_size",
         )

@@ -71,11 +71,19 @@ def resolve_model(name: str, offered: Mapping[str, str], *, allow_any: bool = Tr
         target = name
     directory = _folder(target)
     if directory is None:
-        if not _HUB_ID.fullmatch(target) or target.startswith(("./", "../")):
+        if not _may_be_hub_id(target):
             raise _unknown(name, offered, f"{_no_folder(target)}, and it is no offered name or hub id")
         directory = _hub_directory(name, target, offered)
     if not (directory / "config.json").is_file():
-        raise _unknown(name, offered, f"{str(directory)!r} has no config.json")
+        place = str(directory.absolute())
+        if (directory / "adapter_config.json").is_file():
+            raise UnknownModelError(
+                f"{place!r} holds an adapter, which is no model without its base",
+                hint="write a whole model with `tinkergym export JOB OUT --merge`, or begin with the policy "
+                "of the job that trained it: initial_policy, on the command line --from JOB",
+                field="model",
+            )
+        raise _unknown(name, offered, f"{place!r} has no config.json")
     if not any(directory.glob("*.safetensors")):
         raise UnknownModelError(
             f"the model {name!r} has no *.safetensors weights",
@@ -83,6 +91,19 @@ def resolve_model(name: str, offered: Mapping[str, str], *, allow_any: bool = Tr
             field="model",
         )
     return directory
+
+
+def without_folder(offered: Mapping[str, str]) -> dict[str, str]:
+    """Return what is wrong, by name, with offered models whose folder is missing; hub ids have none.
+
+    Args:
+        offered: As for `resolve_model`.
+    """
+    return {
+        name: _no_folder(target)
+        for name, target in offered.items()
+        if _folder(target) is None and not _may_be_hub_id(target)
+    }
 
 
 def read_model_facts(directory: Path) -> ModelFacts:
@@ -164,6 +185,10 @@ def _folder(target: str) -> Path | None:
         return None
 
 
+def _may_be_hub_id(target: str) -> bool:
+    return _HUB_ID.fullmatch(target) is not None and not target.startswith(("./", "../"))
+
+
 def _no_folder(target: str) -> str:
     """Say where a folder of that name was looked for: the user may mean one of another machine or place."""
     try:
@@ -192,7 +217,8 @@ def _hub_directory(name: str, hub_id: str, offered: Mapping[str, str]) -> Path:
 
 
 def _unknown(name: str, offered: Mapping[str, str], reason: str, advice: str = "") -> UnknownModelError:
-    close = difflib.get_close_matches(name, offered, n=3, cutoff=0.5)
+    # An offered name whose folder is missing is spelled right.
+    close = difflib.get_close_matches(name, offered, n=3, cutoff=0.5) if name not in offered else []
     known = f"offered are: {', '.join(sorted(offered))}" if offered else "no models are offered by name"
     guess = f"did you mean {' or '.join(repr(match) for match in close)}? " if close else ""
     hint = f"{advice}; {known}" if advice else guess + known

@@ -30,5 +30,5 @@ def test_a_key_is_made_listed_and_revoked_from_the_command_line(tmp_path, capsys
 
 
 def test_a_mistake_is_one_sentence(tmp_path, capsys):
-    assert main(["--set", f"data_dir={tmp_path}", "revoke", "key-never"]) == 1
+    assert main(["--set", f"data_dir={tmp_path}", "revoke", "key-never"]) == 2
     assert capsys.readouterr().err == "tinkergym keys: there is no key key-never\n"

@@ -125,6 +125,13 @@ def test_it_says_where_it_is_and_answers_before_everything_is_there(serving):
     assert httpx.get(served.url + "/v1/jobs", trust_env=False).status_code == 401
 
 
+def test_an_offered_model_whose_folder_is_missing_is_named_at_the_start(serving, tmp_path):
+    served = serving(settings=[f"models.gone={tmp_path / 'gone'}", "models.hub=some/model"])
+    warned = [line for line in served.before_greeting if "cannot be used" in line]
+    assert len(warned) == 1
+    assert f"the model 'gone' cannot be used: {str(tmp_path / 'gone')!r} is no folder" in warned[0]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_when_it_is_stopped_nothing_stays_behind(serving, number):
     served = serving()

@@ -1,7 +1,7 @@
 import pytest
 
 import tinkergym as tg
-from tinkergym.errors import InvalidRequestError, TinkerGymError
+from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, TinkerGymError
 from tinkergym.loop.renderer import Renderer
 from tinkergym.testing import ScriptedSampler, byte_bundle
 from tinkergym.wire import Limits
@@ -82,11 +82,43 @@ def test_failed_episodes_are_counted_and_enter_no_figure():
 
 
 def test_if_every_episode_fails_there_is_no_evaluation_but_the_first_error():
+    class Closed(Parity):
+        def ask(self, options):
+            raise RuntimeError("no such world")
+
+    with pytest.raises(TinkerGymError, match=r"(?s)all 3 episodes failed.*no such world"):
+        tg.evaluate(Scripted(lambda prompt: "0"), Closed, episodes=3)
+
+
+@pytest.mark.parametrize(
+    ("env", "kwargs", "said"),
+    [
+        ("board/TicTacToeVs-v9", {}, "did you mean board/TicTacToeVs-v0"),
+        ("Parity", {}, "no environment is called 'Parity'"),
+        ("board/TicTacToeVs-v0", {"seet": "first"}, "seet"),
+        (Parity, {"brokn": True}, "did you mean broken"),
+    ],
+)
+def test_an_environment_that_cannot_be_made_is_refused_before_the_first_episode(env, kwargs, said):
+    ended = []
+    with pytest.raises(InvalidRequestError, match=said) as caught:
+        tg.evaluate(Scripted(lambda prompt: "0"), env, env_kwargs=kwargs, on_episode=ended.append)
+    assert "Traceback" not in str(caught.value)
+    assert ended == []
+
+
+def test_a_temperature_that_is_none_is_refused_before_the_first_episode():
+    with pytest.raises(InvalidRequestError, match="to 10 or 0, not -1") as caught:
+        tg.evaluate(Scripted(lambda prompt: "0"), Parity, temperature=-1)
+    assert caught.value.field == "temperature"
+
+
+def test_what_a_constructor_raises_is_one_sentence():
     def make_env():
         raise RuntimeError("no such world")
 
-    with pytest.raises(TinkerGymError, match="no such world"):
-        tg.evaluate(Scripted(lambda prompt: "0"), make_env, episodes=3)
+    with pytest.raises(InvalidEnvironmentError, match="cannot be made: RuntimeError: no such world"):
+        tg.evaluate(Scripted(lambda prompt: "0"), make_env)
 
 
 def test_a_registered_environment_is_evaluated_by_its_id():

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinkergym.errors import ConflictError
+from tinkergym.errors import ConflictError, InvalidRequestError
 from tinkergym.loop.trajectory import StopReason, Trajectory, Turn
 from tinkergym.records import EpisodeRecord, RecordWriter, read_records
 
@@ -85,6 +85,23 @@ def test_other_settings_are_refused_by_name(tmp_path):
     RecordWriter(tmp_path / "run.jsonl", {"seed": 3, "policy": "gold"}).close()
     with pytest.raises(ConflictError, match="policy was 'gold'"):
         RecordWriter(tmp_path / "run.jsonl", {"seed": 3, "policy": "legal"})
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('{"a": 1}', "it has no episode_id"),
+        ("[1]", "it is no JSON object"),
+        ("5", "it is no JSON object"),
+        ("# Readme", "it is no JSON object"),
+    ],
+)
+def test_a_line_that_is_no_episode_says_why_in_a_sentence(tmp_path, line, why):
+    file = tmp_path / "run.jsonl"
+    file.write_text(line + "\n")
+    with pytest.raises(InvalidRequestError) as caught:
+        read_records(file)
+    assert caught.value.message == f"line 1 of {file} is no episode: {why}"
 
 
 def test_a_file_without_settings_can_be_read(tmp_path):

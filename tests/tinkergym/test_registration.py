@@ -8,6 +8,7 @@ import pytest
 
 import tinkergym as tg
 from tinkergym import registration
+from tinkergym.bridges import pettingzoo_classic
 from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, UnknownEnvironmentError
 from tinkergym.wire import EnvironmentRef
 
@@ -33,6 +34,7 @@ class Other(Question):
 def install(tmp_path, monkeypatch):
     """Install packs that are real distributions on `sys.path`, and forget them afterwards."""
     monkeypatch.syspath_prepend(tmp_path)
+    registration.load_packs()  # the others, whose environments are to stay
     known = set(gym.registry)
 
     def pack(name, source, target=":register"):
@@ -199,3 +201,13 @@ def test_a_pack_that_a_script_imported_before_is_known_with_its_version(install)
     importlib.import_module("earlypack_module")
     assert gym.make("earlypack/Env-v0", disable_env_checker=True).reset(seed=0)[0] == "?"
     assert registration.pack_of("earlypack/Env-v0").version == "1.2"
+
+
+@pytest.mark.parametrize("make", [tg.make, tg.make_game])
+def test_an_environment_that_lacks_a_package_names_the_extra_that_brings_it(monkeypatch, make):
+    monkeypatch.setitem(pettingzoo_classic._GAMES, "pettingzoo/Faro-v0", (tg.TextGame, ("no_such_package",)))
+    monkeypatch.setattr(registration, "_missing", {})
+    pettingzoo_classic.register()
+    env_id = "pettingzoo/FaroVs-v0" if make is tg.make else "pettingzoo/Faro-v0"
+    with pytest.raises(UnknownEnvironmentError, match=r"needs no_such_package.*\.\[pettingzoo\]"):
+        make(env_id)

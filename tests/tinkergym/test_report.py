@@ -31,16 +31,25 @@ def test_the_result_shows_intervals_a_game_the_curve_and_how_to_play_on(job, tmp
     text = output.getvalue()
     for part in (
         "Reward of each train step",
-        "win",
-        "draw",
-        "loss",
+        "return above 0",
         "mean return",
         "environment:",
         "policy:",
     ):
         assert part in text
+    assert "draw" not in text and "draw" not in str(before) and "drew" not in str(before)
     assert f"tinkergym play MODULE:EvenOrOdd --policy {job.id}" in text
     assert picture.read_bytes().startswith(b"\x89PNG") or "matplotlib is not installed" in text
+
+
+def test_of_a_game_draws_are_shown_even_where_none_was_lost(start_service):
+    start_service(lambda prompt: "1")
+    policy = tg.Client().policy("nano")
+    played = policy.evaluate("games/NimVs-v0", episodes=3, env_kwargs={"on_illegal": "random"})
+    output = io.StringIO()
+    Console(file=output, width=100).print(report.comparison(played, played))
+    assert all(word in output.getvalue() for word in ("win", "draw", "loss"))
+    assert "drew 0" in str(played)
 
 
 def test_the_curve_has_its_highest_value_on_top():

@@ -43,6 +43,13 @@ def refusal(**settings) -> InvalidRequestError:
             "max_episode_tokens=60 ends them before",
         ),
         ({"steps": 10**30}, "steps", "less than"),
+        ({"on_failure": "retry"}, "on_failure", "must be drop, keep, or retry:1 to retry:99, not 'retry'"),
+        ({"initial_policy": "job@x"}, "initial_policy", "JOB or JOB@VERSION"),
+        ({"steps": True}, "steps", "must be a number, not True"),
+        ({"steps": "3"}, "steps", "must be a number, not '3'"),
+        ({"adapter": {"kind": "lora", "rank": True}}, "adapter.rank", "must be a number, not True"),
+        ({"algorithm": {"learning_rate": True}}, "algorithm.learning_rate", "must be a number, not True"),
+        ({"parity_threshold": "0.1"}, "parity_threshold", "must be a number, not '0.1'"),
         ({"zzz": 1}, "zzz", "known settings: model, adapter"),
         # Written in the wrong section.
         ({"learning_rate": 0.1}, "learning_rate", "did you mean algorithm.learning_rate?"),
@@ -65,6 +72,11 @@ def refusal(**settings) -> InvalidRequestError:
         ({"learner_ranks": 2}, "learner_ranks", "of the service: tinkergym serve --set learner_ranks=..."),
         ({"vllm": {"gpu_memory": 0.5}}, "vllm", "a setting of the service"),
         ({"limits": {"job_bytes": 9}}, "limits.job_bytes", "tinkergym serve --set limits.job_bytes=..."),
+        (
+            {"limits": {"body_bytez": 3}},
+            "limits.body_bytez",
+            "did you mean limits.body_bytes, a setting of the",
+        ),
         ({"models": "nano"}, "models", "did you mean model?"),
         # A setting that the chosen kind of adapter does not have is not offered at the place where it is.
         ({"adapter": {"kind": "full", "rank": 8}}, "adapter.rank", "known settings: kind"),
@@ -107,6 +119,8 @@ def test_a_wrong_setting_is_named_with_the_reason_and_what_to_do(settings, field
         ),
         (lambda: GRPO(device="cuda"), "GRPO.device", "a setting of the service"),
         (lambda: FullParameters(rank=8), "FullParameters.rank", "known settings: kind"),
+        (lambda: LoRA(rank=True), "LoRA.rank", "must be a number, not True"),
+        (lambda: GRPO(learning_rate="1e-3"), "GRPO.learning_rate", "must be a number, not '1e-3'"),
         (lambda: LoRA(rank=0), "LoRA.rank", "greater than or equal to 1"),
         (lambda: Sampling(temperature=math.nan), "Sampling.temperature", "finite"),
         (lambda: JsonSchema(json_schema={"const": "x" * 70_000}), "JsonSchema.json_schema", "describe less"),
@@ -142,6 +156,11 @@ def test_a_setting_of_the_service_is_no_slip_of_one_that_a_job_of_this_kind_has(
     assert "learning_rate" not in str(caught.value)
     with pytest.raises(InvalidRequestError, match="serve --set env_workers="):
         parse_any_spec({"environment": {"id": "a/B-v0"}, "steps": 1, "env_workers": 2}, ["env_kwargs"])
+
+
+def test_a_number_may_be_an_integer_where_a_fraction_is_meant_and_the_other_way_round():
+    spec = parse_spec({**GOOD, "steps": 1e3, "algorithm": {"learning_rate": 1}, "parity_threshold": None})
+    assert (spec.steps, spec.algorithm.learning_rate, spec.parity_threshold) == (1000, 1.0, None)
 
 
 def test_every_wrong_setting_of_a_request_is_mentioned_at_once():

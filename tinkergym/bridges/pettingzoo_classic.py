@@ -17,6 +17,7 @@ import numpy as np
 from tinkergym.errors import InvalidRequestError
 from tinkergym.games.registry import register_game
 from tinkergym.games.text_game import TextGame
+from tinkergym.registration import register_missing
 
 _MARKS = ("X", "O")
 
@@ -188,8 +189,16 @@ _GAMES: dict[str, tuple[type[ClassicGame], tuple[str, ...]]] = {
 def register() -> None:
     """Register the games whose packages are installed; tinkergym calls this when it loads packs."""
     for id_, (game, needs) in _GAMES.items():
-        if all(find_spec(package) is not None for package in needs):
+        missing = [package for package in needs if find_spec(package) is None]
+        if not missing:
             register_game(id_, game)
+            continue
+        for name in (id_, id_.replace("-v", "Vs-v")):
+            register_missing(
+                name,
+                f"it needs {' and '.join(missing)}, which is not installed: pip install '.[pettingzoo]' in a "
+                "checkout of tinkergym",
+            )
 
 
 def _board(planes: Any, player: int, empty: Any) -> str:

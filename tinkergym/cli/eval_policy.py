@@ -7,7 +7,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tinkergym.errors import InvalidRequestError, NotFoundError, ServiceUnreachableError
+from tinkergym.errors import (
+    InvalidRequestError,
+    NotFoundError,
+    PolicyVersionGoneError,
+    ServiceUnreachableError,
+)
+from tinkergym.evaluation import make_once
 from tinkergym.policies import POLICIES
 from tinkergym.remote.local_environment import Environment
 from tinkergym.sampled_runs import Wanted, play_with_model, play_with_text
@@ -15,6 +21,7 @@ from tinkergym.wire import Cut
 
 if TYPE_CHECKING:
     from tinkergym.records import EpisodeRecord
+    from tinkergym.remote.job import Job
     from tinkergym.remote.policy import Policy
 
 
@@ -91,6 +98,7 @@ def _of_service(
     policy = _find(client, base, version, sampling)
     make_env = environment.make
     assert make_env is not None
+    make_once(make_env, environment.ref)
     return PolicySource(
         name=base if policy.version is None else f"{base}@{policy.version}",
         settings={
@@ -115,16 +123,28 @@ def _find(client: Any, name: str, version: int | None, sampling: Mapping[str, An
         job = client.job(name)
     except NotFoundError:
         models = [view.name for view in client.models()]
-        if name not in models and "/" not in name:
+        if name not in models:
+            folder = "; a folder or a hub id is played once the service lists it under `models`"
             raise InvalidRequestError(
                 f"{name!r} is no policy: neither {', '.join(POLICIES)}, nor one of your jobs, "
                 f"nor a model of the service ({', '.join(models)})",
-                hint="`tinkergym jobs` lists your jobs",
+                hint="`tinkergym jobs` lists your jobs" + (folder if "/" in name else ""),
                 field="--policy",
             ) from None
         policy: Policy = client.policy(name, **sampling)
         policy.version = version
         return policy
     # The newest of now, not of whenever an episode begins: the job may still be training.
-    found: Policy = job.policy(version=job.view().policy_version if version is None else version, **sampling)
-    return found
+    return policy_of(job, job.view().policy_version if version is None else version, sampling)
+
+
+def policy_of(job: Job, version: int | None, sampling: Mapping[str, Any]) -> Policy:
+    """Return what a job trains.
+
+    Raises:
+        NotFoundError: The version that was named cannot be played.
+    """
+    try:
+        return job.policy(version, **sampling)
+    except PolicyVersionGoneError as error:
+        raise NotFoundError(error.message, hint=error.hint, field="--policy") from None

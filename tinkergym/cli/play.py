@@ -88,14 +88,14 @@ def play(
         if policy is None:
             _episodes(_Table(made, _ask_for_action, prompt=None, renderer=renderer), seeds)
             return
-        from tinkergym.cli.eval_policy import given
+        from tinkergym.cli.eval_policy import given, policy_of
         from tinkergym.cli.settings import policy_and_version
         from tinkergym.remote.client import Client
 
         with Client() as client:
             sampling = given(temperature=temperature, top_p=top_p, top_k=top_k)
             job_id, version = policy_and_version(policy, field="--policy")
-            player = _job(client, job_id).policy(version, seed=seed, **sampling)
+            player = policy_of(_job(client, job_id), version, {"seed": seed, **sampling})
             player.environment_prompt = system_prompt_of(made)
             # Offered by environments whose opponent may be anybody who reads and answers text.
             seat_opponent = getattr(made.unwrapped, "seat_opponent", None)

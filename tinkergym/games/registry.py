@@ -184,5 +184,5 @@ def _find(id: str) -> _Registered | _RegisteredAec:  # noqa: A002 - as above
     if id not in _games:
         close = difflib.get_close_matches(id, _games, n=3, cutoff=0.5)
         hint = f"did you mean {', '.join(close)}?" if close else "register it with tinkergym.register_game"
-        raise UnknownEnvironmentError(f"no game is called {id!r}", hint=hint)
+        raise UnknownEnvironmentError(f"no game is called {id!r}", hint=registration.why_missing(id) or hint)
     return _games[id]

@@ -144,7 +144,9 @@ def _folders_of_the_service(models: Mapping[str, str]) -> Iterator[None]:
         yield
     except UnknownModelError as error:
         here = Path(models.get(error.field, ""))
-        if here.name and not here.is_absolute() and here.is_dir():
+        # Where it looked there already, the path is not what is wrong.
+        found = str(here.absolute()) in error.message or str(here.resolve()) in error.message
+        if here.name and not here.is_absolute() and here.is_dir() and not found:
             error.hint = (
                 "that folder is here, and the service looks from a folder of its own: give its absolute path "
                 f"{str(here.resolve())!r} if the service is on this machine; {error.hint}"

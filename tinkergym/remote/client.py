@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from tinkergym.errors import InvalidRequestError, ServiceUnreachableError, UnknownEnvironmentError
+from tinkergym.errors import (
+    InvalidRequestError,
+    ServiceUnreachableError,
+    UnknownEnvironmentError,
+    UnknownModelError,
+)
 from tinkergym.loop.host_pool import MakeEnv
 from tinkergym.registration import load_packs
 from tinkergym.remote import discovery
@@ -291,12 +297,23 @@ class Client:
         Args:
             job_id: As `Job.id` or `tinkergym jobs` show it.
             env: The environment's class or function, if the job was started with one.
+
+        Raises:
+            InvalidRequestError: `env` is another environment than the job's, or no client plays its episodes.
+            UnknownEnvironmentError: the job's environment is not known here, and `env` was not given.
         """
         view = self._api.job(job_id)
         spec = view.spec
-        if not isinstance(spec, PlayedSpec) or spec.rollout != "client" or view.state.final:
+        if not isinstance(spec, PlayedSpec) or spec.rollout != "client":
+            if env is not None:
+                raise InvalidRequestError(
+                    f"the episodes of {job_id} are not played by a client", hint="leave it out", field="env"
+                )
             return Job(self._api, view)
-        return self._play_here(view, for_job(env, spec.environment))
+        if view.state.final and env is None:
+            return Job(self._api, view)
+        make_env = for_job(env, spec.environment)
+        return Job(self._api, view) if view.state.final else self._play_here(view, make_env)
 
     def job(self, job_id: str) -> Job:
         """Look at a job without playing its episodes."""
@@ -329,7 +346,14 @@ class Client:
         top_k: int = 0,
         structured: Structured | None = None,
     ) -> Policy:
-        """Return an untrained model as a policy, to act with or to compare with; see `Job.policy`."""
+        """Return an untrained model as a policy, to act with or to compare with; see `Job.policy`.
+
+        Raises:
+            UnknownModelError: the service offers no model of this name.
+        """
+        offered = [view.name for view in self.models()]
+        if model not in offered:
+            raise _not_offered(model, offered)
         return Policy.of_model(
             self._api,
             model,
@@ -404,6 +428,17 @@ class Client:
 def _given(**required: Any) -> dict[str, Any]:
     """Leave out what was not said, so that it is missed beside a slip of its name, and not by Python."""
     return {name: value for name, value in required.items() if value is not None}
+
+
+def _not_offered(model: str, offered: Sequence[str]) -> UnknownModelError:
+    close = difflib.get_close_matches(model, offered, n=1, cutoff=0.6)
+    wanted = f"did you mean {close[0]!r}" if close else f"offered are: {', '.join(offered)}"
+    return UnknownModelError(
+        f"unknown model {model!r}: without a job the service plays what it offers by name",
+        hint=f"{wanted}; a folder or a hub id can be listed under `models` of the service, "
+        "and client.job(JOB_ID).policy() is what a job trained",
+        field="model",
+    )
 
 
 def _refuse_impossible(spec: PlayedSpec, environment: Environment) -> None:

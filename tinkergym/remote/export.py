@@ -22,6 +22,7 @@ from tinkergym.errors import (
     CheckpointCorruptError,
     ConflictError,
     InternalServiceError,
+    InvalidRequestError,
     MissingExtraError,
     NotFoundError,
     TinkerGymError,
@@ -71,7 +72,7 @@ def export_policy(
             service has.
 
     Raises:
-        InvalidRequestError: `out` cannot be written.
+        InvalidRequestError: `out` cannot be written, or `base` is given where nothing is merged into it.
         ConflictError: `out` exists, or `base` is not the model that the adapter was trained on.
         NotFoundError: There is no such checkpoint.
         CheckpointCorruptError: A file arrived with a wrong hash.
@@ -81,15 +82,20 @@ def export_policy(
         _require_backend()
     with _appearing(out) as folder:
         checkpoint = _checkpoint(api, job_id, version)
+        merges = merge and _ADAPTER_FILE in checkpoint.files
+        if base and not merges:
+            why = f"{job_id} trained all parameters" if merge else "without merge an adapter stays one"
+            raise InvalidRequestError(
+                f"there is nothing to merge into {base!r}: {why}", hint="leave it out", field="base"
+            )
         model = api.job(job_id).spec.model
         manifest = _download(api, job_id, checkpoint, folder)
-        is_adapter = (folder / _ADAPTER_FILE).exists()
-        if is_adapter and merge:
+        if merges:
             _merge(folder, model, base, str(manifest.get("model_fingerprint", "")))
-            is_adapter = False
         without_tokenizer = _add_tokenizer(api, model, folder)
         origin = {"job_id": job_id, "policy_version": checkpoint.policy_version, "base_model": model}
         (folder / "tinkergym.json").write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
+        is_adapter = (folder / _ADAPTER_FILE).exists()
         size = sum(path.stat().st_size for path in folder.iterdir())
     return Exported(
         folder=out,

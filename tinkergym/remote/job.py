@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from tinkergym.errors import (
     CheckpointCorruptError,
+    InvalidRequestError,
     JobCancelledError,
     JobFailedError,
     NotFoundError,
@@ -155,10 +156,17 @@ class Job:
             structured: What every answer must look like; needs a service with `engine=vllm`.
 
         Raises:
+            InvalidRequestError: a setting of sampling is out of range, or `version` is no number.
             PolicyVersionGoneError: `version` is neither 0 nor the newest.
         """
         from tinkergym.remote.policy import Policy
 
+        if version is not None and (isinstance(version, bool) or not isinstance(version, int) or version < 0):
+            raise InvalidRequestError(
+                f"must be the number of a version, not {version!r}",
+                hint="leave it out for the newest; 0 is the model before training",
+                field="version",
+            )
         if version and version != (newest := self.view().policy_version):
             raise PolicyVersionGoneError(
                 f"version {version} of {self.id} is not loaded: only the newest, {newest}, and 0, the model "

@@ -107,11 +107,23 @@ def for_job(env: EnvSource | None, ref: EnvironmentRef) -> MakeEnv:
     """Return how to make the environment of a job that is already there, for `attach`.
 
     Raises:
+        InvalidRequestError: `env` is another environment than the job's.
         UnknownEnvironmentError: nothing in this process knows it.
     """
-    if env is not None and not isinstance(env, str):
-        return _factory(env)
-    found = describe(env or ref.id, ref.kwargs)
+    found = describe(ref.id if env is None else env, ref.kwargs)
+    # A class for an id that nothing here registers has no id of its own to compare.
+    stands_in = found.only_here and not ref.id.startswith(LOCAL)
+    if stands_in and (not _is_known(ref.id) or gym.registry[ref.id].entry_point is env):
+        assert found.make is not None
+        return found.make
+    if found.ref.id != ref.id:
+        raise InvalidRequestError(
+            f"the job plays {ref.id}, not {found.ref.id}",
+            hint="leave it out: the id is registered here"
+            if _is_known(ref.id)
+            else "hand over its own class",
+            field="env",
+        )
     if found.make is None:
         raise UnknownEnvironmentError(
             f"the job plays {ref.id!r}, which nothing in this process registers",

@@ -22,7 +22,7 @@ from tinkergym.remote.api import Api
 from tinkergym.remote.ask import SAMPLE_PATH, ask
 from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.remote.local_environment import known_system_prompt
-from tinkergym.spec_errors import require_cut
+from tinkergym.spec_errors import require_cut, require_temperature
 from tinkergym.wire import Limits, PlayedSpec, Reasoning, SampleRequest, Structured
 from tinkergym.wire_jobs import JobView
 from tinkergym.wire_structured import require_structured
@@ -88,8 +88,10 @@ class Policy:
             renderer: The model's renderer, if it is at hand.
 
         Raises:
-            InvalidRequestError: `top_p` or `top_k` is out of range, or `structured` is none; see `field`.
+            InvalidRequestError: `temperature`, `top_p` or `top_k` is out of range, or `structured` is none;
+                see `field`.
         """
+        require_temperature(temperature)
         self._api = api
         self.name, self.model, self.version = name, model, version
         self.temperature, self.max_turn_tokens, self.seed = temperature, max_turn_tokens, seed
@@ -103,6 +105,7 @@ class Policy:
         self._pending: SampleRequest | None = None
         self._id = uuid.uuid4().hex[:12]
         self._episodes = 0
+        self._episode_seed: int | None = None
         self.last_version: int | None = None
         """The version that gave the last answer."""
 
@@ -178,11 +181,17 @@ class Policy:
         """Return a sampler for many conversations at once; the caller closes it."""
         return HttpSampler(self._api.connection, SAMPLE_PATH)
 
-    def reset(self) -> None:
-        """Begin a new episode: the next observation is its first."""
+    def reset(self, seed: int | None = None) -> None:
+        """Begin a new episode: the next observation is its first.
+
+        Args:
+            seed: Of this episode's answers, beside the policy's own: with the same two they repeat, whatever
+                was played before. None draws others in each episode.
+        """
         if self._loop is not None:
             self._loop = self._pending = None
             self._episodes += 1
+        self._episode_seed = seed
 
     def act(self, observation: Observation) -> str:
         """Answer an observation: the first of an episode, or what the environment said to the last answer.
@@ -260,7 +269,9 @@ class Policy:
         )
 
     def _plan(self) -> EpisodePlan:
-        seed = int(np.random.SeedSequence([self.seed, self._episodes]).generate_state(1, np.uint64)[0])
+        # The 1 keeps seeds that were given apart from those that are counted.
+        episode = [self._episodes] if self._episode_seed is None else [self._episode_seed, 1]
+        seed = int(np.random.SeedSequence([self.seed, *episode]).generate_state(1, np.uint64)[0])
         return EpisodePlan(
             episode_id=f"act-{self._id}-{self._episodes}",
             seed=0,

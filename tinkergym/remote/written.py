@@ -10,7 +10,7 @@ from typing import Any
 from tinkergym.errors import InvalidRequestError, ServiceUnavailableError
 from tinkergym.loop.renderer import Renderer
 from tinkergym.remote.api import Api
-from tinkergym.spec_errors import parse_any_spec
+from tinkergym.spec_errors import nothing_left, parse_any_spec
 from tinkergym.wire import LoRA
 from tinkergym.wire_data import DataKind, DataView
 from tinkergym.wire_jobs import AnyJobSpec, WrittenDataSpec
@@ -73,11 +73,15 @@ def written_job(
     draft = {"adapter": LoRA(), **given, "kind": kind, "model": model, "data": "0" * 64, "steps": steps or 1}
     if eval_data is not None:
         draft["eval_data"] = "0" * 64
-    parse_any_spec(draft, _ARGUMENTS[kind])
+    checked = parse_any_spec(draft, _ARGUMENTS[kind])
+    assert isinstance(checked, WrittenDataSpec)
 
     renderer = Renderer.from_bundle(api.renderer(model))
     ready = prepare(data, renderer, kind=kind, answers=answers, on_overlong=on_overlong)
     _tell_of_dropped("data", ready, renderer)
+    left = ready.records - checked.held_out_records(ready.records)
+    if not left:
+        raise nothing_left(checked, ready.records)
     measured = None
     if eval_data is not None:
         measured = prepare(
@@ -86,9 +90,6 @@ def written_job(
         _tell_of_dropped("eval_data", measured, renderer)
         draft["eval_data"] = upload(api, measured).data_id
     draft["data"] = upload(api, ready).data_id
-    checked = parse_any_spec(draft)
-    assert isinstance(checked, WrittenDataSpec)
-    left = ready.records - checked.held_out_records(ready.records)
     batch_size = given.get("batch_size", max(1, min(_BATCH_SIZE, left)))
     if steps is None:
         steps = max(1, math.ceil((1.0 if epochs is None else epochs) * left / batch_size))
@@ -111,7 +112,8 @@ def _refuse(steps: int | None, epochs: float | None, on_overlong: str, answers: 
         raise InvalidRequestError(
             "says how long to train, and so does steps", hint="give one of them", field="epochs"
         )
-    if epochs is not None and not (isinstance(epochs, int | float) and 0 < epochs < math.inf):
+    is_number = isinstance(epochs, int | float) and not isinstance(epochs, bool)
+    if epochs is not None and not (is_number and 0 < epochs < math.inf):
         raise InvalidRequestError(f"must be a number above 0, not {epochs!r}", field="epochs")
     for field, value, choices in (
         ("on_overlong", on_overlong, ("refuse", "drop")),

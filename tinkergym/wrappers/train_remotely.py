@@ -142,6 +142,8 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         Raises:
             JobFailedError: the job ended without success.
         """
+        if self._closed:
+            return False
         if self._episode is not None:
             return True
         if self._leased is None and not self._done:
@@ -157,9 +159,11 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         """Begin the next episode that the service asks for, with its seed.
 
         Raises:
+            EpisodeProtocolError: it is closed.
             InvalidRequestError: a seed was given, and the episodes of a group must start equal.
             JobFailedError: the job ended without success.
         """
+        self._refuse_if_closed("reset")
         if seed is not None and self._spec.algorithm.compares_siblings and not self._done:
             raise InvalidRequestError(
                 "reset() takes the service's seed: episodes that are compared must start equal",
@@ -189,8 +193,9 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         """Take the policy's action in the environment and record what it paid.
 
         Raises:
-            EpisodeProtocolError: there is no answer of the policy to take a step with.
+            EpisodeProtocolError: there is no answer of the policy to take a step with, or it is closed.
         """
+        self._refuse_if_closed("step")
         if self._done:
             return self.env.step(action)
         self._raise_if_ended_badly()
@@ -216,7 +221,6 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         """Hand in what is open, wait for the train step being computed, and close the environment."""
         if self._closed:
             return
-        self._closed = True
         try:
             self._abandon()
             if self.training:
@@ -228,6 +232,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
                     stacklevel=2,
                 )
         finally:
+            self._closed = True
             self._episodes.close()
             self.env.close()
 
@@ -249,6 +254,14 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         return episode.answers(completion)
 
     # --- inside ---
+
+    def _refuse_if_closed(self, call: str) -> None:
+        if self._closed:
+            raise EpisodeProtocolError(
+                f"{call}() was called after close()",
+                hint=f"if {self.job.id} needs more episodes, go on with "
+                f"TrainRemotely(env, job_id={self.job.id!r})",
+            )
 
     def _raise_if_ended_badly(self) -> None:
         self._episodes.raise_if_broken()

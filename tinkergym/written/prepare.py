@@ -6,7 +6,7 @@ Faults are named by line, field and reason, the first in full and a few more in 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -64,7 +64,7 @@ def prepare(
     read: Callable[[Any], list[TokenSequence]] = _reader(kind, renderer, answers)
     collected, dropped, since = _Collected(kind), 0, 0
     faults: list[str] = []
-    for row in rows(source):
+    for row in rows(source, field=field):
         since += bool(faults)
         if since > _MOST_READ_AFTER_A_FAULT:
             break
@@ -75,8 +75,8 @@ def prepare(
                 dropped += 1
                 continue
             fault = (
-                f"{'messages' if kind == 'sft' else 'prompt'}: has {longest} tokens with its answer, the "
-                f"model's context {renderer.context_length}; shorten it, or choose on_overlong='drop'"
+                f"{_whole(row.value)}: {longest} tokens, the model's context is "
+                f"{renderer.context_length}; shorten it, or choose on_overlong='drop'"
             )
         if fault:
             faults.append(f"{row.where}: {fault}")
@@ -86,8 +86,9 @@ def prepare(
         raise _refusal(source_name(source), faults, field)
     if not collected.records:
         why = f"all of its {dropped} rows are longer than the model's context" if dropped else "has no rows"
+        purpose = "train on" if field == "data" else "measure with"
         raise InvalidDataError(
-            f"{source_name(source)}: {why}", hint="there is nothing to train on", field=field
+            f"{source_name(source)}: {why}", hint=f"there is nothing to {purpose}", field=field
         )
     return collected.finished(dropped)
 
@@ -137,6 +138,13 @@ def _reader(kind: DataKind, renderer: Renderer, answers: Answers) -> Callable[[A
     if kind == "sft":
         return lambda row: [conversation_tokens(renderer, conversation(row), answers=answers)]
     return lambda row: comparison_tokens(renderer, *comparison(row))
+
+
+def _whole(row: Mapping[str, Any]) -> str:
+    """Name the fields whose tokens stand in one sequence."""
+    if "messages" in row:
+        return "messages with an answer" if "chosen" in row else "messages"
+    return "prompt with an answer" if "chosen" in row else "prompt with completion"
 
 
 def _record(row: Row, read: Callable[[Any], list[TokenSequence]]) -> tuple[list[TokenSequence], str]:

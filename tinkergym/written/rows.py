@@ -34,8 +34,12 @@ def source_name(source: DataSource) -> str:
     return source.name if isinstance(source, TaskSource) else Path(source).name
 
 
-def rows(source: DataSource) -> Iterator[Row]:
+def rows(source: DataSource, *, field: str = "data") -> Iterator[Row]:
     """Yield the rows in order; blank lines of a file are passed over, but counted.
+
+    Args:
+        source: Where they are.
+        field: The setting that it came in, for errors.
 
     Raises:
         InvalidDataError: There is no such file.
@@ -49,7 +53,7 @@ def rows(source: DataSource) -> Iterator[Row]:
         raise InvalidRequestError(
             f"must be the name of a .jsonl file or a task source, not {type(source).__name__}",
             hint="wrap rows that are in memory: tg.SequenceTasks(rows)",
-            field="data",
+            field=field,
         )
     try:
         with Path(os.fspath(source)).open("rb") as file:
@@ -58,7 +62,7 @@ def rows(source: DataSource) -> Iterator[Row]:
                     yield _parsed(f"line {number}", line)
     except OSError as error:
         raise InvalidDataError(
-            f"{os.fspath(source)} cannot be read: {error.strerror or error}", field="data"
+            f"{os.fspath(source)} cannot be read: {error.strerror or error}", field=field
         ) from None
 
 

@@ -47,7 +47,8 @@ def test_a_job_on_uploaded_data_is_created_with_every_default_filled_in(client):
         ({"data": "f" * 64}, "data", "there is no data set"),
         ({"data": "short"}, "data", "pattern"),
         ({"batch_size": 4}, "batch_size", "set it to 3 or lower"),
-        ({"held_out": 0.4}, "batch_size", ""),
+        ({"held_out": 0.4}, "batch_size", "set it to 2 or lower"),
+        ({"held_out": 0.9}, "held_out", "0.9 of 3 records leaves none"),
         ({"held_out": 0.4, "eval_data": "f" * 64}, "held_out", "choose one of them"),
         ({"kind": "preference"}, "data", "is data for 'sft'"),
         ({"kind": "sfft"}, "kind", "did you mean 'sft'"),
@@ -114,6 +115,8 @@ def test_the_job_that_another_begins_with_is_written_down_with_its_version(gatew
     assert (gone.status_code, "versions with a checkpoint: 5, 10" in error_of(gone)["hint"]) == (404, True)
     other = client.post("/v1/jobs", json=sft(data, initial_policy=first, adapter={"kind": "lora", "rank": 3}))
     assert (other.status_code, error_of(other)["field"]) == (409, "initial_policy")
+    full = error_of(client.post("/v1/jobs", json=sft(data, initial_policy=first, adapter={"kind": "full"})))
+    assert "an adapter of rank 8 and alpha 16, and this job is to train all parameters" in full["message"]
     with gateway.client("bob") as bob:
         foreign = bob.post("/v1/jobs", json={**spec, "initial_policy": first})
         assert foreign.status_code == 404

@@ -10,6 +10,7 @@ from backend.rollout.models import (
     model_fingerprint,
     read_model_facts,
     resolve_model,
+    without_folder,
 )
 from tinkergym.errors import TemplateError, UnknownModelError
 
@@ -57,6 +58,27 @@ def test_a_folder_that_is_not_there_is_named_in_full_with_the_machine_it_was_loo
     with pytest.raises(UnknownModelError) as caught:
         resolve_model("./mymodel", {"nano": str(directory)})
     assert f"{str(directory / 'mymodel')!r} is no folder on the service's machine" in str(caught.value)
+
+
+def test_an_adapter_is_no_model_and_says_how_to_make_one(directory, monkeypatch):
+    (directory / "config.json").rename(directory / "adapter_config.json")
+    monkeypatch.chdir(directory.parent)
+    with pytest.raises(UnknownModelError, match=r"holds an adapter.*--merge.*--from JOB") as caught:
+        resolve_model(directory.name, {})
+    assert repr(str(directory)) in caught.value.message
+
+
+def test_an_offered_name_without_its_folder_is_not_taken_for_a_slip(directory):
+    with pytest.raises(UnknownModelError) as caught:
+        resolve_model("nano", {"nano": str(directory / "gone")})
+    assert "did you mean" not in caught.value.hint
+
+
+def test_offered_folders_that_are_missing_are_named_and_hub_ids_are_not(directory):
+    offered = {"mine": str(directory), "gone": str(directory / "gone"), "hub": "some/model", "odd": "nano"}
+    faults = without_folder(offered)
+    assert sorted(faults) == ["gone", "odd"]
+    assert repr(str(directory / "gone")) in faults["gone"]
 
 
 def test_only_offered_models_are_taken_where_the_operator_wants_it_so(directory):

@@ -255,6 +255,13 @@ def test_a_model_is_no_policy_to_play_with_and_the_hint_says_which_command_takes
     assert "`tinkergym eval` takes a model too" in result.output
 
 
+@pytest.mark.parametrize("command", [["play"], ["eval", "--tasks", "1"]])
+def test_a_version_that_cannot_be_played_is_a_name_that_there_is_not(run, service, command):
+    run("train", BOARD, "--steps", "1")
+    result = run(*command, BOARD, "--policy", "job-1@50")
+    assert (result.exit_code, "error: --policy: version 50 of job-1" in result.output) == (2, True)
+
+
 def test_the_system_prompt_that_the_policy_reads_is_shown(run, service):
     run("train", BOARD, "--steps", "1", "--set", "system_prompt=Play like a pirate.")
     assert "system\nPlay like a pirate." in run("play", BOARD, "--policy", "job-1", "--watch").output
@@ -375,7 +382,7 @@ def test_play_takes_the_model_before_training_and_says_what_becomes_of_versions_
     assert run("play", BOARD, "--policy", "job-1@0", "--watch").exit_code == 0
     assert {request.policy_version for batch in service.sampled for request in batch} == {0}
     result = run("play", BOARD, "--policy", "job-1@2", "--watch")
-    assert (result.exit_code, "tinkergym export job-1@2 FOLDER" in result.output) == (1, True)
+    assert (result.exit_code, "tinkergym export job-1@2 FOLDER" in result.output) == (2, True)
     assert run("play", BOARD, "--policy", "job-1@x").exit_code == 2
 
 

@@ -127,6 +127,10 @@ def test_a_model_is_evaluated_by_its_name_and_an_unknown_name_is_refused(tg_run,
     assert figures(result)["settings"]["policy"] == "nano"
     wrong = tg_run("eval", BOARD, "--policy", "job-99", "--tasks", 2)
     assert (wrong.exit_code, "is no policy" in wrong.output) == (2, True)
+    folder = tg_run("eval", BOARD, "--policy", "/models/mine", "--tasks", 2)
+    assert (folder.exit_code, "lists it under `models`" in folder.output) == (2, True)
+    slip = tg_run("eval", BOARD, "--policy", "nano", "--tasks", 2, "--env-set", "seet=first")
+    assert (slip.exit_code, "could not be created" in slip.output) == (2, True)
 
 
 def test_a_model_is_evaluated_with_the_sampling_that_was_asked_for(tg_run, start_service, tmp_path):

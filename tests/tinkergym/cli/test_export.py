@@ -16,7 +16,7 @@ from backend.config import PACKAGED_MODELS
 from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
-from tinkergym.errors import ConflictError
+from tinkergym.errors import ConflictError, InvalidRequestError
 from tinkergym.loop.renderer import Renderer
 from tinkergym.testing.scripted_service import ScriptedService
 from tinkergym.wire import CheckpointView, FullParameters, LoRA
@@ -129,6 +129,15 @@ def test_a_fully_trained_model_loads_in_transformers_and_gives_the_same_logprobs
     assert not trained.job.export(tmp_path / "out").is_adapter
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert_equal(logprobs(model), trained.logprobs())
+
+
+def test_a_base_for_what_is_not_merged_is_refused(service, tmp_path):
+    trained = Trained(service, FullParameters(), tmp_path / "checkpoint")
+    for merge, said in ((True, "trained all parameters"), (False, "without merge")):
+        with pytest.raises(InvalidRequestError, match=said) as caught:
+            trained.job.export(tmp_path / "out", merge=merge, base="/nope")
+        assert caught.value.field == "base"
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -296,6 +296,39 @@ def test_a_job_can_be_taken_up_again_with_its_environment(service, client):
     job.close()
 
 
+class Silent(Echo):
+    """Another environment of the same arguments."""
+
+
+@pytest.mark.parametrize("other", [Silent, "board/TicTacToeVs-v0"])
+def test_a_job_is_not_taken_up_in_another_environment(service, client, other):
+    left = client.train(Echo, steps=10_000, algorithm=SMALL)
+    left.close()
+    with pytest.raises(InvalidRequestError, match="the job plays local/Echo-v0, not ") as caught:
+        client.attach(left.id, env=other)
+    assert caught.value.field == "env"
+    left.cancel()
+    with pytest.raises(InvalidRequestError, match="the job plays local/Echo-v0, not "):
+        client.attach(left.id, env=other)
+    assert client.attach(left.id, env=Echo).state.final
+
+
+def test_a_job_of_an_id_is_taken_up_with_that_id_only(service, client):
+    left = client.train("board/TicTacToeVs-v0", rollout="client", steps=10_000, algorithm=SMALL)
+    left.close()
+    with pytest.raises(InvalidRequestError, match=r"plays board/TicTacToeVs-v0, not local/Echo-v0 \(leave"):
+        client.attach(left.id, env=Echo)
+    left.cancel()
+
+
+def test_an_environment_for_a_job_that_the_service_plays_is_refused(start_service):
+    start_service(environments=["board/TicTacToeVs-v0"])
+    with tg.Client() as client:
+        job = client.train("board/TicTacToeVs-v0", steps=2)
+        with pytest.raises(InvalidRequestError, match="not played by a client"):
+            client.attach(job.id, env=Echo)
+
+
 def test_an_environment_that_breaks_in_play_ends_its_episodes_by_name_and_the_job_goes_on(service, client):
     class Fragile(Echo):
         def reply(self, action):
@@ -440,6 +473,10 @@ def test_only_versions_that_are_loaded_can_be_played(client):
     assert [job.policy(version=version).version for version in (None, 0, 3)] == [None, 0, 3]
     with pytest.raises(PolicyVersionGoneError, match=rf"the newest, 3,.*tinkergym export {job.id}@2 FOLDER"):
         job.policy(version=2)
+    for wrong in ("newest", -1, True):
+        with pytest.raises(InvalidRequestError, match="leave it out for the newest") as caught:
+            job.policy(version=wrong)
+        assert caught.value.field == "version"
 
 
 def test_a_model_that_is_a_folder_here_is_to_be_named_by_its_absolute_path(client, tmp_path, monkeypatch):
@@ -454,6 +491,19 @@ def test_a_model_that_is_a_folder_here_is_to_be_named_by_its_absolute_path(clien
         client.train(Echo, model="mine", steps=1)
     assert f"give its absolute path {str(tmp_path / 'mine')!r}" in caught.value.hint
     assert "offered are: nano" in caught.value.hint
+
+
+def test_a_folder_that_the_service_has_seen_is_not_to_be_named_in_another_way(client, tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    def refuse(*args, **kwargs):
+        raise UnknownModelError(f"{str(tmp_path / 'mine')!r} has no config.json", field="model")
+
+    monkeypatch.setattr(type(client._api.connection), "call", refuse)
+    with pytest.raises(UnknownModelError) as caught:
+        client.train(Echo, model="mine", steps=1)
+    assert caught.value.hint == ""
 
 
 class Unjudged(tg.SingleTurnEnv):

@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 
 import tinkergym as tg
-from tinkergym.errors import EpisodeProtocolError, InvalidRequestError, PromptTooLongError
+from tinkergym.errors import EpisodeProtocolError, InvalidRequestError, PromptTooLongError, UnknownModelError
 from tinkergym.messages import assistant, system, user
 from tinkergym.spaces import Chat, Text
 from tinkergym.wire import Regex
+from tinkergym.wrappers import AgainstOpponent
 
 
 class Countdown(tg.TextEnv):
@@ -200,6 +201,48 @@ def test_a_conversation_that_fills_the_context_says_where_to_reset(start_service
     with pytest.raises(EpisodeProtocolError, match=re.escape("policy.reset()")):
         policy.act("word " * 20)
     assert policy.act("word " * 10) == "ok"
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [("/models/mine", "under `models`"), ("nanoo", "did you mean 'nano'"), ("job-1", "job")],
+)
+def test_a_model_that_the_service_does_not_offer_is_refused_at_once(start_service, model, said):
+    start_service()
+    with pytest.raises(UnknownModelError, match=said):
+        tg.Client().policy(model)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("temperature", value) for value in (-1, 1e-4, 11, float("nan"), True, "1")] + [("top_k", True)],
+)
+def test_sampling_that_there_is_not_is_refused_at_once(start_service, setting, value):
+    start_service()
+    with pytest.raises(InvalidRequestError) as caught:
+        tg.Client().policy("nano", **{setting: value})
+    assert caught.value.field == setting
+
+
+def test_a_seed_of_an_episode_makes_its_answers_repeatable(start_service):
+    service = start_service()
+    policy = tg.Client().policy("nano")
+    for seed in (7, 7, 8, None, None):
+        policy.reset(seed=seed)
+        policy.act("hello")
+    one, again, *others = (batch[0].seed for batch in service.sampled)
+    assert one == again
+    assert len({one, *others}) == 4
+
+
+def test_a_policy_sits_down_as_an_opponent(start_service):
+    service = start_service(lambda prompt: "b2")
+    opponent = tg.Client().policy("nano")
+    env = AgainstOpponent(tg.make_game("board/TicTacToe-v0"), opponent=opponent, seat="second")
+    boards = [env.reset(seed=2)[0] for _ in range(2)]
+    assert boards[0] == boards[1]
+    one, again = (batch[0].seed for batch in service.sampled)
+    assert one == again
 
 
 def test_an_evaluation_plays_every_seed_once(start_service):

@@ -33,6 +33,22 @@ def test_a_share_that_is_held_out_is_not_counted_in_a_pass(client, file):
     assert job.spec.steps == 3
 
 
+def test_a_share_that_leaves_nothing_is_to_blame_itself(client, service):
+    with pytest.raises(InvalidRequestError, match=r"0\.9 of 2 records leaves none to train on") as caught:
+        client.sft(tg.SequenceTasks(ROWS[:2]), held_out=0.9)
+    assert caught.value.field == "held_out"
+    assert not service.chunks
+
+
+@pytest.mark.parametrize(("content", "said"), [("", "nothing to measure with"), (None, "cannot be read")])
+def test_data_to_measure_with_is_named_as_such(client, file, tmp_path, content, said):
+    if content is not None:
+        (tmp_path / "eval.jsonl").write_text(content)
+    with pytest.raises(InvalidDataError, match=said) as caught:
+        client.sft(file, eval_data=tmp_path / "eval.jsonl")
+    assert caught.value.field == "eval_data"
+
+
 def test_an_upload_that_broke_off_goes_on_where_it_was(client, service, file):
     service.break_next("PUT /v1/data", status=None)
     assert client.sft(file, steps=1).spec.data in {job.view.spec.data for job in [service.jobs.get("job-1")]}
@@ -49,6 +65,8 @@ def test_preferences_take_any_of_the_losses(client):
     [
         ({"steps": 2, "epochs": 1}, "epochs", "give one of them"),
         ({"epochs": 0}, "epochs", "above 0"),
+        ({"epochs": True}, "epochs", "above 0, not True"),
+        ({"batch_size": "3"}, "batch_size", "must be a number, not '3'"),
         ({"on_overlong": "cut"}, "on_overlong", "'refuse' or 'drop'"),
         ({"answers": "first"}, "answers", "'all' or 'last'"),
         ({"learning_rat": 1}, "learning_rat", "did you mean learning_rate"),

@@ -56,6 +56,18 @@ def recorded(service, env):
     return [result.trajectory for step in service.jobs.get(env.job.id).history for result in step]
 
 
+def test_after_close_no_episode_begins(service):
+    env = train(steps=2)
+    env.reset()
+    with pytest.warns(UserWarning, match="waits for episodes"):
+        env.close()
+    assert not env.training
+    for call in (env.reset, lambda: env.step(1)):
+        with pytest.raises(EpisodeProtocolError, match=r"after close\(\).*job_id='job-1'"):
+            call()
+    service.jobs.end("job-1", JobState.CANCELLED)
+
+
 def test_a_plain_loop_trains_until_the_steps_are_done(service):
     env = train(steps=2)
     returns = []

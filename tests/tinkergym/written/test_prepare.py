@@ -214,7 +214,12 @@ def test_a_bad_comparison_is_refused_by_field_and_reason(renderer, row, text):
 
 def test_a_row_that_is_too_long_is_refused_or_dropped_and_counted(renderer):
     long = {"prompt": "x " * 3000, "completion": "y"}
-    assert "the model's context 1024" in fault(renderer, long)
+    assert "prompt with completion: 60" in fault(renderer, long)
+    assert "the model's context is 1024" in fault(renderer, long)
+    talk = {"messages": [{"role": "user", "content": "x " * 3000}, {"role": "assistant", "content": "y"}]}
+    assert "messages: 60" in fault(renderer, talk)
+    pair = {"prompt": "x " * 3000, "chosen": "y", "rejected": "n"}
+    assert "prompt with an answer: 60" in fault(renderer, pair, kind="preference")
     prepared = prepare(tg.SequenceTasks([ASKED, long]), renderer, kind="sft", on_overlong="drop")
     assert (prepared.records, prepared.dropped) == (1, 1)
     assert "all of its 1 rows are longer" in fault(renderer, long, on_overlong="drop")
