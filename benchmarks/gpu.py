@@ -141,20 +141,32 @@ class Figure:
     reached: bool
 
 
-def main() -> int:
-    """Measure, print the table, write the JSON; the exit status counts the figures that fell short."""
+def parser_of(description: str, result: Path) -> argparse.ArgumentParser:
+    """Return a parser of what scripts of this kind are told."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a tiny model and little work, for a smoke test")
-    parser.add_argument("--model", help="only the shape of this name, such as '0.5 B'")
-    parser.add_argument("--eager", action="store_true", help="without CUDA graphs and torch.compile")
-    parser.add_argument("--json", type=Path, help=f"where the result goes (default: {RESULT}, tiny: nowhere)")
-    options = parser.parse_args()
+    parser.add_argument("--json", type=Path, help=f"where the result goes (default: {result}, tiny: nowhere)")
+    return parser
+
+
+def device_of(options: argparse.Namespace, parser: argparse.ArgumentParser) -> torch.device:
+    """Return the device that was asked for, if it is there."""
     device = torch.device(options.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         parser.error("torch sees no GPU here; `--device cpu --tiny` tries the script without one")
+    return device
+
+
+def main() -> int:
+    """Measure, print the table, write the JSON; the exit status counts the figures that fell short."""
+    parser = parser_of(__doc__, RESULT)
+    parser.add_argument("--model", help="only the shape of this name, such as '0.5 B'")
+    parser.add_argument("--eager", action="store_true", help="without CUDA graphs and torch.compile")
+    options = parser.parse_args()
+    device = device_of(options, parser)
     work = Work()
     if options.tiny:
         work = Work(batch=4, prompt_tokens=8, decode_tokens=8, train_tokens=128, train_length=32, runs=2)

@@ -9,7 +9,6 @@ Needs what `gpu.py` needs, and the package itself.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -34,16 +33,9 @@ WAYS = ("computed", "replayed")
 
 def main() -> int:
     """Measure, print, write the JSON; the exit status is 1 if logprobs are off."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="a tiny model and little work, for a smoke test")
-    parser.add_argument("--json", type=Path, help=f"where the result goes (default: {RESULT}, tiny: nowhere)")
+    parser = gpu.parser_of(__doc__, RESULT)
     options = parser.parse_args()
-    device = torch.device(options.device)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        parser.error("torch sees no GPU here; `--device cpu --tiny` tries the script without one")
+    device = gpu.device_of(options, parser)
     work = gpu.Work(batch=4, prompt_tokens=8, decode_tokens=24, runs=2) if options.tiny else gpu.Work()
     torch.manual_seed(0)
     machine = gpu.probe(device, tiny=options.tiny)

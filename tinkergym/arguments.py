@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import inspect
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
-from tinkergym.errors import InvalidRequestError
+from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError
 from tinkergym.quoting import quoted
+
+Built = TypeVar("Built")
 
 _NAME_DATA = (
     "name the data instead, by a path and a split, and open it in the environment's constructor, "
@@ -33,6 +35,23 @@ def refuse_other_than_json(env_id: str, kwargs: Mapping[str, Any]) -> None:
                 hint=_NAME_DATA if data else _PLAIN,
                 field=f"kwargs.{name}",
             )
+
+
+def built(build: Callable[..., Built], kwargs: Mapping[str, Any], *, field: str) -> Built:
+    """Call what makes an environment; what it raises is left as it is, but for an argument that it has not.
+
+    Raises:
+        InvalidEnvironmentError: There is no such argument; `field` is where it was written.
+    """
+    try:
+        return build(**kwargs)
+    except TypeError as error:
+        hint = argument_hint(error, build, kwargs)
+        if not hint:
+            raise  # of another reason
+        raise InvalidEnvironmentError(
+            f"the environment cannot be made: {error}", hint=hint, field=field
+        ) from error
 
 
 def argument_hint(

@@ -15,13 +15,9 @@ from typing import Any, Protocol
 import gymnasium as gym
 import numpy as np
 
-from tinkergym.arguments import argument_hint
-from tinkergym.errors import (
-    InvalidEnvironmentError,
-    InvalidRequestError,
-    ServiceUnavailableError,
-    TinkerGymError,
-)
+from tinkergym.arguments import built
+from tinkergym.errors import InvalidRequestError, ServiceUnavailableError, TinkerGymError
+from tinkergym.loop.executors import made
 from tinkergym.loop.host_pool import MakeEnv
 from tinkergym.loop.plan import EpisodePlan
 from tinkergym.loop.renderer import Renderer
@@ -340,17 +336,9 @@ def make_once(make_env: MakeEnv, reference: EnvironmentRef) -> bool:
         InvalidEnvironmentError: Its constructor fails.
     """
     try:
-        env = make_env(reference)
+        env = made(make_env, reference)
     except ServiceUnavailableError:
         return False  # no place is free behind its server at the moment; episodes wait for one
-    except TinkerGymError:
-        raise
-    except Exception as error:  # whatever a user's constructor raises
-        raise InvalidEnvironmentError(
-            f"the environment cannot be made: {type(error).__name__}: {error}",
-            hint="its constructor gets env_kwargs and nothing else",
-            field="environment",
-        ) from error
     try:
         # What `AgainstOpponent` plays; behind a server nobody knows.
         game = getattr(env.unwrapped, "aec_env", None)
@@ -372,15 +360,7 @@ def _resolved(environment: EnvironmentSource, kwargs: dict[str, Any]) -> tuple[E
     name = getattr(build, "__name__", type(build).__name__)
 
     def make(_: EnvironmentRef) -> gym.Env[Any, Any]:
-        try:
-            return build(**kwargs)
-        except TypeError as error:
-            hint = argument_hint(error, build, kwargs)
-            if not hint:
-                raise  # of another reason
-            raise InvalidEnvironmentError(
-                f"the environment cannot be made: {error}", hint=hint, field="env_kwargs"
-            ) from error
+        return built(build, kwargs, field="env_kwargs")
 
     # The arguments may be no JSON, and they stay here; the reference is a name only.
     return EnvironmentRef(id=f"local/{name}"[:200]), make

@@ -90,6 +90,11 @@ class PolicyGradient(Choice):
         raise NotImplementedError
 
     @property
+    def _learns_once(self) -> bool:
+        """Whether a step has one update."""
+        return self.updates_per_step == self.minibatches == 1
+
+    @property
     def compares_siblings(self) -> bool:
         """Whether the episodes of a group must start equal."""
         return self.comparison[0] != "batch"
@@ -97,18 +102,17 @@ class PolicyGradient(Choice):
     @model_validator(mode="after")
     def _every_setting_takes_effect(self) -> Self:
         clipped = self.loss in _CLIPPED
-        if self.importance_correction != "none" and self.updates_per_step == self.minibatches == 1:
-            for name in ("clip_low", "clip_high", "dual_clip", "dro_beta"):
-                # The ratio is to the policy that the update begins with.
-                more = "updates_per_step or minibatches above 1 where there is an importance_correction"
-                self._refuse_idle(name, True, more)
+        corrected = self.importance_correction != "none"
+        for name in ("clip_low", "clip_high", "dual_clip", "dro_beta"):
+            # The ratio is then to the policy that the one update begins with.
+            more = "updates_per_step or minibatches above 1 where there is an importance_correction"
+            self._refuse_idle(name, corrected and self._learns_once, more)
         self._refuse_idle("clip_low", not clipped, "loss='ppo', 'cispo' or 'gspo'")
         self._refuse_idle("clip_high", not clipped, "loss='ppo', 'cispo' or 'gspo'")
         self._refuse_idle("dual_clip", self.loss not in {"ppo", "gspo"}, "loss='ppo' or 'gspo'")
         self._refuse_idle("dro_beta", self.loss != "dro", "loss='dro'")
         self._refuse_idle("kl_estimator", not self.kl_coefficient, "kl_coefficient above 0")
         self._refuse_idle("kl_in", not self.kl_coefficient, "kl_coefficient above 0")
-        corrected = self.importance_correction != "none"
         self._refuse_idle("importance_cap", not corrected, "importance_correction='truncated' or 'masked'")
         self._refuse_idle("importance_level", not corrected, "importance_correction='truncated' or 'masked'")
         self._refuse_idle("overlong_penalty", not self.overlong_tokens, "overlong_tokens above 0")
@@ -269,8 +273,7 @@ class PPO(PolicyGradient):
 
     @model_validator(mode="after")
     def _values_move_within_a_step(self) -> Self:
-        once = self.updates_per_step == self.minibatches == 1
-        self._refuse_idle("value_clip", once, "updates_per_step or minibatches above 1")
+        self._refuse_idle("value_clip", self._learns_once, "updates_per_step or minibatches above 1")
         return self
 
 

@@ -51,20 +51,22 @@ def _refuse_other_shape(parts: GatewayParts, spec: AnyJobSpec, job: JobView) -> 
     # Jobs of older services may have another spelling of their model.
     model = parts.catalog.known_as(job.spec.model)
     for name, theirs, ours in (
-        ("model", f"the model {model!r}", f"the model {spec.model!r}"),
-        ("adapter", _in_words(job.spec.adapter), _in_words(spec.adapter)),
+        ("model", model, spec.model),
+        ("adapter", job.spec.adapter, spec.adapter),
     ):
         if theirs != ours:
             raise ConflictError(
-                f"{job.job_id} trained {theirs}, and this job is to train {ours}",
+                f"{job.job_id} trained {_in_words(theirs)}, and this job is to train {_in_words(ours)}",
                 hint=f"give this job the same {name}",
                 field="initial_policy",
             )
 
 
-def _in_words(adapter: Adapter) -> str:
-    if isinstance(adapter, LoRA):
-        return f"an adapter of rank {adapter.rank} and alpha {adapter.alpha:.17g}"
+def _in_words(trained: str | Adapter) -> str:
+    if isinstance(trained, str):
+        return f"the model {trained!r}"
+    if isinstance(trained, LoRA):
+        return f"an adapter of rank {trained.rank} and alpha {trained.alpha:.17g}"
     return "all parameters"
 
 

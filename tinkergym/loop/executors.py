@@ -11,13 +11,32 @@ import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from tinkergym.errors import InvalidRequestError
+from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, TinkerGymError
 from tinkergym.loop.environment_host import AnyEnv, BaseHost, EnvironmentHost, Host, TakeReports
 from tinkergym.loop.environment_process import ProcessHost
 from tinkergym.loop.shared_thread import SharedHost, SharedThread
 from tinkergym.wire import EnvironmentRef
 
 MakeEnv = Callable[[EnvironmentRef], AnyEnv]
+
+
+def made(make_env: MakeEnv, reference: EnvironmentRef) -> AnyEnv:
+    """Make an environment, and say in a sentence if it cannot be.
+
+    Raises:
+        InvalidEnvironmentError: Its constructor fails.
+        TinkerGymError: What that raised, if it is of ours.
+    """
+    try:
+        return make_env(reference)
+    except TinkerGymError:
+        raise
+    except Exception as error:  # whatever a user's constructor raises
+        raise InvalidEnvironmentError(
+            f"the environment cannot be made: {type(error).__name__}: {error}",
+            hint="its constructor gets env_kwargs and nothing else",
+            field="environment",
+        ) from error
 
 
 class Executor(Protocol):

@@ -13,7 +13,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from tinkergym.arguments import argument_hint
+from tinkergym.arguments import built
 from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, UnknownEnvironmentError
 from tinkergym.loop.environment_host import AnyEnv, system_prompt_of
 from tinkergym.loop.host_pool import MakeEnv
@@ -171,15 +171,7 @@ def _factory(build: Callable[..., AnyEnv]) -> MakeEnv:
 
 
 def _make(build: Callable[..., AnyEnv], ref: EnvironmentRef) -> AnyEnv:
-    try:
-        env = build(**ref.kwargs)
-    except TypeError as error:
-        hint = argument_hint(error, build, ref.kwargs)
-        if not hint:
-            raise  # of another reason, for the user's own traceback
-        raise InvalidEnvironmentError(
-            f"the environment cannot be made: {error}", hint=hint, field="environment"
-        ) from error
+    env = built(build, ref.kwargs, field="environment")
     if not isinstance(env, gym.Env):
         raise InvalidEnvironmentError(
             f"{getattr(build, '__name__', build)} returned {type(env).__name__}, not a gymnasium.Env",

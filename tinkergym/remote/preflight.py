@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tinkergym.core import refuse_unfinished
-from tinkergym.errors import InvalidEnvironmentError, PromptTooLongError, TinkerGymError
+from tinkergym.errors import InvalidEnvironmentError, PromptTooLongError
 from tinkergym.loop.agent_loop import AgentLoop
 from tinkergym.loop.environment_host import AnyEnv, system_prompt_of
+from tinkergym.loop.executors import made
 from tinkergym.loop.host_pool import MakeEnv
 from tinkergym.loop.plan import EpisodePlan
 from tinkergym.loop.renderer import Renderer
@@ -22,16 +23,7 @@ def check_environment(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundl
         InvalidEnvironmentError: it cannot be made or reset, or shows no text.
         PromptTooLongError: its first prompt leaves no room for an answer of `max_turn_tokens`.
     """
-    try:
-        env = make_env(spec.environment)
-    except TinkerGymError:
-        raise
-    except Exception as error:  # whatever a user's constructor raises
-        raise InvalidEnvironmentError(
-            f"the environment cannot be made: {type(error).__name__}: {error}",
-            hint="its constructor gets env_kwargs and nothing else",
-            field="environment",
-        ) from error
+    env = made(make_env, spec.environment)
     try:
         refuse_unfinished(env)
         _check_first_prompt(env, spec, Renderer.from_bundle(bundle))

@@ -499,7 +499,7 @@ class VllmEngine:
                 f"the weights of policy {policy!r} do not fit the model at {strange!r}",
                 hint="were they made for another model? full weights hold every parameter under its name",
             )
-        if isinstance(weights, FullWeights) and self._arguments["lora_target_modules"] is not None:
+        if isinstance(weights, FullWeights) and self._facts.has_experts:
             # On a CPU vLLM computes experts with copies that a reload leaves as they are (0.32.0).
             raise InvalidRequestError(
                 f"vLLM takes no full weights of a mixture of experts, such as those of policy {policy!r}",

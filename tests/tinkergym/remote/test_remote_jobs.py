@@ -16,16 +16,17 @@ def test_an_address_is_an_environment():
     assert pickle.loads(pickle.dumps(found.make))
 
 
+def trained(client, url, *, group_size, groups_per_step):
+    """Return a job of one step whose episodes this process played behind the server."""
+    algorithm = tg.GRPO(group_size=group_size, groups_per_step=groups_per_step)
+    job = client.train(url, env_kwargs={"token": TOKEN}, rollout="client", steps=1, algorithm=algorithm)
+    job.wait()
+    return job
+
+
 def test_a_job_that_the_client_plays_keeps_its_token_at_home(client, service):
     with environment_server(BOARD) as url:
-        job = client.train(
-            url,
-            env_kwargs={"token": TOKEN},
-            rollout="client",
-            steps=1,
-            algorithm=tg.GRPO(group_size=2, groups_per_step=1),
-        )
-        job.wait()
+        job = trained(client, url, group_size=2, groups_per_step=1)
         view = client.job(job.id).view()
     assert view.spec.environment.kwargs == {"url": url}
     assert view.state == "completed"
@@ -33,14 +34,7 @@ def test_a_job_that_the_client_plays_keeps_its_token_at_home(client, service):
 
 def test_episodes_take_turns_where_the_server_has_fewer_places(client, service):
     with environment_server(BOARD, capacity=2) as url:
-        job = client.train(
-            url,
-            env_kwargs={"token": TOKEN},
-            rollout="client",
-            steps=1,
-            algorithm=tg.GRPO(group_size=4, groups_per_step=2),
-        )
-        job.wait()
+        job = trained(client, url, group_size=4, groups_per_step=2)
     reasons = [result.trajectory.stop_reason for result in service.jobs.get(job.id).results]
     assert len(reasons) == 8
     assert "environment_error" not in reasons
