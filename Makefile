@@ -38,7 +38,7 @@ bench: install  ## measure the figures of the README and write benchmarks/result
 	@$(PY) -m benchmarks
 
 bench-gpu: install  ## measure decoding, training and parity of a 0.5 B and a 1.5 B model on a GPU
-	@$(PY) benchmarks/gpu.py; short=$$?; $(PY) -m benchmarks.gpu_engine && exit $$short
+	@$(PY) benchmarks/gpu.py; short=$$?; $(PY) -m benchmarks.gpu_engine && $(PY) -m benchmarks.gpu_handover && exit $$short
 
 serve: install  ## start the service on this machine
 	@.venv/bin/tinkergym serve

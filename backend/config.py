@@ -79,6 +79,10 @@ class VllmSettings(Settings):
     """Sequences in one batch."""
     start_seconds: float = Field(300.0, gt=0)
     """For vLLM to load the model and to answer its first canary."""
+    full_weights: Literal["host", "device"] = "host"
+    """Where the weights of full policies are handed over to vLLM, and wait for their turns in it: `host` is
+    shared memory; `device` is the GPU, from which vLLM takes them by CUDA IPC: less time where several such
+    policies take turns, for a copy of each in the GPU's memory. Refused without a GPU."""
     sleep: Literal["auto", "offload", "end"] = "auto"
     """What the engine does when it is put to sleep: `offload` is vLLM's own sleep mode, which on a GPU moves
     the weights to the CPU and gives up the cache, and on a CPU only empties the cache; `end` ends vLLM, and
@@ -241,6 +245,15 @@ class ServiceConfig(Settings):
             raise ValueError(
                 f"cuda_graphs=true is for engine=transformers on a GPU, not for engine={self.engine} with "
                 f"device={self.device}; leave it out (vLLM has vllm.enforce_eager)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _weights_are_handed_over_on_a_gpu(self) -> Self:
+        if self.vllm.full_weights == "device" and (self.engine != "vllm" or self.device == "cpu"):
+            raise ValueError(
+                f"vllm.full_weights=device is for engine=vllm on a GPU, not for engine={self.engine} with "
+                f"device={self.device}; leave it out"
             )
         return self
 

@@ -194,4 +194,8 @@ def _move_out_of_files(parameters: Mapping[str, nn.Parameter]) -> None:
 
 
 def _copies(parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: on_cpu(parameter, copy=True).contiguous() for name, parameter in parameters.items()}
+    made: dict[int, torch.Tensor] = {}
+    for parameter in parameters.values():  # tied ones are copied once
+        if id(parameter) not in made:
+            made[id(parameter)] = on_cpu(parameter, copy=True).contiguous()
+    return {name: made[id(parameter)] for name, parameter in parameters.items()}

@@ -22,6 +22,8 @@ from tinkergym.wire_jobs import DistillationSpec, PreferenceSpec, SFTSpec
         (["port=1", "port.x=3"], "port.x", "no section"),
         (['preload=["x"]', "allow_any_model=false"], "preload", "add it there"),
         (["port"], "", "key=value"),
+        (["engine=vllm", "device=cpu", "vllm.full_weights=device"], "", "on a GPU"),
+        (["vllm.full_weights=device"], "", "not for engine=transformers"),
     ],
 )
 def test_a_wrong_setting_is_named_with_what_to_do(settings, field, text):

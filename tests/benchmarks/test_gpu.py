@@ -35,3 +35,17 @@ def test_the_engine_decodes_on_a_cpu_with_a_tiny_model_as_a_forward_does(tmp_pat
     numbers = json.loads(result.read_text())["details"]["tiny"]
     assert numbers["parity"] <= 2e-2
     assert numbers["replayed_steps"] == {"computed": 0}
+
+
+def test_weights_are_handed_to_another_process_without_a_gpu_too(tmp_path):
+    result = tmp_path / "gpu_handover.json"
+    run = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu_handover", "--device", "cpu", "--tiny", "--json", str(result)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    numbers = json.loads(result.read_text())["details"]["tiny"]
+    assert numbers["same"]
+    assert numbers["share_seconds"].keys() == {"host"}

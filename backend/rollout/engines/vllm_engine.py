@@ -21,17 +21,22 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from backend.config import VLLM_LEAST_TEMPERATURE, DType, VllmSettings
 from backend.errors import SERVICE_LOG
 from backend.rollout.engines.protocol import BASE_POLICY, Deliver
 from backend.rollout.engines.rows import failure, nobody_waits, version_gone
+from backend.rollout.engines.shared_weights import share_in_file, share_on_device
 from backend.rollout.engines.structured import structure_impossible, structure_unusable
 from backend.rollout.engines.vllm_files import (
     adapted_modules,
     as_in_files,
     misfit,
     model_shapes,
-    write_policy,
+    names_to_load,
+    write_adapter,
 )
 from backend.rollout.engines.vllm_folder import private_folder
 from backend.rollout.engines.vllm_process import HOST, Message, VllmProcess, reason_in
@@ -71,15 +76,13 @@ class _Policy:
     name: str
     version: int
     folder: Path
-    rank: int | None
+    handed_over: Message
+    """How the process reads its weights."""
+    memory: Tensor | None
+    """What the GPU keeps of them for the process, as long as this is kept."""
 
     def message(self) -> Message:
-        return {
-            "policy": self.key,
-            "name": f"{self.name}@{self.version}",
-            "path": str(self.folder),
-            "rank": self.rank,
-        }
+        return {"policy": self.key, "name": f"{self.name}@{self.version}", **self.handed_over}
 
 
 @dataclass(eq=False, slots=True)
@@ -128,7 +131,7 @@ class VllmEngine:
 
         Raises:
             MissingExtraError: vLLM is not installed.
-            InvalidRequestError: vLLM cannot run the model.
+            InvalidRequestError: vLLM cannot run the model, or `settings` want a GPU and there is none.
         """
         if host == HOST and find_spec("vllm") is None:
             raise MissingExtraError(
@@ -136,9 +139,17 @@ class VllmEngine:
                 hint="make vllm (scripts/install_vllm.sh) on Linux x86-64, or set engine=transformers",
                 field="engine",
             )
+        settings = settings or VllmSettings()
+        self._device = torch.device(device)
+        if settings.full_weights == "device" and self._device.type == "cpu":
+            raise InvalidRequestError(
+                f"vllm.full_weights=device needs a GPU, and vLLM computes on {device!r}",
+                hint="leave vllm.full_weights out",
+                field="vllm.full_weights",
+            )
         self._facts: ModelFacts = read_model_facts(model_directory)
         self._shapes = model_shapes(model_directory)
-        self._settings = settings or VllmSettings()
+        self._settings = settings
         self._host = host
         self._folder = private_folder(self._facts.parameters * 4)
         self._log_file = log or self._folder / "vllm.log"
@@ -157,7 +168,8 @@ class VllmEngine:
         self._policies: dict[str, _Policy] = {}
         self._finishing: dict[int, _Policy] = {}
         """Older versions that requests under way are finished with, by key."""
-        self._doomed: dict[int, Path] = {}
+        self._doomed: dict[int, _Policy] = {}
+        """Policies that are gone, whose weights are kept until the process reads them no more."""
         self._open: dict[int, _Open] = {}
         self._process: VllmProcess | None = None
         self._ready = threading.Event()
@@ -270,15 +282,16 @@ class VllmEngine:
         self._require_loadable(policy, stored)
         key = next(self._keys)
         folder = self._folder / f"policy-{key}"
-        made = _Policy(
-            key=key,
-            name=policy,
-            version=version,
-            folder=folder,
-            rank=weights.rank if isinstance(weights, AdapterWeights) else None,
-        )
         try:
-            write_policy(folder, stored, self._shapes)
+            handed_over, memory = self._hand_over(policy, stored, folder)
+            made = _Policy(
+                key=key,
+                name=policy,
+                version=version,
+                folder=folder,
+                handed_over=handed_over,
+                memory=memory,
+            )
             arrived = self._load(made, let_finish=let_finish)
         except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
@@ -459,7 +472,7 @@ class VllmEngine:
                 if entry.request is None:
                     entry.result.set_result({"gone": True})
         self._abort(over)
-        self._doomed[policy.key] = policy.folder
+        self._doomed[policy.key] = policy
         if self._process is not None and self._ready.is_set():
             self._process.send({"do": "drop", "id": 0, "policy": policy.key})
         return [(entry, version_gone(entry.request)) for entry in over.values() if entry.request]
@@ -516,6 +529,30 @@ class VllmEngine:
                 )
             if not adapted_modules(weights):
                 raise InvalidRequestError(f"the adapter of policy {policy!r} changes no linear layer")
+
+    def _hand_over(self, policy: str, weights: PolicyWeights, folder: Path) -> tuple[Message, Tensor | None]:
+        """Put weights where vLLM's processes can read them; return how, and what of the GPU they take."""
+        if isinstance(weights, AdapterWeights):
+            write_adapter(folder, weights)
+            return {"path": str(folder)}, None
+        names = names_to_load(weights, self._shapes)
+        if self._settings.full_weights == "host":
+            folder.mkdir(mode=0o700)
+            return {"shared": share_in_file(weights.tensors, folder / "weights"), "names": names}, None
+        try:
+            memory, opening = share_on_device(weights.tensors, self._device)
+        except torch.OutOfMemoryError as error:
+            raise StorageFullError(
+                f"no room on {self._device} for the weights of policy {policy!r}",
+                hint="lower vllm.gpu_memory, or set vllm.full_weights=host",
+            ) from error
+        except RuntimeError as error:
+            raise InvalidRequestError(
+                f"the weights of policy {policy!r} cannot be shared with vLLM on {self._device}: {error}",
+                hint="set vllm.full_weights=host",
+                field="vllm.full_weights",
+            ) from error
+        return {"shared": opening, "names": names}, memory
 
     def _load(self, made: _Policy, *, let_finish: bool) -> str:
         while True:
@@ -598,8 +635,7 @@ class VllmEngine:
             doomed, self._doomed = self._doomed, {}
             known = [policy.message() for policy in (*self._policies.values(), *self._finishing.values())]
             self._told += 1
-        for folder in doomed.values():
-            shutil.rmtree(folder, ignore_errors=True)
+        _forget(doomed)
         process.send({"settings": self._arguments, "policies": known})
         ready, naps = False, self._naps
         try:
@@ -702,9 +738,9 @@ class VllmEngine:
         """Take a message, and its answer to `answers`; return whether vLLM is well."""
         if "dropped" in message:
             with self._lock:
-                folder = self._doomed.pop(message["dropped"], None)
-            if folder is not None:
-                shutil.rmtree(folder, ignore_errors=True)
+                key = message["dropped"]
+                doomed = {key: self._doomed.pop(key)} if key in self._doomed else {}
+            _forget(doomed)
             return True
         number = message["id"]
         entry, answer = self._open.get(number), None
@@ -785,6 +821,12 @@ class _BusyClock:
         with self._lock:
             running = time.perf_counter() - self._since if self._since is not None else 0.0
             return self._total + running
+
+
+def _forget(doomed: dict[int, _Policy]) -> None:
+    """Free what the weights of policies take, and empty the mapping, so that nothing keeps it."""
+    while doomed:
+        shutil.rmtree(doomed.popitem()[1].folder, ignore_errors=True)
 
 
 def _deliver(failures: Sequence[tuple[_Open, TinkerGymError]]) -> None:

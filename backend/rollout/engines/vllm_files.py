@@ -1,4 +1,4 @@
-"""Policies as files that vLLM reads: an adapter in PEFT's format, a full policy as one safetensors file."""
+"""How vLLM is given policies: adapters as files in PEFT's format, full weights by a model's own names."""
 
 from __future__ import annotations
 
@@ -19,57 +19,56 @@ from backend.rollout.models import EXPERT
 from backend.weights import AdapterWeights, FullWeights, PolicyWeights
 
 _ADAPTER = "adapter_model.safetensors"
-_FULL = "model.safetensors"
 _SHARED_EXPERT = re.compile(r"shared\w*\.")
 _IN_A_LAYER = re.compile(r"\.\d+\.")
-_UNLOADED = "unloaded.safetensors"
-"""What a full policy has and no file of the model: the second names of tied weights. Some of vLLM's models
-have no place for them; the others tie them themselves.
-"""
 _log = logging.getLogger(__name__)
 _MODULE = re.compile(r"base_model\.model\.(.+)\.lora_[AB]\.weight")
 
 
-def write_policy(folder: Path, weights: PolicyWeights, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Write a policy into a new folder that only this user can read; for `shapes` see `misfit`."""
+def write_adapter(folder: Path, weights: AdapterWeights) -> None:
+    """Write an adapter into a new folder that only this user can read."""
     folder.mkdir(mode=0o700, exist_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.tensors.items()}
-    # Tied parameters are one tensor under two names, which the format does not keep.
+    # One tensor under two names is what the format does not keep.
     tensors = {
         name: tensor.clone() if _shared(tensor, tensors) else tensor for name, tensor in tensors.items()
     }
-    if isinstance(weights, AdapterWeights):
-        save_file(tensors, folder / _ADAPTER)
-        config = {
-            "peft_type": "LORA",
-            "task_type": "CAUSAL_LM",
-            "base_model_name_or_path": None,
-            "r": weights.rank,
-            "lora_alpha": weights.alpha,
-            "target_modules": adapted_modules(weights),
-            "bias": "none",
-        }
-        (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
-    else:
-        loaded = {name for name in tensors if name in shapes or name.partition(".")[2] in shapes}
-        save_file({name: tensors[name] for name in loaded}, folder / _FULL)
-        save_file({name: tensors[name] for name in tensors.keys() - loaded}, folder / _UNLOADED)
+    save_file(tensors, folder / _ADAPTER)
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": None,
+        "r": weights.rank,
+        "lora_alpha": weights.alpha,
+        "target_modules": adapted_modules(weights),
+        "bias": "none",
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
 def write_nothing(folder: Path, like: Path) -> None:
     """Write an adapter that adds nothing, to one of the layers that the adapter in `like` changes."""
-    tensors = read_tensors(like)
+    tensors = read_adapter(like)
     module = next(found[1] for name in sorted(tensors) if (found := _MODULE.fullmatch(name)))
     names = [f"base_model.model.{module}.lora_{side}.weight" for side in "AB"]
     down, up = (tensors[name] for name in names)
     zeros = dict(zip(names, (torch.zeros_like(down[:1]), torch.zeros_like(up[:, :1])), strict=True))
-    write_policy(folder, AdapterWeights(rank=1, alpha=1.0, tensors=zeros), {})
+    write_adapter(folder, AdapterWeights(rank=1, alpha=1.0, tensors=zeros))
 
 
-def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Read back the tensors of a policy."""
-    paths = [folder / name for name in (_ADAPTER, _FULL, _UNLOADED)]
-    return {name: tensor for path in paths if path.exists() for name, tensor in load_file(path).items()}
+def read_adapter(folder: Path) -> dict[str, Tensor]:
+    """Read back the tensors of an adapter."""
+    tensors: dict[str, Tensor] = load_file(folder / _ADAPTER)
+    return tensors
+
+
+def names_to_load(weights: FullWeights, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """Return which of a policy's tensors are in the files of the model, whose `shapes` are as in `misfit`.
+
+    The others are the second names of tied weights. Some of vLLM's models have no place for them; the others
+    tie them themselves.
+    """
+    return [name for name in weights.tensors if name in shapes or name.partition(".")[2] in shapes]
 
 
 def adapted_modules(weights: AdapterWeights) -> list[str]:

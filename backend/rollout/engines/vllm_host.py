@@ -29,7 +29,8 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from backend.processes import die_with_parent
-from backend.rollout.engines.vllm_files import read_tensors, write_nothing
+from backend.rollout.engines.shared_weights import open_weights
+from backend.rollout.engines.vllm_files import read_adapter, write_nothing
 from backend.rollout.engines.vllm_rooms import Rooms
 from backend.weights import FullWeights, weights_sha256
 
@@ -65,7 +66,7 @@ class Host:
         self._engine = engine
         self._send = send
         self._adapters: dict[int, LoRARequest] = {}
-        self._full: dict[int, Path] = {}
+        self._full: dict[int, Message] = {}
         self._uses: Counter[int] = Counter()
         self._dropped: set[int] = set()
         self._samples: dict[int, asyncio.Task[None]] = {}
@@ -236,9 +237,11 @@ class Host:
 
     async def _load(self, message: Message) -> Message:
         await self._wake()
-        key, path = message["policy"], Path(message["path"])
-        adapter = message["rank"] is not None
-        if adapter:
+        key = message["policy"]
+        if "shared" in message:
+            self._full[key] = message
+        else:
+            path = Path(message["path"])
             # vLLM compares adapters by name and caches by number: neither is ever used twice.
             if self._nothing is None:
                 nothing = path.with_name("nothing")
@@ -247,11 +250,8 @@ class Host:
             request = LoRARequest(f"{message['name']}#{key}", key, str(path))
             await self._engine.add_lora(request)
             self._adapters[key] = request
-        else:
-            self._full[key] = path
-        # What is hashed was read back from where vLLM reads it.
-        weights = FullWeights(tensors=read_tensors(path))
-        return {"sha256": weights_sha256(weights)}
+        # In a thread: whoever samples meanwhile does not wait for it.
+        return {"sha256": await asyncio.to_thread(_hash_of_what_vllm_reads, message)}
 
     def _knows(self, request: Message) -> bool:
         """Return whether the request's policy is here; then it stays until `_used`."""
@@ -298,10 +298,10 @@ class Host:
         resident = max(room, _BASE)
         if resident == self._resident:
             return
-        path = None if resident == _BASE else str(self._full[resident])
+        policy = {} if resident == _BASE else self._full[resident]
         self._resident = _NOBODY
         await self._engine.collective_rpc(
-            "tinkergym_load_weights", args=(path and f"{path}/model.safetensors",)
+            "tinkergym_load_weights", args=(policy.get("shared"), policy.get("names", []))
         )
         # Every request's cache is salted by its policy; what is reset here is what the salt does not cover:
         # states of weights that are gone, which would only take room.
@@ -357,6 +357,12 @@ class Host:
         if not abs(logprob - self._canary_logprob) <= _CANARY_DRIFT:
             return {"error": f"the canary's logprob was {self._canary_logprob} and is {logprob}"}
         return {}
+
+
+def _hash_of_what_vllm_reads(message: Message) -> str:
+    shared = "shared" in message
+    tensors = open_weights(message["shared"]) if shared else read_adapter(Path(message["path"]))
+    return weights_sha256(FullWeights(tensors=tensors))
 
 
 async def serve(connection: socket.socket) -> None:

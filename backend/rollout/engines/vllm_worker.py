@@ -7,17 +7,15 @@ version that `scripts/install_vllm.sh` installs; where a part is missing, the en
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 from vllm.model_executor.layers.fused_moe.config import FusedMoEConfig
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
 from backend.processes import die_with_parent
+from backend.rollout.engines.shared_weights import Opening, open_weights
 from backend.rollout.engines.token_sampling import cut_logprobs, draw_tokens
 
 SEED = "tinkergym_seed"
@@ -65,14 +63,20 @@ class WorkerExtension:
 
         runner.sampler.topk_topp_sampler.forward = draw
 
-    def tinkergym_load_weights(self, path: str | None) -> None:
+    def tinkergym_load_weights(self, opening: Opening | None, names: list[str]) -> None:
         """Put a full policy's weights, or with None the base model's, in place of those that are there."""
         runner = self.model_runner
-        if path is None:
+        if opening is None:
             runner.reload_weights()
         else:
-            runner.reload_weights(weights_iterator=_tensors(Path(path)))
+            tensors = open_weights(opening)
+            runner.reload_weights(weights_iterator=((name, _own(tensors[name])) for name in names))
         _repack(runner.model)
+
+
+def _own(tensor: Tensor) -> Tensor:
+    # What is mapped from a file is ours if we write to it; on a GPU it is everybody's.
+    return tensor.clone() if tensor.is_cuda else tensor
 
 
 def _is_cut(settings: Any) -> bool:
@@ -91,12 +95,6 @@ def _leave_experts_alone() -> None:
         after(config)
 
     FusedMoEConfig.__post_init__ = made
-
-
-def _tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
-    with safe_open(path, framework="pt") as file:
-        for name in file.keys():  # noqa: SIM118 - not a mapping
-            yield name, file.get_tensor(name)
 
 
 def _repack(model: torch.nn.Module) -> None:

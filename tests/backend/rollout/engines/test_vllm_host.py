@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from backend.rollout.engines.vllm_files import write_policy
+from backend.rollout.engines.vllm_files import write_adapter
 from backend.weights import AdapterWeights
 
 _HOST = "backend.rollout.engines.vllm_host"
@@ -87,10 +87,8 @@ def play(vllm_host, tmp_path):
         host = vllm_host.Host(vllm, said.put_nowait)
         for key in (1, 2):
             folder = tmp_path / str(key)
-            write_policy(folder, _ADAPTER, {})
-            host.handle(
-                {"do": "load", "id": key, "policy": key, "name": "job", "path": str(folder), "rank": 1}
-            )
+            write_adapter(folder, _ADAPTER)
+            host.handle({"do": "load", "id": key, "policy": key, "name": "job", "path": str(folder)})
             assert "sha256" in await said.get()
         await deeds(host, vllm, said)
 

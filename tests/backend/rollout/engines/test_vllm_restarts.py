@@ -8,21 +8,24 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from backend.config import PACKAGED_MODELS, VllmSettings
 from backend.rollout.engines.asking import Asked
 from backend.rollout.engines.vllm_engine import VllmEngine
 from backend.rollout.engines.vllm_settings import engine_arguments
 from backend.weights import AdapterWeights, FullWeights
-from tinkergym.errors import InvalidRequestError
+from tinkergym.errors import InvalidRequestError, StorageFullError
 from tinkergym.wire import SampleRequest
 
+NANO = Path(PACKAGED_MODELS["nano"])
 FAKE = Path(__file__).with_name("fake_vllm_host.py")
 DIES, DIES_ONCE, HANGS_ONCE, HELD, UNREADABLE_ONCE = 901, 902, 903, 904, 905
 LAYER = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
@@ -57,9 +60,10 @@ def start(tmp_path):
     engines = []
     (tmp_path / "lives").mkdir()
 
-    def make(log=None, **settings):
+    def make(log=None, device="cpu", **settings):
         engine = VllmEngine(
-            Path(PACKAGED_MODELS["nano"]),
+            NANO,
+            device=device,
             settings=VllmSettings(**settings),
             log=log,
             host=(sys.executable, str(FAKE), str(tmp_path / "lives")),
@@ -391,3 +395,54 @@ def test_vllms_own_sleep_is_asked_for_where_it_can_give_memory_back(start, heard
 )
 def test_a_gpu_decodes_by_cuda_graphs_unless_the_operator_says_no(device, asked, eager):
     assert arguments(device, enforce_eager=asked)["enforce_eager"] is eager
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Stand in for a GPU's memory; return an event for each piece taken, set when it is free again."""
+    freed = []
+
+    def share(tensors, device):
+        assert device == torch.device("cuda", 1)
+        memory = torch.zeros(1)
+        freed.append(threading.Event())
+        weakref.finalize(memory, freed[-1].set)
+        return memory, {"cuda": len(freed)}
+
+    monkeypatch.setattr("backend.rollout.engines.vllm_engine.share_on_device", share)
+    return freed
+
+
+FULL = FullWeights(tensors=load_file(NANO / "model.safetensors"))
+
+
+def test_a_gpu_keeps_full_weights_as_long_as_a_process_may_read_them(start, heard, gpu):
+    engine = start(device="cuda:1", full_weights="device")
+    engine.publish("job", 1, FULL)
+    engine.publish("job", 2, FULL)
+    assert gpu[0].wait(60)
+    answers(engine, [ask(DIES_ONCE, "job", 2)])
+    (known,) = heard(1)[0]["policies"]
+    assert (known["shared"], known["names"]) == ({"cuda": 2}, list(FULL.tensors))
+    assert not gpu[1].is_set()
+    engine.retire("job")
+    assert gpu[1].wait(60)
+
+
+def test_what_finds_no_room_on_a_gpu_is_refused_and_the_version_before_it_stays(start, gpu, monkeypatch):
+    engine = start(device="cuda:1", full_weights="device")
+    engine.publish("job", 1, FULL)
+
+    def full(tensors, device):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("backend.rollout.engines.vllm_engine.share_on_device", full)
+    with pytest.raises(StorageFullError, match=r"no room on cuda:1 .*'job'"):
+        engine.publish("job", 2, FULL)
+    assert engine.loaded() == {"job": 1}
+    assert not gpu[0].is_set()
+
+
+def test_without_a_gpu_nothing_is_kept_on_one(start):
+    with pytest.raises(InvalidRequestError, match="needs a GPU"):
+        start(full_weights="device")
