@@ -298,11 +298,16 @@ class Host:
         resident = max(room, _BASE)
         if resident == self._resident:
             return
-        policy = {} if resident == _BASE else self._full[resident]
+        policy = {"policy": _BASE} if resident == _BASE else self._full[resident]
         self._resident = _NOBODY
-        await self._engine.collective_rpc(
-            "tinkergym_load_weights", args=(policy.get("shared"), policy.get("names", []))
-        )
+        # Who asked for them may be gone before they are read, and they must stay until then.
+        self._use([policy])
+        try:
+            await self._engine.collective_rpc(
+                "tinkergym_load_weights", args=(policy.get("shared"), policy.get("names", []))
+            )
+        finally:
+            self._used([policy])
         # Every request's cache is salted by its policy; what is reset here is what the salt does not cover:
         # states of weights that are gone, which would only take room.
         await self._engine.reset_prefix_cache()

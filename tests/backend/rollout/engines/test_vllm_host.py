@@ -10,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
+from backend.rollout.engines.shared_weights import share_in_file
 from backend.rollout.engines.vllm_files import write_adapter
 from backend.weights import AdapterWeights
 
@@ -48,6 +49,13 @@ class Vllm:
 
     async def remove_lora(self, key):
         self.removed.append(key)
+
+    async def collective_rpc(self, method, args):
+        self.asked.put_nowait((method, args))
+        await self.gate.wait()
+
+    async def reset_prefix_cache(self):
+        pass
 
     async def pause_generation(self, **_):
         pass
@@ -140,5 +148,24 @@ def test_a_policy_that_is_not_there_is_never_answered_by_the_base_model(play):
         assert adapted["tokens"] == base["tokens"] == [5]
         assert [vllm.asked.get_nowait() for _ in range(2)] == [("r22", "job#2"), ("r20", "nothing")]
         assert vllm.asked.empty()
+
+    play(deeds)
+
+
+def test_weights_that_are_being_read_stay_although_who_asked_for_them_is_gone(play, tmp_path):
+    async def deeds(host, vllm, said):
+        shared = share_in_file({"w": torch.ones(2)}, tmp_path / "weights")
+        host.handle({"do": "load", "id": 9, "policy": 3, "name": "full", "shared": shared, "names": ["w"]})
+        assert (await said.get())["id"] == 9
+        host.handle({"do": "sample", **request_for(3, 10)})
+        assert await vllm.asked.get() == ("tinkergym_load_weights", (shared, ["w"]))
+        host.handle({"do": "abort", "id": 0, "ids": [10]})
+        host.handle({"do": "drop", "id": 0, "policy": 3})
+        assert await said.get() == {"id": 0}
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert said.empty()
+        vllm.gate.set()
+        assert await said.get() == {"dropped": 3}
 
     play(deeds)
