@@ -173,13 +173,19 @@ def refuse_long_prompt(prompt_tokens: int, spec: PlayedSpec, context_length: int
     Raises:
         PromptTooLongError: it does not.
     """
-    context_length = min(context_length, spec.limits.max_context_tokens or context_length)
-    if prompt_tokens + spec.sampling.max_turn_tokens > context_length:
+    needed = prompt_tokens + spec.sampling.max_turn_tokens
+    wants = f"a first prompt of {prompt_tokens} tokens and an answer of up to {spec.sampling.max_turn_tokens}"
+    if needed > context_length:
         raise PromptTooLongError(
-            f"a first prompt of {prompt_tokens} tokens and an answer of up to "
-            f"{spec.sampling.max_turn_tokens} do not fit into the {context_length} tokens of {spec.model!r}",
+            f"{wants} do not fit into the {context_length} tokens of {spec.model!r}",
             hint="lower max_turn_tokens, shorten the prompt, or choose a model with a longer context",
             field="sampling.max_turn_tokens",
+        )
+    if needed > (spec.limits.max_context_tokens or needed):
+        raise PromptTooLongError(
+            f"{wants} do not fit into limits.max_context_tokens={spec.limits.max_context_tokens}",
+            hint=f"set it to {needed} or more, lower max_turn_tokens, or shorten the prompt",
+            field="limits.max_context_tokens",
         )
 
 

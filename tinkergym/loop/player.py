@@ -280,9 +280,9 @@ class EpisodePlayer:
             seconds = episode.plan.limits.step_timeout_seconds
             if episode.call and now >= episode.call_ends_at + episode.host.waited_seconds():
                 episode.hosts.took(episode.host, episode.call, math.inf)
-                text = (
-                    f"{episode.call} did not return within {seconds} s; it is here:\n{episode.host.where()}"
-                )
+                where = episode.host.where().rstrip()
+                text = f"{episode.call} did not return within {seconds} s"
+                text += f"; it is here:\n{where}" if where else ""
                 episode.loop.fail(StopReason.ENVIRONMENT_TIMEOUT, text)
                 self._finish(episode)
             elif episode.loop.state is AgentState.GENERATING and now >= episode.ends_at:

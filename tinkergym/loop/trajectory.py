@@ -77,7 +77,9 @@ def reason_line(stop_reason: str, error: str) -> str:
         error: Its text.
     """
     first, *others = error.strip().split("\n")
-    return others[-1] if others and stop_reason not in REASON_COMES_FIRST else first
+    if others and stop_reason not in REASON_COMES_FIRST:
+        return others[-1]
+    return first.removesuffix("; it is here:")
 
 
 class Record(BaseModel):

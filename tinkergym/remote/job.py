@@ -104,14 +104,23 @@ class Job:
     def wait(self) -> JobView:
         """Wait until the job ends and return how it ended.
 
+        Ctrl-C ends the waiting, not the job; the note below the traceback says how to see it again.
+
         Raises:
             JobCancelledError: it was cancelled.
             JobFailedError: it failed; the text carries the service's reason and what to do.
         """
         view = self.view()
         if not view.state.final:
-            for _ in self.events():
-                pass
+            try:
+                for _ in self.events():
+                    pass
+            except KeyboardInterrupt as interrupt:
+                goes_on = "goes on" if self._rollout is None else "waits for a client to play its episodes"
+                interrupt.add_note(
+                    f"The job {goes_on}: `tinkergym jobs attach {self.id}` shows it, `cancel` ends it."
+                )
+                raise
             view = self._final_view()
         self.close()
         return raise_for(view)

@@ -2,6 +2,7 @@ import hashlib
 import json
 import subprocess
 import sys
+import threading
 from functools import partial
 from importlib.metadata import version
 
@@ -189,7 +190,31 @@ def test_an_answer_that_does_not_fit_behind_the_first_prompt_is_refused_as_the_s
     with pytest.raises(PromptTooLongError, match="do not fit into the 200 tokens") as caught:
         tg.Client().train(Echo, steps=1, sampling=tg.Sampling(max_turn_tokens=190))
     assert caught.value.field == "sampling.max_turn_tokens"
+    with pytest.raises(PromptTooLongError, match=r"limits.max_context_tokens=70 \(set it to") as caught:
+        tg.Client().train(Echo, steps=1, limits=tg.Limits(max_context_tokens=70))
+    assert caught.value.field == "limits.max_context_tokens"
     assert "POST /v1/jobs" not in service.calls
+
+
+def test_ctrl_c_ends_the_waiting_and_says_how_to_see_the_job_again(client, monkeypatch):
+    played = threading.Event()
+
+    class Slow(Echo):
+        def reply(self, action):
+            played.wait(60)
+            return super().reply(action)
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    job = client.train(Slow, steps=1, algorithm=SMALL)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt) as caught:
+        patched.setattr(job, "events", interrupted)
+        job.wait()
+    (note,) = caught.value.__notes__
+    assert f"tinkergym jobs attach {job.id}" in note
+    played.set()
+    assert job.wait().step == 1
 
 
 def test_a_hand_written_gymnasium_environment_can_be_trained_in(client):
