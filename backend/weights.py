@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -40,6 +41,7 @@ class FullWeights:
 
 
 PolicyWeights = AdapterWeights | FullWeights
+_hashing = ThreadPoolExecutor(4, thread_name_prefix="weights-hash")
 
 
 def weights_sha256(weights: PolicyWeights) -> str:
@@ -53,6 +55,11 @@ def weights_sha256(weights: PolicyWeights) -> str:
         digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
     return digest.hexdigest()
+
+
+def hash_aside(weights: PolicyWeights) -> Future[str]:
+    """Begin `weights_sha256` in another thread; a GiB takes half a second, in which it can be handed over."""
+    return _hashing.submit(weights_sha256, weights)
 
 
 def require_finite(weights: PolicyWeights) -> None:

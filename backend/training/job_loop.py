@@ -10,6 +10,7 @@ import logging
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Generic
 
 from backend.errors import SERVICE_LOG, LeaseLostError, RankLostError
@@ -99,11 +100,16 @@ class JobLoop(ABC, Generic[SpecT_co]):
         )
 
     def _publish(
-        self, version: int, weights: PolicyWeights, sha256: str, *, let_finish: bool = False
+        self, version: int, weights: PolicyWeights, hashed: Future[str], *, let_finish: bool = False
     ) -> None:
+        """Give the engine a version of the policy; `hashed` is what `hash_aside` returned for it.
+
+        Raises:
+            ParityError: Other weights arrived.
+        """
         context = self._context
         arrived = context.engine.publish(context.job_id, version, weights, let_finish=let_finish)
-        loaded = context.engine.loaded().get(context.job_id)
+        sha256, loaded = hashed.result(), context.engine.loaded().get(context.job_id)
         if loaded != version or arrived != sha256:
             raise ParityError(
                 f"version {version} of the policy was published with hash {sha256[:12]}, but the engine "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from backend.training.episode_board import EpisodeBoard
 from backend.training.job_context import JobContext
@@ -25,7 +26,7 @@ from backend.training.step_report import (
     statistics,
 )
 from backend.training.turn_rewards import refuse_large_rewards
-from backend.weights import PolicyWeights, weights_sha256
+from backend.weights import PolicyWeights, hash_aside
 from tinkergym.errors import TooManyFailedEpisodesError
 from tinkergym.loop.trajectory import StopReason, reason_line
 from tinkergym.wire import JobSpec, JobState, StepEvent, WarningEvent
@@ -92,7 +93,7 @@ class RLJob(JobLoop[JobSpec]):
 
     def _train(self) -> None:
         context, spec = self._context, self._context.spec
-        played = self._begin(self._done_step + 1, None, "")
+        played = self._begin(self._done_step + 1)
         for step in range(self._done_step + 1, spec.steps + 1):
             if played is None:
                 with context.clock.part("rollout"):
@@ -109,7 +110,7 @@ class RLJob(JobLoop[JobSpec]):
         context, spec = self._context, self._context.spec
         step = self._done_step
         weights = context.learner.weights(context.job_id)
-        self._publish_ahead(step, weights, weights_sha256(weights))
+        self._publish_ahead(step, weights, hash_aside(weights))
         self._begin_through(step + 1)
         while step < spec.steps:
             step += 1
@@ -121,19 +122,19 @@ class RLJob(JobLoop[JobSpec]):
             learned = self._learn(context, step, played)
             with context.clock.part("weights"):
                 weights = context.learner.weights(context.job_id)
-                sha256 = weights_sha256(weights)
-            if self._check_replay(step, sha256):
+            hashed = hash_aside(weights)
+            if self._check_replay(step, hashed):
                 # What is on the board already may hold results of weights that there are no more.
                 self._begun = step
                 self._begin_through(step + spec.max_staleness)
-            self._publish_ahead(step, weights, sha256)
-            self._wind_up(step, played, learned, sha256)
+            self._publish_ahead(step, weights, hashed)
+            self._wind_up(step, played, learned, hashed.result())
 
-    def _publish_ahead(self, version: int, weights: PolicyWeights, sha256: str) -> None:
+    def _publish_ahead(self, version: int, weights: PolicyWeights, hashed: Future[str]) -> None:
         context = self._context
         with context.clock.part("publish"):
             context.boards.publishing(context.job_id, version)
-            self._publish(version, weights, sha256, let_finish=True)
+            self._publish(version, weights, hashed, let_finish=True)
 
     def _begin_through(self, step: int) -> None:
         """Begin the rollout of every step up to this one that has not begun."""
@@ -148,18 +149,23 @@ class RLJob(JobLoop[JobSpec]):
         self._context.boards.close(self._context.job_id)
         self._context.early.forget(self._context.job_id)
 
-    def _begin(self, step: int, weights: PolicyWeights | None, sha256: str) -> Played | None:
-        """Begin a step's rollout; returns its episodes at once if an earlier attempt stored them all."""
+    def _begin(self, step: int, given: tuple[PolicyWeights, Future[str]] | None = None) -> Played | None:
+        """Begin a step's rollout; returns its episodes at once if an earlier attempt stored them all.
+
+        Args:
+            step: Which.
+            given: The weights that play it and their hash; None takes the learner's.
+        """
         context = self._context
         if context.lease.attempt > 1:
             stored = self._rollout.stored(step)
             if stored is not None:
                 return stored
-        if weights is None:
+        if given is None:
             weights = context.learner.weights(context.job_id)
-            sha256 = weights_sha256(weights)
+            given = weights, hash_aside(weights)
         with context.clock.part("publish"):
-            self._publish(step - 1, weights, sha256)
+            self._publish(step - 1, *given)
         with context.clock.part("post"):
             if self._begun < step:
                 self._rollout.begin(step)
@@ -200,12 +206,12 @@ class RLJob(JobLoop[JobSpec]):
         self._learning_seconds = time.monotonic() - begun
         with context.clock.part("weights"):
             weights = context.learner.weights(context.job_id)
-            sha256 = weights_sha256(weights)
-        self._check_replay(step, sha256)
-        following = None if last else self._begin(step + 1, weights, sha256)
+        hashed = hash_aside(weights)
+        self._check_replay(step, hashed)
+        following = None if last else self._begin(step + 1, (weights, hashed))
         if last:
-            self._publish(step, weights, sha256)
-        self._wind_up(step, played, learned, sha256)
+            self._publish(step, weights, hashed)
+        self._wind_up(step, played, learned, hashed.result())
         return following
 
     def _wind_up(self, step: int, played: Played, learned: Learned, sha256: str) -> None:
@@ -283,7 +289,7 @@ class RLJob(JobLoop[JobSpec]):
             context.lease, [*spike_warnings(event), *news, *episodes_to_read(played, step)]
         )
 
-    def _check_replay(self, step: int, sha256: str) -> bool:
+    def _check_replay(self, step: int, hashed: Future[str]) -> bool:
         """Drop the stored episodes after `step` if they were sampled by other weights than it has now.
 
         Returns:
@@ -293,7 +299,7 @@ class RLJob(JobLoop[JobSpec]):
         if context.lease.attempt == 1:
             return False
         known = context.store.version_sha256(context.job_id, step)
-        if known is None or known == sha256:
+        if known is None or known == hashed.result():
             return False
         dropped = context.store.discard_episodes(context.lease, from_step=step + 1)
         context.store.append_event(

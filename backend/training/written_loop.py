@@ -13,7 +13,7 @@ from backend.training.parity import probed_parity
 from backend.training.schedule import learning_rate
 from backend.training.step_report import spike_warnings
 from backend.training.written_data import Record, WrittenData, batch_numbers, read
-from backend.weights import weights_sha256
+from backend.weights import hash_aside
 from tinkergym.wire import JobState, StepEvent
 from tinkergym.wire_jobs import WrittenDataSpec
 
@@ -124,7 +124,8 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
     def _publish_present(self, records: Sequence[Record]) -> dict[str, float]:
         """Let the policy be sampled as it is now; see by these records' prompts that it arrived so."""
         weights = self._context.learner.weights(self._context.job_id)
-        self._version, self._sha256 = self._done_step, weights_sha256(weights)
-        self._publish(self._version, weights, self._sha256)
+        hashed = hash_aside(weights)
+        self._publish(self._done_step, weights, hashed)
+        self._version, self._sha256 = self._done_step, hashed.result()
         prompts = (record[0].prompt for record in records)
         return probed_parity(self._context, self._version, prompts, temperature=1.0)
