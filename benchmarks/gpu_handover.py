@@ -37,6 +37,8 @@ def main() -> int:
     parser.add_argument("--read", action="store_true", help="be the process that takes weights over")
     options = parser.parse_args()
     device = gpu.device_of(options, parser)
+    if device.index:
+        parser.error("the first GPU is measured; CUDA_VISIBLE_DEVICES says which that is")
     if options.read:
         return _read(device)
     torch.manual_seed(0)
@@ -111,19 +113,22 @@ def _read(device: torch.device) -> int:
     own: dict[str, torch.Tensor] = {}
     for line in sys.stdin:
         opening = json.loads(line)
-        began = time.perf_counter()
-        tensors = open_weights(opening)
-        for name, tensor in tensors.items():
-            if name not in own:
-                own[name] = torch.empty_like(tensor, device=device)
-            own[name].copy_(tensor)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        seconds = time.perf_counter() - began
-        sha256 = weights_sha256(FullWeights(tensors=tensors))
-        del tensors  # it is freed as soon as this is answered
-        print(json.dumps([seconds, sha256]), flush=True)
+        # What a function opened is let go of when it returns, and freed as soon as this is answered.
+        print(json.dumps(_take(opening, own, device)), flush=True)
     return 0
+
+
+def _take(opening: Opening, own: dict[str, torch.Tensor], device: torch.device) -> tuple[float, str]:
+    began = time.perf_counter()
+    tensors = open_weights(opening)
+    for name, tensor in tensors.items():
+        if name not in own:
+            own[name] = torch.empty_like(tensor, device=device)
+        own[name].copy_(tensor)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    seconds = time.perf_counter() - began
+    return seconds, weights_sha256(FullWeights(tensors=tensors))
 
 
 if __name__ == "__main__":

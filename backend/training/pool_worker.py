@@ -386,6 +386,12 @@ def _device(wanted: str, *, ranks: int) -> str:
             hint="set device=cpu, or install a CUDA build of torch",
             field="device",
         )
+    if wanted.startswith("cuda") and (torch.device(wanted).index or 0) >= torch.cuda.device_count():
+        raise StartError(
+            f"device={wanted!r} is set, but torch sees {torch.cuda.device_count()} GPUs, counted from 0",
+            hint="set a lower number, or device=cuda",
+            field="device",
+        )
     if wanted.startswith("cuda") and ranks > torch.cuda.device_count():
         raise StartError(
             f"learner_ranks={ranks} want a GPU each, and torch sees {torch.cuda.device_count()}",

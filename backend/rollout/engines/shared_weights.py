@@ -19,7 +19,10 @@ Opening = dict[str, Any]
 """How another process opens shared weights: `tensors` are name, dtype, shape and first byte of each; `bytes`
 is the length of all; `file` or `cuda` is where they lie."""
 _ALIGNMENT = 64
-"""Where a tensor begins, in bytes: at least a multiple of what one of its elements takes."""
+"""Tensors begin at multiples of it, in bytes, as the elements of every type must."""
+_NO_COUNTER = b"/tinkergym-nobody-counts"
+"""In place of torch's counter, which each reader lowers when it lets go, and none raises: below zero it means
+that the memory is kept for ever. One that cannot be found is passed over."""
 
 
 def share_in_file(tensors: Mapping[str, Tensor], path: Path) -> Opening:
@@ -47,21 +50,23 @@ def share_on_device(tensors: Mapping[str, Tensor], device: torch.device) -> tupl
     memory = torch.empty(length, dtype=torch.uint8, device=device)
     for part, start in parts:
         memory[start : start + part.nbytes].copy_(part)
-    torch.cuda.synchronize(device)
+    torch.cuda.current_stream(device).synchronize()
     storage: Any = memory.untyped_storage()
-    _, handle, size, offset, counter, place, event, _ = storage._share_cuda_()
-    # torch keeps the memory until everybody who opened it says goodbye, which one that was killed never does.
-    # Here it is kept by who shares, until each of them has said that it reads it no more, or has ended.
+    _, handle, size, offset, counter, place, _, _ = storage._share_cuda_()
+    # torch would keep the memory until one reader has said goodbye, which one that was killed never does, and
+    # until its processes end if a second one does. Here whoever shares keeps it as long as it may be read.
     storage._release_ipc_counter_cuda(counter, place)
-    # Nobody waits for an event: what was copied is there.
-    cuda = [handle.hex(), size, offset, counter.hex(), place, event.hex()]
+    cuda = [_name_of(device), handle.hex(), size, offset]
     return memory, {"tensors": places, "bytes": length, "cuda": cuda}
 
 
 def open_weights(opening: Opening) -> dict[str, Tensor]:
-    """Return the tensors by name, as views of the memory that is shared; nobody may write to them.
+    """Return the tensors by name, as views of what is shared.
 
-    Of a GPU's memory on the first GPU that this process sees, which must be the one that it was shared on.
+    Writing to those of a file changes them for this process alone; to those on a GPU nobody may write.
+
+    Raises:
+        RuntimeError: The file is gone, or the memory cannot be opened here.
     """
     memory = _open_file(opening) if "file" in opening else _open_device(opening)
     tensors = {}
@@ -77,12 +82,20 @@ def _open_file(opening: Opening) -> Tensor:
 
 
 def _open_device(opening: Opening) -> Tensor:
-    handle, size, offset, counter, place, event = opening["cuda"]
-    memory = torch.empty(0, dtype=torch.uint8, device="cuda:0")
+    name, handle, size, offset = opening["cuda"]
+    device = torch.device("cuda", 0)  # the only one that vLLM's processes use
+    if _name_of(device) != name:
+        raise RuntimeError(
+            f"the weights lie on the GPU {name}, and this process computes on {_name_of(device)}"
+        )
     new: Any = torch.UntypedStorage._new_shared_cuda
-    as_bytes = bytes.fromhex
-    storage = new(0, as_bytes(handle), size, offset, as_bytes(counter), place, as_bytes(event), False)
-    return memory.set_(storage)
+    # It is told of no event to wait for, what was copied is there; and of a counter that does not exist.
+    storage = new(device.index, bytes.fromhex(handle), size, offset, _NO_COUNTER, 0, b"", False)
+    return torch.empty(0, dtype=torch.uint8, device=device).set_(storage)
+
+
+def _name_of(device: torch.device) -> str:
+    return str(torch.cuda.get_device_properties(device).uuid)
 
 
 def _places(

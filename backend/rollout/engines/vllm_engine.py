@@ -61,6 +61,7 @@ from tinkergym.wire import Completion, Regex, SampleFailure, SampleRequest
 
 _log = logging.getLogger(__name__)
 _BASE_KEY = 0
+_SHARE_ON_THE_HOST = "set vllm.full_weights=host; docs/engines.md says what CUDA IPC needs"
 _SEE_THE_LOG = "see logs/vllm.log in the service's data_dir"
 _TRIES = 3
 """A request that was being computed when vLLM died so often is taken for the reason."""
@@ -69,20 +70,25 @@ _LOOK_SECONDS = 1.0
 """How often it is looked for requests that nobody waits for any more."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(eq=False, slots=True, kw_only=True)
 class _Policy:
     key: int
     """Never used twice, so nothing that vLLM keeps of another policy or version can be meant."""
     name: str
     version: int
     folder: Path
-    handed_over: Message
+    handed_over: Message = field(default_factory=dict)
     """How the process reads its weights."""
-    memory: Tensor | None
-    """What the GPU keeps of them for the process, as long as this is kept."""
+    memory: Tensor | None = None
+    """What a GPU keeps of them for the process."""
 
     def message(self) -> Message:
         return {"policy": self.key, "name": f"{self.name}@{self.version}", **self.handed_over}
+
+    def take_back(self) -> None:
+        """Free what its weights take; no process may read them any more."""
+        self.memory = None
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @dataclass(eq=False, slots=True)
@@ -281,20 +287,12 @@ class VllmEngine:
         stored = as_in_files(weights, self._facts.directory, self._shapes)
         self._require_loadable(policy, stored)
         key = next(self._keys)
-        folder = self._folder / f"policy-{key}"
+        made = _Policy(key=key, name=policy, version=version, folder=self._folder / f"policy-{key}")
         try:
-            handed_over, memory = self._hand_over(policy, stored, folder)
-            made = _Policy(
-                key=key,
-                name=policy,
-                version=version,
-                folder=folder,
-                handed_over=handed_over,
-                memory=memory,
-            )
+            self._hand_over(made, stored)
             arrived = self._load(made, let_finish=let_finish)
         except BaseException as error:
-            shutil.rmtree(folder, ignore_errors=True)
+            made.take_back()
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                 raise StorageFullError(
                     f"no space for the weights of policy {policy!r} under {self._folder}",
@@ -472,9 +470,12 @@ class VllmEngine:
                 if entry.request is None:
                     entry.result.set_result({"gone": True})
         self._abort(over)
-        self._doomed[policy.key] = policy
-        if self._process is not None and self._ready.is_set():
-            self._process.send({"do": "drop", "id": 0, "policy": policy.key})
+        if self._process is None:
+            policy.take_back()
+        else:
+            self._doomed[policy.key] = policy
+            if self._ready.is_set():
+                self._process.send({"do": "drop", "id": 0, "policy": policy.key})
         return [(entry, version_gone(entry.request)) for entry in over.values() if entry.request]
 
     def _abort(self, numbers: Collection[int]) -> None:
@@ -530,29 +531,30 @@ class VllmEngine:
             if not adapted_modules(weights):
                 raise InvalidRequestError(f"the adapter of policy {policy!r} changes no linear layer")
 
-    def _hand_over(self, policy: str, weights: PolicyWeights, folder: Path) -> tuple[Message, Tensor | None]:
-        """Put weights where vLLM's processes can read them; return how, and what of the GPU they take."""
+    def _hand_over(self, made: _Policy, weights: PolicyWeights) -> None:
+        """Put weights where vLLM's processes can read them."""
         if isinstance(weights, AdapterWeights):
-            write_adapter(folder, weights)
-            return {"path": str(folder)}, None
-        names = names_to_load(weights, self._shapes)
+            write_adapter(made.folder, weights)
+            made.handed_over = {"path": str(made.folder)}
+            return
         if self._settings.full_weights == "host":
-            folder.mkdir(mode=0o700)
-            return {"shared": share_in_file(weights.tensors, folder / "weights"), "names": names}, None
-        try:
-            memory, opening = share_on_device(weights.tensors, self._device)
-        except torch.OutOfMemoryError as error:
-            raise StorageFullError(
-                f"no room on {self._device} for the weights of policy {policy!r}",
-                hint="lower vllm.gpu_memory, or set vllm.full_weights=host",
-            ) from error
-        except RuntimeError as error:
-            raise InvalidRequestError(
-                f"the weights of policy {policy!r} cannot be shared with vLLM on {self._device}: {error}",
-                hint="set vllm.full_weights=host",
-                field="vllm.full_weights",
-            ) from error
-        return {"shared": opening, "names": names}, memory
+            made.folder.mkdir(mode=0o700)
+            opening = share_in_file(weights.tensors, made.folder / "weights")
+        else:
+            try:
+                made.memory, opening = share_on_device(weights.tensors, self._device)
+            except torch.OutOfMemoryError as error:
+                raise StorageFullError(
+                    f"no room on {self._device} for the weights of policy {made.name!r}",
+                    hint="lower vllm.gpu_memory or idle_policies, or set vllm.full_weights=host",
+                ) from error
+            except RuntimeError as error:
+                raise InvalidRequestError(
+                    f"{self._device} cannot share the weights of policy {made.name!r}: {error}",
+                    hint=_SHARE_ON_THE_HOST,
+                    field="vllm.full_weights",
+                ) from error
+        made.handed_over = {"shared": opening, "names": names_to_load(weights, self._shapes)}
 
     def _load(self, made: _Policy, *, let_finish: bool) -> str:
         while True:
@@ -566,7 +568,9 @@ class VllmEngine:
             if "error" in answer:
                 raise InvalidRequestError(
                     f"vLLM cannot load policy {made.name!r}: {answer['error']}",
-                    hint="was the adapter made for this model? vLLM adapts linear layers of the decoder only",
+                    hint=_SHARE_ON_THE_HOST
+                    if made.memory is not None
+                    else "was the adapter made for this model? vLLM adapts linear layers of the decoder only",
                 )
             with self._lock:
                 if told != self._told:
@@ -597,6 +601,8 @@ class VllmEngine:
                 self._rouse()
                 left, self._open = list(self._open.values()), {}
                 self._busy.count(0)
+                for policy in (*self._policies.values(), *self._finishing.values()):
+                    policy.take_back()
             self._ready.set()
             error = self._broken or _closing()
             _deliver([(entry, error) for entry in left])
@@ -631,11 +637,8 @@ class VllmEngine:
                 return False
             process = VllmProcess(self._host, log=self._log_file, environment=self._environment)
             self._process = process
-            # A new process knows none of those that were dropped.
-            doomed, self._doomed = self._doomed, {}
             known = [policy.message() for policy in (*self._policies.values(), *self._finishing.values())]
             self._told += 1
-        _forget(doomed)
         process.send({"settings": self._arguments, "policies": known})
         ready, naps = False, self._naps
         try:
@@ -648,8 +651,12 @@ class VllmEngine:
             with self._lock:
                 if self._lives:
                     self._ready.clear()
-                self._process = None
             process.end()
+            with self._lock:
+                self._process = None
+                doomed, self._doomed = list(self._doomed.values()), {}
+            while doomed:
+                doomed.pop().take_back()
         if not self._closing and self._naps == naps:
             _log.error("vLLM ended or hung; it is started again (its output: %s)", self._log_file)
             if ready:
@@ -738,9 +745,9 @@ class VllmEngine:
         """Take a message, and its answer to `answers`; return whether vLLM is well."""
         if "dropped" in message:
             with self._lock:
-                key = message["dropped"]
-                doomed = {key: self._doomed.pop(key)} if key in self._doomed else {}
-            _forget(doomed)
+                policy = self._doomed.pop(message["dropped"], None)
+            if policy is not None:
+                policy.take_back()
             return True
         number = message["id"]
         entry, answer = self._open.get(number), None
@@ -821,12 +828,6 @@ class _BusyClock:
         with self._lock:
             running = time.perf_counter() - self._since if self._since is not None else 0.0
             return self._total + running
-
-
-def _forget(doomed: dict[int, _Policy]) -> None:
-    """Free what the weights of policies take, and empty the mapping, so that nothing keeps it."""
-    while doomed:
-        shutil.rmtree(doomed.popitem()[1].folder, ignore_errors=True)
 
 
 def _deliver(failures: Sequence[tuple[_Open, TinkerGymError]]) -> None:

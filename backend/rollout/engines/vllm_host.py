@@ -76,6 +76,7 @@ class Host:
         self._canary_logprob: float | None = None
         self._asleep = False
         self._going_to_bed = asyncio.Lock()
+        self._hashing = asyncio.Lock()
         self._others: set[asyncio.Task[None]] = set()
 
     async def prepare(self, policies: list[Message]) -> None:
@@ -250,8 +251,10 @@ class Host:
             request = LoRARequest(f"{message['name']}#{key}", key, str(path))
             await self._engine.add_lora(request)
             self._adapters[key] = request
-        # In a thread: whoever samples meanwhile does not wait for it.
-        return {"sha256": await asyncio.to_thread(_hash_of_what_vllm_reads, message)}
+        # In a thread: whoever samples meanwhile does not wait for it. One at a time: torch's cache of a GPU's
+        # opened memory does not take it well to be asked for a piece that is just let go of.
+        async with self._hashing:
+            return {"sha256": await asyncio.to_thread(_hash_of_what_vllm_reads, message)}
 
     def _knows(self, request: Message) -> bool:
         """Return whether the request's policy is here; then it stays until `_used`."""

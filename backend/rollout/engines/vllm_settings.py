@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -63,9 +64,22 @@ def engine_arguments(
     }
 
 
+def visible_gpu(device: str, visible: str | None) -> str | None:
+    """Return what a process that shall compute on this device must see as `CUDA_VISIBLE_DEVICES`.
+
+    Args:
+        device: `cpu`, `cuda`, `cuda:1`, ...: of those that this process sees.
+        visible: The variable as it is for this process; None if it is not set.
+    """
+    index = device.partition(":")[2]
+    if not index:
+        return visible
+    return visible.split(",")[int(index)].strip() if visible else index
+
+
 def process_environment(folder: Path, device: str, threads: int) -> dict[str, str]:
     """Return the variables of vLLM's processes, which put their files into `folder`."""
-    index = device.partition(":")[2]
+    gpu = visible_gpu(device, os.environ.get("CUDA_VISIBLE_DEVICES"))
     return {
         "HF_HUB_OFFLINE": "1",
         # Sockets and other files of its own, which go with the folder.
@@ -80,5 +94,5 @@ def process_environment(folder: Path, device: str, threads: int) -> dict[str, st
         # On a CPU it would bind its threads to cores that the learner uses as well.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(threads),
-        **({"CUDA_VISIBLE_DEVICES": index} if index else {}),
+        **({"CUDA_VISIBLE_DEVICES": gpu} if gpu is not None else {}),
     }

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from vllm.model_executor.layers.fused_moe.config import FusedMoEConfig
+from vllm.model_executor.model_loader.reload.layerwise import _place_kernel_tensors, get_layerwise_info
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
 from backend.processes import die_with_parent
@@ -66,11 +67,15 @@ class WorkerExtension:
     def tinkergym_load_weights(self, opening: Opening | None, names: list[str]) -> None:
         """Put a full policy's weights, or with None the base model's, in place of those that are there."""
         runner = self.model_runner
-        if opening is None:
-            runner.reload_weights()
-        else:
-            tensors = open_weights(opening)
-            runner.reload_weights(weights_iterator=((name, _own(tensors[name])) for name in names))
+        try:
+            if opening is None:
+                runner.reload_weights()
+            else:
+                tensors = open_weights(opening)
+                runner.reload_weights(weights_iterator=((name, _own(tensors[name])) for name in names))
+        except BaseException:
+            _forget_half_loaded(runner.model)
+            raise
         _repack(runner.model)
 
 
@@ -95,6 +100,15 @@ def _leave_experts_alone() -> None:
         after(config)
 
     FusedMoEConfig.__post_init__ = made
+
+
+def _forget_half_loaded(model: torch.nn.Module) -> None:
+    # vLLM would add what is loaded next to the half of a layer that it has (0.32.0).
+    for layer in model.modules():
+        info = get_layerwise_info(layer)
+        if info.can_load():
+            _place_kernel_tensors(layer, info)
+            info.reset()
 
 
 def _repack(model: torch.nn.Module) -> None:

@@ -67,6 +67,13 @@ def test_ranks_with_unequal_numbers_of_micro_batches_have_the_gradient_of_one(gr
             np.testing.assert_allclose(one, other, atol=1e-4)
 
 
+def test_tied_weights_are_copied_once(tied_model_dir):
+    learner = Learner(tied_model_dir)
+    learner.create_policy("job", FULL, seed=0)
+    tensors = learner.weights("job").tensors
+    assert tensors["lm_head.weight"] is tensors["model.embed_tokens.weight"]
+
+
 def test_tied_weights_have_the_gradient_of_one_and_are_saved_once(tied_model_dir, tmp_path, batch):
     single = Learner(tied_model_dir)
     single.create_policy("p", FULL, seed=0)

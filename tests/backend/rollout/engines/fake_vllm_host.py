@@ -3,7 +3,7 @@
 Answers a sample with its prompt's first token, repeated. Tokens above 900 are orders: 901 dies, 902 dies in
 its first life only, 903 says nothing any more in that one, 904 is not answered in it, 905 is answered there
 with what cannot be read. FOLDER holds what was heard, a file per life; the file `broken` beside it names the
-lives that do not start.
+lives that do not start. While there is a file `reading` beside it, no policy is let go of.
 """
 
 import json
@@ -36,6 +36,7 @@ def sample(request):
     return {"tokens": [order] * count, "logprobs": [-1.0] * count, "reason": "length"}
 
 
+dropped = []
 for line in hearing:
     heard.write(line)
     heard.flush()
@@ -59,6 +60,8 @@ for line in hearing:
     elif kind == "load":
         say({"id": message["id"], "sha256": "0" * 64})
     elif kind == "drop":
-        say({"dropped": message["policy"]})
+        dropped.append(message["policy"])
     elif kind in {"canary", "sleep", "wake"}:
         say({"id": message["id"]})
+    while dropped and not (folder.parent / "reading").exists():
+        say({"dropped": dropped.pop(0)})

@@ -164,6 +164,25 @@ def test_a_killed_engine_core_loses_no_answer_and_no_policy(subject):
     assert psutil.wait_procs(old, timeout=10)[1] == []
 
 
+@pytest.mark.parametrize("loaded", [1, 4, 9, 14])
+def test_an_exchange_that_breaks_off_fails_its_own_policy_only(subject, monkeypatch, loaded):
+    subject.publish("good", 1, subject.full_weights(1))
+    monkeypatch.setattr(
+        "backend.rollout.engines.vllm_engine.names_to_load",
+        lambda weights, shapes: [*list(weights.tensors)[:loaded], "no.such.tensor"],
+    )
+    subject.publish("bad", 1, subject.full_weights(2))
+    requests = [
+        ask("bad", prompt(9), policy="bad", policy_version=1),
+        ask("good", prompt(9), policy="good", policy_version=1),
+        ask("base", prompt(9)),
+    ]
+    found = [answers(subject.engine, [request])[request.request_id] for request in requests]
+    assert "no.such.tensor" in found[0].error.message
+    close_to(subject, requests[1:], dict(zip(["bad", "good", "base"], found, strict=True)))
+    subject.engine.retire("bad")
+
+
 TIED = [(Qwen2Config, {}), (Gemma2Config, {"head_dim": 32, "sliding_window": 16})]
 
 

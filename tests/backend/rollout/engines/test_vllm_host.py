@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
+import threading
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -167,5 +168,21 @@ def test_weights_that_are_being_read_stay_although_who_asked_for_them_is_gone(pl
         assert said.empty()
         vllm.gate.set()
         assert await said.get() == {"dropped": 3}
+
+    play(deeds)
+
+
+def test_while_weights_are_hashed_others_sample(play, vllm_host, tmp_path, monkeypatch):
+    hashed = threading.Event()
+
+    async def deeds(host, vllm, said):
+        vllm.gate.set()
+        monkeypatch.setattr(vllm_host, "_hash_of_what_vllm_reads", lambda _: str(hashed.wait(60)))
+        shared = share_in_file({"w": torch.ones(2)}, tmp_path / "weights")
+        host.handle({"do": "load", "id": 9, "policy": 3, "name": "full", "shared": shared, "names": ["w"]})
+        host.handle({"do": "sample", **request_for(1, 10)})
+        assert (await said.get())["id"] == 10
+        hashed.set()
+        assert await said.get() == {"id": 9, "sha256": "True"}
 
     play(deeds)

@@ -20,9 +20,9 @@ from safetensors.torch import load_file
 from backend.config import PACKAGED_MODELS, VllmSettings
 from backend.rollout.engines.asking import Asked
 from backend.rollout.engines.vllm_engine import VllmEngine
-from backend.rollout.engines.vllm_settings import engine_arguments
+from backend.rollout.engines.vllm_settings import engine_arguments, process_environment
 from backend.weights import AdapterWeights, FullWeights
-from tinkergym.errors import InvalidRequestError, StorageFullError
+from tinkergym.errors import InvalidRequestError, ServiceUnavailableError, StorageFullError
 from tinkergym.wire import SampleRequest
 
 NANO = Path(PACKAGED_MODELS["nano"])
@@ -397,6 +397,23 @@ def test_a_gpu_decodes_by_cuda_graphs_unless_the_operator_says_no(device, asked,
     assert arguments(device, enforce_eager=asked)["enforce_eager"] is eager
 
 
+@pytest.mark.parametrize(
+    ("device", "ours", "theirs"),
+    [
+        ("cuda", None, None),
+        ("cuda", "2,3", "2,3"),
+        ("cuda:1", None, "1"),
+        ("cuda:1", "2,3", "3"),
+        ("cuda:0", "GPU-4a, GPU-7b", "GPU-4a"),
+    ],
+)
+def test_vllm_computes_on_the_gpu_that_the_service_counts_so(monkeypatch, tmp_path, device, ours, theirs):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if ours is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ours)
+    assert process_environment(tmp_path, device, 1).get("CUDA_VISIBLE_DEVICES") == theirs
+
+
 @pytest.fixture
 def gpu(monkeypatch):
     """Stand in for a GPU's memory; return an event for each piece taken, set when it is free again."""
@@ -416,17 +433,51 @@ def gpu(monkeypatch):
 FULL = FullWeights(tensors=load_file(NANO / "model.safetensors"))
 
 
-def test_a_gpu_keeps_full_weights_as_long_as_a_process_may_read_them(start, heard, gpu):
+def test_a_gpu_keeps_full_weights_until_the_process_reads_them_no_more(start, heard, gpu, tmp_path):
     engine = start(device="cuda:1", full_weights="device")
+    reading = tmp_path / "reading"
+    reading.touch()
     engine.publish("job", 1, FULL)
     engine.publish("job", 2, FULL)
+    answers(engine, [ask(7, "job", 2)])
+    assert not gpu[0].is_set()
+    reading.unlink()
+    answers(engine, [ask(7, "job", 2)])
     assert gpu[0].wait(60)
     answers(engine, [ask(DIES_ONCE, "job", 2)])
     (known,) = heard(1)[0]["policies"]
     assert (known["shared"], known["names"]) == ({"cuda": 2}, list(FULL.tensors))
     assert not gpu[1].is_set()
+
+
+def test_a_process_that_dies_reads_nothing_any_more(start, gpu, tmp_path):
+    engine = start(device="cuda:1", full_weights="device")
+    (tmp_path / "reading").touch()
+    engine.publish("job", 1, FULL)
+    engine.publish("job", 2, FULL)
+    os.kill(engine.host_pid, signal.SIGKILL)
+    assert gpu[0].wait(60)
+    answers(engine, [ask(7, "job", 2)])
+    assert not gpu[1].is_set()
+
+
+def test_while_no_process_is_there_a_retired_policy_takes_nothing(start, gpu):
+    engine = start(device="cuda:1", full_weights="device", sleep="end")
+    engine.publish("job", 1, FULL)
+    assert engine.sleep()
+    assert not gpu[0].is_set()
     engine.retire("job")
-    assert gpu[1].wait(60)
+    assert gpu[0].is_set()
+
+
+def test_a_closed_engine_keeps_nothing_on_a_gpu(start, gpu):
+    engine = start(device="cuda:1", full_weights="device")
+    engine.publish("job", 1, FULL)
+    engine.close()
+    assert gpu[0].is_set()
+    with pytest.raises(ServiceUnavailableError) as caught:
+        engine.publish("job", 2, FULL)
+    assert gpu[1].is_set(), caught
 
 
 def test_what_finds_no_room_on_a_gpu_is_refused_and_the_version_before_it_stays(start, gpu, monkeypatch):
