@@ -37,6 +37,7 @@ from backend.rollout.engines.vllm_files import (
     model_shapes,
     names_to_load,
     write_adapter,
+    write_nothing,
 )
 from backend.rollout.engines.vllm_folder import private_folder
 from backend.rollout.engines.vllm_process import HOST, Message, VllmProcess, reason_in
@@ -66,6 +67,7 @@ _SEE_THE_LOG = "see logs/vllm.log in the service's data_dir"
 _TRIES = 3
 """A request that was being computed when vLLM died so often is taken for the reason."""
 _FAILED_STARTS = 3
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _LOOK_SECONDS = 1.0
 """How often it is looked for requests that nobody waits for any more."""
 
@@ -146,7 +148,7 @@ class VllmEngine:
                 field="engine",
             )
         settings = settings or VllmSettings()
-        self._device = torch.device(device)
+        self._device, self._threads = torch.device(device), threads
         if settings.full_weights == "device" and self._device.type == "cpu":
             raise InvalidRequestError(
                 f"vllm.full_weights=device needs a GPU, and vLLM computes on {device!r}",
@@ -159,7 +161,6 @@ class VllmEngine:
         self._host = host
         self._folder = private_folder(self._facts.parameters * 4)
         self._log_file = log or self._folder / "vllm.log"
-        self._environment = process_environment(self._folder, device, threads)
         self._arguments = engine_arguments(
             self._settings,
             model_directory,
@@ -171,6 +172,7 @@ class VllmEngine:
         self._numbers = itertools.count(1)
         self._keys = itertools.count(_BASE_KEY + 1)
         self._lock = threading.Lock()
+        self._writing_nothing = threading.Lock()
         self._policies: dict[str, _Policy] = {}
         self._finishing: dict[int, _Policy] = {}
         """Older versions that requests under way are finished with, by key."""
@@ -293,13 +295,15 @@ class VllmEngine:
             arrived = self._load(made, let_finish=let_finish)
         except BaseException as error:
             made.take_back()
-            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            if self._closing or self._broken is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)  # perhaps made anew just now
+                if isinstance(error, OSError):
+                    raise (self._broken or _closing()) from error
+            if isinstance(error, OSError) and error.errno in _NO_SPACE:
                 raise StorageFullError(
                     f"no space for the weights of policy {policy!r} under {self._folder}",
                     hint="free some; with room in /dev/shm they are kept in memory",
                 ) from error
-            if isinstance(error, OSError) and (self._closing or self._broken):
-                raise (self._broken or _closing()) from error
             raise
         same = stored is not weights and arrived == weights_sha256(stored)
         return weights_sha256(weights) if same else arrived
@@ -535,7 +539,13 @@ class VllmEngine:
         """Put weights where vLLM's processes can read them."""
         if isinstance(weights, AdapterWeights):
             write_adapter(made.folder, weights)
-            made.handed_over = {"path": str(made.folder)}
+            nothing = self._folder / "nothing"
+            with self._writing_nothing:
+                if not nothing.exists():
+                    unfinished = nothing.with_name("nothing-yet")
+                    write_nothing(unfinished, like=weights)
+                    unfinished.rename(nothing)
+            made.handed_over = {"path": str(made.folder), "nothing": str(nothing)}
             return
         if self._settings.full_weights == "host":
             made.folder.mkdir(mode=0o700)
@@ -619,7 +629,11 @@ class VllmEngine:
             self._resting.clear()
             reason = ""
             try:
-                ready = self._live()
+                scratch = private_folder()
+                try:
+                    ready = self._live(scratch)
+                finally:
+                    shutil.rmtree(scratch, ignore_errors=True)
             except OSError as error:  # no memory for a process, no place for its log
                 _log.exception("vLLM's process cannot be started")
                 ready, reason = False, str(error)
@@ -630,12 +644,17 @@ class VllmEngine:
                 if self._lives == 0 or failed >= _FAILED_STARTS:
                     self._broken = self._not_started(reason)
 
-    def _live(self) -> bool:
-        """Run vLLM until it ends; return whether it ever became ready."""
+    def _live(self, scratch: Path) -> bool:
+        """Run vLLM, whose processes put their files into `scratch`, until it ends.
+
+        Returns:
+            Whether it ever became ready.
+        """
+        environment = process_environment(scratch, str(self._device), self._threads)
         with self._lock:
             if self._closing:
                 return False
-            process = VllmProcess(self._host, log=self._log_file, environment=self._environment)
+            process = VllmProcess(self._host, log=self._log_file, environment=environment)
             self._process = process
             known = [policy.message() for policy in (*self._policies.values(), *self._finishing.values())]
             self._told += 1
@@ -698,7 +717,8 @@ class VllmEngine:
         _deliver([(entry, error) for entry in reasons.values()])
 
     def _serve(self, process: VllmProcess) -> None:
-        heard = looked = time.monotonic()
+        # Answers of the host alone do not show that vLLM lives.
+        alive = looked = time.monotonic()
         canary_sent: float | None = None
         while not self._closing:
             messages = process.receive(_LOOK_SECONDS)
@@ -708,14 +728,14 @@ class VllmEngine:
             if now - looked >= _LOOK_SECONDS:
                 self._drop_unwanted()
                 looked = now
-            if messages:
-                heard, canary_sent = now, None
-                if not self._take(messages):
-                    return
+            if not self._take(messages):
+                return
+            if any(map(_is_from_vllm, messages)):
+                alive, canary_sent = now, None
             elif canary_sent is not None and now - canary_sent > self._settings.canary_deadline_seconds:
                 _log.error("vLLM has not answered its canary for %.0f s", now - canary_sent)
                 return
-            elif canary_sent is None and now - heard > self._settings.canary_seconds:
+            elif canary_sent is None and now - alive > self._settings.canary_seconds:
                 process.send({"do": "canary", "id": 0})
                 canary_sent = now
 
@@ -828,6 +848,10 @@ class _BusyClock:
         with self._lock:
             running = time.perf_counter() - self._since if self._since is not None else 0.0
             return self._total + running
+
+
+def _is_from_vllm(message: Message) -> bool:
+    return not message.keys().isdisjoint({"tokens", "answers", "alive"})
 
 
 def _deliver(failures: Sequence[tuple[_Open, TinkerGymError]]) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.core_model_loading import revert_weight_conversion
@@ -33,7 +33,8 @@ def write_adapter(folder: Path, weights: AdapterWeights) -> None:
     tensors = {
         name: tensor.clone() if _shared(tensor, tensors) else tensor for name, tensor in tensors.items()
     }
-    save_file(tensors, folder / _ADAPTER)
+    # Not by safetensors' own way to write, which does not tell a full disk from other errors.
+    (folder / _ADAPTER).write_bytes(save(tensors))
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -46,12 +47,11 @@ def write_adapter(folder: Path, weights: AdapterWeights) -> None:
     (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
-def write_nothing(folder: Path, like: Path) -> None:
-    """Write an adapter that adds nothing, to one of the layers that the adapter in `like` changes."""
-    tensors = read_adapter(like)
-    module = next(found[1] for name in sorted(tensors) if (found := _MODULE.fullmatch(name)))
+def write_nothing(folder: Path, like: AdapterWeights) -> None:
+    """Write an adapter that adds nothing, to one of the layers that `like` changes."""
+    module = adapted_modules(like)[0]
     names = [f"base_model.model.{module}.lora_{side}.weight" for side in "AB"]
-    down, up = (tensors[name] for name in names)
+    down, up = (like.tensors[name] for name in names)
     zeros = dict(zip(names, (torch.zeros_like(down[:1]), torch.zeros_like(up[:, :1])), strict=True))
     write_adapter(folder, AdapterWeights(rank=1, alpha=1.0, tensors=zeros))
 
@@ -68,7 +68,7 @@ def names_to_load(weights: FullWeights, shapes: Mapping[str, tuple[int, ...]]) -
     The others are the second names of tied weights. Some of vLLM's models have no place for them; the others
     tie them themselves.
     """
-    return [name for name in weights.tensors if name in shapes or name.partition(".")[2] in shapes]
+    return [name for name in weights.tensors if _name_in_files(name, shapes) is not None]
 
 
 def adapted_modules(weights: AdapterWeights) -> list[str]:
@@ -151,11 +151,33 @@ def misfit(weights: PolicyWeights, shapes: Mapping[str, tuple[int, ...]]) -> str
             if shape is None or sorted(ends) != sorted(shape):
                 return module
         return None
-    given = {name: tuple(tensor.shape) for name, tensor in weights.tensors.items()}
-    given |= {
-        name.partition(".")[2]: shape for name, shape in given.items() if name.partition(".")[2] in shapes
-    }
-    return next((name for name, shape in shapes.items() if given.get(name) != shape), None)
+    given: dict[str, Tensor] = {}
+    others = []
+    for name, tensor in weights.tensors.items():
+        in_files = _name_in_files(name, shapes)
+        if in_files is None:
+            others.append(name)
+        elif in_files in given:
+            return name
+        else:
+            given[in_files] = tensor
+    for name, shape in shapes.items():
+        if name not in given or tuple(given[name].shape) != shape:
+            return name
+    return next((name for name in others if not _is_one_of(weights.tensors[name], given.values())), None)
+
+
+def _name_in_files(name: str, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+    without_first_part = name.partition(".")[2]
+    return name if name in shapes else without_first_part if without_first_part in shapes else None
+
+
+def _is_one_of(tensor: Tensor, known: Iterable[Tensor]) -> bool:
+    """Return whether a tensor is the second name of a known one, or a copy of it."""
+    alike = [each for each in known if each.shape == tensor.shape and each.dtype == tensor.dtype]
+    return any(each.data_ptr() == tensor.data_ptr() for each in alike) or any(
+        torch.equal(each, tensor) for each in alike
+    )
 
 
 def _shared(tensor: Tensor, tensors: dict[str, Tensor]) -> bool:

@@ -1,4 +1,4 @@
-"""A private folder for weights on their way to vLLM: in memory if there is room, gone when its owner is."""
+"""Private folders of vLLM engines, gone when their owner is: for weights in memory, if they fit."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ _COPIES = 4
 """Full policies for which there must be room."""
 
 
-def private_folder(policy_bytes: int) -> Path:
+def private_folder(policy_bytes: int | None = None) -> Path:
     """Make a folder that only this user can read, and remove those that killed processes left behind.
 
     Args:
-        policy_bytes: What a full policy takes. The folder is shared memory if several of them fit.
+        policy_bytes: What a full policy takes, if weights are put there: the folder is shared memory if
+            several of them fit. Without it the folder is on the disk.
     """
-    places = [Path(tempfile.gettempdir())]
-    if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _COPIES * policy_bytes:
-        places.insert(0, _MEMORY)
-    for place in places:
+    disk = Path(tempfile.gettempdir())
+    for place in {disk, _MEMORY}:
         for left in place.glob(f"{_PREFIX}*"):
             owner = left.name.removeprefix(_PREFIX).partition("-")[0]
             with suppress(OSError):
@@ -35,4 +34,9 @@ def private_folder(policy_bytes: int) -> Path:
                     and left.stat().st_uid == os.getuid()
                 ):
                     shutil.rmtree(left, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=places[0]))
+    fits = (
+        policy_bytes is not None
+        and os.access(_MEMORY, os.W_OK)
+        and shutil.disk_usage(_MEMORY).free > _COPIES * policy_bytes
+    )
+    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_MEMORY if fits else disk))

@@ -30,7 +30,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from backend.processes import die_with_parent
 from backend.rollout.engines.shared_weights import open_weights
-from backend.rollout.engines.vllm_files import read_adapter, write_nothing
+from backend.rollout.engines.vllm_files import read_adapter
 from backend.rollout.engines.vllm_rooms import Rooms
 from backend.weights import FullWeights, weights_sha256
 
@@ -51,6 +51,7 @@ nothing, and where there is none nobody has an adapter.
 _CANARY_DRIFT = 1e-3
 """By how much the canary's logprob may change between two askings of the same weights."""
 _NOTHING_KEY = 1 << 30
+_LOOK_SECONDS = 0.5
 _NOBODY = -1
 """While weights are being exchanged."""
 
@@ -242,13 +243,10 @@ class Host:
         if "shared" in message:
             self._full[key] = message
         else:
-            path = Path(message["path"])
             # vLLM compares adapters by name and caches by number: neither is ever used twice.
             if self._nothing is None:
-                nothing = path.with_name("nothing")
-                write_nothing(nothing, path)
-                self._nothing = LoRARequest("nothing", _NOTHING_KEY, str(nothing))
-            request = LoRARequest(f"{message['name']}#{key}", key, str(path))
+                self._nothing = LoRARequest("nothing", _NOTHING_KEY, message["nothing"])
+            request = LoRARequest(f"{message['name']}#{key}", key, message["path"])
             await self._engine.add_lora(request)
             self._adapters[key] = request
         # In a thread: whoever samples meanwhile does not wait for it. One at a time: torch's cache of a GPU's
@@ -355,16 +353,22 @@ class Host:
         with self._rooms.join() as room:
             if room is None or self._asleep or self._going_to_bed.locked():
                 await self._engine.get_weight_version()
-                return {}
+                return {"alive": True}
             answer = await self._collect(await self._add(request, room))
         if "error" in answer or room > _PLAIN:
-            return answer if "error" in answer else {}
+            return answer if "error" in answer else {"alive": True}
         logprob = answer["logprobs"][0]
         if self._canary_logprob is None:
             self._canary_logprob = logprob
         if not abs(logprob - self._canary_logprob) <= _CANARY_DRIFT:
             return {"error": f"the canary's logprob was {self._canary_logprob} and is {logprob}"}
-        return {}
+        return {"alive": True}
+
+    async def watch(self) -> None:
+        """End this process when vLLM's has ended; who waits for some of vLLM's answers is never told."""
+        while not self._engine.errored:
+            await asyncio.sleep(_LOOK_SECONDS)
+        os._exit(1)
 
 
 def _hash_of_what_vllm_reads(message: Message) -> str:
@@ -383,10 +387,12 @@ async def serve(connection: socket.socket) -> None:
     first = json.loads(await reader.readline())
     engine = AsyncLLM.from_engine_args(_engine_args(first["settings"]))
     host = Host(engine, send)
+    watching = asyncio.ensure_future(host.watch())
     await host.prepare(first["policies"])
     send({"ready": True})
     while line := await reader.readline():
         host.handle(json.loads(line))
+    watching.cancel()
 
 
 def _engine_args(settings: Message) -> AsyncEngineArgs:

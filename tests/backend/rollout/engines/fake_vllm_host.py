@@ -2,8 +2,9 @@
 
 Answers a sample with its prompt's first token, repeated. Tokens above 900 are orders: 901 dies, 902 dies in
 its first life only, 903 says nothing any more in that one, 904 is not answered in it, 905 is answered there
-with what cannot be read. FOLDER holds what was heard, a file per life; the file `broken` beside it names the
-lives that do not start. While there is a file `reading` beside it, no policy is let go of.
+with what cannot be read, and after 906 that one only takes and drops policies. FOLDER holds what was heard,
+a file per life; the file `broken` beside it names the lives that do not start. While there is a file
+`reading` beside it, no policy is let go of.
 """
 
 import json
@@ -36,7 +37,7 @@ def sample(request):
     return {"tokens": [order] * count, "logprobs": [-1.0] * count, "reason": "length"}
 
 
-dropped = []
+dropped, mute = [], False
 for line in hearing:
     heard.write(line)
     heard.flush()
@@ -47,6 +48,10 @@ for line in hearing:
         if broken.exists() and str(life) in broken.read_text().split():
             sys.exit("ValueError: the model is made of cheese")
         say({"ready": True})
+    elif mute and kind not in {"load", "drop"}:
+        pass
+    elif kind == "sample" and message["prompt"][0] == 906 and life == 0:
+        mute = True
     elif kind == "sample" and message["prompt"][0] == 904 and life == 0:
         pass
     elif kind == "sample" and message["prompt"][0] == 905 and life == 0:
@@ -62,6 +67,6 @@ for line in hearing:
     elif kind == "drop":
         dropped.append(message["policy"])
     elif kind in {"canary", "sleep", "wake"}:
-        say({"id": message["id"]})
+        say({"id": message["id"], "alive": True})
     while dropped and not (folder.parent / "reading").exists():
         say({"dropped": dropped.pop(0)})

@@ -21,9 +21,11 @@ from backend.rollout.engines.vllm_files import (
     misfit,
     model_shapes,
     names_to_load,
+    read_adapter,
+    write_nothing,
 )
 from backend.rollout.models import read_model_facts
-from backend.weights import FullWeights
+from backend.weights import AdapterWeights, FullWeights
 
 LAYER = "model.layers.0."
 SHAPES = {
@@ -110,3 +112,34 @@ def test_experts_that_the_model_keeps_together_are_handed_over_one_by_one_as_its
     assert all(torch.equal(found.tensors[name], tensor) for name, tensor in expected.items())
     strange = FullWeights(tensors={"some.weight": torch.ones(2)})
     assert misfit(as_in_files(strange, tmp_path, shapes), shapes) is not None
+
+
+@pytest.mark.parametrize(
+    ("more", "strange"),
+    [
+        ({}, None),
+        ({"lm_head.weight": torch.ones(4, 2)}, None),
+        ({"lm_head.weight": torch.zeros(4, 2)}, "lm_head.weight"),
+        ({"model.layers.9.extra.weight": torch.ones(3)}, "model.layers.9.extra.weight"),
+        ({"x.model.norm.weight": torch.ones(2)}, "x.model.norm.weight"),
+    ],
+    ids=["as the files", "a copy of a tied one", "another head", "one too many", "one twice"],
+)
+def test_full_weights_that_vllm_would_pass_over_do_not_fit(more, strange):
+    held = {"model.embed_tokens.weight": torch.ones(4, 2), "model.norm.weight": torch.full((2,), 3.0)}
+    shapes = {name: tuple(tensor.shape) for name, tensor in held.items()}
+    assert misfit(FullWeights(tensors=held | more), shapes) == strange
+
+
+def test_an_adapter_that_adds_nothing_fits_the_model_that_another_fits(tmp_path):
+    sides = {"A": torch.ones(4, 32), "B": torch.ones(32, 4)}
+    names = {side: f"base_model.model.{LAYER}self_attn.q_proj.lora_{side}.weight" for side in sides}
+    like = AdapterWeights(rank=4, alpha=8.0, tensors={names[side]: sides[side] for side in sides})
+    write_nothing(tmp_path / "nothing", like)
+    tensors = read_adapter(tmp_path / "nothing")
+    assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == {
+        names["A"]: (1, 32),
+        names["B"]: (32, 1),
+    }
+    assert not any(tensor.any() for tensor in tensors.values())
+    assert misfit(AdapterWeights(rank=1, alpha=1.0, tensors=tensors), SHAPES) is None

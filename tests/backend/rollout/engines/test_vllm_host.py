@@ -97,7 +97,8 @@ def play(vllm_host, tmp_path):
         for key in (1, 2):
             folder = tmp_path / str(key)
             write_adapter(folder, _ADAPTER)
-            host.handle({"do": "load", "id": key, "policy": key, "name": "job", "path": str(folder)})
+            given = {"path": str(folder), "nothing": str(folder)}
+            host.handle({"do": "load", "id": key, "policy": key, "name": "job", **given})
             assert "sha256" in await said.get()
         await deeds(host, vllm, said)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -27,7 +28,7 @@ from tinkergym.wire import SampleRequest
 
 NANO = Path(PACKAGED_MODELS["nano"])
 FAKE = Path(__file__).with_name("fake_vllm_host.py")
-DIES, DIES_ONCE, HANGS_ONCE, HELD, UNREADABLE_ONCE = 901, 902, 903, 904, 905
+DIES, DIES_ONCE, HANGS_ONCE, HELD, UNREADABLE_ONCE, MUTE_ONCE = 901, 902, 903, 904, 905, 906
 LAYER = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
 ADAPTER = AdapterWeights(
     rank=1,
@@ -193,6 +194,17 @@ def test_a_policys_number_is_never_used_again(start, heard):
 def test_a_process_that_hangs_is_found_by_its_canary_and_replaced(start):
     engine = start(canary_seconds=0.1, canary_deadline_seconds=0.2)
     assert answers(engine, [ask(HANGS_ONCE)])[0].token_ids == [HANGS_ONCE] * 2
+    assert engine.restarts == 1
+
+
+def test_a_process_that_only_takes_policies_and_samples_nothing_hangs_too(start):
+    engine = start(canary_seconds=0.3, canary_deadline_seconds=0.3)
+    found = []
+    engine.submit([ask(MUTE_ONCE)], found.extend)
+    version = 0
+    while not found:
+        version += 1
+        engine.publish("job", version, ADAPTER)
     assert engine.restarts == 1
 
 
@@ -497,3 +509,22 @@ def test_what_finds_no_room_on_a_gpu_is_refused_and_the_version_before_it_stays(
 def test_without_a_gpu_nothing_is_kept_on_one(start):
     with pytest.raises(InvalidRequestError, match="needs a GPU"):
         start(full_weights="device")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+@pytest.mark.parametrize("weights", [ADAPTER, FULL], ids=["adapter", "full"])
+def test_what_finds_no_room_on_the_host_is_refused_and_leaves_nothing(start, monkeypatch, weights, number):
+    engine = start()
+    engine.publish("job", 1, weights)
+    kept = sorted(engine._folder.rglob("*"))
+
+    def full(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        name = "write_adapter" if weights is ADAPTER else "share_in_file"
+        patched.setattr(f"backend.rollout.engines.vllm_engine.{name}", full)
+        with pytest.raises(StorageFullError, match="no space for the weights of policy 'job'"):
+            engine.publish("job", 2, weights)
+    assert engine.loaded() == {"job": 1}
+    assert sorted(engine._folder.rglob("*")) == kept
