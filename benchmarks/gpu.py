@@ -160,6 +160,26 @@ def device_of(options: argparse.Namespace, parser: argparse.ArgumentParser) -> t
     return device
 
 
+def write_details(
+    options: argparse.Namespace, result: Path, machine: Machine, details: dict[str, Any], **more: Any
+) -> None:
+    """Write what another script of this kind found, which is named as its result; tiny work is not kept."""
+    target = options.json or (None if options.tiny else result)
+    if target is None:
+        return
+    written = {
+        "name": result.stem,
+        "command": f"python -m benchmarks.{result.stem}",
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": asdict(machine),
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        **more,
+        "details": details,
+    }
+    target.write_text(json.dumps(written, indent=1) + "\n")
+    print(f"written: {target}")
+
+
 def main() -> int:
     """Measure, print the table, write the JSON; the exit status counts the figures that fell short."""
     parser = parser_of(__doc__, RESULT)

@@ -9,7 +9,6 @@ Needs what `gpu.py` needs, and the package itself.
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import tempfile
@@ -19,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 
 from backend.rollout.engines.asking import Asked
 from backend.rollout.engines.recorded_steps import CudaGraphs
@@ -49,19 +47,7 @@ def main() -> int:
             rate, share = numbers["tokens_per_second"][way], numbers["share"][way]
             print(f"; {way} {rate:,.0f} tokens/s, {share:.0%} of the roof", end="")
         print()
-    target = options.json or (None if options.tiny else RESULT)
-    if target is not None:
-        written = {
-            "name": "gpu_engine",
-            "command": "python -m benchmarks.gpu_engine",
-            "date": time.strftime("%Y-%m-%d"),
-            "machine": asdict(machine),
-            "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-            "work": asdict(work),
-            "details": found,
-        }
-        target.write_text(json.dumps(written, indent=1) + "\n")
-        print(f"written: {target}")
+    gpu.write_details(options, RESULT, machine, found, work=asdict(work))
     return int(any(numbers["parity"] > gpu.PARITY_ASKED for numbers in found.values()))
 
 

@@ -14,12 +14,10 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 
 from backend.rollout.engines.shared_weights import Opening, open_weights, share_in_file, share_on_device
 from backend.rollout.engines.vllm_folder import private_folder
@@ -49,18 +47,7 @@ def main() -> int:
         for way, seconds in numbers["share_seconds"].items():
             print(f"; {way} {seconds:.3f} s to share, {numbers['take_seconds'][way]:.3f} s to take", end="")
         print("" if numbers["same"] else "; OTHER BITS ARRIVED")
-    target = options.json or (None if options.tiny else RESULT)
-    if target is not None:
-        written = {
-            "name": "gpu_handover",
-            "command": "python -m benchmarks.gpu_handover",
-            "date": time.strftime("%Y-%m-%d"),
-            "machine": asdict(machine),
-            "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-            "details": found,
-        }
-        target.write_text(json.dumps(written, indent=1) + "\n")
-        print(f"written: {target}")
+    gpu.write_details(options, RESULT, machine, found)
     return int(not all(numbers["same"] for numbers in found.values()))
 
 

@@ -23,29 +23,25 @@ def test_the_gpu_script_runs_on_a_cpu_with_a_tiny_model_and_its_decoding_equals_
     assert len(written["figures"]) == 3
 
 
-def test_the_engine_decodes_on_a_cpu_with_a_tiny_model_as_a_forward_does(tmp_path):
-    result = tmp_path / "gpu_engine.json"
+def details(script, folder):
+    result = folder / "result.json"
     run = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu_engine", "--device", "cpu", "--tiny", "--json", str(result)],
+        [sys.executable, "-m", f"benchmarks.{script}", "--device", "cpu", "--tiny", "--json", str(result)],
         capture_output=True,
         text=True,
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    numbers = json.loads(result.read_text())["details"]["tiny"]
+    return json.loads(result.read_text())["details"]["tiny"]
+
+
+def test_the_engine_decodes_on_a_cpu_with_a_tiny_model_as_a_forward_does(tmp_path):
+    numbers = details("gpu_engine", tmp_path)
     assert numbers["parity"] <= 2e-2
     assert numbers["replayed_steps"] == {"computed": 0}
 
 
 def test_weights_are_handed_to_another_process_without_a_gpu_too(tmp_path):
-    result = tmp_path / "gpu_handover.json"
-    run = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu_handover", "--device", "cpu", "--tiny", "--json", str(result)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    numbers = json.loads(result.read_text())["details"]["tiny"]
+    numbers = details("gpu_handover", tmp_path)
     assert numbers["same"]
     assert numbers["share_seconds"].keys() == {"host"}
