@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -22,7 +23,15 @@ from tinkergym.errors import (
 from tinkergym.remote.api import Api
 from tinkergym.remote.events import follow
 from tinkergym.remote.target_files import writing_to
-from tinkergym.wire import CheckpointView, Event, JobState, StateEvent, StepEvent, Structured
+from tinkergym.wire import (
+    CheckpointView,
+    Event,
+    JobState,
+    StateEvent,
+    StepEvent,
+    Structured,
+    WarningEvent,
+)
 from tinkergym.wire_jobs import AnyJobSpec, JobView
 
 if TYPE_CHECKING:
@@ -48,6 +57,8 @@ class Job:
         self._api = api
         self._view = view
         self._rollout = rollout
+        self._followed = False
+        """Whether `events` has yielded the last one."""
 
     def __repr__(self) -> str:
         return f"<Job {self.id} {self._view.state} at step {self._view.step}/{self.spec.steps}>"
@@ -98,23 +109,25 @@ class Job:
         for event in events:
             self._view = _after(self._view, event)
             if isinstance(event.body, StateEvent) and event.body.state.final:
+                self._followed = True
                 self.close()
             yield event
 
     def wait(self) -> JobView:
         """Wait until the job ends and return how it ended.
 
-        Ctrl-C ends the waiting, not the job; the note below the traceback says how to see it again.
+        The first of each kind of the job's warnings becomes one of Python's, unless `events` has yielded them
+        all. Ctrl-C ends the waiting, not the job; the note below the traceback says how to see it again.
 
         Raises:
             JobCancelledError: it was cancelled.
             JobFailedError: it failed; the text carries the service's reason and what to do.
         """
         view = self.view()
-        if not view.state.final:
+        if not (view.state.final and self._followed):
             try:
-                for _ in self.events():
-                    pass
+                for news in self._news():
+                    warnings.warn(news, stacklevel=2)
             except KeyboardInterrupt as interrupt:
                 goes_on = "goes on" if self._rollout is None else "waits for a client to play its episodes"
                 interrupt.add_note(
@@ -277,6 +290,16 @@ class Job:
     def _check_rollout(self) -> None:
         if self._rollout is not None:
             self._rollout.raise_if_broken()
+
+    def _news(self) -> Iterator[str]:
+        """Follow the job and yield what whoever waits for it should hear, each kind once."""
+        said: set[str] = set()
+        for event in self.events():
+            body = event.body
+            if isinstance(body, WarningEvent) and body.name not in said:
+                said.add(body.name)
+                times = f", {body.count} times" if body.count > 1 else ""
+                yield f"{self.id} at step {body.step}: {body.name}{times}: {body.message}"
 
     def _final_view(self) -> JobView:
         """Read the state that its event has announced."""

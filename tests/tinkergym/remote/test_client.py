@@ -24,7 +24,7 @@ from tinkergym.errors import (
     UnknownEnvironmentError,
     UnknownModelError,
 )
-from tinkergym.wire import CheckpointView, ErrorView, JobState, StateEvent, StepEvent
+from tinkergym.wire import CheckpointView, ErrorView, Event, JobState, StateEvent, StepEvent, WarningEvent
 
 SMALL = tg.GRPO(group_size=2, groups_per_step=2)
 
@@ -215,6 +215,49 @@ def test_ctrl_c_ends_the_waiting_and_says_how_to_see_the_job_again(client, monke
     assert f"tinkergym jobs attach {job.id}" in note
     played.set()
     assert job.wait().step == 1
+
+
+def append_warnings(service, job, *names):
+    with service.jobs.changed:
+        events = service.jobs.get(job.id).events
+        for name in names:
+            body = WarningEvent(name=name, message=f"{name} number {len(events)}", step=3, count=2)
+            events.append(Event(seq=len(events) + 1, job_id=job.id, time=0, body=body))
+
+
+def when_followed(service, monkeypatch, then):
+    """Call `then` while the service sends a job's events so far."""
+    fault = service.fault
+    monkeypatch.setattr(service, "fault", lambda call: then() and None if "EVENT" in call else fault(call))
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_waiting_passes_each_kind_of_warning_on_once_also_of_before_it_began(
+    service, client, monkeypatch, ended
+):
+    job = client.train(Echo, steps=10_000, algorithm=SMALL)
+    append_warnings(service, job, "environment_error", "loss_spike", "environment_error")
+    end = partial(service.jobs.end, job.id, JobState.COMPLETED)
+    if ended:
+        end()
+    else:
+        when_followed(service, monkeypatch, end)
+    with pytest.warns(UserWarning) as said:
+        job.wait()
+    assert [str(one.message).split(" number ")[0] for one in said] == [
+        f"{job.id} at step 3: environment_error, 2 times: environment_error",
+        f"{job.id} at step 3: loss_spike, 2 times: loss_spike",
+    ]
+    assert {one.filename for one in said} == {__file__}
+
+
+def test_warnings_that_the_events_have_told_are_not_told_again(service, client, recwarn):
+    job = client.train(Echo, steps=10_000, algorithm=SMALL)
+    append_warnings(service, job, "environment_error")
+    service.jobs.end(job.id, JobState.COMPLETED)
+    assert len(bodies(job, WarningEvent)) == 1
+    job.wait()
+    assert not recwarn.list
 
 
 def test_a_hand_written_gymnasium_environment_can_be_trained_in(client):
