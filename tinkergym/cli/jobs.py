@@ -5,16 +5,13 @@ from __future__ import annotations
 import datetime
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.cells import cell_len
 
 from tinkergym.cli.console import Commands, out
 from tinkergym.wire import JobState, PlayedSpec
-
-if TYPE_CHECKING:
-    from tinkergym.wire_jobs import JobView
 
 app = typer.Typer(
     cls=Commands, help="List jobs, follow them, cancel and delete them, fetch their checkpoints."
@@ -77,6 +74,7 @@ def _print_rows(rows: list[list[str]]) -> None:
 def show(job_id: JobId) -> None:
     """Show a job: its state, why, and its complete configuration."""
     from tinkergym.remote.client import Client
+    from tinkergym.remote.job import how_to_play_on
 
     with Client() as client:
         view = client.job(job_id).view()
@@ -84,27 +82,13 @@ def show(job_id: JobId) -> None:
     if view.reason:
         out.print(f"reason: {view.reason}", markup=False, highlight=False, soft_wrap=True)
     if view.state is JobState.WAITING_FOR_CLIENT and isinstance(view.spec, PlayedSpec):
-        out.print(f"play on: {_how_to_play_on(view)}", markup=False, highlight=False, soft_wrap=True)
+        out.print(f"play on: {how_to_play_on(view)}", markup=False, highlight=False, soft_wrap=True)
     if view.error is not None:
         out.print(f"error: {view.error.message}", markup=False, highlight=False, soft_wrap=True)
         if view.error.hint:
             out.print(f"  {view.error.hint}", markup=False, highlight=False, soft_wrap=True)
     shown = view.model_dump(mode="json", include={"spec", "packs", "client_packs"})
     out.print_json(json.dumps(shown))
-
-
-def _how_to_play_on(view: JobView) -> str:
-    """Return what plays the episodes of a job that waits for it."""
-    from tinkergym.remote.local_environment import LOCAL
-
-    assert isinstance(view.spec, PlayedSpec)
-    if view.spec.rollout == "script":
-        return f"its script, with TrainRemotely(env, job_id={view.job_id!r})"
-    env_id = view.spec.environment.id
-    own = (
-        f" --env MODULE:{env_id.removeprefix(LOCAL).removesuffix('-v0')}" if env_id.startswith(LOCAL) else ""
-    )
-    return f"tinkergym jobs attach {view.job_id}{own}"
 
 
 @app.command()

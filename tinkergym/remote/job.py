@@ -27,6 +27,7 @@ from tinkergym.wire import (
     CheckpointView,
     Event,
     JobState,
+    PlayedSpec,
     StateEvent,
     StepEvent,
     Structured,
@@ -117,7 +118,9 @@ class Job:
         """Wait until the job ends and return how it ended.
 
         The first of each kind of the job's warnings becomes one of Python's, unless `events` has yielded them
-        all. Ctrl-C ends the waiting, not the job; the note below the traceback says how to see it again.
+        all; another says what to type when the job waits for a client.
+
+        Ctrl-C ends the waiting, not the job; the note below the traceback says how to see it again.
 
         Raises:
             JobCancelledError: it was cancelled.
@@ -300,6 +303,13 @@ class Job:
                 said.add(body.name)
                 times = f", {body.count} times" if body.count > 1 else ""
                 yield f"{self.id} at step {body.step}: {body.name}{times}: {body.message}"
+            # Of the view, not of the event: by now somebody may play on.
+            state = self._view.state
+            played_here = self._rollout is not None and self._rollout.is_playing
+            if state is JobState.WAITING_FOR_CLIENT and not played_here and state not in said:
+                said.add(state)
+                play_on = how_to_play_on(self._view)
+                yield f"{self.id} waits for a client to play its episodes; play on: {play_on}"
 
     def _final_view(self) -> JobView:
         """Read the state that its event has announced."""
@@ -331,6 +341,20 @@ def raise_for(view: JobView) -> JobView:
             field=cause.field if cause else "",
         ) from cause
     return view
+
+
+def how_to_play_on(view: JobView) -> str:
+    """Return what plays the episodes of a job that waits for it."""
+    from tinkergym.remote.local_environment import LOCAL
+
+    assert isinstance(view.spec, PlayedSpec)
+    if view.spec.rollout == "script":
+        return f"its script, with TrainRemotely(env, job_id={view.job_id!r})"
+    env_id = view.spec.environment.id
+    own = (
+        f" --env MODULE:{env_id.removeprefix(LOCAL).removesuffix('-v0')}" if env_id.startswith(LOCAL) else ""
+    )
+    return f"tinkergym jobs attach {view.job_id}{own}"
 
 
 def _after(view: JobView, event: Event) -> JobView:

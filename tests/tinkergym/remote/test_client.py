@@ -251,13 +251,45 @@ def test_waiting_passes_each_kind_of_warning_on_once_also_of_before_it_began(
     assert {one.filename for one in said} == {__file__}
 
 
-def test_warnings_that_the_events_have_told_are_not_told_again(service, client, recwarn):
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_warnings_that_the_events_have_told_are_not_told_again(service, client):
     job = client.train(Echo, steps=10_000, algorithm=SMALL)
     append_warnings(service, job, "environment_error")
     service.jobs.end(job.id, JobState.COMPLETED)
     assert len(bodies(job, WarningEvent)) == 1
     job.wait()
-    assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("rollout", "to_type"),
+    [
+        ("client", "tinkergym jobs attach job-1 --env MODULE:Echo"),
+        ("script", "its script, with TrainRemotely(env, job_id='job-1')"),
+    ],
+)
+def test_waiting_for_a_job_that_waits_for_a_client_says_once_what_to_type(
+    service, client, monkeypatch, rollout, to_type
+):
+    environment = tg.wire.EnvironmentRef(id="local/Echo-v0")
+    client.submit(tg.wire.JobSpec(environment=environment, rollout=rollout, steps=1))
+    for state in (JobState.WAITING_FOR_CLIENT, JobState.RUNNING, JobState.WAITING_FOR_CLIENT):
+        service.jobs.end("job-1", state)
+    when_followed(service, monkeypatch, partial(service.jobs.end, "job-1", JobState.COMPLETED))
+    with pytest.warns(UserWarning) as said:
+        client.job("job-1").wait()
+    (told,) = [str(one.message) for one in said]
+    assert told.startswith("job-1 waits for a client") and told.endswith(f"play on: {to_type}")
+
+
+@pytest.mark.parametrize("by", ["another", "this process"])
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_nobody_is_asked_to_play_what_is_played(service, client, monkeypatch, by):
+    job = client.train(Echo, steps=10_000, algorithm=SMALL)
+    service.jobs.end(job.id, JobState.WAITING_FOR_CLIENT)
+    if by == "another":
+        service.jobs.end(job.id, JobState.RUNNING)
+    when_followed(service, monkeypatch, partial(service.jobs.end, job.id, JobState.COMPLETED))
+    (client.job(job.id) if by == "another" else job).wait()
 
 
 def test_a_hand_written_gymnasium_environment_can_be_trained_in(client):
