@@ -239,6 +239,13 @@ def test_a_policy_can_be_watched(run, service):
     assert "2 episodes, mean return" in result.output
 
 
+@pytest.mark.parametrize("option", ["--watch", "--temperature=0", "--top-p=0.9", "--top-k=5"])
+def test_what_only_a_policy_has_is_refused_where_a_person_plays(run, option):
+    result = run("play", BOARD, option)
+    name = option.partition("=")[0]
+    assert (result.exit_code, f"error: {name}: it is of a policy" in result.output) == (2, True)
+
+
 def test_a_watched_policy_draws_as_it_is_told(run, service):
     run("train", BOARD, "--steps", "1")
     service.sampled.clear()
