@@ -19,6 +19,9 @@ app = typer.Typer(
 
 _RECENTLY, _LONG_AGO = "%m-%d %H:%M", "%Y-%m-%d"
 
+MOST_JOBS = 500
+"""That the service lists at once."""
+
 JobId = Annotated[str, typer.Argument(metavar="JOB_ID", help="As `tinkergym jobs` lists it.")]
 
 
@@ -33,6 +36,8 @@ def list_jobs(
 
     with Client() as client:
         views = client.jobs(limit=limit)
+        # Not one more at once: the service may already have been asked for the most that it lists.
+        has_older = len(views) == limit and bool(client.jobs(limit=1, before=views[-1].job_id))
     if not views:
         out.print("no jobs yet; start one with: tinkergym train board/TicTacToeVs-v0 --steps 60")
         return
@@ -54,6 +59,10 @@ def list_jobs(
             ]
         )
     _print_rows(rows)
+    if has_older:
+        command = f"tinkergym jobs --limit {min(2 * limit, MOST_JOBS)}"
+        how = command if limit < MOST_JOBS else f"client.jobs(before={views[-1].job_id!r}) in a script"
+        out.print(f"older ones: {how}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_rows(rows: list[list[str]]) -> None:

@@ -180,6 +180,15 @@ def test_jobs_are_listed_shown_and_cancelled(run, service):
     assert (missing.exit_code, "no job is called 'job-9'" in missing.output) == (2, True)
 
 
+def test_a_list_of_jobs_that_goes_on_says_so(run, service):
+    for _ in range(3):
+        run("train", BOARD, "--steps", "1")
+    cut = run("jobs", "--limit", "2").output.splitlines()
+    assert [line.split()[0] for line in cut[1:3]] == ["job-3", "job-2"]
+    assert cut[3:] == ["older ones: tinkergym jobs --limit 4"]
+    assert "older ones" not in run("jobs", "--limit", "3").output
+
+
 def test_ended_jobs_are_deleted_after_a_question(run, service):
     for _ in range(3):
         run("train", BOARD, "--steps", "1")
