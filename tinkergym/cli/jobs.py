@@ -124,8 +124,13 @@ def cancel(job_id: JobId) -> None:
 
     with Client() as client:
         view = client.job(job_id).cancel()
-    text = "has ended" if view.state.final else "will end after what it is doing at the moment"
-    out.print(f"{job_id} {text} ({view.state})", highlight=False)
+    if view.state is JobState.WAITING_FOR_CLIENT:
+        text = "did nothing but wait for a client, and ends now"
+    elif view.state.final:
+        text = f"has ended ({view.state})"
+    else:
+        text = f"will end after what it is doing at the moment ({view.state})"
+    out.print(f"{job_id} {text}", highlight=False)
 
 
 @app.command()

@@ -180,6 +180,18 @@ def test_jobs_are_listed_shown_and_cancelled(run, service):
     assert (missing.exit_code, "no job is called 'job-9'" in missing.output) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [(JobState.WAITING_FOR_CLIENT, "and ends now"), (JobState.RUNNING, "at the moment (running)")],
+)
+def test_a_cancelled_job_that_has_not_ended_yet_says_when_it_will(run, service, monkeypatch, state, said):
+    run("train", BOARD, "--steps", "9", "--rollout", "client", "--detach")
+    view = service.jobs.end("job-1", state)
+    monkeypatch.setattr(service.jobs, "end", lambda *_, **__: view)  # its worker looks a moment later
+    result = run("jobs", "cancel", "job-1")
+    assert (result.exit_code, said in result.output) == (0, True), result.output
+
+
 def test_a_list_of_jobs_that_goes_on_says_so(run, service):
     for _ in range(3):
         run("train", BOARD, "--steps", "1")
