@@ -456,7 +456,10 @@ def test_what_was_made_from_a_client_ends_with_it_and_says_so_at_once(service):
 def test_jobs_are_listed_newest_first(client):
     for _ in range(3):
         client.train(Echo, steps=1, algorithm=SMALL).wait()
-    assert [view.job_id for view in client.jobs(limit=2)] == ["job-3", "job-2"]
+    views = client.jobs(limit=2)
+    assert [view.job_id for view in views] == ["job-3", "job-2"]
+    assert repr(views) == "[<JobView job-3 completed at step 1/1>, <JobView job-2 completed at step 1/1>]"
+    assert [view.job_id for view in client.jobs(before="job-2")] == ["job-1"]
 
 
 class TestDownload:
