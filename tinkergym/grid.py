@@ -64,3 +64,11 @@ def with_tasks(metadata: Mapping[str, Any], tasks: TaskSource) -> dict[str, Any]
     """Return the metadata of an environment that draws from these tasks."""
     splits = {"splits": list(tasks.splits)} if tasks.splits else {}
     return {**metadata, "data": "dependent", **splits}
+
+
+def tasks_of(env: gym.Env[Any, Any]) -> TaskSource | None:
+    """Return the tasks that an environment keeps, wrapped or not; None if it keeps none, or several."""
+    inner = env.unwrapped
+    kept = [value for holder in (inner, *type(inner).__mro__) for value in vars(holder).values()]
+    found = {id(value): value for value in kept if isinstance(value, TaskSource)}
+    return next(iter(found.values())) if len(found) == 1 else None

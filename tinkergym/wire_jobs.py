@@ -214,6 +214,10 @@ class JobView(WireModel):
         with reading_back():
             return handler(value)
 
+    def __repr__(self) -> str:
+        # Of a list of jobs, one line each; `print(view)` shows all of one.
+        return f"<JobView {self.job_id} {self.state} at step {self.step}/{self.spec.steps}>"
+
 
 class DeletedJob(WireModel):
     """A job that is no more."""

@@ -62,7 +62,8 @@ def compare(
         f"A  {first}  mean return {means[0]:.3f}",
         f"B  {second}  mean return {means[1]:.3f}",
         f"B - A  {found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}], p = {found.p:.4f}{clear}",
-        f"{found.tasks} tasks, paired" + (f"; {left_out} left out, which only one has" if left_out else ""),
+        f"{found.tasks} tasks, paired"
+        + (f"; {left_out} left out, which only one has completed" if left_out else ""),
     ]
     for line in lines:
         out.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -98,9 +99,14 @@ def _paired(one: Records, other: Records, *, common: bool) -> tuple[list[tuple[f
             hint="evaluate both with the same --seed and --tasks",
         )
     if left_out and not common:
+        missing = [
+            _missing(one, other, second.keys() - first.keys()),
+            _missing(other, one, first.keys() - second.keys()),
+        ]
         raise InvalidRequestError(
-            f"{left_out} tasks are completed in one of the files only",
-            hint="evaluate both with the same --seed and --tasks, or compare the others with --common",
+            "; ".join(filter(None, missing)),
+            hint="evaluate both with the same --seed and --tasks (the same command goes on with a run that "
+            "was stopped), or compare the others with --common",
         )
     chosen = [
         {record.seed: record.trajectory.task_index for record in records.episodes} for records in (one, other)
@@ -111,3 +117,14 @@ def _paired(one: Records, other: Records, *, common: bool) -> tuple[list[tuple[f
             hint="evaluate both with --by-index, or both without",
         )
     return [(first[seed], second[seed]) for seed in shared], left_out
+
+
+def _missing(records: Records, other: Records, tasks: set[int]) -> str:
+    """Say why tasks that the other file completed cannot be compared; nothing if there are none."""
+    failed = len(tasks & {record.seed for record in records.episodes})
+    absent = len(tasks) - failed
+    lacks = [
+        *([f"lacks {absent} of the tasks in {other.path}"] if absent else []),
+        *([f"has only failed episodes of {failed} that {other.path} completed"] if failed else []),
+    ]
+    return f"{records.path} {' and '.join(lacks)}" if lacks else ""

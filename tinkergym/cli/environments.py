@@ -65,12 +65,14 @@ def envs(
         )
         return
     table = Table(box=None, pad_edge=False)
-    # The id is what one copies, so it is never cut; the rest folds on a narrow terminal.
+    # The id is what one copies, so it is never cut; of the rest, what is long folds on a narrow terminal.
     table.add_column(
         "environment", no_wrap=True, min_width=max((len(one.id) + 2 for one in listed), default=0)
     )
-    for column in ("turns", "data", "spaces", "splits"):
-        table.add_column(column, overflow="fold")
+    table.add_column("turns", no_wrap=True)
+    table.add_column("data", no_wrap=True)
+    table.add_column("spaces", overflow="fold")
+    table.add_column("splits", overflow="fold")
     for before, one in pairwise([None, *listed]):
         assert one is not None
         if before is None or before.pack != one.pack or before.distribution != one.distribution:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tinkergym.scores import Scores
 
 INTERRUPTED = 130
+USUAL_TASKS = 32
 BAR_COLUMNS = 30
 
 
@@ -37,7 +38,12 @@ def evaluate(
         ),
     ] = "random",
     samples: Annotated[int, typer.Option("-n", "--samples", help="Episodes per task.", min=1)] = 1,
-    tasks: Annotated[int, typer.Option(help="How many tasks: seeds that count up.", min=1)] = 32,
+    tasks: Annotated[
+        int | None,
+        typer.Option(
+            help="How many tasks: seeds that count up. (default: 32; by index, at most all there are)", min=1
+        ),
+    ] = None,
     k: Annotated[
         str, typer.Option("--k", metavar="K,K,...", help="Estimate pass@k for these; none above -n.")
     ] = "1",
@@ -83,6 +89,10 @@ def evaluate(
 
     ks = _numbers(k, at_most=samples)
     described = describe(find_environment(env), parse_settings(env_setting or []))
+    if by_index:
+        tasks = _tasks_by_index(_known(described, env), tasks)
+    elif tasks is None:
+        tasks = USUAL_TASKS
     with ExitStack() as stack:
         sampling = given(temperature=temperature, top_p=top_p, top_k=top_k)
         source = open_policy(policy, _known(described, env), sampling, most_turns, stack)
@@ -126,6 +136,37 @@ def _known(described: Environment, env: str) -> Environment:
 
         make(env)  # raises with the close matches
     return described
+
+
+def _tasks_by_index(environment: Environment, wanted: int | None) -> int:
+    from tinkergym.errors import InvalidRequestError, ServiceUnavailableError
+    from tinkergym.grid import tasks_of
+    from tinkergym.loop.executors import made
+
+    assert environment.make is not None
+    usual = USUAL_TASKS if wanted is None else wanted
+    try:
+        env = made(environment.make, environment.ref)
+    except ServiceUnavailableError:
+        return usual  # no place is free behind its server at the moment; episodes wait for one
+    try:
+        if (env.metadata or {}).get("data") == "free":
+            raise InvalidRequestError(
+                f"{environment.ref.id} is data-free: its seeds make the tasks, and none has a number",
+                hint="leave it out",
+                field="--by-index",
+            )
+        source = tasks_of(env)
+        there = usual if source is None else len(source)
+    finally:
+        env.close()
+    if wanted is not None and wanted > there:
+        raise InvalidRequestError(
+            f"{environment.ref.id} has {there} tasks, not {wanted}",
+            hint=f"with --by-index, --tasks {there} at most",
+            field="--tasks",
+        )
+    return min(usual, there)
 
 
 def _numbers(text: str, *, at_most: int) -> list[int]:

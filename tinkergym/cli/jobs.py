@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.cells import cell_len
@@ -13,14 +13,14 @@ from rich.cells import cell_len
 from tinkergym.cli.console import Commands, out
 from tinkergym.wire import JobState, PlayedSpec
 
-if TYPE_CHECKING:
-    from tinkergym.wire_jobs import JobView
-
 app = typer.Typer(
     cls=Commands, help="List jobs, follow them, cancel and delete them, fetch their checkpoints."
 )
 
 _RECENTLY, _LONG_AGO = "%m-%d %H:%M", "%Y-%m-%d"
+
+MOST_JOBS = 500
+"""That the service lists at once."""
 
 JobId = Annotated[str, typer.Argument(metavar="JOB_ID", help="As `tinkergym jobs` lists it.")]
 
@@ -36,6 +36,8 @@ def list_jobs(
 
     with Client() as client:
         views = client.jobs(limit=limit)
+        # Not one more at once: the service may already have been asked for the most that it lists.
+        has_older = len(views) == limit and bool(client.jobs(limit=1, before=views[-1].job_id))
     if not views:
         out.print("no jobs yet; start one with: tinkergym train board/TicTacToeVs-v0 --steps 60")
         return
@@ -57,6 +59,10 @@ def list_jobs(
             ]
         )
     _print_rows(rows)
+    if has_older:
+        command = f"tinkergym jobs --limit {min(2 * limit, MOST_JOBS)}"
+        how = command if limit < MOST_JOBS else f"client.jobs(before={views[-1].job_id!r}) in a script"
+        out.print(f"older ones: {how}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_rows(rows: list[list[str]]) -> None:
@@ -77,6 +83,7 @@ def _print_rows(rows: list[list[str]]) -> None:
 def show(job_id: JobId) -> None:
     """Show a job: its state, why, and its complete configuration."""
     from tinkergym.remote.client import Client
+    from tinkergym.remote.job import how_to_play_on
 
     with Client() as client:
         view = client.job(job_id).view()
@@ -84,27 +91,13 @@ def show(job_id: JobId) -> None:
     if view.reason:
         out.print(f"reason: {view.reason}", markup=False, highlight=False, soft_wrap=True)
     if view.state is JobState.WAITING_FOR_CLIENT and isinstance(view.spec, PlayedSpec):
-        out.print(f"play on: {_how_to_play_on(view)}", markup=False, highlight=False, soft_wrap=True)
+        out.print(f"play on: {how_to_play_on(view)}", markup=False, highlight=False, soft_wrap=True)
     if view.error is not None:
         out.print(f"error: {view.error.message}", markup=False, highlight=False, soft_wrap=True)
         if view.error.hint:
             out.print(f"  {view.error.hint}", markup=False, highlight=False, soft_wrap=True)
     shown = view.model_dump(mode="json", include={"spec", "packs", "client_packs"})
     out.print_json(json.dumps(shown))
-
-
-def _how_to_play_on(view: JobView) -> str:
-    """Return what plays the episodes of a job that waits for it."""
-    from tinkergym.remote.local_environment import LOCAL
-
-    assert isinstance(view.spec, PlayedSpec)
-    if view.spec.rollout == "script":
-        return f"its script, with TrainRemotely(env, job_id={view.job_id!r})"
-    env_id = view.spec.environment.id
-    own = (
-        f" --env MODULE:{env_id.removeprefix(LOCAL).removesuffix('-v0')}" if env_id.startswith(LOCAL) else ""
-    )
-    return f"tinkergym jobs attach {view.job_id}{own}"
 
 
 @app.command()
@@ -131,8 +124,13 @@ def cancel(job_id: JobId) -> None:
 
     with Client() as client:
         view = client.job(job_id).cancel()
-    text = "has ended" if view.state.final else "will end after what it is doing at the moment"
-    out.print(f"{job_id} {text} ({view.state})", highlight=False)
+    if view.state is JobState.WAITING_FOR_CLIENT:
+        text = "did nothing but wait for a client, and ends now"
+    elif view.state.final:
+        text = f"has ended ({view.state})"
+    else:
+        text = f"will end after what it is doing at the moment ({view.state})"
+    out.print(f"{job_id} {text}", highlight=False)
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from tinkergym.cli.console import TopK, TopP, out
-from tinkergym.errors import NotFoundError
+from tinkergym.errors import InvalidRequestError, NotFoundError
 from tinkergym.messages import Message, messages_text, observation_messages, user
 
 if TYPE_CHECKING:
@@ -66,10 +66,13 @@ def play(
 
     Example: tinkergym play board/TicTacToeVs-v0 --policy JOB_ID
     """
-    from tinkergym.cli.settings import find_environment, parse_settings
+    from tinkergym.cli.settings import find_environment, given, parse_settings
     from tinkergym.loop.environment_host import system_prompt_of
     from tinkergym.remote.local_environment import describe
 
+    sampling = given(temperature=temperature, top_p=top_p, top_k=top_k)
+    if policy is None:
+        _refuse_of_a_policy([*(["watch"] if watch else []), *sampling])
     described = describe(find_environment(env), parse_settings(env_setting or []))
     if described.make is None:
         from tinkergym.registration import make
@@ -88,12 +91,11 @@ def play(
         if policy is None:
             _episodes(_Table(made, _ask_for_action, prompt=None, renderer=renderer), seeds)
             return
-        from tinkergym.cli.eval_policy import given, policy_of
+        from tinkergym.cli.eval_policy import policy_of
         from tinkergym.cli.settings import policy_and_version
         from tinkergym.remote.client import Client
 
         with Client() as client:
-            sampling = given(temperature=temperature, top_p=top_p, top_k=top_k)
             job_id, version = policy_and_version(policy, field="--policy")
             player = policy_of(_job(client, job_id), version, {"seed": seed, **sampling})
             player.environment_prompt = system_prompt_of(made)
@@ -117,6 +119,15 @@ def play(
         out.print("\nleft the game")
     finally:
         made.close()
+
+
+def _refuse_of_a_policy(names: Sequence[str]) -> None:
+    for name in names:
+        raise InvalidRequestError(
+            "it is of a policy, and without --policy you play yourself",
+            hint="leave it out, or name a job with --policy JOB_ID",
+            field=f"--{name.replace('_', '-')}",
+        )
 
 
 def _job(client: Client, name: str) -> Job:

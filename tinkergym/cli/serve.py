@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from tinkergym.errors import ServiceUnavailableError
+from tinkergym.errors import InvalidRequestError, ServiceUnavailableError
 
 
 def serve(
@@ -29,12 +29,16 @@ def serve(
 
     Clients on this machine find it by themselves; others need TINKERGYM_URL and a key from `tinkergym keys`.
     """
-    settings = [
-        *([f"host={host}"] if host is not None else []),
-        *([f"port={port}"] if port is not None else []),
-        *([f"data_dir={data_dir}"] if data_dir is not None else []),
-        *(setting or []),
-    ]
+    options = {"host": host, "port": port, "data_dir": data_dir}
+    said = {name: value for name, value in options.items() if value is not None}
+    for name in (pair.partition("=")[0] for pair in setting or []):
+        if name in said:
+            raise InvalidRequestError(
+                f"{name} is given twice, by an option of its own and by --set",
+                hint="say it once",
+                field="--set",
+            )
+    settings = [*(f"{name}={value}" for name, value in said.items()), *(setting or [])]
     arguments = ["--config", str(config)] if config else []
     run_service_program("backend.main", [*arguments, *(part for s in settings for part in ("--set", s))])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -22,7 +23,16 @@ from tinkergym.errors import (
 from tinkergym.remote.api import Api
 from tinkergym.remote.events import follow
 from tinkergym.remote.target_files import writing_to
-from tinkergym.wire import CheckpointView, Event, JobState, StateEvent, StepEvent, Structured
+from tinkergym.wire import (
+    CheckpointView,
+    Event,
+    JobState,
+    PlayedSpec,
+    StateEvent,
+    StepEvent,
+    Structured,
+    WarningEvent,
+)
 from tinkergym.wire_jobs import AnyJobSpec, JobView
 
 if TYPE_CHECKING:
@@ -48,6 +58,8 @@ class Job:
         self._api = api
         self._view = view
         self._rollout = rollout
+        self._followed = False
+        """Whether `events` has yielded the last one."""
 
     def __repr__(self) -> str:
         return f"<Job {self.id} {self._view.state} at step {self._view.step}/{self.spec.steps}>"
@@ -98,11 +110,15 @@ class Job:
         for event in events:
             self._view = _after(self._view, event)
             if isinstance(event.body, StateEvent) and event.body.state.final:
+                self._followed = True
                 self.close()
             yield event
 
     def wait(self) -> JobView:
         """Wait until the job ends and return how it ended.
+
+        The first of each kind of the job's warnings becomes one of Python's, unless `events` has yielded them
+        all; another says what to type when the job waits for a client.
 
         Ctrl-C ends the waiting, not the job; the note below the traceback says how to see it again.
 
@@ -111,10 +127,10 @@ class Job:
             JobFailedError: it failed; the text carries the service's reason and what to do.
         """
         view = self.view()
-        if not view.state.final:
+        if not (view.state.final and self._followed):
             try:
-                for _ in self.events():
-                    pass
+                for news in self._news():
+                    warnings.warn(news, stacklevel=2)
             except KeyboardInterrupt as interrupt:
                 goes_on = "goes on" if self._rollout is None else "waits for a client to play its episodes"
                 interrupt.add_note(
@@ -278,6 +294,23 @@ class Job:
         if self._rollout is not None:
             self._rollout.raise_if_broken()
 
+    def _news(self) -> Iterator[str]:
+        """Follow the job and yield what whoever waits for it should hear, each kind once."""
+        said: set[str] = set()
+        for event in self.events():
+            body = event.body
+            if isinstance(body, WarningEvent) and body.name not in said:
+                said.add(body.name)
+                times = f", {body.count} times" if body.count > 1 else ""
+                yield f"{self.id} at step {body.step}: {body.name}{times}: {body.message}"
+            # Of the view, not of the event: by now somebody may play on.
+            state = self._view.state
+            played_here = self._rollout is not None and self._rollout.is_playing
+            if state is JobState.WAITING_FOR_CLIENT and not played_here and state not in said:
+                said.add(state)
+                play_on = how_to_play_on(self._view)
+                yield f"{self.id} waits for a client to play its episodes; play on: {play_on}"
+
     def _final_view(self) -> JobView:
         """Read the state that its event has announced."""
         view = self.view()
@@ -308,6 +341,20 @@ def raise_for(view: JobView) -> JobView:
             field=cause.field if cause else "",
         ) from cause
     return view
+
+
+def how_to_play_on(view: JobView) -> str:
+    """Return what plays the episodes of a job that waits for it."""
+    from tinkergym.remote.local_environment import LOCAL
+
+    assert isinstance(view.spec, PlayedSpec)
+    if view.spec.rollout == "script":
+        return f"its script, with TrainRemotely(env, job_id={view.job_id!r})"
+    env_id = view.spec.environment.id
+    own = (
+        f" --env MODULE:{env_id.removeprefix(LOCAL).removesuffix('-v0')}" if env_id.startswith(LOCAL) else ""
+    )
+    return f"tinkergym jobs attach {view.job_id}{own}"
 
 
 def _after(view: JobView, event: Event) -> JobView:

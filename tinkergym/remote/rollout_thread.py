@@ -52,6 +52,11 @@ class RolloutThread:
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout=10.0)
 
+    @property
+    def is_playing(self) -> bool:
+        """Whether it was started and has neither been stopped nor broken."""
+        return self._thread.is_alive()
+
     def raise_if_broken(self) -> None:
         """Raise what ended the thread, if it ended by an error."""
         if self._failure is None:

@@ -215,8 +215,10 @@ class _Handler(BaseHTTPRequestHandler):
             service.chunks[path.rpartition("/")[2]] = body
             self.reply(200, {})
         elif path == "/v1/jobs":
+            limit, before = (query.get(key, [usual])[0] for key, usual in (("limit", "50"), ("before", "")))
             views = [view.model_dump(mode="json") for view in jobs.newest_first()]
-            self.reply(200, {"jobs": views[: int(query.get("limit", ["50"])[0])]})
+            newer = [view["job_id"] for view in views].index(before) + 1 if before else 0
+            self.reply(200, {"jobs": views[newer:][: int(limit)]})
         elif job_route:
             self._route_job(method, job_route[1], job_route[2] or "", body)
         else:

@@ -180,6 +180,27 @@ def test_jobs_are_listed_shown_and_cancelled(run, service):
     assert (missing.exit_code, "no job is called 'job-9'" in missing.output) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [(JobState.WAITING_FOR_CLIENT, "and ends now"), (JobState.RUNNING, "at the moment (running)")],
+)
+def test_a_cancelled_job_that_has_not_ended_yet_says_when_it_will(run, service, monkeypatch, state, said):
+    run("train", BOARD, "--steps", "9", "--rollout", "client", "--detach")
+    view = service.jobs.end("job-1", state)
+    monkeypatch.setattr(service.jobs, "end", lambda *_, **__: view)  # its worker looks a moment later
+    result = run("jobs", "cancel", "job-1")
+    assert (result.exit_code, said in result.output) == (0, True), result.output
+
+
+def test_a_list_of_jobs_that_goes_on_says_so(run, service):
+    for _ in range(3):
+        run("train", BOARD, "--steps", "1")
+    cut = run("jobs", "--limit", "2").output.splitlines()
+    assert [line.split()[0] for line in cut[1:3]] == ["job-3", "job-2"]
+    assert cut[3:] == ["older ones: tinkergym jobs --limit 4"]
+    assert "older ones" not in run("jobs", "--limit", "3").output
+
+
 def test_ended_jobs_are_deleted_after_a_question(run, service):
     for _ in range(3):
         run("train", BOARD, "--steps", "1")
@@ -237,6 +258,13 @@ def test_a_policy_can_be_watched(run, service):
     assert result.exit_code == 0
     assert "policy\nb2" in result.output
     assert "2 episodes, mean return" in result.output
+
+
+@pytest.mark.parametrize("option", ["--watch", "--temperature=0", "--top-p=0.9", "--top-k=5"])
+def test_what_only_a_policy_has_is_refused_where_a_person_plays(run, option):
+    result = run("play", BOARD, option)
+    name = option.partition("=")[0]
+    assert (result.exit_code, f"error: {name}: it is of a policy" in result.output) == (2, True)
 
 
 def test_a_watched_policy_draws_as_it_is_told(run, service):

@@ -36,12 +36,26 @@ def test_the_same_policy_is_not(tg_run, files):
     [
         (["--env-set", "opponent=heuristic"], "is of board/TicTacToeVs-v0"),
         (["--seed", "1000"], "0 completed tasks in common"),
-        (["--seed", "5"], "10 tasks are completed in one of the files only"),
+        (["--seed", "5"], "lacks 5 of the tasks in "),
     ],
 )
 def test_what_is_no_pair_is_refused(tg_run, files, extra, message):
     result = tg_run("compare", files("legal"), files("legal", *extra))
     assert (result.exit_code, message in result.output) == (2, True), result.output
+
+
+def test_a_file_that_was_interrupted_or_has_failed_episodes_is_named_with_what_it_lacks(tg_run, files):
+    whole, part = files("legal"), files("legal")
+    kept = part.read_text().splitlines(keepends=True)[: 1 + 12]  # of the settings, and of 12 tasks
+    kept[1] = kept[1].replace('"stop_reason":"terminated"', '"stop_reason":"environment_error"')
+    part.write_text("".join(kept))
+    result = tg_run("compare", whole, part)
+    said = f"{part} lacks 8 of the tasks in {whole} and has only failed episodes of 1 that {whole} "
+    assert (result.exit_code, said in result.output) == (2, True), result.output
+    assert (
+        "11 tasks, paired; 9 left out, which only one has completed"
+        in tg_run("compare", whole, part, "--common").output
+    )
 
 
 def test_the_common_tasks_can_be_asked_for(tg_run, files):

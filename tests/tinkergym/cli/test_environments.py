@@ -82,6 +82,11 @@ def test_a_line_says_cell_spaces_and_splits_below_its_pack_and_version():
     assert "board/TicTacToeVs-v0" in lines
 
 
+def test_on_a_narrow_terminal_short_words_stay_whole(monkeypatch):
+    monkeypatch.setattr(out, "width", 50)
+    assert {"multi", "dependent", "test", "train"} <= set(run("listed").stdout.split())
+
+
 def test_what_is_broken_is_reported_with_its_reason_and_the_rest_is_listed():
     result = run()
     assert result.exit_code == 0

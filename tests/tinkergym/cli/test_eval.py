@@ -51,9 +51,27 @@ def test_tasks_can_be_taken_by_index(tg_run, tmp_path):
     assert found == [(7, 0), (8, 1), (9, 2), (10, 3), (11, 4)]
 
 
+def test_of_fewer_tasks_than_usual_all_are_taken_by_index_and_no_more(tg_run, tmp_path, monkeypatch):
+    (tmp_path / "few.py").write_text(
+        "import tinkergym as tg\n"
+        "class Env(tg.SingleTurnEnv):\n"
+        "    def __init__(self): self.tasks = tg.SequenceTasks([{'q': str(i)} for i in range(3)])\n"
+        "    def ask(self, options): return self.tasks.choose(self.np_random, options)[1]['q']\n"
+        "    def score(self, answer): return 1.0\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "run.jsonl"
+    assert figures(tg_run("eval", "few:Env", "--by-index", "--out", file, "--json"))["tasks"] == 3
+    assert [r.trajectory.task_index for r in read_records(file).episodes] == [0, 1, 2]
+    assert figures(tg_run("eval", "few:Env", "--by-index", "--tasks", 2, "--json"))["tasks"] == 2
+    refused = tg_run("eval", "few:Env", "--by-index", "--tasks", 4)
+    assert (refused.exit_code, "--tasks 3 at most" in refused.output) == (2, True), refused.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--by-index"], f"error: --by-index: {BOARD} is data-free"),
         (["--k", "4"], "pass@4 needs at least 4 episodes per task"),
         (["--k", "x"], "'x' are no numbers"),
         (["--policy", "random", "--temperature", "1"], "has no temperature"),

@@ -24,7 +24,7 @@ from tinkergym.errors import (
     UnknownEnvironmentError,
     UnknownModelError,
 )
-from tinkergym.wire import CheckpointView, ErrorView, JobState, StateEvent, StepEvent
+from tinkergym.wire import CheckpointView, ErrorView, Event, JobState, StateEvent, StepEvent, WarningEvent
 
 SMALL = tg.GRPO(group_size=2, groups_per_step=2)
 
@@ -217,6 +217,81 @@ def test_ctrl_c_ends_the_waiting_and_says_how_to_see_the_job_again(client, monke
     assert job.wait().step == 1
 
 
+def append_warnings(service, job, *names):
+    with service.jobs.changed:
+        events = service.jobs.get(job.id).events
+        for name in names:
+            body = WarningEvent(name=name, message=f"{name} number {len(events)}", step=3, count=2)
+            events.append(Event(seq=len(events) + 1, job_id=job.id, time=0, body=body))
+
+
+def when_followed(service, monkeypatch, then):
+    """Call `then` while the service sends a job's events so far."""
+    fault = service.fault
+    monkeypatch.setattr(service, "fault", lambda call: then() and None if "EVENT" in call else fault(call))
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_waiting_passes_each_kind_of_warning_on_once_also_of_before_it_began(
+    service, client, monkeypatch, ended
+):
+    job = client.train(Echo, steps=10_000, algorithm=SMALL)
+    append_warnings(service, job, "environment_error", "loss_spike", "environment_error")
+    end = partial(service.jobs.end, job.id, JobState.COMPLETED)
+    if ended:
+        end()
+    else:
+        when_followed(service, monkeypatch, end)
+    with pytest.warns(UserWarning) as said:
+        job.wait()
+    assert [str(one.message).split(" number ")[0] for one in said] == [
+        f"{job.id} at step 3: environment_error, 2 times: environment_error",
+        f"{job.id} at step 3: loss_spike, 2 times: loss_spike",
+    ]
+    assert {one.filename for one in said} == {__file__}
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_warnings_that_the_events_have_told_are_not_told_again(service, client):
+    job = client.train(Echo, steps=10_000, algorithm=SMALL)
+    append_warnings(service, job, "environment_error")
+    service.jobs.end(job.id, JobState.COMPLETED)
+    assert len(bodies(job, WarningEvent)) == 1
+    job.wait()
+
+
+@pytest.mark.parametrize(
+    ("rollout", "to_type"),
+    [
+        ("client", "tinkergym jobs attach job-1 --env MODULE:Echo"),
+        ("script", "its script, with TrainRemotely(env, job_id='job-1')"),
+    ],
+)
+def test_waiting_for_a_job_that_waits_for_a_client_says_once_what_to_type(
+    service, client, monkeypatch, rollout, to_type
+):
+    environment = tg.wire.EnvironmentRef(id="local/Echo-v0")
+    client.submit(tg.wire.JobSpec(environment=environment, rollout=rollout, steps=1))
+    for state in (JobState.WAITING_FOR_CLIENT, JobState.RUNNING, JobState.WAITING_FOR_CLIENT):
+        service.jobs.end("job-1", state)
+    when_followed(service, monkeypatch, partial(service.jobs.end, "job-1", JobState.COMPLETED))
+    with pytest.warns(UserWarning) as said:
+        client.job("job-1").wait()
+    (told,) = [str(one.message) for one in said]
+    assert told.startswith("job-1 waits for a client") and told.endswith(f"play on: {to_type}")
+
+
+@pytest.mark.parametrize("by", ["another", "this process"])
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_nobody_is_asked_to_play_what_is_played(service, client, monkeypatch, by):
+    job = client.train(Echo, steps=10_000, algorithm=SMALL)
+    service.jobs.end(job.id, JobState.WAITING_FOR_CLIENT)
+    if by == "another":
+        service.jobs.end(job.id, JobState.RUNNING)
+    when_followed(service, monkeypatch, partial(service.jobs.end, job.id, JobState.COMPLETED))
+    (client.job(job.id) if by == "another" else job).wait()
+
+
 def test_a_hand_written_gymnasium_environment_can_be_trained_in(client):
     class Plain(gym.Env):
         observation_space = action_space = tg.spaces.Text()
@@ -381,7 +456,10 @@ def test_what_was_made_from_a_client_ends_with_it_and_says_so_at_once(service):
 def test_jobs_are_listed_newest_first(client):
     for _ in range(3):
         client.train(Echo, steps=1, algorithm=SMALL).wait()
-    assert [view.job_id for view in client.jobs(limit=2)] == ["job-3", "job-2"]
+    views = client.jobs(limit=2)
+    assert [view.job_id for view in views] == ["job-3", "job-2"]
+    assert repr(views) == "[<JobView job-3 completed at step 1/1>, <JobView job-2 completed at step 1/1>]"
+    assert [view.job_id for view in client.jobs(before="job-2")] == ["job-1"]
 
 
 class TestDownload:
