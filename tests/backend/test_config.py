@@ -16,7 +16,7 @@ from tinkergym.wire_jobs import DistillationSpec, PreferenceSpec, SFTSpec
         (["prot=9"], "prot", "did you mean port"),
         (["port=99999"], "port", "65535"),
         (["lease_seconds=3"], "lease_seconds", "twice heartbeat_seconds"),
-        (["limits.body_byte=9"], "limits.body_byte", "did you mean body_bytes"),
+        (["limits.body_byte=9"], "limits.body_byte", "did you mean limits.body_bytes"),
         (["port.x=3"], "port", "integer"),
         (["idle_policies=0"], "idle_policies", "1"),
         (["port=1", "port.x=3"], "port.x", "no section"),
