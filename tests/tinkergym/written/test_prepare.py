@@ -180,6 +180,13 @@ def test_much_data_is_cut_into_chunks_that_keep_its_order(renderer, monkeypatch)
         ({"messages": [QUESTION, SYSTEM, ANSWER]}, "messages[1].role: a system message stands first"),
         ({"messages": [QUESTION, ANSWER], "id": 3}, "'id': unknown key beside messages"),
         ({"prompt": "x"}, "completion: is missing; the row has 'prompt'"),
+        ({"prompt": "x", "answer": "y"}, "completion: is missing; the row has 'answer', 'prompt'"),
+        ({"prompt": "x", "chosen": "y", "rejected": "z"}, "are for client.preference, tinkergym preference"),
+        (
+            {"prompt": "x", "completion": ""},
+            "completion: is empty, and the policy would learn to say nothing",
+        ),
+        ({"messages": [QUESTION, {**ANSWER, "content": ""}]}, "messages[1].content: is empty"),
         (
             {"instruction": "x", "output": "y"},
             "row: needs messages, or prompt and completion; it has 'instruction', 'output'",
@@ -201,6 +208,7 @@ def test_a_bad_row_is_refused_by_place_field_and_reason(renderer, row, text):
         ({**PAIR, "rejected": "blue"}, "rejected: it is the chosen answer"),
         ({"prompt": "x", "chosen": "y"}, "rejected: is missing"),
         ({**PAIR, "score": 1}, "'score': unknown key"),
+        ({"prompt": "x", "completion": "y"}, "one answer is for client.sft, tinkergym sft"),
         (
             {"messages": TALK["messages"], "chosen": "a", "rejected": "b"},
             "the last message is the assistant's",
