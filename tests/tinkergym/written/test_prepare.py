@@ -233,6 +233,17 @@ def test_a_row_that_is_too_long_is_refused_or_dropped_and_counted(renderer):
     assert "all of its 1 rows are longer" in fault(renderer, long, on_overlong="drop")
 
 
+def test_a_line_that_breaks_off_is_named_by_one_line_and_its_column(renderer, tmp_path):
+    file = tmp_path / "chats.jsonl"
+    file.write_text(json.dumps(ASKED) + '\n{"prompt": "x",\n', encoding="utf-8")
+    with pytest.raises(InvalidDataError) as caught:
+        prepare(file, renderer, kind="sft")
+    assert caught.value.message.startswith("chats.jsonl, line 2: the line is no JSON: ")
+    assert caught.value.message.endswith(" at column 16")
+    with pytest.raises(InvalidRequestError, match=r"is no JSON: .* at column 16$"):
+        tg.JsonlTasks(file).read(1)
+
+
 def test_a_file_names_its_lines_as_an_editor_does(renderer, tmp_path):
     file = tmp_path / "chats.jsonl"
     unreadable = {"prompt": 1, "completion": "x"}
