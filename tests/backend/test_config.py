@@ -22,6 +22,7 @@ from tinkergym.wire_jobs import DistillationSpec, PreferenceSpec, SFTSpec
         (["port=1", "port.x=3"], "port.x", "no section"),
         (['preload=["x"]', "allow_any_model=false"], "preload", "add it there"),
         (["port"], "", "key=value"),
+        (["device=gpu"], "device", "must be auto, cpu, cuda, or cuda:N for GPU number N, not 'gpu'"),
         (["engine=vllm", "device=cpu", "vllm.full_weights=device"], "", "on a GPU"),
         (["vllm.full_weights=device"], "", "not for engine=transformers"),
     ],
