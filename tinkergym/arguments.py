@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -38,10 +39,11 @@ def refuse_other_than_json(env_id: str, kwargs: Mapping[str, Any]) -> None:
 
 
 def built(build: Callable[..., Built], kwargs: Mapping[str, Any], *, field: str) -> Built:
-    """Call what makes an environment; what it raises is left as it is, but for an argument that it has not.
+    """Call what makes an environment; what it raises is left as it is, but for a wrong or missing argument.
 
     Raises:
-        InvalidEnvironmentError: There is no such argument; `field` is where it was written.
+        InvalidEnvironmentError: There is no such argument, or one is missing; `field` is where they are
+            written.
     """
     try:
         return build(**kwargs)
@@ -57,7 +59,7 @@ def built(build: Callable[..., Built], kwargs: Mapping[str, Any], *, field: str)
 def argument_hint(
     error: Exception, build: object, kwargs: Mapping[str, Any], known: Iterable[str] = ()
 ) -> str:
-    """Say which argument was meant by one that a constructor refused; empty if it refused none of these.
+    """Say which argument was meant by one that a constructor refused, or which it lacks; else empty.
 
     Args:
         error: What it raised.
@@ -65,15 +67,21 @@ def argument_hint(
         kwargs: What it was called with.
         known: Names of other arguments that it takes, where it hands them on.
     """
-    refused = next((name for name in kwargs if f"unexpected keyword argument {name!r}" in str(error)), None)
-    if refused is None:
-        return ""
     try:
         parameters = list(inspect.signature(build).parameters.values())  # type: ignore[arg-type]
     except (TypeError, ValueError):  # no Python function
         parameters = []
     kinds = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
-    names = list(dict.fromkeys([*(p.name for p in parameters if p.kind in kinds), *known]))
+    named = [p for p in parameters if p.kind in kinds]
+    needed = [p.name for p in named if p.default is p.empty and p.name not in (*kwargs, *known)]
+    # What is missing may be an argument of something that the constructor calls.
+    if needed and isinstance(error, TypeError) and re.search(rf"\bmissing .*{needed[0]!r}", str(error)):
+        written = ", ".join(f"{name!r}: ..." for name in needed)
+        return f"it needs {' and '.join(needed)}, as in env_kwargs={{{written}}}"
+    refused = next((name for name in kwargs if f"unexpected keyword argument {name!r}" in str(error)), None)
+    if refused is None:
+        return ""
+    names = list(dict.fromkeys([*(p.name for p in named), *known]))
     close = difflib.get_close_matches(refused, names, n=1, cutoff=0.6)
     if close:
         return f"{refused}: did you mean {close[0]}?"

@@ -12,6 +12,7 @@ import importlib
 import logging
 import re
 import site
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -42,6 +43,8 @@ _missing: dict[str, str] = {}
 """What is to be installed, by the ids that cannot be registered without."""
 _named: set[str] = set()
 """Ids that `register` was called with since the pack that is being loaded began, known already or not."""
+_tables: list[dict[str, Any]] = [gym.registry, _missing]
+"""What packs write into, by id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +114,11 @@ def register_missing(id: str, needs: str) -> None:  # noqa: A002 - as above
     _missing[id] = needs
 
 
+def undo_with_packs(table: dict[str, Any]) -> None:
+    """Name one more table that packs write into by id: what a pack wrote that then failed is taken back."""
+    _tables.append(table)
+
+
 def why_missing(id: str) -> str:  # noqa: A002 - as above
     """Return what to install for an id that its pack could not register; empty for all others."""
     return _missing.get(id, "")
@@ -152,14 +160,16 @@ def make_environment(reference: EnvironmentRef) -> gym.Env[Any, Any]:
 def load_packs() -> list[Pack]:
     """Load every installed pack that is not loaded yet and return them all.
 
-    A broken pack is logged, listed with its error, and harms no other; it is tried again by the next call.
+    A broken pack is logged, listed with its error, and harms no other: what it registered before it failed is
+    taken back. It is tried again by the next call.
     """
     with _lock:
         packs = []
         for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name):
             key = point.dist.name if point.dist else "", point.name
-            if key not in _packs or _packs[key].error:
-                _packs[key] = _load(point)
+            last_error = _packs[key].error if key in _packs else ""
+            if key not in _packs or last_error:
+                _packs[key] = _load(point, last_error)
             packs.append(_packs[key])
         return packs
 
@@ -175,8 +185,9 @@ def pack_of(id: str) -> Pack | None:  # noqa: A002 - as above
     return next((pack for pack in load_packs() if id in pack.environment_ids), None)
 
 
-def _load(point: EntryPoint) -> Pack:
+def _load(point: EntryPoint, last_error: str) -> Pack:
     before = set(gym.registry)
+    take_back = _remember(_package(point.module))
     _named.clear()
     error = ""
     try:
@@ -186,7 +197,10 @@ def _load(point: EntryPoint) -> Pack:
     # A pack is foreign code; sys.exit at its import must not end the program either.
     except (Exception, SystemExit):
         error = traceback.format_exc()
-        _log.warning("the environment pack %r could not be loaded and is left out:\n%s", point.name, error)
+        if error != last_error:  # it is tried again by each call, and fails in the same way most often
+            _log.warning(
+                "the environment pack %r could not be loaded and is left out:\n%s", point.name, error
+            )
     # A script may have imported the pack before, and then all of its ids are known already.
     # Not those that the SDK itself makes: every game has its entry point there, whoever registered it.
     package = _package(point.module)
@@ -196,14 +210,38 @@ def _load(point: EntryPoint) -> Pack:
         if package != "tinkergym" and _package(_name(spec.entry_point)) == package
     }
     claimed = {name for pack in _packs.values() if pack.name != point.name for name in pack.environment_ids}
+    if error:
+        take_back(claimed)
+    environment_ids = set() if error else (set(gym.registry) - before) | _named | (known - claimed)
     distribution = point.dist
     return Pack(
         name=point.name,
         distribution=distribution.name if distribution else "",
         version=distribution.version if distribution else "",
-        environment_ids=tuple(sorted((set(gym.registry) - before) | _named | (known - claimed))),
+        environment_ids=tuple(sorted(environment_ids)),
         error=error,
     )
+
+
+def _remember(package: str) -> Callable[[set[str]], None]:
+    """Return what puts everything back as it is now, but for the ids that other packs have claimed."""
+    before = {id(table): dict(table) for table in _tables}
+    own_ids, modules = set(_own_ids), set(sys.modules)
+
+    def take_back(claimed: set[str]) -> None:
+        for table in _tables:
+            earlier = before.get(id(table), {})
+            for name in set(table) - set(earlier) - claimed:
+                del table[name]
+            table.update(earlier)
+        _own_ids.intersection_update(own_ids | claimed)
+        # The next try has to import them anew: Python forgets the module that failed, and not those inside
+        # the pack that were imported by then, which registered something too.
+        for name in set(sys.modules) - modules if package != "tinkergym" else ():
+            if _package(name) == package:
+                del sys.modules[name]
+
+    return take_back
 
 
 def _import(point: EntryPoint) -> Any:

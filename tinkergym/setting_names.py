@@ -93,9 +93,7 @@ def meant(
     root: type[BaseModel],
     arguments: Sequence[str] = (),
 ) -> list[str]:
-    """Return the settings that `name` may stand for, the likeliest first.
-
-    Those of the same section by their name alone, others by their dotted name.
+    """Return the settings that `name` may stand for by their dotted names, the likeliest first.
 
     Args:
         name: What was written, which is no field of `parent`.
@@ -109,7 +107,7 @@ def meant(
         # A setting that stands nearer wins over one of the same name that stands elsewhere.
         **dict(_fields_below(root, ())),
         **dict(_fields_below(parent, section)),
-        **{field: field for field in (*parent.model_fields, *arguments)},
+        **{argument: argument for argument in arguments},
     }
     if section:
         # What the section would hold if another member of its union were chosen is no place.

@@ -40,6 +40,7 @@ MOST_REPEATED = 80
 PATTERNS_IN_WORDS = {
     "on_failure": "must be drop, keep, or retry:1 to retry:99",
     "initial_policy": "must be a job's id, JOB or JOB@VERSION",
+    "device": "must be auto, cpu, cuda, or cuda:N for GPU number N",
 }
 """Settings of text in a certain form, which as a regular expression says little."""
 

@@ -13,10 +13,12 @@ def refuse_impossible(spec: AnyJobSpec, config: ServiceConfig, catalog: ModelCat
     """Check a job against the bounds of the engine that will sample for it.
 
     Raises:
-        InvalidRequestError: The engine does not sample at the job's temperature, or takes no adapter of its
-            rank or no full weights of its model.
+        InvalidRequestError: The engine does not sample the policy at all, or not at the job's temperature, or
+            takes no adapter of its rank or no full weights of its model.
         UnknownModelError: There is no such model.
     """
+    if config.engine == "scripted":
+        _refuse_scripted(spec)
     if config.engine != "vllm":
         return
     if isinstance(spec, PlayedSpec) and spec.sampling.temperature < VLLM_LEAST_TEMPERATURE:
@@ -40,3 +42,15 @@ def refuse_impossible(spec: AnyJobSpec, config: ServiceConfig, catalog: ModelCat
             hint="train an adapter (tg.LoRA), or let the operator run the service with engine=transformers",
             field="adapter",
         )
+
+
+def _refuse_scripted(spec: AnyJobSpec) -> None:
+    # Who has set how far the engine may be from the learner knows that it is.
+    if isinstance(spec, PlayedSpec) and spec.parity_threshold is not None:
+        return
+    wide = "; to try the service out set parity_threshold=100" if isinstance(spec, PlayedSpec) else ""
+    raise InvalidRequestError(
+        "this service samples with engine=scripted, which draws tokens evenly whatever is trained, and the "
+        "parity check would stop the job",
+        hint=f"let the operator run the service with engine=transformers{wide}",
+    )

@@ -50,14 +50,14 @@ def _policy(tenant: TenantStore, policy: str, field: str) -> tuple[JobView, Chec
 def _refuse_other_shape(parts: GatewayParts, spec: AnyJobSpec, job: JobView) -> None:
     # Jobs of older services may have another spelling of their model.
     model = parts.catalog.known_as(job.spec.model)
-    for name, theirs, ours in (
-        ("model", model, spec.model),
-        ("adapter", job.spec.adapter, spec.adapter),
+    for theirs, ours, to_write in (
+        (model, spec.model, f"give this job model={model!r}"),
+        (job.spec.adapter, spec.adapter, f"give this job {_to_write(job.spec.adapter)}"),
     ):
         if theirs != ours:
             raise ConflictError(
                 f"{job.job_id} trained {_in_words(theirs)}, and this job is to train {_in_words(ours)}",
-                hint=f"give this job the same {name}",
+                hint=to_write,
                 field="initial_policy",
             )
 
@@ -68,6 +68,14 @@ def _in_words(trained: str | Adapter) -> str:
     if isinstance(trained, LoRA):
         return f"an adapter of rank {trained.rank} and alpha {trained.alpha:.17g}"
     return "all parameters"
+
+
+def _to_write(adapter: Adapter) -> str:
+    if not isinstance(adapter, LoRA):
+        return "adapter=tg.FullParameters(), on the command line --full"
+    rank, alpha = adapter.rank, f"{adapter.alpha:.17g}"
+    on_line = f"--set adapter.rank={rank} --set adapter.alpha={alpha}"
+    return f"adapter=tg.LoRA(rank={rank}, alpha={alpha}), on the command line {on_line}"
 
 
 def _teacher(parts: GatewayParts, tenant: TenantStore, spec: DistillationSpec) -> str:

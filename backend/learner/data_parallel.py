@@ -35,7 +35,7 @@ from backend.learner.sequences import (
     check_sequences,
 )
 from backend.learner.shards import shards
-from backend.learner.spikes import SpikeWatch
+from backend.learner.spikes import LEAST_LOSS, SpikeWatch
 from backend.learner.token_loss import TokenLoss
 from backend.learner.train_pass import BatchPart, ForwardBackwardResult, metrics_over_parts
 from backend.weights import PolicyWeights
@@ -183,7 +183,8 @@ class DataParallelLearner:
                     self.forget_gradient(policy_id)
                 raise
         merged = _merged([parts[number] for number in working], found, counts)
-        merged.metrics.update(self._losses[policy_id].look(merged.loss, name=_LOSS_SPIKE))
+        spike = self._losses[policy_id].look(merged.loss, name=_LOSS_SPIKE, least=LEAST_LOSS)
+        merged.metrics.update(spike)
         return merged
 
     def forget_gradient(self, policy_id: str) -> None:

@@ -57,7 +57,7 @@ from backend.learner.sequences import (
     TrainSequence,
     check_sequences,
 )
-from backend.learner.spikes import SpikeWatch
+from backend.learner.spikes import LEAST_LOSS, SpikeWatch
 from backend.learner.token_loss import TokenLoss
 from backend.learner.train_pass import ForwardBackwardResult, TrainPass
 from backend.learner.value_head import ValueHead, ValuePass
@@ -276,9 +276,8 @@ class Learner:
             raise
         for policy_id, work in begun.items():
             work.entry.pending = True
-            results[policy_id].metrics.update(
-                work.entry.losses.look(results[policy_id].loss, name="loss_spike")
-            )
+            result = results[policy_id]
+            result.metrics.update(work.entry.losses.look(result.loss, name="loss_spike", least=LEAST_LOSS))
         return results
 
     def has_gradient(self, policy_id: str) -> bool:

@@ -43,7 +43,10 @@ _DIED = "its worker died"
 _SILENT = "its worker fell silent"
 _MOST_DEATHS = 5
 """Workers that may die of a job, or hang, without a finished step in between."""
-_PLACES_WAIT = "all places of the model are taken by jobs that wait for their clients"
+_PLACES_TAKEN = "are taken (jobs_per_pool)"
+"""What a reason holds that speaks of places, and is to go when there are some."""
+_MOST_NAMED = 4
+"""Jobs that a reason names."""
 _SWEEP_SECONDS = 10.0
 """Between two looks for tokens of environment servers that no job needs any more."""
 _LONGEST_PAUSE_SECONDS = 60.0
@@ -330,21 +333,44 @@ class Scheduler:
             self._workers.start_job(ready[job.model], job.job_id)
 
     def _explain_queue(self, queued: list[QueuedJob], held: list[HeldJob]) -> None:
-        """Say in a job where its turn does not come by itself: a job may wait for its client for ever.
+        """Say in a job why it is still here: all places of its model are taken, some by jobs that only wait.
 
-        It keeps its place meanwhile: its policy and optimizer stay in memory, so another job may be too much.
+        Those keep their place: their policy and optimizer stay in memory, so another job may be too much.
+        They may do so for ever, so their owner reads which ones they are. Written when it changes.
         """
-        silent = Counter(job.worker_id for job in held if job.state is JobState.WAITING_FOR_CLIENT)
-        stuck = {
-            pool.address.model
+        # A job that was just given a place leaves by itself, and counts for those behind it.
+        coming = Counter(job.model for job in queued if job.job_id in self._placed)
+        told: dict[str, list[str]] = {}
+        full = {
+            pool.address.model: jobs
             for pool_id, pool in self._pools.items()
-            if silent[pool_id] >= self._config.jobs_per_pool
+            if len(jobs := [job for job in held if job.worker_id == pool_id]) + coming[pool.address.model]
+            >= self._config.jobs_per_pool
         }
-        told = {job.job_id for job in queued if job.reason.startswith(_PLACES_WAIT)}
-        to_tell = [job.job_id for job in queued if job.model in stuck and job.job_id not in told]
-        if to_tell:
-            advice = "attach to yours or cancel them; the operator can raise jobs_per_pool"
-            self._store.explain_queue(to_tell, f"{_PLACES_WAIT}: {advice}")
-        freed = [job.job_id for job in queued if job.model not in stuck and job.job_id in told]
-        if freed:
-            self._store.explain_queue(freed, "")
+        for job in queued:
+            if job.job_id in self._placed:
+                continue
+            if job.model in full:
+                reason = self._why_full(job, full[job.model], coming[job.model])
+            else:
+                reason = "" if _PLACES_TAKEN in job.reason else job.reason
+            if reason != job.reason:
+                told.setdefault(reason, []).append(job.job_id)
+        for reason, job_ids in told.items():
+            self._store.explain_queue(job_ids, reason)
+
+    def _why_full(self, queued: QueuedJob, held: list[HeldJob], coming: int) -> str:
+        places = self._config.jobs_per_pool
+        reason = f"{len(held) + coming} of {places} places of {queued.model!r} {_PLACES_TAKEN}"
+        silent = [job for job in held if job.state is JobState.WAITING_FOR_CLIENT]
+        if not silent:
+            return reason
+        reason += f", {len(silent)} of them by jobs that wait for their client"
+        # What others run is not for this tenant's eyes.
+        yours = [job.job_id for job in silent if job.tenant_id == queued.tenant_id]
+        if yours:
+            more = "" if len(yours) <= _MOST_NAMED else f" and {len(yours) - _MOST_NAMED} more"
+            reason += f": {', '.join(yours[:_MOST_NAMED])}{more}; attach to yours or cancel them"
+        if len(silent) >= places:
+            reason += "; the operator can raise jobs_per_pool"
+        return reason

@@ -20,7 +20,7 @@ from backend.learner.preference_loss import (
 )
 from backend.learner.sequences import BatchTotals
 from backend.learner.sft_loss import LikelihoodLoss
-from backend.learner.spikes import SpikeWatch
+from backend.learner.spikes import LEAST_LOSS, SpikeWatch
 from backend.training.job_context import JobContext
 from backend.training.reference import ReferenceLogprobs
 from backend.training.written_data import Record, batch_numbers, train_sequence
@@ -76,7 +76,7 @@ class PreferenceJob(WrittenDataJob[PreferenceSpec]):
         )
         shared = {"shared_fraction": passed.metrics["shared_fraction"]}
         # What the learner watches is only a sum that has the loss's gradient.
-        spike = self._losses.look(result.loss, name="loss_spike")
+        spike = self._losses.look(result.loss, name="loss_spike", least=LEAST_LOSS)
         return Update(loss=result.loss, metrics={**result.metrics, **shared, **spike})
 
     def _measure(self, records: Sequence[Record]) -> dict[str, float]:

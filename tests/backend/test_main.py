@@ -267,6 +267,13 @@ def test_a_wrong_setting_is_a_wrong_command_line(capfd, setting, text):
     assert text in refusal(capfd, setting, code=2)
 
 
+def test_an_engine_that_is_not_installed_is_refused_before_any_job(tmp_path, monkeypatch, capfd):
+    monkeypatch.setitem(sys.modules, "vllm", None)  # whether it is installed here or not
+    text = refusal(capfd, "engine=vllm", f"data_dir={tmp_path / 'data'}", "port=0")
+    assert "engine: engine=vllm needs vLLM, which is not installed (make vllm" in text
+    assert not (tmp_path / "data").exists()
+
+
 def test_the_data_folder_is_free_again_after_a_refusal(tmp_path, capfd, serving):
     refusal(capfd, f"data_dir={tmp_path / 'data'}", "host=192.0.2.1")
     assert serving().get("/v1/health").status_code == 200

@@ -210,6 +210,21 @@ def test_the_page_on_algorithms_runs(service, monkeypatch, tmp_path, capsys):
     assert said[1].startswith("2 ")
 
 
+def test_the_page_on_written_answers_runs_from_top_to_bottom(service, monkeypatch, tmp_path, capsys):
+    page = (EXAMPLES.parent / "docs" / "sft_and_preference.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for name, rows in zip(
+        ("chats.jsonl", "pairs.jsonl"), re.findall(r"```json\n(.*?)```", page, re.DOTALL), strict=True
+    ):
+        Path(name).write_text(rows, encoding="utf-8")
+    names = {"__name__": "page"}
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        fewer = re.sub(r"\b(steps=|episodes_per_step=)\d+", r"\g<1>2", block)  # the page takes minutes
+        exec(compile(fewer, "sft_and_preference.md", "exec"), names)
+    assert capsys.readouterr().out.splitlines() == ["Green."]
+    assert names["job"].wait().state is JobState.COMPLETED
+
+
 def test_written_answers_then_preferences_then_a_teacher_each_begin_where_one_ended(client, tmp_path):
     words = {"sky": "blue", "snow": "white", "coal": "black", "grass": "green"}
     rows, pairs = tmp_path / "rows.jsonl", tmp_path / "pairs.jsonl"

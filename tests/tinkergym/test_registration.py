@@ -107,6 +107,46 @@ def test_a_broken_pack_is_reported_and_harms_no_other(install, caplog, source):
         tg.make("apack/Env-v0")
 
 
+HALF = (
+    GOOD
+    + """
+class Rules(tinkergym.TextGame):
+    pass
+def register():
+    tinkergym.register("{name}/Env-v0", Env)
+    tinkergym.register_game("{name}/Game-v0", Rules)
+    import nothing_of_this_name
+"""
+)
+
+
+def test_a_pack_that_fails_at_its_end_leaves_nothing_behind_and_its_traceback_is_logged_once(install, caplog):
+    install("halfpack", HALF.format(name="halfpack"))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            with pytest.raises(UnknownEnvironmentError, match="the pack 'halfpack' is broken"):
+                tg.make("halfpack/Env-v0")
+        with pytest.raises(UnknownEnvironmentError, match="no game is called"):
+            tg.make_game("halfpack/Game-v0")
+    assert caplog.text.count("Traceback") == 1
+    assert not [name for name in [*gym.registry, *tg.registered()] if name.startswith("halfpack")]
+    assert next(pack for pack in tg.load_packs() if pack.name == "halfpack").environment_ids == ()
+
+
+def test_a_pack_that_failed_is_whole_when_it_is_repaired(install, tmp_path):
+    install("twopack", "import twopack_module.first, nothing_of_this_name", target="")
+    (tmp_path / "twopack_module.py").unlink()
+    package = tmp_path / "twopack_module"
+    package.mkdir()
+    (package / "first.py").write_text(GOOD.format(name="twopack") + "register()\n")
+    (package / "__init__.py").write_text("from . import first\nimport nothing_of_this_name")
+    with pytest.raises(UnknownEnvironmentError, match="the pack 'twopack' is broken"):
+        tg.make("twopack/Env-v0")
+    (package / "__init__.py").write_text("from . import first\n")
+    importlib.invalidate_caches()
+    assert "twopack/Env-v0" in tg.registered()
+
+
 def test_an_unknown_id_is_refused_with_the_ids_that_look_like_it():
     tg.register("tests/Question-v0", Question)
     with pytest.raises(UnknownEnvironmentError, match="did you mean tests/Question-v0"):

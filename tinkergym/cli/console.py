@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -44,16 +45,22 @@ class Commands(TyperGroup):
             raise typer.Exit(1) from None
 
 
-_OPTIONS = (
+def _env_settings(written: re.Match[str]) -> str:
+    return " ".join(f"--env-set {name}=..." for name in re.findall(r"'(\w+)': \.\.\.", written[0]))
+
+
+_OPTIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\bon_overlong='drop'", "--drop-overlong"),
     (r"\b(rollout)='(\w+)'", r"--\1 \2"),
     (r"\b([a-z_]+\.[a-z_]+)='([^']+)'", r"--set \1=\2"),
     (r", in a script tg\.\w+\([^)]*\)", ""),
+    (r"\benv_kwargs=\{'[^}]*\}", _env_settings),
+    (r"\bgets env_kwargs and\b", "gets what --env-set says and"),
 )
 """Settings as errors write them, in Python's words, and as a command line does."""
 
 
-def _typed(text: str) -> str:
+def typed(text: str) -> str:
     """Say the settings that a text names as they are typed here."""
     for python, typed in _OPTIONS:
         text = re.sub(python, typed, text)
@@ -63,7 +70,7 @@ def _typed(text: str) -> str:
 def complain(error: TinkerGymError) -> None:
     """Print an error as people read it: what is wrong, then what to do."""
     where = f"{error.field}: " if error.field else ""
-    message, hint = _typed(error.message), _typed(error.hint)
+    message, hint = typed(error.message), typed(error.hint)
     err.print(f"error: {where}{message}", style="red", markup=False, highlight=False, soft_wrap=True)
     if hint:
         err.print(f"  {hint}", markup=False, highlight=False, soft_wrap=True)

@@ -12,10 +12,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pydantic import BaseModel
+
 from tinkergym.algorithm_names import what_it_is
 from tinkergym.arguments import argument_hint
 from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError
 from tinkergym.remote.local_environment import EnvSource
+from tinkergym.setting_names import models_in
+from tinkergym.wire import JobSpec
+from tinkergym.wire_jobs import PreferenceSpec
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
@@ -34,15 +39,23 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
             raise InvalidRequestError(f"{pair!r} is no setting", hint="write it as key=value", field="--set")
         section = settings
         for part in sections:
-            section = section.setdefault(part, {})
-            if not isinstance(section, dict):
-                raise InvalidRequestError(f"{part!r} is given a value and settings below it", field="--set")
-        section[name] = _value(text)
+            inner = section.setdefault(part, {})
+            if not isinstance(inner, dict):
+                raise _both(part, inner)
+            section = inner
+        value = _value(text)
+        if isinstance(section.get(name), dict) and not isinstance(value, dict):
+            raise _both(name, value)
+        section[name] = value
     return settings
 
 
-_SECTIONS = {"algorithm": "name", "adapter": "kind", "loss": "name"}
-"""Parts of a job of which there are several, and the setting that says which."""
+_SECTIONS: dict[str, tuple[str, type[BaseModel]]] = {
+    "algorithm": ("name", JobSpec),
+    "adapter": ("kind", JobSpec),
+    "loss": ("name", PreferenceSpec),
+}
+"""Parts of a job of which there are several, the setting that says which, and a kind of job that has it."""
 
 ADAPTER = {"kind": "lora"}
 """What is trained unless something else is said."""
@@ -81,13 +94,31 @@ def with_settings(
 def _refuse_for_a_section(name: str, value: Any) -> None:
     if isinstance(value, dict):
         return
-    inner = _SECTIONS[name]
-    known = what_it_is(str(value)) if name == "algorithm" else ""
     raise InvalidRequestError(
         f"cannot be {value!r}: it has settings of its own, with dots",
-        hint=known or f"write --set {name}.{inner}={value}",
+        hint=_which(name, value),
         field=name,
     )
+
+
+def _both(name: str, value: Any) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"{name!r} is given a value and settings below it",
+        hint=_which(name, value) if name in _SECTIONS else "",
+        field="--set",
+    )
+
+
+def _which(name: str, value: Any) -> str:
+    """Say how it is written which one of several a part of a job is."""
+    inner, spec = _SECTIONS[name]
+    if name == "algorithm" and (known := what_it_is(str(value))):
+        return known
+    names = [str(model.model_fields[inner].default) for model in models_in(spec, name)]
+    close = difflib.get_close_matches(str(value), names, n=1, cutoff=0.6)
+    if not close:
+        return f"write --set {name}.{inner}=NAME with one of {', '.join(names)}"
+    return f"write --set {name}.{inner}={close[0]}"
 
 
 def _dotted(settings: Mapping[str, Any], prefix: str = "") -> list[str]:

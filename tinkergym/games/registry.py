@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tinkergym.wrappers.against_opponent import AgainstOpponent
 
 _games: dict[str, _Registered | _RegisteredAec] = {}
+registration.undo_with_packs(_games)
 _ENTRY_POINT = f"{__name__}:make_against_opponent"
 
 

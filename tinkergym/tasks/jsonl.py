@@ -94,9 +94,11 @@ class JsonlTasks(TaskSource):
             file.seek(known.offsets[index])
             line = file.readline()
         try:
-            task = json.loads(line, parse_constant=_no_constant)
+            task = json.loads(line.rstrip(b"\r\n"), parse_constant=_no_constant)
         except ValueError as error:
-            raise InvalidRequestError(f"task {index} of {self.name} is no JSON: {error}") from error
+            raise InvalidRequestError(
+                f"task {index} of {self.name} is no JSON: {json_fault(error)}"
+            ) from error
         if not isinstance(task, dict):
             raise InvalidRequestError(f"task {index} of {self.name} is no JSON object")
         return task
@@ -128,6 +130,15 @@ def _scan(path: Path) -> _Index:
             position += len(line)
             digest.update(line)
     return _Index(offsets, digest.hexdigest(), stat.st_mtime_ns, stat.st_size)
+
+
+def json_fault(error: Exception) -> str:
+    """Say what is wrong with a line of a file and in which column, without the parser's own number of lines.
+
+    Args:
+        error: What reading the line raised, without the end of line, which the parser would count too.
+    """
+    return f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
 
 
 def _no_constant(name: str) -> None:

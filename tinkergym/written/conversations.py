@@ -24,6 +24,10 @@ def conversation(row: Any) -> list[Message]:
         RowFaultError: It is neither.
     """
     fields = _object(row)
+    if {"chosen", "rejected"} <= fields.keys():
+        raise RowFaultError(
+            "row: chosen and rejected answers are for client.preference, tinkergym preference"
+        )
     if "messages" in fields:
         _refuse_others(fields, {"messages"})
         messages = _messages(fields["messages"], "messages")
@@ -32,12 +36,13 @@ def conversation(row: Any) -> list[Message]:
             # Data of another form: to leave out one key after the other would not help.
             given = ", ".join(sorted(map(_quoted, fields)))
             raise RowFaultError(f"row: needs messages, or prompt and completion; it has {given}")
-        _refuse_others(fields, {"prompt", "completion"})
         _refuse_missing(fields, ("prompt", "completion"))
+        _refuse_others(fields, {"prompt", "completion"})
         messages = [*_prompt(fields["prompt"], "prompt"), _answer(fields["completion"], "completion")]
     if not any(message["role"] == "assistant" for message in messages):
         raise RowFaultError("messages: no message is from the assistant, so nothing would be learned")
     _check_order(messages, "messages" if "messages" in fields else "prompt")
+    _refuse_empty(messages, "messages" if "messages" in fields else "completion")
     return messages
 
 
@@ -49,8 +54,12 @@ def comparison(row: Any) -> tuple[list[Message], str, str]:
     """
     fields = _object(row)
     opening = "messages" if "messages" in fields else "prompt"
-    _refuse_others(fields, {opening, "chosen", "rejected"})
+    if fields and not fields.keys() & {"chosen", "rejected"}:
+        raise RowFaultError(
+            "row: needs chosen and rejected answers; one answer is for client.sft, tinkergym sft"
+        )
     _refuse_missing(fields, (opening, "chosen", "rejected"))
+    _refuse_others(fields, {opening, "chosen", "rejected"})
     messages = _prompt(fields[opening], opening)
     if messages and messages[-1]["role"] == "assistant":
         raise RowFaultError(f"{opening}: the last message is the assistant's, and so is what follows")
@@ -118,6 +127,15 @@ def _check_order(messages: Sequence[Message], field: str) -> None:
         if role == "assistant" and before in ("nothing", "system", "assistant"):
             raise RowFaultError(f"{field}[{index}].role: an answer cannot follow {before}")
         before = role
+
+
+def _refuse_empty(messages: Sequence[Message], field: str) -> None:
+    for index, message in enumerate(messages):
+        if message["role"] == "assistant" and not message["content"]:
+            place = f"messages[{index}].content" if field == "messages" else field
+            raise RowFaultError(
+                f"{place}: is empty, and the policy would learn to say nothing; leave it out, or write one"
+            )
 
 
 def _quoted(name: object) -> str:

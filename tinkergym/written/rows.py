@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tinkergym.errors import InvalidDataError, InvalidRequestError
+from tinkergym.tasks.jsonl import json_fault
 from tinkergym.tasks.source import TaskSource
 
 DataSource = str | PathLike[str] | TaskSource
@@ -74,9 +75,9 @@ def _parsed(where: str, line: bytes) -> Row:
     except UnicodeDecodeError as error:
         return Row(where, None, f"the line is no UTF-8: {error.reason} at byte {error.start}")
     try:
-        return Row(where, json.loads(text, parse_constant=_no_constant))
+        return Row(where, json.loads(text.rstrip("\r\n"), parse_constant=_no_constant))
     except (ValueError, RecursionError) as error:
-        return Row(where, None, f"the line is no JSON: {error}")
+        return Row(where, None, f"the line is no JSON: {json_fault(error)}")
 
 
 def _no_constant(name: str) -> None:

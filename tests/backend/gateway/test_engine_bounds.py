@@ -44,6 +44,18 @@ def test_what_vllm_can_do_passes(change):
 
 
 @pytest.mark.parametrize("spec", [PLAYED, WRITTEN])
+def test_no_job_trains_where_the_engine_never_looks_at_what_is_trained(spec):
+    config = ServiceConfig(engine="scripted")
+    with pytest.raises(InvalidRequestError, match="engine=scripted, which draws tokens evenly"):
+        refuse_impossible(spec, config, FileCatalog(config))
+
+
+def test_a_job_that_says_how_far_learner_and_engine_may_differ_tries_a_scripted_engine_out():
+    config = ServiceConfig(engine="scripted")
+    refuse_impossible(PLAYED.model_copy(update={"parity_threshold": 100.0}), config, FileCatalog(config))
+
+
+@pytest.mark.parametrize("spec", [PLAYED, WRITTEN])
 def test_all_parameters_of_a_mixture_of_experts_are_refused_where_vllm_samples(spec, tmp_path):
     shutil.copytree(PACKAGED_MODELS["nano"], tmp_path / "mixture")
     shape = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}

@@ -76,7 +76,11 @@ def test_a_header_that_is_no_list_of_packs_is_refused_by_name(client, spec, head
 @pytest.mark.parametrize(
     ("change", "field", "text"),
     [
-        ({"algorithm": {"learning_rat": 1}}, "algorithm.learning_rat", "did you mean learning_rate"),
+        (
+            {"algorithm": {"learning_rat": 1}},
+            "algorithm.learning_rat",
+            "did you mean algorithm.learning_rate",
+        ),
         ({"algorithm": {"group_size": 1}}, "algorithm.group_size", "at least 2"),
         ({"steps": 0}, "steps", "greater than"),
         ({"steps": None}, "steps", "integer"),

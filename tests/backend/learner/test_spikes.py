@@ -1,9 +1,9 @@
-from backend.learner.spikes import SpikeWatch
+from backend.learner.spikes import LEAST_LOSS, SpikeWatch
 
 
-def watched(numbers):
+def watched(numbers, least=0.0):
     watch = SpikeWatch()
-    return [watch.look(number, name="spike") for number in numbers]
+    return [watch.look(number, name="spike", least=least) for number in numbers]
 
 
 def test_a_number_far_from_what_was_usual_is_named_with_how_many_times_as_large_it_is():
@@ -22,3 +22,10 @@ def test_a_small_change_of_a_constant_and_a_first_number_are_no_spikes():
     assert not any(watched([2.0] * 12 + [2.5]))
     assert not any(watched([0.0, 100.0]))
     assert not any(watched([0.0] * 12 + [5.0]))
+
+
+def test_losses_that_are_nothing_but_rounding_have_no_spike_until_one_has_a_size():
+    rounding = [1e-8, -2e-8, 3e-8, -1e-8] * 4
+    assert watched([*rounding, 6e-4])[-1]
+    assert not any(watched([*rounding, 6e-4, 0.09], LEAST_LOSS))
+    assert watched([*rounding, 2.0], LEAST_LOSS)[-1] == {"spike": 200.0}

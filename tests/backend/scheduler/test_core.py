@@ -374,33 +374,62 @@ def test_jobs_that_run_count_for_their_tenants_share(make_world):
     assert world.workers.started == [(pool_id, bobs)]
 
 
-def test_a_job_whose_turn_does_not_come_as_clients_are_silent_says_so_once_and_as_long_as_it_is_true(
-    make_world,
-):
+def test_a_job_that_waits_for_a_place_says_why_once_and_as_long_as_it_is_true(make_world):
     world = make_world(jobs_per_pool=2)
     abandoned = [world.submit("ada") for _ in range(2)]
     pool_id = world.pool()
     leases = [world.acquire(job_id, pool_id) for job_id in abandoned]
     waiting = world.submit("bob")
-    bob = world.store.tenant("bob")
 
     def reasons():
         for _ in range(3):
             world.scheduler.tick()
-        return [event.body.reason for event in bob.events_after(waiting, 0)]
+        return [event.body.reason for event in world.store.tenant("bob").events_after(waiting, 0)]
 
+    taken = "2 of 2 places of 'nano' are taken (jobs_per_pool)"
+    assert reasons() == ["", taken]
     world.service.set_state(leases[0], JobState.WAITING_FOR_CLIENT)
-    assert reasons() == [""]  # the other one may end by itself
+    one = f"{taken}, 1 of them by jobs that wait for their client"
+    assert reasons() == ["", taken, one]
     world.service.set_state(leases[1], JobState.WAITING_FOR_CLIENT)
-    (_, reason) = reasons()
-    assert "taken by jobs that wait for their clients" in reason
-    assert "the operator can raise jobs_per_pool" in reason
-    assert not any(job_id in reason for job_id in abandoned)
+    *_, both = reasons()
+    assert both.startswith(f"{taken}, 2 of them by jobs that wait for their client")
+    assert "the operator can raise jobs_per_pool" in both
+    assert not any(job_id in both for job_id in abandoned)  # they are another tenant's
     world.workers.found = [Running(kind="pool", pool_id=pool_id, worker_id=pool_id, model="nano")]
     world.new_scheduler()
     world.service.set_state(leases[1], JobState.RUNNING)
-    assert reasons() == ["", reason, ""]
+    assert reasons() == ["", taken, one, both, one]
     assert world.service.job(waiting).state is JobState.QUEUED
+
+
+def test_a_job_that_waits_for_a_place_names_its_tenants_jobs_that_wait_for_their_client(make_world):
+    world = make_world(jobs_per_pool=2)
+    adas, bobs = world.submit("ada"), world.submit("bob")
+    pool_id = world.pool()
+    for job_id in (adas, bobs):
+        world.service.set_state(world.acquire(job_id, pool_id), JobState.WAITING_FOR_CLIENT)
+    waiting = world.submit("ada")
+    world.scheduler.tick()
+    reason = world.service.job(waiting).reason
+    assert f"2 of them by jobs that wait for their client: {adas}; attach to yours or cancel them" in reason
+    assert bobs not in reason
+
+
+def test_a_place_that_is_given_to_another_changes_no_reason(make_world):
+    world = make_world(jobs_per_pool=1)
+    first, second, third = (world.submit() for _ in range(3))
+    pool_id = world.pool()
+    world.scheduler.tick()
+    lease = world.acquire(first, pool_id)
+    world.scheduler.tick()
+    world.service.set_state(lease, JobState.COMPLETED)
+    world.scheduler.tick()  # gives the place to the second
+    world.acquire(second, pool_id)
+    world.scheduler.tick()
+    events = world.store.tenant("ada").events_after(third, 0)
+    taken = "1 of 1 places of 'nano' are taken (jobs_per_pool)"
+    assert [event.body.reason for event in events] == ["", taken]
 
 
 def test_a_new_scheduler_takes_over_what_runs_and_starts_nothing_twice(world):

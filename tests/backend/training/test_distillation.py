@@ -57,7 +57,7 @@ def test_a_teacher_that_is_the_student_teaches_nothing(lab):
 def test_a_spike_of_the_first_of_several_updates_is_told(lab, monkeypatch):
     said = [{"loss_spike": 12.0}]
 
-    def look(self, value, *, name):
+    def look(self, value, *, name, least=0.0):
         return said.pop() if said and name == "loss_spike" else {}
 
     monkeypatch.setattr(SpikeWatch, "look", look)

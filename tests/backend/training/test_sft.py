@@ -72,7 +72,7 @@ def test_the_drift_of_a_published_version_is_a_metric(lab, written, kind, rows):
 def test_a_spike_of_the_loss_that_is_reported_is_a_metric_and_a_warning(
     lab, written, kind, rows, monkeypatch
 ):
-    def look(self, value, *, name):
+    def look(self, value, *, name, least=0.0):
         return {name: value} if name == "loss_spike" else {}
 
     monkeypatch.setattr(SpikeWatch, "look", look)

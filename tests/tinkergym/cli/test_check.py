@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 
@@ -96,6 +97,15 @@ def test_a_class_that_is_no_environment_is_one_sentence(tg_run, tmp_path, monkey
     result = tg_run("check", "gamely:Nim")
     assert result.exit_code == 1
     assert "gamely:Nim makes no environment, but Nim" in result.output
+
+
+def test_an_argument_that_a_class_lacks_is_told_as_it_is_typed_and_blamed_on_no_line_of_ours(tg_run, broken):
+    source = Path("brokenly.py").read_text()
+    Path("lately.py").write_text(f"{source}\n    def __init__(self, path, size): pass\n")
+    result = tg_run("check", "lately:Env")
+    assert result.exit_code == 1
+    assert "it needs path and size, as in --env-set path=... --env-set size=..." in result.output
+    assert "settings.py" not in result.output
 
 
 def test_a_name_between_colons_is_no_emoji(tg_run, broken, tmp_path):

@@ -376,6 +376,19 @@ def test_set_reaches_a_section_of_which_no_option_says_anything(run, service):
     ("arguments", "said"),
     [
         (["train", BOARD, "--steps", "1", "--set", "algorithm=rloo"], "write --set algorithm.name=rloo"),
+        (["train", BOARD, "--steps", "1", "--set", "algorithm=ppoo"], "write --set algorithm.name=ppo\n"),
+        (
+            ["train", BOARD, "--steps", "1", "--set", "algorithm=zzz"],
+            "algorithm.name=NAME with one of grpo, ",
+        ),
+        (
+            ["train", BOARD, "--steps", "1", "--set", "algorithm=rloo", "--set", "algorithm.normalize=std"],
+            "settings below it\n  write --set algorithm.name=rloo",
+        ),
+        (
+            ["train", BOARD, "--steps", "1", "--set", "algorithm.normalize=std", "--set", "algorithm=rloo"],
+            "settings below it\n  write --set algorithm.name=rloo",
+        ),
         (
             ["train", BOARD, "--steps", "1", "--set", "algorithm=cispo"],
             "that is a loss: --set algorithm.loss=cispo\n",

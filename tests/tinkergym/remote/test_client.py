@@ -626,6 +626,17 @@ def test_a_class_that_cannot_judge_an_answer_is_refused_before_the_job_starts(cl
     assert service.jobs.newest_first() == []
 
 
+class Late(Echo):
+    def __init__(self, path, size=3):
+        super().__init__()
+
+
+def test_an_argument_that_the_environment_lacks_is_told_with_how_it_is_given(client):
+    with pytest.raises(InvalidEnvironmentError) as caught:
+        client.train(Late, steps=1, env_kwargs={"size": 4})
+    assert caught.value.hint == "it needs path, as in env_kwargs={'path': ...}"
+
+
 class Sized(Echo):
     def __init__(self, size=3, opponent="random"):
         super().__init__()

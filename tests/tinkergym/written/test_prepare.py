@@ -180,6 +180,13 @@ def test_much_data_is_cut_into_chunks_that_keep_its_order(renderer, monkeypatch)
         ({"messages": [QUESTION, SYSTEM, ANSWER]}, "messages[1].role: a system message stands first"),
         ({"messages": [QUESTION, ANSWER], "id": 3}, "'id': unknown key beside messages"),
         ({"prompt": "x"}, "completion: is missing; the row has 'prompt'"),
+        ({"prompt": "x", "answer": "y"}, "completion: is missing; the row has 'answer', 'prompt'"),
+        ({"prompt": "x", "chosen": "y", "rejected": "z"}, "are for client.preference, tinkergym preference"),
+        (
+            {"prompt": "x", "completion": ""},
+            "completion: is empty, and the policy would learn to say nothing",
+        ),
+        ({"messages": [QUESTION, {**ANSWER, "content": ""}]}, "messages[1].content: is empty"),
         (
             {"instruction": "x", "output": "y"},
             "row: needs messages, or prompt and completion; it has 'instruction', 'output'",
@@ -201,6 +208,7 @@ def test_a_bad_row_is_refused_by_place_field_and_reason(renderer, row, text):
         ({**PAIR, "rejected": "blue"}, "rejected: it is the chosen answer"),
         ({"prompt": "x", "chosen": "y"}, "rejected: is missing"),
         ({**PAIR, "score": 1}, "'score': unknown key"),
+        ({"prompt": "x", "completion": "y"}, "one answer is for client.sft, tinkergym sft"),
         (
             {"messages": TALK["messages"], "chosen": "a", "rejected": "b"},
             "the last message is the assistant's",
@@ -223,6 +231,17 @@ def test_a_row_that_is_too_long_is_refused_or_dropped_and_counted(renderer):
     prepared = prepare(tg.SequenceTasks([ASKED, long]), renderer, kind="sft", on_overlong="drop")
     assert (prepared.records, prepared.dropped) == (1, 1)
     assert "all of its 1 rows are longer" in fault(renderer, long, on_overlong="drop")
+
+
+def test_a_line_that_breaks_off_is_named_by_one_line_and_its_column(renderer, tmp_path):
+    file = tmp_path / "chats.jsonl"
+    file.write_text(json.dumps(ASKED) + '\n{"prompt": "x",\n', encoding="utf-8")
+    with pytest.raises(InvalidDataError) as caught:
+        prepare(file, renderer, kind="sft")
+    assert caught.value.message.startswith("chats.jsonl, line 2: the line is no JSON: ")
+    assert caught.value.message.endswith(" at column 16")
+    with pytest.raises(InvalidRequestError, match=r"is no JSON: .* at column 16$"):
+        tg.JsonlTasks(file).read(1)
 
 
 def test_a_file_names_its_lines_as_an_editor_does(renderer, tmp_path):
