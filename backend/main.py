@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from importlib.util import find_spec
 from pathlib import Path
 
 from backend import processes
@@ -27,7 +26,8 @@ from backend.supervisor.greeting import Greeting
 from backend.supervisor.guardian import guarded
 from backend.supervisor.listener import listening, url_of
 from backend.supervisor.part import Part
-from tinkergym.errors import MissingExtraError, TinkerGymError, from_wire
+from backend.vllm_extra import require_vllm
+from tinkergym.errors import TinkerGymError, from_wire
 
 LOCAL_TENANT = "local"
 """Whom the key in `local.json` speaks for."""
@@ -57,7 +57,8 @@ def serve(
         MissingExtraError: What the settings name is not installed.
         TinkerGymError: The database cannot be used.
     """
-    _refuse_missing(config)
+    if config.engine == "vllm":
+        require_vllm()  # all workers run on this machine, in this Python
     with EndSignals() as signals, data_folder.claimed(config), listening(config) as listener:
         url = url_of(config.host, listener)
         key_file = _introduce(config, url)
@@ -88,16 +89,6 @@ def serve(
             finally:
                 _stop(list(parts.values()), mark, signals)
                 data_folder.remove_sockets(config)
-
-
-def _refuse_missing(config: ServiceConfig) -> None:
-    # All workers run on this machine, in this Python. Looking for vLLM does not import it.
-    if config.engine == "vllm" and find_spec("vllm") is None:
-        raise MissingExtraError(
-            "engine=vllm needs vLLM, which is not installed",
-            hint="make vllm (scripts/install_vllm.sh) on Linux x86-64, or set engine=transformers",
-            field="engine",
-        )
 
 
 def _watch(

@@ -18,7 +18,6 @@ import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -48,11 +47,11 @@ from backend.rollout.engines.vllm_settings import (
     sleep_mode,
 )
 from backend.rollout.models import ModelFacts, read_model_facts
+from backend.vllm_extra import require_vllm
 from backend.weights import AdapterWeights, FullWeights, PolicyWeights, require_finite, weights_sha256
 from tinkergym.errors import (
     InternalServiceError,
     InvalidRequestError,
-    MissingExtraError,
     PromptTooLongError,
     ServiceUnavailableError,
     StorageFullError,
@@ -141,12 +140,8 @@ class VllmEngine:
             MissingExtraError: vLLM is not installed.
             InvalidRequestError: vLLM cannot run the model, or `settings` want a GPU and there is none.
         """
-        if host == HOST and find_spec("vllm") is None:
-            raise MissingExtraError(
-                "engine=vllm needs vLLM, which is not installed",
-                hint="make vllm (scripts/install_vllm.sh) on Linux x86-64, or set engine=transformers",
-                field="engine",
-            )
+        if host == HOST:
+            require_vllm()
         settings = settings or VllmSettings()
         self._device, self._threads = torch.device(device), threads
         if settings.full_weights == "device" and self._device.type == "cpu":
