@@ -62,8 +62,8 @@ _OPTIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
 
 def typed(text: str) -> str:
     """Say the settings that a text names as they are typed here."""
-    for python, typed in _OPTIONS:
-        text = re.sub(python, typed, text)
+    for python, here in _OPTIONS:
+        text = re.sub(python, here, text)
     return text
 
 
