@@ -240,21 +240,16 @@ class ServiceConfig(Settings):
         return self
 
     @model_validator(mode="after")
-    def _graphs_have_an_engine(self) -> Self:
-        if self.cuda_graphs and (self.engine != "transformers" or self.device == "cpu"):
-            raise ValueError(
-                f"cuda_graphs=true is for engine=transformers on a GPU, not for engine={self.engine} with "
-                f"device={self.device}; leave it out (vLLM has vllm.enforce_eager)"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _weights_are_handed_over_on_a_gpu(self) -> Self:
-        if self.vllm.full_weights == "device" and (self.engine != "vllm" or self.device == "cpu"):
-            raise ValueError(
-                f"vllm.full_weights=device is for engine=vllm on a GPU, not for engine={self.engine} with "
-                f"device={self.device}; leave it out"
-            )
+    def _settings_of_an_engine_on_a_gpu_have_both(self) -> Self:
+        for asked, setting, engine, instead in (
+            (self.cuda_graphs, "cuda_graphs=true", "transformers", " (vLLM has vllm.enforce_eager)"),
+            (self.vllm.full_weights == "device", "vllm.full_weights=device", "vllm", ""),
+        ):
+            if asked and (self.engine != engine or self.device == "cpu"):
+                raise ValueError(
+                    f"{setting} is for engine={engine} on a GPU, not for engine={self.engine} with "
+                    f"device={self.device}; leave it out{instead}"
+                )
         return self
 
     @property

@@ -164,9 +164,6 @@ def write_details(
     options: argparse.Namespace, result: Path, machine: Machine, details: dict[str, Any], **more: Any
 ) -> None:
     """Write what another script of this kind found, which is named as its result; tiny work is not kept."""
-    target = options.json or (None if options.tiny else result)
-    if target is None:
-        return
     written = {
         "name": result.stem,
         "command": f"python -m benchmarks.{result.stem}",
@@ -176,8 +173,15 @@ def write_details(
         **more,
         "details": details,
     }
-    target.write_text(json.dumps(written, indent=1) + "\n")
-    print(f"written: {target}")
+    _write(options, result, written)
+
+
+def _write(options: argparse.Namespace, result: Path, written: dict[str, Any]) -> None:
+    target = options.json or (None if options.tiny else result)
+    if target is not None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(json.dumps(written, indent=1) + "\n")
+        print(f"written: {target}")
 
 
 def main() -> int:
@@ -202,11 +206,7 @@ def main() -> int:
             figures += found
             details[shape.name] = numbers
     _print_table(figures)
-    target = options.json or (None if options.tiny else RESULT)
-    if target is not None:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(json.dumps(_result(figures, details, machine, work), indent=1) + "\n")
-        print(f"written: {target}")
+    _write(options, RESULT, _result(figures, details, machine, work))
     return 0 if options.tiny else sum(not figure.reached for figure in figures)
 
 

@@ -32,6 +32,10 @@ LONGEST_SECONDS = 1e9
 """Thirty years; clocks and threads cannot wait for much more."""
 
 
+MOST_JOBS_LISTED = 500
+"""Jobs that the service lists at once."""
+
+
 class LoRA(Choice):
     """Train low-rank adapters beside every linear layer of the decoder (arXiv:2106.09685)."""
 

@@ -21,7 +21,7 @@ from backend.store.job_folders import JobFolders
 from backend.store.tenant import TenantStore
 from tinkergym.errors import InvalidRequestError, NotFoundError, PayloadTooLargeError
 from tinkergym.spec_errors import parse_any_spec
-from tinkergym.wire import CheckpointView, JobSpec, PlayedSpec, WireModel
+from tinkergym.wire import MOST_JOBS_LISTED, CheckpointView, JobSpec, PlayedSpec, WireModel
 from tinkergym.wire_jobs import (
     CLIENT_PACKS_HEADER,
     INSTALLED_PACKS,
@@ -88,7 +88,9 @@ async def create_job(
 
 
 @router.get("")
-def list_jobs(tenant: Tenant, limit: Annotated[int, Query(ge=1, le=500)] = 50, before: str = "") -> JobList:
+def list_jobs(
+    tenant: Tenant, limit: Annotated[int, Query(ge=1, le=MOST_JOBS_LISTED)] = 50, before: str = ""
+) -> JobList:
     """List jobs, newest first, from the one before `before` on."""
     return JobList(jobs=tenant.list_jobs(limit, before))
 

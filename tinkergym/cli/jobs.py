@@ -11,16 +11,13 @@ import typer
 from rich.cells import cell_len
 
 from tinkergym.cli.console import Commands, out
-from tinkergym.wire import JobState, PlayedSpec
+from tinkergym.wire import MOST_JOBS_LISTED, JobState, PlayedSpec
 
 app = typer.Typer(
     cls=Commands, help="List jobs, follow them, cancel and delete them, fetch their checkpoints."
 )
 
 _RECENTLY, _LONG_AGO = "%m-%d %H:%M", "%Y-%m-%d"
-
-MOST_JOBS = 500
-"""That the service lists at once."""
 
 JobId = Annotated[str, typer.Argument(metavar="JOB_ID", help="As `tinkergym jobs` lists it.")]
 
@@ -60,8 +57,8 @@ def list_jobs(
         )
     _print_rows(rows)
     if has_older:
-        command = f"tinkergym jobs --limit {min(2 * limit, MOST_JOBS)}"
-        how = command if limit < MOST_JOBS else f"client.jobs(before={views[-1].job_id!r}) in a script"
+        command = f"tinkergym jobs --limit {min(2 * limit, MOST_JOBS_LISTED)}"
+        how = command if limit < MOST_JOBS_LISTED else f"client.jobs(before={views[-1].job_id!r}) in a script"
         out.print(f"older ones: {how}", markup=False, highlight=False, soft_wrap=True)
 
 

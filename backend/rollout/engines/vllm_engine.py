@@ -668,9 +668,9 @@ class VllmEngine:
             process.end()
             with self._lock:
                 self._process = None
-                doomed, self._doomed = list(self._doomed.values()), {}
-            while doomed:
-                doomed.pop().take_back()
+                doomed, self._doomed = self._doomed, {}
+            for policy in doomed.values():
+                policy.take_back()
         if not self._closing and self._naps == naps:
             _log.error("vLLM ended or hung; it is started again (its output: %s)", self._log_file)
             if ready:

@@ -64,22 +64,9 @@ def engine_arguments(
     }
 
 
-def visible_gpu(device: str, visible: str | None) -> str | None:
-    """Return what a process that shall compute on this device must see as `CUDA_VISIBLE_DEVICES`.
-
-    Args:
-        device: `cpu`, `cuda`, `cuda:1`, ...: of those that this process sees.
-        visible: The variable as it is for this process; None if it is not set.
-    """
-    index = device.partition(":")[2]
-    if not index:
-        return visible
-    return visible.split(",")[int(index)].strip() if visible else index
-
-
 def process_environment(folder: Path, device: str, threads: int) -> dict[str, str]:
     """Return the variables of vLLM's processes, which put their files into `folder`."""
-    gpu = visible_gpu(device, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    gpu = _visible_gpu(device, os.environ.get("CUDA_VISIBLE_DEVICES"))
     return {
         "HF_HUB_OFFLINE": "1",
         # Sockets and other files of its own, which go with the folder.
@@ -96,3 +83,16 @@ def process_environment(folder: Path, device: str, threads: int) -> dict[str, st
         "OMP_NUM_THREADS": str(threads),
         **({"CUDA_VISIBLE_DEVICES": gpu} if gpu is not None else {}),
     }
+
+
+def _visible_gpu(device: str, visible: str | None) -> str | None:
+    """Return what a process that shall compute on this device must see as `CUDA_VISIBLE_DEVICES`.
+
+    Args:
+        device: `cpu`, `cuda`, `cuda:1`, ...: of those that this process sees.
+        visible: The variable as it is for this process; None if it is not set.
+    """
+    index = device.partition(":")[2]
+    if not index:
+        return visible
+    return visible.split(",")[int(index)].strip() if visible else index
