@@ -103,6 +103,20 @@ def _refuse_slips(settings: Mapping[str, Any], arguments: Sequence[str], model: 
             raise InvalidRequestError("unknown setting", hint=f"did you mean {found[0]}?", field=_cut(name))
 
 
+def refuse_environment_prompt(settings: Mapping[str, Any]) -> None:
+    """Refuse what is not chosen but read from the environment.
+
+    Raises:
+        InvalidRequestError: it is among the settings.
+    """
+    if "environment_prompt" in settings:
+        raise InvalidRequestError(
+            "it is read from the environment",
+            hint="set system_prompt, which replaces the environment's",
+            field="environment_prompt",
+        )
+
+
 def environment_ref(env_id: str, kwargs: Mapping[str, Any]) -> EnvironmentRef:
     """Check the name of an environment and its arguments, which travel with a job and so must be JSON.
 

@@ -130,6 +130,10 @@ class PlayedSpec(TrainingSpec):
     """Stands before the first observation; None takes the environment's own metadata["system_prompt"], if
     any.
     """
+    environment_prompt: str | None = None
+    """The environment's own prompt, written down by whoever makes the environment first, the client or the
+    service: so the policy can act like in training where nobody has the environment.
+    """
     reasoning: Reasoning = "keep"
     """Whether later turns see the `<think>...</think>` of earlier answers; where it is dropped, a new segment
     begins.
@@ -169,6 +173,11 @@ class PlayedSpec(TrainingSpec):
             "client_timeout_seconds", self.rollout == "server", "rollout='client' or where a script plays"
         )
         return self
+
+    @property
+    def effective_prompt(self) -> str | None:
+        """The system prompt that training uses."""
+        return self.environment_prompt if self.system_prompt is None else self.system_prompt
 
     @property
     def retries(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from fastapi import Request
@@ -44,11 +44,21 @@ class ModelCatalog(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What looking at a job's environment has shown; nothing where the service does not play it."""
+
+    packs: dict[str, str] = field(default_factory=dict)
+    """Versions of the packs that the job will use."""
+    environment_prompt: str | None = None
+    """The environment's own system prompt."""
+
+
 class JobCheck(Protocol):
     """Looks for what would make a job fail, before it exists."""
 
-    def check(self, spec: PlayedSpec) -> dict[str, str]:
-        """Return the versions of the packs that the job will use.
+    def check(self, spec: PlayedSpec) -> Checked:
+        """Make and reset the job's environment, if the service plays it.
 
         Raises:
             InvalidRequestError: The job cannot run; says why and what to do.

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from backend.config import CONFIG_VARIABLE, GatewayLimits
-from backend.gateway.parts import ModelCatalog
+from backend.gateway.parts import Checked, ModelCatalog
 from tinkergym.errors import InvalidEnvironmentError, ServiceUnavailableError, from_wire
 from tinkergym.serving.names import REMOTE_ID
 from tinkergym.spec_errors import refuse_long_prompt, refuse_wide_context
@@ -30,7 +30,7 @@ _LAST_WORDS = 1500
 @dataclass(frozen=True, slots=True)
 class _Probe:
     prompt_tokens: int
-    packs: dict[str, str]
+    checked: Checked
 
 
 class Preflight:
@@ -44,8 +44,8 @@ class Preflight:
         # Good news only: what failed may have been repaired since.
         self._known: OrderedDict[tuple[str, ...], _Probe] = OrderedDict()
 
-    def check(self, spec: PlayedSpec) -> dict[str, str]:
-        """Return the versions of the packs that the job will use.
+    def check(self, spec: PlayedSpec) -> Checked:
+        """Make and reset the job's environment, if the service plays it.
 
         Raises:
             InvalidRequestError: The model or the environment is unknown, the environment cannot be started,
@@ -55,9 +55,9 @@ class Preflight:
         bundle = self._catalog.renderer(spec.model)
         refuse_wide_context(spec, bundle.context_length)
         # The environment of another rollout is a class in the client; its id is only a name.
-        probe = self._probe(spec, bundle) if spec.rollout == "server" else _Probe(1, {})
+        probe = self._probe(spec, bundle) if spec.rollout == "server" else _Probe(1, Checked())
         refuse_long_prompt(probe.prompt_tokens, spec, bundle.context_length)
-        return probe.packs
+        return probe.checked
 
     def _probe(self, spec: PlayedSpec, bundle: RendererBundle) -> _Probe:
         key = (spec.environment.model_dump_json(), bundle.sha256, json.dumps(spec.system_prompt))
@@ -117,7 +117,7 @@ class Preflight:
             ) from None
         if "error" in answer:
             raise from_wire(answer["error"])
-        return _Probe(answer["prompt_tokens"], answer["packs"])
+        return _Probe(answer.pop("prompt_tokens"), Checked(**answer))
 
 
 def _kill_group(child: subprocess.Popen[bytes]) -> None:

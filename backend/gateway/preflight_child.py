@@ -31,7 +31,7 @@ _TRACEBACK = 2000
 
 
 def examine(reference: EnvironmentRef, bundle: RendererBundle, system_prompt: str | None) -> dict[str, Any]:
-    """Return the length of the longest first prompt, in tokens, and the version of the environment's pack.
+    """Return the length of the longest first prompt, in tokens, the pack's version, and the system prompt.
 
     Raises:
         UnknownEnvironmentError: No installed pack has this environment.
@@ -46,6 +46,7 @@ def examine(reference: EnvironmentRef, bundle: RendererBundle, system_prompt: st
     refuse_unfinished(env)
     renderer = Renderer.from_bundle(bundle)
     longest = 0
+    environment_prompt = None
     for seed in _SEEDS:
         try:
             observation, _ = env.reset(seed=seed)
@@ -74,7 +75,11 @@ def examine(reference: EnvironmentRef, bundle: RendererBundle, system_prompt: st
         longest = max(longest, len(renderer.start(messages)))
     env.close()
     pack = pack_of(reference.id)
-    return {"prompt_tokens": longest, "packs": {pack.name: pack.version} if pack else {}}
+    return {
+        "prompt_tokens": longest,
+        "packs": {pack.name: pack.version} if pack else {},
+        "environment_prompt": environment_prompt,
+    }
 
 
 def main() -> None:

@@ -146,7 +146,10 @@ def _check(parts: GatewayParts, tenant: TenantStore, spec: AnyJobSpec) -> tuple[
     if isinstance(spec, WrittenDataSpec):
         written_data.check(parts, tenant, spec)
         return spec, {}
-    return spec, parts.job_check.check(remote_environments.allowed(spec, parts.config))
+    found = parts.job_check.check(remote_environments.allowed(spec, parts.config))
+    if spec.rollout == "server":
+        spec = spec.model_copy(update={"environment_prompt": found.environment_prompt})
+    return spec, found.packs
 
 
 def _sha256(settings: dict[str, Any]) -> str:

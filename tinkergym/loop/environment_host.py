@@ -21,6 +21,7 @@ import gymnasium as gym
 
 from tinkergym.errors import InvalidEnvironmentError, InvalidRewardError
 from tinkergym.loop.trajectory import StopReason
+from tinkergym.messages import is_unicode
 
 AnyEnv = gym.Env[Any, Any]
 
@@ -190,6 +191,10 @@ def system_prompt_of(env: AnyEnv) -> str | None:
     if prompt is not None and not isinstance(prompt, str):
         raise InvalidEnvironmentError(
             f"metadata['system_prompt'] must be a str, but it is {type(prompt).__name__}", field="environment"
+        )
+    if prompt is not None and not is_unicode(prompt):
+        raise InvalidEnvironmentError(
+            "metadata['system_prompt'] must be Unicode text without lone surrogates", field="environment"
         )
     return prompt
 

@@ -13,8 +13,10 @@ from tinkergym.errors import (
     UnknownEnvironmentError,
     UnknownModelError,
 )
+from tinkergym.loop.environment_host import system_prompt_of
+from tinkergym.loop.executors import made
 from tinkergym.loop.host_pool import MakeEnv
-from tinkergym.registration import load_packs
+from tinkergym.registration import load_packs, make_environment
 from tinkergym.remote import discovery
 from tinkergym.remote.api import Api
 from tinkergym.remote.ask import ask
@@ -34,7 +36,7 @@ from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
 from tinkergym.remote.transport import Connection
 from tinkergym.remote.written import written_job
 from tinkergym.serving.names import REMOTE_ID
-from tinkergym.spec_errors import parse_any_spec
+from tinkergym.spec_errors import parse_any_spec, refuse_environment_prompt
 from tinkergym.wire import (
     GRPO,
     Adapter,
@@ -341,15 +343,33 @@ class Client:
         model: str = "nano",
         *,
         temperature: float = 1.0,
+        max_turn_tokens: int = 64,
         seed: int = 0,
         top_p: float = 1.0,
         top_k: int = 0,
         structured: Structured | None = None,
+        system_prompt: str | None = None,
+        env: EnvSource | None = None,
+        env_kwargs: Mapping[str, Any] | None = None,
     ) -> Policy:
         """Return an untrained model as a policy, to act with or to compare with; see `Job.policy`.
 
+        Args:
+            model: A name that the service offers, a model directory on its machine, or a Hugging Face hub id.
+            temperature: Of its answers; 0 always takes the likeliest token.
+            max_turn_tokens: Of one answer.
+            seed: Makes its answers repeatable.
+            top_p: As in `Job.policy`.
+            top_k: Likewise.
+            structured: Likewise.
+            system_prompt: Stands before the first observation, in place of the environment's own.
+            env: The environment that `act` will answer in, as in `train`: its own system prompt is read here,
+                because `act` sees observations only. `evaluate` needs none.
+            env_kwargs: For its constructor.
+
         Raises:
-            UnknownModelError: the service offers no model of this name.
+            UnknownModelError: the service has no such model.
+            InvalidRequestError: a setting is out of range.
         """
         offered = [view.name for view in self.models()]
         if model not in offered:
@@ -358,10 +378,13 @@ class Client:
             self._api,
             model,
             temperature=temperature,
+            max_turn_tokens=max_turn_tokens,
             seed=seed,
             top_p=top_p,
             top_k=top_k,
             structured=structured,
+            system_prompt=system_prompt,
+            environment_prompt=None if env is None else _prompt_of(describe(env, env_kwargs)),
         )
 
     def rollout_transport(self, job_id: str) -> HttpRolloutTransport:
@@ -382,6 +405,7 @@ class Client:
     ) -> Job:
         if "environment" in settings:
             raise InvalidRequestError("it is the first argument already", field="environment")
+        refuse_environment_prompt(settings)
         environment = describe(env, env_kwargs)
         here_or_there = "client" if environment.only_here else "server"
         spec = parse_any_spec(
@@ -413,7 +437,8 @@ class Client:
             )
         if spec.environment.id == REMOTE_ID:
             spec = spec.model_copy(update={"environment": without_token(spec.environment)})
-        check_environment(environment.make, spec, self._api.renderer(spec.model))
+        prompt = check_environment(environment.make, spec, self._api.renderer(spec.model))
+        spec = spec.model_copy(update={"environment_prompt": prompt})
         return self._play_here(self.submit(spec).view(), environment.make)
 
     def _play_here(self, view: JobView, make_env: MakeEnv) -> Job:
@@ -428,6 +453,14 @@ class Client:
 def _given(**required: Any) -> dict[str, Any]:
     """Leave out what was not said, so that it is missed beside a slip of its name, and not by Python."""
     return {name: value for name, value in required.items() if value is not None}
+
+
+def _prompt_of(environment: Environment) -> str | None:
+    env = made(environment.make or make_environment, environment.ref)
+    try:
+        return system_prompt_of(env)
+    finally:
+        env.close()
 
 
 def _not_offered(model: str, offered: Sequence[str]) -> UnknownModelError:

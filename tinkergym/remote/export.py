@@ -30,7 +30,7 @@ from tinkergym.errors import (
 )
 from tinkergym.remote.api import Api
 from tinkergym.remote.target_files import writing_to
-from tinkergym.wire import CheckpointView, RendererBundle
+from tinkergym.wire import CheckpointView, PlayedSpec, RendererBundle
 
 _MANIFEST = "manifest.json"
 _NOT_EXPORTED = frozenset({_MANIFEST, "optimizer.safetensors", "value_head.safetensors"})
@@ -88,12 +88,16 @@ def export_policy(
             raise InvalidRequestError(
                 f"there is nothing to merge into {base!r}: {why}", hint="leave it out", field="base"
             )
-        model = api.job(job_id).spec.model
+        spec = api.job(job_id).spec
+        model = spec.model
         manifest = _download(api, job_id, checkpoint, folder)
         if merges:
             _merge(folder, model, base, str(manifest.get("model_fingerprint", "")))
         without_tokenizer = _add_tokenizer(api, model, folder)
         origin = {"job_id": job_id, "policy_version": checkpoint.policy_version, "base_model": model}
+        if isinstance(spec, PlayedSpec):
+            # What another program needs to ask the policy as training did.
+            origin |= {"system_prompt": spec.effective_prompt, "reasoning": spec.reasoning}
         (folder / "tinkergym.json").write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
         is_adapter = (folder / _ADAPTER_FILE).exists()
         size = sum(path.stat().st_size for path in folder.iterdir())

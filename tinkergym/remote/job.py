@@ -60,6 +60,10 @@ class Job:
         self._rollout = rollout
         self._followed = False
         """Whether `events` has yielded the last one."""
+        self._warnings: dict[str, str] = {}
+        """The first of each kind that `events` met."""
+        self._told: set[str] = set()
+        """The kinds that `wait` passed on."""
 
     def __repr__(self) -> str:
         return f"<Job {self.id} {self._view.state} at step {self._view.step}/{self.spec.steps}>"
@@ -109,18 +113,20 @@ class Job:
         )
         for event in events:
             self._view = _after(self._view, event)
+            self._note(event)
             if isinstance(event.body, StateEvent) and event.body.state.final:
                 self._followed = True
                 self.close()
             yield event
 
-    def wait(self) -> JobView:
+    def wait(self, *, warn: bool = True) -> JobView:
         """Wait until the job ends and return how it ended.
 
-        The first of each kind of the job's warnings becomes one of Python's, unless `events` has yielded them
-        all; another says what to type when the job waits for a client.
-
         Ctrl-C ends the waiting, not the job; the note below the traceback says how to see it again.
+
+        Args:
+            warn: Pass the first of each kind of the job's warnings on as Python's, also of those before now,
+                and say what to type when the job waits for a client.
 
         Raises:
             JobCancelledError: it was cancelled.
@@ -129,8 +135,9 @@ class Job:
         view = self.view()
         if not (view.state.final and self._followed):
             try:
-                for news in self._news():
-                    warnings.warn(news, stacklevel=2)
+                for _ in self.events():
+                    for news in self._news() if warn else ():
+                        warnings.warn(news, stacklevel=2)
             except KeyboardInterrupt as interrupt:
                 goes_on = "goes on" if self._rollout is None else "waits for a client to play its episodes"
                 interrupt.add_note(
@@ -138,6 +145,8 @@ class Job:
                 )
                 raise
             view = self._final_view()
+        for news in self._news() if warn else ():
+            warnings.warn(news, stacklevel=2)
         self.close()
         return raise_for(view)
 
@@ -294,22 +303,26 @@ class Job:
         if self._rollout is not None:
             self._rollout.raise_if_broken()
 
+    def _note(self, event: Event) -> None:
+        """Keep what whoever waits for the job should hear, each kind once."""
+        body = event.body
+        if isinstance(body, WarningEvent):
+            times = f", {body.count} times" if body.count > 1 else ""
+            text = f"{self.id} at step {body.step}: {body.name}{times}: {body.message}"
+            self._warnings.setdefault(body.name, text)
+
     def _news(self) -> Iterator[str]:
-        """Follow the job and yield what whoever waits for it should hear, each kind once."""
-        said: set[str] = set()
-        for event in self.events():
-            body = event.body
-            if isinstance(body, WarningEvent) and body.name not in said:
-                said.add(body.name)
-                times = f", {body.count} times" if body.count > 1 else ""
-                yield f"{self.id} at step {body.step}: {body.name}{times}: {body.message}"
-            # Of the view, not of the event: by now somebody may play on.
-            state = self._view.state
-            played_here = self._rollout is not None and self._rollout.is_playing
-            if state is JobState.WAITING_FOR_CLIENT and not played_here and state not in said:
-                said.add(state)
-                play_on = how_to_play_on(self._view)
-                yield f"{self.id} waits for a client to play its episodes; play on: {play_on}"
+        """Yield what `wait` has not said yet."""
+        for name, text in self._warnings.items():
+            if name not in self._told:
+                self._told.add(name)
+                yield text
+        # Of the view, not of the event: by now somebody may play on.
+        state = self._view.state
+        played_here = self._rollout is not None and self._rollout.is_playing
+        if state is JobState.WAITING_FOR_CLIENT and not played_here and state not in self._told:
+            self._told.add(state)
+            yield f"{self.id} waits for a client to play its episodes; play on: {how_to_play_on(self._view)}"
 
     def _final_view(self) -> JobView:
         """Read the state that its event has announced."""

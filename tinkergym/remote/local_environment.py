@@ -15,7 +15,7 @@ import gymnasium as gym
 
 from tinkergym.arguments import built
 from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, UnknownEnvironmentError
-from tinkergym.loop.environment_host import AnyEnv, system_prompt_of
+from tinkergym.loop.environment_host import AnyEnv
 from tinkergym.loop.host_pool import MakeEnv
 from tinkergym.registration import load_packs, make_environment
 from tinkergym.remote.environment_url import is_environment_url
@@ -90,17 +90,6 @@ def _how_to_hand_over(env: AnyEnv) -> str:
     if env.spec is None:
         return f"hand over the class {name}, or a function that makes one: lambda: {name}(...)"
     return f"hand over its id {env.spec.id!r}, or a function that makes one: lambda: tg.make({env.spec.id!r})"
-
-
-def known_system_prompt(ref: EnvironmentRef) -> str | None:
-    """Return what the environment puts before its first observation, if this process knows it."""
-    if not _is_known(ref.id):
-        return None
-    env = make_environment(ref)
-    try:
-        return system_prompt_of(env)
-    finally:
-        env.close()
 
 
 def for_job(env: EnvSource | None, ref: EnvironmentRef) -> MakeEnv:

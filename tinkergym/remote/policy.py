@@ -21,7 +21,6 @@ from tinkergym.messages import Observation
 from tinkergym.remote.api import Api
 from tinkergym.remote.ask import SAMPLE_PATH, ask
 from tinkergym.remote.http_sampler import HttpSampler
-from tinkergym.remote.local_environment import known_system_prompt
 from tinkergym.spec_errors import require_cut, require_temperature
 from tinkergym.wire import Limits, PlayedSpec, Reasoning, SampleRequest, Structured
 from tinkergym.wire_jobs import JobView
@@ -128,7 +127,7 @@ class Policy:
                 "limits": spec.limits,
                 "system_prompt": spec.system_prompt,
                 "reasoning": spec.reasoning,
-                "environment_prompt": known_system_prompt(spec.environment),
+                "environment_prompt": spec.environment_prompt,
             }
         return cls(
             api,

@@ -16,8 +16,11 @@ from tinkergym.spec_errors import refuse_long_prompt
 from tinkergym.wire import PlayedSpec, RendererBundle
 
 
-def check_environment(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundle) -> None:
+def check_environment(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundle) -> str | None:
     """Make the environment once, reset it and render its first prompt.
+
+    Returns:
+        The environment's own system prompt.
 
     Raises:
         InvalidEnvironmentError: it cannot be made or reset, or shows no text.
@@ -27,6 +30,7 @@ def check_environment(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundl
     try:
         refuse_unfinished(env)
         _check_first_prompt(env, spec, Renderer.from_bundle(bundle))
+        return system_prompt_of(env)
     finally:
         env.close()
 

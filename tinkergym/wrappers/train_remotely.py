@@ -24,7 +24,7 @@ from tinkergym.remote.job import raise_for
 from tinkergym.remote.local_environment import LOCAL
 from tinkergym.remote.script_episode import ScriptEpisode
 from tinkergym.remote.script_episodes import ScriptEpisodes
-from tinkergym.spec_errors import parse_spec
+from tinkergym.spec_errors import parse_spec, refuse_environment_prompt
 from tinkergym.wire import GRPO, Adapter, EpisodeRequest, JobSpec, LoRA, PlayedSpec
 from tinkergym.wire_algorithms import PolicyGradient
 
@@ -120,6 +120,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
                     "steps": DEFAULT_STEPS if steps is None else steps,
                     **settings,
                     "rollout": "script",
+                    "environment_prompt": self._environment_prompt,
                 }
             )
             self.job = self._client.submit(self._spec)
@@ -133,6 +134,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         self._leased: EpisodeRequest | None = None
         self._episode: ScriptEpisode | None = None
         self._trained = self.job.policy()
+        self._trained.environment_prompt = self._environment_prompt
         self._done = self._closed = self._warned = False
 
     @property
@@ -345,6 +347,7 @@ def _refuse_impossible(given: set[str], job_id: str | None, settings: Mapping[st
             hint="leave them out, or start a job of its own without job_id",
             field=min(given),
         )
+    refuse_environment_prompt(settings)
     if settings.get("rollout", "script") != "script":
         raise InvalidRequestError(
             f"this wrapper's episodes are played by your own loop, not by {settings['rollout']!r}",

@@ -21,7 +21,7 @@ from starlette.routing import Route
 from backend.config import GatewayLimits, ServiceConfig
 from backend.gateway.app import create_app
 from backend.gateway.event_tail import EventTail
-from backend.gateway.parts import GatewayParts
+from backend.gateway.parts import Checked, GatewayParts
 from backend.gateway.pool_proxy import PoolProxy
 from backend.rollout.models import ModelFacts
 from backend.store.store import Store
@@ -75,7 +75,7 @@ class ScriptedCheck:
     def check(self, spec):
         if self.refusal:
             raise self.refusal
-        return {"board": "0.1.0"}
+        return Checked(packs={"board": "0.1.0"}, environment_prompt="Play to win.")
 
 
 @dataclass

@@ -26,6 +26,15 @@ def test_a_job_is_created_with_every_default_filled_in(client, spec):
     assert client.get("/v1/jobs").json() == {"jobs": [job]}
 
 
+def test_the_environments_own_prompt_is_written_into_the_job_by_whoever_plays(client, spec):
+    def stored(**settings):
+        return client.post("/v1/jobs", json={**spec, **settings}).json()["spec"]["environment_prompt"]
+
+    assert stored(rollout="server", environment_prompt="made up") == "Play to win."
+    assert stored(rollout="client", environment_prompt="Count.") == "Count."
+    assert stored(rollout="client") is None
+
+
 def test_a_request_that_is_sent_twice_makes_one_job(client, spec):
     headers = {"Idempotency-Key": "once"}
     first, second = (client.post("/v1/jobs", json=spec, headers=headers).json() for _ in range(2))

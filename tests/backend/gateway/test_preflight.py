@@ -7,6 +7,7 @@ import psutil
 import pytest
 
 from backend.config import GatewayLimits
+from backend.gateway.parts import Checked
 from backend.gateway.preflight import Preflight
 from tinkergym.errors import (
     InvalidEnvironmentError,
@@ -104,12 +105,12 @@ def spec(name="odd/Odd-v0", *, model="bytes", rollout="server", max_turn_tokens=
     )
 
 
-def test_a_sound_environment_passes_and_its_packs_version_is_known(pack, preflight):
-    assert preflight.check(spec()) == {"odd": "0.3"}
+def test_of_a_sound_environment_the_packs_version_and_the_system_prompt_are_known(pack, preflight):
+    assert preflight.check(spec()) == Checked(packs={"odd": "0.3"}, environment_prompt="s" * 10)
 
 
 def test_what_an_environment_prints_disturbs_nobody(pack, preflight):
-    assert preflight.check(spec(how="prints")) == {"odd": "0.3"}
+    assert preflight.check(spec(how="prints")).packs == {"odd": "0.3"}
 
 
 @pytest.mark.parametrize(
@@ -151,12 +152,12 @@ def test_a_prompt_that_leaves_no_room_for_an_answer_is_refused(pack, preflight):
     with pytest.raises(PromptTooLongError, match="200 tokens of 'bytes'") as caught:
         preflight.check(spec(length=180))
     assert caught.value.field == "sampling.max_turn_tokens"
-    assert preflight.check(spec(length=50)) == {"odd": "0.3"}
+    assert preflight.check(spec(length=50)).packs == {"odd": "0.3"}
 
 
 def test_an_environment_that_lives_in_the_client_is_only_a_name_here(preflight):
-    assert preflight.check(spec("never/Heard-v0", rollout="client")) == {}
-    assert preflight.check(spec("never/Heard-v0", rollout="script")) == {}
+    assert preflight.check(spec("never/Heard-v0", rollout="client")).packs == {}
+    assert preflight.check(spec("never/Heard-v0", rollout="script")).packs == {}
 
 
 @pytest.mark.parametrize("rollout", ["client", "server"])
@@ -167,7 +168,7 @@ def test_an_answer_longer_than_the_context_is_refused_wherever_the_environment_i
 
 def test_a_longer_context_than_the_model_has_is_refused_by_name(preflight):
     there = spec(rollout="client")
-    assert preflight.check(there.model_copy(update={"limits": Limits(max_context_tokens=200)})) == {}
+    assert preflight.check(there.model_copy(update={"limits": Limits(max_context_tokens=200)})).packs == {}
     with pytest.raises(InvalidRequestError, match="a context of 200 tokens, not 201") as caught:
         preflight.check(there.model_copy(update={"limits": Limits(max_context_tokens=201)}))
     assert caught.value.field == "limits.max_context_tokens"
@@ -181,6 +182,6 @@ def test_an_unknown_model_is_refused_before_any_environment_is_made(preflight):
 def test_what_passed_once_is_not_tried_again_for_other_settings(pack, preflight):
     preflight.check(spec())
     (pack / "odd_pack.py").write_text("raise RuntimeError('must not be imported again')")
-    assert preflight.check(spec(max_turn_tokens=11)) == {"odd": "0.3"}
+    assert preflight.check(spec(max_turn_tokens=11)).packs == {"odd": "0.3"}
     with pytest.raises(UnknownEnvironmentError, match="odd"):
         preflight.check(spec(length=6))

@@ -3,6 +3,7 @@ import json
 import subprocess
 import sys
 import threading
+import warnings
 from functools import partial
 from importlib.metadata import version
 
@@ -251,13 +252,21 @@ def test_waiting_passes_each_kind_of_warning_on_once_also_of_before_it_began(
     assert {one.filename for one in said} == {__file__}
 
 
-@pytest.mark.filterwarnings("error::UserWarning")
-def test_warnings_that_the_events_have_told_are_not_told_again(service, client):
+@pytest.mark.parametrize("seen", [0, 1, 10])
+def test_a_loop_over_some_events_hides_no_warning_and_each_is_told_once(service, client, seen):
     job = client.train(Echo, steps=10_000, algorithm=SMALL)
-    append_warnings(service, job, "environment_error")
+    append_warnings(service, job, "environment_error", "loss_spike")
     service.jobs.end(job.id, JobState.COMPLETED)
-    assert len(bodies(job, WarningEvent)) == 1
-    job.wait()
+    for number, _ in enumerate(job.events(), start=1):
+        if number > seen:
+            break
+    with pytest.warns(UserWarning) as said:
+        job.wait()
+    assert len(said) == 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        job.wait()
+        client.job(job.id).wait(warn=False)
 
 
 @pytest.mark.parametrize(
