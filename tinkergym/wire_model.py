@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -70,6 +71,7 @@ class _Explained(ModelMetaclass):
     """
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - a metaclass, whose self is a class
+        _refuse_methods(cast("type[BaseModel]", cls))
         try:
             return super().__call__(*args, **kwargs)
         except ValidationError as error:
@@ -79,6 +81,26 @@ class _Explained(ModelMetaclass):
             # Where it stands in a job is not known here, but what was written is.
             explained.field = f"{cls.__name__}.{explained.field}".rstrip(".")
             raise explained from None
+
+
+def _refuse_methods(model: type[BaseModel]) -> None:
+    """Refuse a subclass of a user's own that computes something: settings travel, code does not."""
+    decorated = model.__pydantic_decorators__
+    checks = {*decorated.field_validators, *decorated.model_validators}  # which take effect right here
+    for cls in model.__mro__:
+        if cls.__module__.partition(".")[0] == __name__.partition(".")[0]:
+            return  # ours, and so is everything above it
+        for name, value in vars(cls).items():
+            own = (not name.startswith("_") or name == "__call__") and name not in checks
+            if own and isinstance(value, FunctionType | property | classmethod | staticmethod):
+                from tinkergym.errors import InvalidRequestError
+
+                raise InvalidRequestError(
+                    f"the service would ignore the method {name}(): it gets the settings of "
+                    f"{cls.__name__}, not its code",
+                    hint="remove the method; a subclass may only change the defaults of settings",
+                    field=f"{cls.__name__}.{name}",
+                )
 
 
 class Choice(WrittenByPeople, metaclass=_Explained):

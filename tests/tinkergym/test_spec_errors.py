@@ -2,9 +2,11 @@ import math
 
 import pytest
 
+import tinkergym as tg
 from tinkergym.errors import InvalidRequestError
 from tinkergym.spec_errors import parse_any_spec, parse_spec
 from tinkergym.wire import GRPO, FullParameters, JsonSchema, Limits, LoRA, SampleRequest, Sampling
+from tinkergym.wire_jobs import DPO
 
 GOOD = {"environment": {"id": "board/TicTacToeVs-v0"}, "steps": 3}
 
@@ -218,3 +220,24 @@ def test_a_temperature_that_would_look_like_a_policy_that_diverged_is_refused_wh
         SampleRequest(**wanted, temperature=temperature)
     with pytest.raises(ValueError, match=r"take 0 for the likeliest token, or at least 0\.001"):
         SampleRequest(**wanted, temperature=1e-320)
+
+
+def _subclass(base, **members):
+    return type("Mine", (base,), {"__module__": "users_script", **members})
+
+
+@pytest.mark.parametrize("base", [tg.GRPO, tg.PPO, tg.RLOO, LoRA, FullParameters, DPO, Sampling, Limits])
+@pytest.mark.parametrize("kind", [lambda f: f, property, classmethod, staticmethod])
+def test_a_subclass_with_a_method_that_would_be_ignored_is_refused_by_the_methods_name(base, kind):
+    own = _subclass(base, advantages=kind(lambda self: 0))
+    for cls in (own, _subclass(own)):
+        with pytest.raises(InvalidRequestError) as refused:
+            cls()
+        assert refused.value.field == "Mine.advantages"
+
+
+def test_a_subclass_may_change_the_defaults_of_settings():
+    class Mine(tg.GRPO):
+        clip_low: float = 0.9
+
+    assert parse_spec({**GOOD, "algorithm": Mine()}).algorithm.clip_low == 0.9
