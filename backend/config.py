@@ -26,10 +26,11 @@ CONFIG_VARIABLE = "TINKERGYM_SERVICE_CONFIG"
 
 PACKAGED_MODELS = {"nano": str(Path(__file__).parent / "models" / "nano")}
 
-LONGEST_SOCKET_PATH = 107
-"""What fits into the kernel's `sockaddr_un`, its closing zero not counted."""
+_LONGEST_SOCKET = "ray/session_2026-01-31_23-59-59_000000_4194304/sockets/plasma_store"
+"""The longest path of a socket below `run_dir`: Ray's. The last number is the largest process id."""
 
-_ROOM_FOR_A_NAME = 40
+LONGEST_RUN_DIR = 107 - len("/" + _LONGEST_SOCKET)
+"""In bytes: the kernel's `sockaddr_un` takes 107 and a closing zero."""
 
 
 class Settings(BaseModel):
@@ -284,13 +285,13 @@ class ServiceConfig(Settings):
 
     @property
     def run_dir(self) -> Path:
-        """For Unix sockets; `serve` makes it, for its owner only.
+        """For Unix sockets, Ray's included; private to the user who runs the service.
 
         In `data_dir`, unless the path would be too long for a socket: then in the system's temporary folder,
         under a name that follows from `data_dir`.
         """
         inside = self.data_dir / "run"
-        if len(os.fsencode(inside)) + _ROOM_FOR_A_NAME <= LONGEST_SOCKET_PATH:
+        if len(os.fsencode(inside)) <= LONGEST_RUN_DIR:
             return inside
         return Path(tempfile.gettempdir()) / f"tinkergym-{os.getuid()}-{self.digest}"
 
@@ -298,9 +299,9 @@ class ServiceConfig(Settings):
     def ray_dir(self) -> Path:
         """For Ray's sockets and logs; the scheduler's host makes it.
 
-        In the system's temporary folder, since Ray appends some 60 bytes to it for its sockets.
+        Ray makes its folders writable for everyone, so they need a private parent.
         """
-        return Path(tempfile.gettempdir()) / f"tinkergym-{os.getuid()}" / f"ray-{self.digest}"
+        return self.run_dir / "ray"
 
     @property
     def digest(self) -> str:

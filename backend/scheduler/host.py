@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from backend.config import ServiceConfig
+from backend.private_folder import make_private
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.5
@@ -57,7 +58,7 @@ def main() -> int:
     config = ServiceConfig.from_environment()
     os.environ.update(child_environment())
     stop = threading.Event()
-    config.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private(config.run_dir)
     # A killed host leaves processes behind: Ray ends its own late, or not at all, and until then they would
     # work on jobs that are in the store and free for others.
     _end_processes(config.digest)
@@ -94,10 +95,10 @@ def _within(seconds: float, act: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def _ray_folder(config: ServiceConfig) -> Iterator[Path]:
-    """A short, private path of our own for Ray, emptied of what a killed predecessor left."""
+    """A folder for Ray inside the private `run_dir`, emptied of what a killed predecessor left."""
     folder = config.ray_dir
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True, mode=0o700)
+    folder.mkdir(mode=0o700)
     try:
         yield folder
     finally:

@@ -11,14 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from backend.config import LONGEST_SOCKET_PATH, ServiceConfig
+from backend.config import LONGEST_RUN_DIR, ServiceConfig
 from backend.errors import StartError
+from backend.private_folder import make_private
 from tinkergym.errors import StorageFullError
 
 _MAX_LOG_BYTES = 10 * 2**20
-_RAY_SOCKET = "session_2026-01-31_23-59-59_000000_4194304/sockets/plasma_store"
-"""The longest path of a socket that Ray makes below its folder; the number is the largest that a process can
-have."""
 
 
 @contextmanager
@@ -26,11 +24,11 @@ def claimed(config: ServiceConfig) -> Iterator[None]:
     """Make the folder and hold it against other services until the block ends.
 
     Raises:
-        StartError: It cannot be written, another service runs on it, or the path of the temporary folder is
-            too long for sockets.
+        StartError: It cannot be written, another service runs on it, or other users can reach the folder for
+            sockets.
         StorageFullError: Its disk has less than `min_free_bytes` left.
     """
-    _refuse_long_temporary_folder(config.ray_dir)
+    _refuse_long_temporary_folder(config.run_dir)
     _make(config)
     path = config.data_dir / "serve.lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -105,12 +103,11 @@ def log_file(config: ServiceConfig, name: str) -> Path:
     return path
 
 
-def _refuse_long_temporary_folder(ray_dir: Path) -> None:
+def _refuse_long_temporary_folder(run_dir: Path) -> None:
     # Otherwise the scheduler finds it out at each of its starts, and only its log says so.
     temporary = tempfile.gettempdir()
-    socket = ray_dir / _RAY_SOCKET
     length = len(os.fsencode(temporary))
-    most = LONGEST_SOCKET_PATH - len(os.fsencode(socket)) + length
+    most = LONGEST_RUN_DIR - len(os.fsencode(run_dir)) + length
     if length > most:
         raise StartError(
             f"the path of the temporary folder, {temporary}, has {length} bytes; "
@@ -122,8 +119,9 @@ def _refuse_long_temporary_folder(ray_dir: Path) -> None:
 
 def _make(config: ServiceConfig) -> None:
     try:
-        for folder in (config.data_dir, config.jobs_dir, config.log_dir, config.run_dir):
+        for folder in (config.data_dir, config.jobs_dir, config.log_dir):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(config.run_dir)
         with tempfile.TemporaryFile(dir=config.data_dir):
             pass
     except OSError as error:
@@ -132,11 +130,6 @@ def _make(config: ServiceConfig) -> None:
             hint="choose another data_dir, or set TINKERGYM_HOME",
             field="data_dir",
         ) from None
-    if config.run_dir.stat().st_uid != os.getuid():
-        # Under a name in a shared temporary folder that somebody else made first.
-        raise StartError(
-            f"{config.run_dir} belongs to another user", hint="choose a shorter data_dir", field="data_dir"
-        )
     free = shutil.disk_usage(config.data_dir).free
     if free < config.min_free_bytes:
         raise StorageFullError(

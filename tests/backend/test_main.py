@@ -248,7 +248,7 @@ def test_a_temporary_folder_whose_path_is_too_long_for_sockets_is_named_with_its
     def refused_with(folder):
         with monkeypatch.context() as patched:
             patched.setattr(tempfile, "tempdir", folder)  # what TMPDIR says when a process starts
-            return refusal(capfd, "data_dir=/proc/tinkergym")
+            return refusal(capfd, f"data_dir=/proc/{'d' * 80}")
 
     folder = "/" + "t" * 80
     text = refused_with(folder)
@@ -256,7 +256,7 @@ def test_a_temporary_folder_whose_path_is_too_long_for_sockets_is_named_with_its
     assert "set TMPDIR to a folder with a shorter path" in text
     most = int(re.search(r"it may have (\d+)", text)[1])
     assert "TMPDIR" in refused_with("/" + "t" * most)
-    assert "/proc/tinkergym cannot be written" in refused_with("/" + "t" * (most - 1))
+    assert "cannot be written" in refused_with("/" + "t" * (most - 1))
 
 
 @pytest.mark.parametrize(
