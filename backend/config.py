@@ -133,7 +133,8 @@ class ServiceConfig(Settings):
     """How often a worker shows that it lives."""
 
     env_workers: int = Field(2, ge=0)
-    """Processes that play the episodes of installed packs."""
+    """Processes that play the episodes of installed packs, for each tenant with such jobs on a model: no two
+    tenants share one. One set is started ahead of the first job."""
 
     environment_urls: list[str] = []
     """Origins of environment servers that jobs may name: `wss://envs.example.org`, `ws://10.0.0.5:8300`.
@@ -141,6 +142,11 @@ class ServiceConfig(Settings):
 
     episodes_per_worker: int = Field(256, ge=1)
     """Episodes that one of them plays at the same time."""
+
+    environment_stall_seconds: float = Field(10.0, gt=0)
+    """How long one call of an environment may keep Python's lock from all other threads of its process, as a
+    catastrophic regular expression does. Then the process is ended and its episodes are played again, those
+    that were in a call in processes of their own."""
 
     jobs_per_pool: int = Field(4, ge=1)
     """Jobs that train on one model's worker at the same time; more wait in the queue."""

@@ -8,6 +8,9 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+from backend.rollout.env_worker_files import EnvWorkerFiles
+from backend.rollout.stall_watchdog import end_on_stall
+from tinkergym.loop.call_register import CallRegister
 from tinkergym.loop.host_pool import MakeEnv
 from tinkergym.loop.rollout import RolloutWorker
 from tinkergym.registration import load_packs, make_environment
@@ -23,11 +26,19 @@ def run_env_worker(
     token: str,
     worker_id: str,
     max_episodes: int,
+    stall_seconds: float,
     make_env: MakeEnv = make_environment,
     stop: threading.Event | None = None,
 ) -> None:
-    """Lease, play and submit episodes until `stop` is set; a pool that does not answer yet is waited for."""
+    """Lease, play and submit episodes until `stop` is set; a pool that does not answer yet is waited for.
+
+    The process is this worker's own: it is ended when an environment keeps the interpreter to itself for
+    `stall_seconds`, and beside the socket it leaves which episodes were in a call.
+    """
     stop = stop or threading.Event()
+    files = EnvWorkerFiles(Path(socket_path).parent, worker_id)
+    files.create()
+    end_on_stall(files.trace, stall_seconds)
     load_packs()
     # A pool that is still loading its model has no socket. Looking for the file finds it at once; the
     # worker's own patience with a service that is away would cost seconds.
@@ -39,6 +50,7 @@ def run_env_worker(
         HttpRolloutTransport(connection, Routes.of_pool()),
         make_env=make_env,
         max_episodes=max_episodes,
+        register=CallRegister(files.calls),
         worker_id=worker_id,
     )
     worker.run(stop)

@@ -63,9 +63,9 @@ class PoolProcess:
         if self._worker is not None:
             self._worker.env_worker_ended(worker_id)
 
-    def silent_env_workers(self) -> list[str]:
-        """Return the environment workers that hang."""
-        return [] if self._worker is None else self._worker.silent_env_workers()
+    def env_worker_report(self) -> Any:
+        """Return an `EnvWorkerReport`, or None before the start has ended."""
+        return None if self._worker is None else self._worker.env_worker_report()
 
     def stop(self) -> None:
         """Hand the jobs back and end."""
@@ -99,6 +99,7 @@ class EnvWorkerProcess:
                 token=self._address.token,
                 worker_id=self._worker_id,
                 max_episodes=config.episodes_per_worker,
+                stall_seconds=config.environment_stall_seconds,
                 make_env=environment_maker(config.environment_urls, EnvTokens(config.tokens_dir)),
             )
         finally:

@@ -23,6 +23,7 @@ from backend.scheduler.fair_share import WaitingJob, next_jobs
 from backend.scheduler.workers import (
     Change,
     EnvWorkerEnded,
+    EnvWorkersSeen,
     PoolAddress,
     PoolEnded,
     PoolReady,
@@ -45,6 +46,8 @@ _MOST_DEATHS = 5
 """Workers that may die of a job, or hang, without a finished step in between."""
 _PLACES_TAKEN = "are taken (jobs_per_pool)"
 """What a reason holds that speaks of places, and is to go when there are some."""
+_OWNER_SECONDS = 30.0
+"""After this long without a job an owner's environment workers are ended, if there are enough others."""
 _MOST_NAMED = 4
 """Jobs that a reason names."""
 _SWEEP_SECONDS = 10.0
@@ -58,6 +61,12 @@ class _Pool:
     address: PoolAddress
     ready: bool = False
     env_workers: set[str] = field(default_factory=set)
+    owners: dict[str, str] = field(default_factory=dict)
+    """Whose jobs an environment worker plays; one that has played nothing yet is missing."""
+    wanted_at_by_owner: dict[str, float] = field(default_factory=dict)
+    """When each owner was last seen to have jobs that environment workers play."""
+    seen_at: float = 0.0
+    """When the pool last spoke of them."""
     ready_at: float = 0.0
     wanted_at: float = 0.0
     """When it was last seen that somebody needs it."""
@@ -122,7 +131,7 @@ class Scheduler:
             for job in queued
         ]
         self._start_pools([job.model for job in waiting], now)
-        self._start_env_workers()
+        self._mind_env_workers()
         held = self._store.held_jobs()
         self._end_idle_pools({job.worker_id for job in held}, {job.model for job in waiting}, now)
         self._place(waiting, held, now)
@@ -199,6 +208,10 @@ class Scheduler:
                 _log.warning("environment worker %s ended", worker_id)
                 self._pools[pool_id].env_workers.discard(worker_id)
                 self._workers.env_worker_ended(pool_id, worker_id)
+            case EnvWorkersSeen(pool_id=pool_id, owners=owners, wanted=wanted) if pool_id in self._pools:
+                pool = self._pools[pool_id]
+                pool.owners, pool.seen_at = dict(owners), now
+                pool.wanted_at_by_owner |= dict.fromkeys(wanted, now)
             case _:
                 pass
 
@@ -301,12 +314,27 @@ class Scheduler:
     def _socket(self, pool_id: str) -> Path:
         return Path(self._config.run_dir) / f"{pool_id}.sock"
 
-    def _start_env_workers(self) -> None:
+    def _mind_env_workers(self) -> None:
+        """Keep `env_workers` of them for each owner, and end those whose owner has had no job for a while.
+
+        One that has played nothing yet takes the first owner it meets, so the next one's are there in time.
+        """
         for pool in self._pools.values():
-            while len(pool.env_workers) < self._config.env_workers:
+            since = pool.seen_at - _OWNER_SECONDS
+            pool.wanted_at_by_owner = {k: at for k, at in pool.wanted_at_by_owner.items() if at > since}
+            wanted = [owner for owner, at in pool.wanted_at_by_owner.items() if at == pool.seen_at]
+            playing = {worker: pool.owners[worker] for worker in pool.env_workers & pool.owners.keys()}
+            count, free = Counter(playing.values()), len(pool.env_workers) - len(playing)
+            most = self._config.env_workers
+            missing = sum(max(0, most - count[owner]) for owner in wanted) - free
+            for _ in range(max(missing, most - len(pool.env_workers))):
                 worker_id = f"env-{uuid.uuid4().hex[:12]}"
                 pool.env_workers.add(worker_id)
                 self._workers.start_env_worker(pool.address, worker_id)
+            left = [worker for worker, owner in playing.items() if owner not in pool.wanted_at_by_owner]
+            for worker_id in left[: max(0, len(pool.env_workers) - most)]:
+                pool.env_workers.discard(worker_id)
+                self._workers.end_env_worker(pool.address.pool_id, worker_id)
 
     # --- jobs ---
 

@@ -18,6 +18,7 @@ import psutil
 
 from backend.config import ServiceConfig
 from backend.private_folder import make_private
+from backend.rollout import env_worker_files
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.5
@@ -62,7 +63,7 @@ def main() -> int:
     # A killed host leaves processes behind: Ray ends its own late, or not at all, and until then they would
     # work on jobs that are in the store and free for others.
     _end_processes(config.digest)
-    for left in config.run_dir.glob("ranks-*"):
+    for left in [*config.run_dir.glob("ranks-*"), config.run_dir / env_worker_files.FOLDER]:
         shutil.rmtree(left, ignore_errors=True)
     os.environ[_HOST_VARIABLE] = config.digest
     with _ray_folder(config) as folder:

@@ -12,6 +12,7 @@ import os
 import secrets
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +22,7 @@ from backend.scheduler.actor_processes import EnvWorkerProcess, PoolProcess, Sch
 from backend.scheduler.workers import (
     Change,
     EnvWorkerEnded,
+    EnvWorkersSeen,
     PoolAddress,
     PoolEnded,
     PoolReady,
@@ -69,8 +71,8 @@ def start_ray(temp_dir: Path) -> None:
     )
 
 
-_ASK_SECONDS = 2.0
-"""How often pools are asked for environment workers that hang."""
+_ASK_SECONDS = 0.5
+"""How often pools are asked about their environment workers."""
 
 
 def start_scheduler(config: ServiceConfig) -> Any:
@@ -169,7 +171,7 @@ class RayWorkers:
         """Return what happened since the last call."""
         import ray
 
-        self._ask_for_silent_workers()
+        self._ask_about_env_workers()
         if not self._watched:
             return []
         kept, _ = ray.wait(list(self._watched), num_returns=len(self._watched), timeout=0)
@@ -180,11 +182,10 @@ class RayWorkers:
             if about == "pid":
                 if error is None:
                     self._pids[who] = value
-            elif about == "silent":
-                for worker_id in [] if error is not None else value:
-                    if worker_id in self._env_workers:
-                        _log.warning("environment worker %s hangs", worker_id)
-                        self._kill(worker_id, self._env_workers[worker_id][1])
+            elif about == "env_workers":
+                if error is None and value is not None:
+                    found.append(EnvWorkersSeen(pool_id=who, owners=value.owners, wanted=value.wanted))
+                    self._kill_silent(value.silent)
             elif about == "start" and error is None and who in self._pools:
                 self._watched[self._pools[who].wait.remote()] = ("pool", who)
                 found.append(PoolReady(pool_id=who))
@@ -211,6 +212,18 @@ class RayWorkers:
         if pool_id in self._pools:
             self._pools[pool_id].env_worker_ended.remote(worker_id)
 
+    def end_env_worker(self, pool_id: str, worker_id: str) -> None:
+        """End an environment worker by force, which is no longer needed; nothing is reported."""
+        _, actor = self._env_workers.pop(worker_id, ("", None))
+        self._kill(worker_id, actor)
+        self.env_worker_ended(pool_id, worker_id)
+
+    def _kill_silent(self, worker_ids: Sequence[str]) -> None:
+        for worker_id in worker_ids:
+            if worker_id in self._env_workers:
+                _log.warning("environment worker %s hangs", worker_id)
+                self._kill(worker_id, self._env_workers[worker_id][1])
+
     def end_pool(self, pool_id: str) -> None:
         """End a pool and its environment workers by force."""
         self._kill(pool_id, self._pools.pop(pool_id, None))
@@ -231,14 +244,14 @@ class RayWorkers:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
 
-    def _ask_for_silent_workers(self) -> None:
+    def _ask_about_env_workers(self) -> None:
         now = time.monotonic()
         if now - self._asked_at < _ASK_SECONDS:
             return
         self._asked_at = now
-        waiting = {who for about, who in self._watched.values() if about in {"silent", "start"}}
+        waiting = {who for about, who in self._watched.values() if about in {"env_workers", "start"}}
         for pool_id in self._pools.keys() - waiting:
-            self._watched[self._pools[pool_id].silent_env_workers.remote()] = ("silent", pool_id)
+            self._watched[self._pools[pool_id].env_worker_report.remote()] = ("env_workers", pool_id)
 
 
 def _outcome(promise: Any) -> tuple[Any, BaseException | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -42,7 +43,18 @@ class EnvWorkerEnded:
     worker_id: str
 
 
-Change = PoolEnded | PoolReady | EnvWorkerEnded
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvWorkersSeen:
+    """What a pool says of its environment workers."""
+
+    pool_id: str
+    owners: Mapping[str, str]
+    """Worker -> whose jobs it plays; one that has played nothing yet is missing."""
+    wanted: frozenset[str]
+    """Owners with a job that environment workers play."""
+
+
+Change = PoolEnded | PoolReady | EnvWorkerEnded | EnvWorkersSeen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +93,10 @@ class WorkerPool(Protocol):
 
     def env_worker_ended(self, pool_id: str, worker_id: str) -> None:
         """Tell a pool that an environment worker is dead, so that its episodes are issued again at once."""
+        ...
+
+    def end_env_worker(self, pool_id: str, worker_id: str) -> None:
+        """End an environment worker by force, which is no longer needed; nothing is reported."""
         ...
 
     def end_pool(self, pool_id: str) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -53,13 +54,31 @@ class BoardEntry:
     state: JobState = JobState.RUNNING
     last_contact: float = field(default=0.0)
     """When a worker of this job last said anything, on the boards' clock."""
+    owner: str = ""
+    """Workers that play for any job serve the jobs of one owner only: the tenant, or the job itself."""
+    isolated: bool = False
+    """Whether a worker died in this job's environment: since then each lives in a process of its own."""
+    crash_untold: bool = False
+    """Whether the job has yet to be told so."""
     worker_deaths: int = 0
-    """Environment workers that died while they played this job's step."""
+    """Environment workers that died in a call of this job's environment in this step."""
     error: TinkerGymError | None = None
     """Why the rollout cannot go on; raised where the job waits for it."""
     recorded_step: int = 0
     """Newest step that is recorded in the store: results are acknowledged once the version that sampled them
     is known by it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvWorkerReport:
+    """What is known of the workers that play for any job."""
+
+    silent: list[str]
+    """Those that hang: they live, but renew nothing and ask for nothing."""
+    owners: Mapping[str, str]
+    """Worker -> whose jobs it plays. One that has played nothing yet is missing."""
+    wanted: frozenset[str]
+    """Owners with a job that such workers play."""
 
 
 class Boards:
@@ -71,6 +90,9 @@ class Boards:
         self._entries: dict[str, BoardEntry] = {}
         self._workers: dict[str, float] = {}
         """Workers that play for any job, and when each was last heard from."""
+        self._owners: dict[str, str] = {}
+        """Whose jobs such a worker plays, from its first episode to its end: whatever an environment leaves
+        in the process, no other tenant's episode meets it."""
         self._dead: dict[str, None] = {}
         """Workers whose process ended, in order: a call of theirs that still waits must not be given
         anything."""
@@ -87,11 +109,18 @@ class Boards:
         *,
         for_server_workers: bool,
         limits: TokenLimits,
+        owner: str = "",
     ) -> None:
-        """Add a job."""
+        """Add a job of `owner`, its tenant."""
         with self._changed:
             self._entries[job_id] = BoardEntry(
-                board, save, for_server_workers, limits, last_contact=self._clock(), recorded_step=-1
+                board,
+                save,
+                for_server_workers,
+                limits,
+                last_contact=self._clock(),
+                owner=owner,
+                recorded_step=-1,
             )
 
     def close(self, job_id: str) -> None:
@@ -162,6 +191,13 @@ class Boards:
         with self._changed:
             return self._entries[job_id].board.results(step)
 
+    def take_crash(self, job_id: str) -> bool:
+        """Return, once, whether a worker died in this job's environment."""
+        with self._changed:
+            entry = self._entries[job_id]
+            told, entry.crash_untold = entry.crash_untold, False
+            return told
+
     def playing(self, job_id: str) -> list[str]:
         """Return the leases of the job's episodes that some worker plays now, in index order."""
         with self._changed:
@@ -187,7 +223,8 @@ class Boards:
 
         Args:
             request: What the worker asks for and still plays.
-            job_id: Whose episodes; empty for any job whose episodes the service plays itself.
+            job_id: Whose episodes; empty for any job whose episodes the service plays itself, of the owner
+                whose jobs this worker plays.
         """
         deadline = self._clock() + request.wait_seconds
         known = False
@@ -196,13 +233,13 @@ class Boards:
                 now = self._clock()
                 if request.worker_id in self._dead:
                     return LeaseReply(episodes=[], lost=list(request.renew), job_state=JobState.RUNNING)
-                entries = self._asked(job_id)
+                entries = self._asked(request.worker_id, job_id)
                 if not job_id:
                     self._workers[request.worker_id] = now
                 # A job that has just been given to this process is waited for; one that ended is not.
                 ended, known = known and job_id not in entries, job_id in entries
                 lost = self._renew(entries, request, now)
-                given = self._give(entries, request, now)
+                given = self._give_any(request, now) if not job_id else self._give(entries, request, now)
                 state = entries[job_id].state if job_id in entries else JobState.RUNNING
                 if given or lost or ended or self._closed or request.max_episodes < 1 or now >= deadline:
                     return LeaseReply(episodes=given, lost=lost, job_state=state)
@@ -223,7 +260,7 @@ class Boards:
         verdicts: list[Verdict] = ["stale"] * len(request.results)
         batches: dict[str, list[int]] = {}
         for position, result in enumerate(request.results):
-            batches.setdefault(result.episode_id.split(":", 1)[0], []).append(position)
+            batches.setdefault(_job_of(result.episode_id), []).append(position)
         for owner, positions in batches.items():
             if job_id not in {"", owner}:
                 continue
@@ -232,21 +269,31 @@ class Boards:
                 verdicts[position] = verdict
         return SubmitReply(verdicts=verdicts)
 
-    def forget_worker(self, worker_id: str) -> int:
+    def forget_worker(self, worker_id: str, in_calls: Sequence[str] = ()) -> int:
         """Issue the episodes of a worker again whose process ended; returns how many.
 
         Its id is not served while a call of it may still wait: a process that takes its place has another.
+
+        Args:
+            worker_id: The worker that is gone.
+            in_calls: Episodes that were inside a call of their environment then. Only their jobs can be to
+                blame, and are played in processes of their own from now on. Without any, all are suspects.
         """
         with self._changed:
             self._workers.pop(worker_id, None)
+            self._owners.pop(worker_id, None)
             self._dead[worker_id] = None
             while len(self._dead) > _DEAD_REMEMBERED:
                 del self._dead[next(iter(self._dead))]
             total = 0
-            for entry in self._entries.values():
+            suspects = {_job_of(episode_id) for episode_id in in_calls}
+            for job_id, entry in self._entries.items():
                 lost = entry.board.forget_worker(worker_id)
                 total += lost
-                entry.worker_deaths += lost > 0
+                if not (job_id in suspects if suspects else lost > 0):
+                    continue
+                self._isolate(job_id, entry)
+                entry.worker_deaths += 1
                 if entry.worker_deaths >= MOST_WORKER_DEATHS:
                     entry.error = EnvironmentCrashedError(
                         f"{entry.worker_deaths} environment workers died while they played step "
@@ -257,11 +304,20 @@ class Boards:
             self._changed.notify_all()
             return total
 
-    def silent_workers(self, seconds: float) -> list[str]:
-        """Return the workers that play for any job and have not asked for anything in the last `seconds`."""
+    def report(self, seconds: float) -> EnvWorkerReport:
+        """Return what is known of the workers that play for any job.
+
+        Args:
+            seconds: Those that have not asked for anything for so long are silent.
+        """
         with self._changed:
             before = self._clock() - seconds
-            return [worker_id for worker_id, seen in self._workers.items() if seen < before]
+            entries = self._entries.values()
+            return EnvWorkerReport(
+                silent=[worker_id for worker_id, seen in self._workers.items() if seen < before],
+                owners=dict(self._owners),
+                wanted=frozenset(entry.owner for entry in entries if entry.for_server_workers),
+            )
 
     def shut(self) -> None:
         """Let nobody wait any more."""
@@ -271,11 +327,39 @@ class Boards:
 
     # --- inside ---
 
-    def _asked(self, job_id: str) -> dict[str, BoardEntry]:
+    def _asked(self, worker_id: str, job_id: str) -> dict[str, BoardEntry]:
         if job_id:
             entry = self._entries.get(job_id)
             return {} if entry is None else {job_id: entry}
-        return {key: entry for key, entry in self._entries.items() if entry.for_server_workers}
+        return self._of_owner(self._owners[worker_id]) if worker_id in self._owners else {}
+
+    def _of_owner(self, owner: str) -> dict[str, BoardEntry]:
+        return {
+            job_id: entry
+            for job_id, entry in self._entries.items()
+            if entry.for_server_workers and entry.owner == owner
+        }
+
+    def _isolate(self, job_id: str, entry: BoardEntry) -> None:
+        """From now on a crash of this job's environment costs the episode that was in it, and no other."""
+        entry.crash_untold = entry.crash_untold or not entry.isolated
+        entry.isolated = True
+        if entry.board.lockstep:
+            # Its episodes wait for each other, and there is no room for that many processes: the job gets
+            # workers of its own instead.
+            entry.owner = job_id
+
+    def _give_any(self, request: LeaseRequest, now: float) -> list[EpisodeRequest]:
+        """Hand out episodes of this worker's owner; a new worker takes the owner with the fewest workers."""
+        bound = self._owners.get(request.worker_id)
+        workers = Counter(self._owners.values())
+        owners = {entry.owner for entry in self._entries.values() if entry.for_server_workers}
+        for owner in sorted(owners, key=lambda name: (workers[name], name)) if bound is None else [bound]:
+            given = self._give(self._of_owner(owner), request, now)
+            if given:
+                self._owners[request.worker_id] = owner
+                return given
+        return []
 
     def _renew(self, entries: dict[str, BoardEntry], request: LeaseRequest, now: float) -> list[str]:
         kept: set[str] = set()
@@ -295,7 +379,10 @@ class Boards:
         self._turn += 1
         for offset in range(len(order)):
             entry = order[(self._turn + offset) % len(order)]
-            given += entry.board.lease(request.worker_id, request.max_episodes - len(given), now)
+            some = entry.board.lease(request.worker_id, request.max_episodes - len(given), now)
+            if entry.isolated and not entry.board.lockstep:
+                some = [episode.model_copy(update={"executor": "process"}) for episode in some]
+            given += some
         return given
 
     def _submit(self, job_id: str, batch: Sequence[EpisodeResult]) -> list[Verdict]:
@@ -355,3 +442,7 @@ class Boards:
         for result in claimed:
             entry.board.settle(result, stored=stored)
         self._changed.notify_all()
+
+
+def _job_of(episode_id: str) -> str:
+    return episode_id.split(":", 1)[0]

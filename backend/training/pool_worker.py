@@ -26,10 +26,11 @@ from backend.learner.learner import Learner
 from backend.learner.rank_process import StartRanks, child_ranks
 from backend.rollout.engines.choose import make_engine
 from backend.rollout.engines.protocol import Deliver
+from backend.rollout.env_worker_files import EnvWorkerFiles
 from backend.rollout.models import load_renderer_bundle, resolve_model
 from backend.store.store import JobLease, Store
 from backend.training.another_attempt import NOT_TAKEN_UP, RANK_LOST, begin_again
-from backend.training.boards import Boards
+from backend.training.boards import Boards, EnvWorkerReport
 from backend.training.early_requests import EarlyRequests
 from backend.training.endpoint import PoolEndpoint
 from backend.training.heartbeat import Heartbeat, Pulse
@@ -43,6 +44,7 @@ from backend.training.pool_learner import AnyLearner, PoolLearner
 from backend.training.step_clock import StepClock
 from backend.training.stored_weights import stored_weights
 from tinkergym.errors import InternalServiceError, InvalidRequestError, NotFoundError, TinkerGymError
+from tinkergym.loop.call_register import episodes_in_calls
 from tinkergym.wire import (
     ErrorView,
     LeaseReply,
@@ -166,11 +168,16 @@ class PoolWorker:
 
     def env_worker_ended(self, worker_id: str) -> None:
         """Issue the episodes of a dead environment worker again."""
-        self._boards.forget_worker(worker_id)
+        files = EnvWorkerFiles(self._config.run_dir, worker_id)
+        in_calls = episodes_in_calls(files.calls)
+        if in_calls:
+            _log.warning("environment worker %s died in calls of %s %s", worker_id, in_calls, files.stall())
+        self._boards.forget_worker(worker_id, in_calls)
+        files.remove()
 
-    def silent_env_workers(self) -> list[str]:
-        """Return the environment workers that hang: they live, but renew nothing and ask for nothing."""
-        return self._boards.silent_workers(self._config.lease_seconds + _LONGEST_POLL_SECONDS)
+    def env_worker_report(self) -> EnvWorkerReport:
+        """Return which environment workers play for whom, which hang, and for whom there should be some."""
+        return self._boards.report(self._config.lease_seconds + _LONGEST_POLL_SECONDS)
 
     def close(self) -> None:
         """Hand the jobs back and stop, within seconds."""

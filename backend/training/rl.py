@@ -79,6 +79,7 @@ class RLJob(JobLoop[JobSpec]):
             lambda step, results: context.store.save_episodes(context.lease, step, results),
             for_server_workers=spec.rollout == "server",
             limits=context.learner.limits,
+            owner=context.lease.tenant_id,
         )
         context.boards.step_recorded(context.job_id, self._done_step)
         context.store.set_state(context.lease, JobState.RUNNING, self._resumed_from())

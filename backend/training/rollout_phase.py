@@ -86,6 +86,7 @@ class RolloutPhase:
             outcome = context.boards.wait(context.job_id, step, seconds)
             context.control.check()
             self._look_for_client()
+            self._tell_of_crash(step)
             if outcome == "done":
                 played = [*earlier, *with_every_answer(context.boards.results(context.job_id, step))]
                 requests = self._replacements(step, played)
@@ -96,6 +97,21 @@ class RolloutPhase:
             if outcome == "broken":
                 earlier = []
                 self._play_again(step)
+
+    def _tell_of_crash(self, step: int) -> None:
+        context = self._context
+        if not context.boards.take_crash(context.job_id):
+            return
+        kept = (
+            "the job has worker processes of its own" if context.in_lockstep else "each has its own process"
+        )
+        warning = WarningEvent(
+            name="environment_crashed",
+            message=f"a process died or stood still while it ran this job's environments in step {step}; its "
+            f"episodes are played again, and from now on {kept}, which is slower",
+            step=step,
+        )
+        context.store.append_event(context.lease, warning)
 
     def _play_again(self, step: int) -> None:
         context = self._context

@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Protocol
@@ -20,6 +21,7 @@ from typing import Any, Protocol
 import gymnasium as gym
 
 from tinkergym.errors import InvalidEnvironmentError, InvalidRewardError
+from tinkergym.loop.call_register import CallRegister
 from tinkergym.loop.trajectory import StopReason
 from tinkergym.messages import is_unicode
 
@@ -53,6 +55,8 @@ class Host(Protocol):
 
     system_prompt: str | None
     """What the environment puts before the first observation; known once a call has returned."""
+    episode_id: str
+    """Whose calls these are; set before each call."""
 
     def call(self, call_id: int, function: Callable[[AnyEnv], Any]) -> None:
         """Run `function(env)` and report; the first call makes the environment."""
@@ -101,16 +105,24 @@ class BaseHost(Host):
         self.report = report
         self._env: AnyEnv | None = None
         self.system_prompt: str | None = None
+        self.episode_id = ""
+        self.register: CallRegister | None = None
+        """Where this process notes the calls that it is in."""
+
+    def _noted(self) -> AbstractContextManager[None]:
+        """Note the episode while foreign code runs in this process."""
+        return nullcontext() if self.register is None else self.register.during(self.episode_id)
 
     def _run(self, call_id: int, function: Callable[[AnyEnv], Any]) -> Report:
         """Call `function(env)` and return what came of it."""
         value, error, reason = None, "", StopReason.ENVIRONMENT_ERROR
         began = time.monotonic()
         try:
-            if self._env is None:
-                self._env = self._make()
-                self.system_prompt = system_prompt_of(self._env)
-            value = function(self._env)
+            with self._noted():
+                if self._env is None:
+                    self._env = self._make()
+                    self.system_prompt = system_prompt_of(self._env)
+                value = function(self._env)
         except self._caught as caught:
             error, reason = traceback_of(caught), stop_reason_of(caught)
         return Report(self, call_id, value, error, reason, time.monotonic() - began)
@@ -120,7 +132,8 @@ class BaseHost(Host):
         if env is None:
             return
         try:
-            env.close()
+            with self._noted():
+                env.close()
         except self._caught as caught:
             _log.warning("the environment %s failed to close:\n%s", self._name, traceback_of(caught))
 

@@ -16,6 +16,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -46,6 +47,10 @@ class ProcessHost(EnvironmentHost):
         """Prepare; the first call starts the process."""
         self._process = EnvironmentProcess(make)
         super().__init__(self._process.start, report, name=name)
+
+    def _noted(self) -> AbstractContextManager[None]:
+        # The environment's code runs elsewhere: whatever ended this process, it was not that.
+        return nullcontext()
 
     def abandon(self) -> bool:
         """Kill the process."""

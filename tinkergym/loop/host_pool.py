@@ -12,7 +12,8 @@ from functools import partial
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from tinkergym.loop.environment_host import AnyEnv, Host, TakeReports
+from tinkergym.loop.call_register import CallRegister
+from tinkergym.loop.environment_host import AnyEnv, BaseHost, Host, TakeReports
 from tinkergym.loop.executors import Executor, MakeEnv
 from tinkergym.loop.shared_thread import LONG_SECONDS
 from tinkergym.wire import EnvironmentRef
@@ -81,9 +82,19 @@ class HostPool:
     `EnvContract` tests that an environment does so.
     """
 
-    def __init__(self, executor: Executor, make_env: MakeEnv, report: TakeReports) -> None:
-        """Make environments with `make_env` on `executor` and send what they report to `report`."""
+    def __init__(
+        self,
+        executor: Executor,
+        make_env: MakeEnv,
+        report: TakeReports,
+        register: CallRegister | None = None,
+    ) -> None:
+        """Make environments with `make_env` on `executor`, send what they report to `report`.
+
+        With a register, the calls that run in this process are noted there.
+        """
         self._executor = executor
+        self._register = register
         self._make_env = make_env
         self._report = report
         self._numbers = itertools.count(1)
@@ -111,6 +122,8 @@ class HostPool:
             self._close_oldest()
         make = partial(_make, self._make_env, environment, gym.registry.get(environment.id))
         host = self._executor.open(make, self._report, name=name, quick=self._paces[key].quick)
+        if isinstance(host, BaseHost):
+            host.register = self._register
         self._busy[host] = key
         return host, True
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from tinkergym.errors import InternalServiceError, TinkerGymError, from_wire
 from tinkergym.loop.agent_loop import AgentLoop, AgentState
+from tinkergym.loop.call_register import CallRegister
 from tinkergym.loop.environment_host import AnyEnv, Host, Report
 from tinkergym.loop.executors import Executor, MakeEnv, executor_called
 from tinkergym.loop.host_pool import HostPool
@@ -69,6 +70,7 @@ class EpisodePlayer:
         sampler: Sampler,
         make_env: MakeEnv,
         executor: Executor | None = None,
+        register: CallRegister | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Connect the parts.
@@ -77,13 +79,14 @@ class EpisodePlayer:
             sampler: Answers requests for tokens; stays the caller's to close.
             make_env: Creates an environment; runs where that environment then lives.
             executor: Where environments live; None leaves it to each plan.
+            register: Where the calls in progress are noted, for whoever finds this process dead.
             clock: Seconds, monotonic.
         """
         self._sampler = sampler
         self._clock = clock
         # Reports of environments, answers of the sampler, and None for a wake-up.
         self._inbox: SimpleQueue[Sequence[Report] | Answers | None] = SimpleQueue()
-        self._make_env, self._executor = make_env, executor
+        self._make_env, self._executor, self._register = make_env, executor, register
         self._hosts: dict[str, HostPool] = {}
         self._waiting: deque[tuple[EpisodePlan, Renderer]] = deque()
         self._call_ids = itertools.count(1)
@@ -118,7 +121,7 @@ class EpisodePlayer:
         name = "" if self._executor is not None else plan.executor
         if name not in self._hosts:
             executor = self._executor or executor_called(name)
-            self._hosts[name] = HostPool(executor, self._make_env, self._inbox.put)
+            self._hosts[name] = HostPool(executor, self._make_env, self._inbox.put, self._register)
         return self._hosts[name]
 
     def _begin(self, plan: EpisodePlan, renderer: Renderer, hosts: HostPool) -> None:
@@ -304,6 +307,7 @@ class EpisodePlayer:
         episode.call_ends_at = self._clock() + episode.plan.limits.step_timeout_seconds
         self._by_call[episode.call_id] = episode
         self._fresh_calls.add(episode.call_id)
+        episode.host.episode_id = episode.plan.episode_id
         episode.host.call(episode.call_id, function)
 
     def _send(self) -> None:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Literal, Protocol, TypeVar
 
 from tinkergym.errors import PayloadTooLargeError, ServiceUnavailableError
+from tinkergym.loop.call_register import CallRegister
 from tinkergym.loop.executors import Executor, MakeEnv
 from tinkergym.loop.plan import EpisodePlan
 from tinkergym.loop.player import EpisodePlayer
@@ -75,6 +76,7 @@ class RolloutWorker:
         make_env: MakeEnv,
         max_episodes: int = 256,
         executor: Executor | None = None,
+        register: CallRegister | None = None,
         worker_id: str = "",
         on_result: OnResult | None = None,
     ) -> None:
@@ -85,12 +87,13 @@ class RolloutWorker:
             make_env: Creates the environment that a request names.
             max_episodes: How many are played at once, as far as the executor has room.
             executor: Where environments live; None leaves it to the job.
+            register: Where the calls in progress are noted, for whoever finds this process dead.
             worker_id: Who this is in the service's eyes; random by default.
             on_result: Told of each result and the service's verdict, from a background thread.
         """
         self._transport = transport
         self._make_env = make_env
-        self._executor = executor
+        self._executor, self._register = executor, register
         self._max_episodes = min(max_episodes, executor.capacity) if executor else max_episodes
         self._worker_id = worker_id or f"worker-{uuid.uuid4().hex[:12]}"
         self._on_result = on_result
@@ -113,7 +116,9 @@ class RolloutWorker:
             TinkerGymError: The service refuses this worker; an outage is no reason.
         """
         sampler = self._transport.sampler()
-        player = EpisodePlayer(sampler=sampler, make_env=self._make_env, executor=self._executor)
+        player = EpisodePlayer(
+            sampler=sampler, make_env=self._make_env, executor=self._executor, register=self._register
+        )
         self._start_thread("lease", partial(self._keep_leases, player.wake), player.wake)
         submitter = self._start_thread("submit", self._submit_results, player.wake)
         try:

@@ -49,6 +49,9 @@ class ScriptedWorkers:
     def env_worker_ended(self, pool_id: str, worker_id: str) -> None:
         self.told.append((pool_id, worker_id))
 
+    def end_env_worker(self, pool_id: str, worker_id: str) -> None:
+        del self.env_workers[worker_id]
+
     def end_pool(self, pool_id: str) -> None:
         self.pools.pop(pool_id, None)
 

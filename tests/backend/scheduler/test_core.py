@@ -7,7 +7,7 @@ import pytest
 
 from backend.env_tokens import EnvTokens
 from backend.errors import ConfigError, StartError
-from backend.scheduler.workers import EnvWorkerEnded, PoolEnded, PoolReady, Running
+from backend.scheduler.workers import EnvWorkerEnded, EnvWorkersSeen, PoolEnded, PoolReady, Running
 from tinkergym.errors import ServiceUnavailableError, UnknownModelError
 from tinkergym.wire import EnvironmentRef, JobSpec, JobState
 
@@ -299,6 +299,30 @@ def test_a_dead_environment_worker_is_replaced_and_its_pool_told(world):
     world.scheduler.tick()
     assert world.workers.told == [(pool_id, dead)]
     assert list(world.workers.env_workers.values()) == [pool_id, pool_id]
+
+
+def test_each_tenant_with_jobs_that_the_service_plays_has_environment_workers_of_its_own(world):
+    pool_id = world.pool()
+    world.scheduler.tick()
+    (first,) = world.workers.env_workers
+
+    def seen(owners, *wanted):
+        wanted = frozenset(wanted)
+        world.workers.news.append(EnvWorkersSeen(pool_id=pool_id, owners=owners, wanted=wanted))
+        world.service.touch_pool(pool_id, world.clock.now)
+        world.pass_time(1.0)
+
+    seen({}, "ada")  # the one that is there will be hers
+    assert list(world.workers.env_workers) == [first]
+    seen({first: "ada"}, "ada", "eve")
+    (second,) = set(world.workers.env_workers) - {first}
+    owners = {first: "ada", second: "eve"}
+    for _ in range(3):
+        seen(owners, "eve")
+    assert set(world.workers.env_workers) == {first, second}  # she may come back
+    for _ in range(60):
+        seen(owners, "eve")
+    assert list(world.workers.env_workers) == [second]
 
 
 @pytest.mark.parametrize("write", ["remove_pool", "requeue_worker", "forget_refusal"])

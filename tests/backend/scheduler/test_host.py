@@ -185,7 +185,7 @@ def test_a_job_ends_with_the_same_bits_when_a_process_is_killed_at_step_3(host, 
         host.find(victim).kill()
     assert host.final_weights(job_id) == undisturbed
     warnings = [e.body for e in host.tenant.events_after(job_id, 0, 1000) if e.body.type == "warning"]
-    assert {warning.name for warning in warnings} <= {"lockstep_broken"}
+    assert {warning.name for warning in warnings} <= {"lockstep_broken", "environment_crashed"}
     ends = [
         e for e in host.tenant.events_after(job_id, 0, 1000) if e.body.type == "state" and e.body.state.final
     ]

@@ -7,10 +7,15 @@ import pytest
 
 from backend.errors import LeaseLostError
 from backend.learner.sequences import TokenLimits
-from backend.training.boards import Boards
+from backend.training.boards import MOST_WORKER_DEATHS, Boards
 from backend.training.episode_board import EpisodeBoard
 from backend.training.episode_requests import step_requests
-from tinkergym.errors import InvalidRequestError, ServiceUnavailableError, StorageFullError
+from tinkergym.errors import (
+    EnvironmentCrashedError,
+    InvalidRequestError,
+    ServiceUnavailableError,
+    StorageFullError,
+)
 from tinkergym.loop.trajectory import StopReason, Trajectory
 from tinkergym.testing.episodes import one_turn_episode
 from tinkergym.wire import (
@@ -57,11 +62,19 @@ def post(boards: Boards, job_id: str, step: int = 1) -> None:
 class Job:
     """One job's board, and what was stored for it."""
 
-    def __init__(self, boards: Boards, job_id: str, *, server: bool = True, failure: Exception | None = None):
+    def __init__(
+        self,
+        boards: Boards,
+        job_id: str,
+        *,
+        server: bool = True,
+        failure: Exception | None = None,
+        owner: str = "",
+    ):
         self.stored: list[str] = []
         self.failure = failure
         self.board = EpisodeBoard(lease_seconds=30.0)
-        boards.open(job_id, self.board, self.save, for_server_workers=server, limits=LIMITS)
+        boards.open(job_id, self.board, self.save, for_server_workers=server, limits=LIMITS, owner=owner)
         boards.step_recorded(job_id, 0)
         post(boards, job_id)
 
@@ -224,9 +237,9 @@ def test_a_worker_that_asks_for_nothing_more_is_noticed():
     boards.lease(ask(worker_id="env-1"))
     now[0] = 20.0
     boards.lease(ask(worker_id="env-2"))
-    assert boards.silent_workers(10.0) == ["env-1"]
+    assert boards.report(10.0).silent == ["env-1"]
     boards.forget_worker("env-1")
-    assert boards.silent_workers(10.0) == []
+    assert boards.report(10.0).silent == []
 
 
 def test_a_result_that_does_not_hold_together_is_refused_and_its_episode_can_still_be_handed_in(boards):
@@ -242,3 +255,38 @@ def test_a_result_that_does_not_hold_together_is_refused_and_its_episode_can_sti
     mended = spoiled.model_copy(update={"trajectory": record})
     reply = boards.submit(SubmitRequest(worker_id="w", results=[sound, mended]))
     assert reply.verdicts == ["accepted"] * 2
+
+
+def test_a_worker_serves_the_tenant_it_served_first_and_no_other(boards):
+    Job(boards, "job-1", owner="ada")
+    Job(boards, "job-2", owner="eve")
+    first = boards.lease(ask(worker_id="env-1")).episodes
+    second = boards.lease(ask(worker_id="env-2")).episodes
+    assert [{one.job_id for one in some} for some in (first, second)] == [{"job-1"}, {"job-2"}]
+    boards.close("job-1")
+    assert boards.lease(ask(worker_id="env-1", renew=(first[0].lease_id,))).lost == [first[0].lease_id]
+    assert boards.lease(ask(worker_id="env-1")).episodes == []
+    report = boards.report(10.0)
+    assert report.owners == {"env-1": "ada", "env-2": "eve"}
+    assert report.wanted == {"eve"}
+
+
+def test_only_a_job_that_was_in_a_call_is_blamed_for_a_workers_death_and_gets_processes_of_its_own(boards):
+    for job_id in ("job-1", "job-2"):
+        Job(boards, job_id)
+    for number in range(MOST_WORKER_DEATHS - 1):
+        worker_id = f"dead-{number}"
+        given = boards.lease(ask(worker_id=worker_id)).episodes
+        assert {one.job_id for one in given} == {"job-1", "job-2"}
+        boards.forget_worker(worker_id, [one.episode_id for one in given if one.job_id == "job-1"][:1])
+    executors = {one.job_id: one.executor for one in boards.lease(ask(worker_id="last")).episodes}
+    assert executors == {"job-1": "process", "job-2": "thread"}
+    assert [boards.take_crash("job-1"), boards.take_crash("job-1"), boards.take_crash("job-2")] == [
+        True,
+        False,
+        False,
+    ]
+    boards.forget_worker("last", ["job-1:1:0"])
+    assert boards.wait("job-2", 1, 0.0) == "waiting"
+    with pytest.raises(EnvironmentCrashedError):
+        boards.wait("job-1", 1, 0.0)
