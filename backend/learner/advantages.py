@@ -22,6 +22,8 @@ Normalize = Literal["none", "std", "batch_std"]
 
 STD_EPSILON = 1e-6
 """Added to the standard deviation, in units of return."""
+_ROUNDING = 1e-12
+"""Of the largest return, or of 1: smaller differences are rounding, as between 0.1 + 0.2 and 0.3."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +35,9 @@ class Advantages:
     included: BoolArray
     """[N], whether the episode completed and had another to be compared with; train on these only."""
     zero_variance_groups: int
-    """Groups whose episodes all got the return they are compared with: their advantages are exactly 0."""
+    """Groups whose episodes all got the return they are compared with, up to rounding: their advantages are
+    exactly 0.
+    """
     broken_groups: int
     """Groups that failures left with too few completed episodes to compare; none of them is included."""
     failed_episodes: int
@@ -198,10 +202,9 @@ def _peers(groups: npt.NDArray[np.int64], baseline: Baseline) -> list[npt.NDArra
 
 
 def _compared(returns: FloatArray, baseline: Baseline, normalize: Normalize) -> FloatArray:
-    # Equal returns must give exactly 0, and the mean of equal floats is not always that float.
-    if returns.min() == returns.max():
-        return np.zeros(len(returns))
     centred: FloatArray = returns - returns.mean()
+    # Equal returns must give exactly 0: neither sums of rewards nor the mean of equal floats are exact.
+    centred[np.abs(centred) <= _ROUNDING * max(1.0, float(np.abs(returns).max()))] = 0.0
     if baseline == "leave_one_out":
         centred *= len(returns) / (len(returns) - 1)
     return centred / (returns.std(ddof=1) + STD_EPSILON) if normalize == "std" else centred

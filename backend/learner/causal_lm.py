@@ -22,6 +22,7 @@ from torch.nn import functional as F  # noqa: N812
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
+from backend.context_length import context_length
 from backend.fast_linears import speed_up_linears
 from backend.fast_norms import speed_up_norms
 from backend.learner.activations import kept_bytes, layers_of, recompute
@@ -62,7 +63,7 @@ class CausalLM:
         self.decoder: Any = model.get_decoder()
         self.output_head: Any = model.get_output_embeddings()
         self.vocabulary = int(self.output_head.weight.shape[0])
-        self.context_length = getattr(_text(model.config), "max_position_embeddings", None)
+        self.context_length = context_length(_text(model.config).to_dict())
         """See `TokenLimits`."""
         self.hidden_size = int(self.output_head.weight.shape[1])
         self._rotates_by_length = _rotates_by_length(model)

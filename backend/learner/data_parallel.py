@@ -204,6 +204,7 @@ class DataParallelLearner:
         max_grad_norm: float = 1.0,
         weight_decay: float = 0.0,
         value_learning_rate: float | None = None,
+        skip_zero_gradient: bool = True,
     ) -> OptimStepResult:
         """Sum the gradients over the ranks and take the same step on each; see `Learner.optim_step`.
 
@@ -220,6 +221,7 @@ class DataParallelLearner:
                     max_grad_norm=max_grad_norm,
                     weight_decay=weight_decay,
                     value_learning_rate=value_learning_rate,
+                    skip_zero_gradient=skip_zero_gradient,
                 )
             except NonFiniteGradientError as error:
                 taken = self._group.ask_all("optimizer_steps", policy_id)

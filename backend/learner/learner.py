@@ -313,6 +313,7 @@ class Learner:
         max_grad_norm: float = 1.0,
         weight_decay: float = 0.0,
         value_learning_rate: float | None = None,
+        skip_zero_gradient: bool = True,
     ) -> OptimStepResult:
         """Apply the accumulated gradient with AdamW and clear it; see `PolicyOptimiser.step`.
 
@@ -334,9 +335,12 @@ class Learner:
                 max_grad_norm=max_grad_norm,
                 weight_decay=weight_decay,
                 value_learning_rate=value_learning_rate,
+                skip_zero_gradient=skip_zero_gradient,
             )
-            entry.policy.updated()
-        stepped.metrics.update(entry.grad_norms.look(stepped.grad_norm, name="grad_norm_spike"))
+            if not stepped.skipped:
+                entry.policy.updated()
+        if not stepped.skipped:  # zeros would make any later gradient a spike
+            stepped.metrics.update(entry.grad_norms.look(stepped.grad_norm, name="grad_norm_spike"))
         return stepped
 
     def logprobs(self, policy_id: str | None, sequences: Sequence[TrainSequence]) -> list[FloatArray]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +20,9 @@ class OptimStepResult:
     """L2 over all parameters but a value head's, before clipping."""
     learning_rate: float
     optimizer_step: int
-    """1 after the first."""
+    """1 after the first; a skipped step does not count."""
+    skipped: bool
+    """Whether the gradient was exactly zero, and weights and moments were left as they were."""
     metrics: dict[str, float]
     """The numbers for the job's log: grad_norm, learning_rate, with a value head value_grad_norm, and
     grad_norm_spike in a step that has one."""
@@ -56,6 +58,7 @@ class PolicyOptimiser:
         max_grad_norm: float,
         weight_decay: float,
         value_learning_rate: float | None = None,
+        skip_zero_gradient: bool = True,
     ) -> OptimStepResult:
         """Clip the accumulated gradient to `max_grad_norm`, apply it and clear it.
 
@@ -64,6 +67,8 @@ class PolicyOptimiser:
             max_grad_norm: Of the policy's gradient, and of the value head's.
             weight_decay: Of the policy's weights.
             value_learning_rate: Of the value head, if there is one; None is `learning_rate`.
+            skip_zero_gradient: Leave everything as it is if the gradient, the value head's included, is
+                exactly zero. AdamW would move the weights by its momentum and decay, with nothing learned.
 
         Raises:
             NonFiniteGradientError: A gradient is NaN or infinite. Weights and state are as before; the
@@ -82,22 +87,33 @@ class PolicyOptimiser:
                 hint="lower learning_rate, and look for extreme rewards or importance ratios",
             )
         found = [float(norm) for norm in norms]
-        for group, group_norm in zip(gradients, found, strict=True):
-            if group_norm > max_grad_norm:
-                torch._foreach_mul_(group, max_grad_norm / (group_norm + 1e-6))
+        skipped = skip_zero_gradient and not any(found) and _is_zero(by_name.values())
+        if not skipped:
+            for group, group_norm in zip(gradients, found, strict=True):
+                if group_norm > max_grad_norm:
+                    torch._foreach_mul_(group, max_grad_norm / (group_norm + 1e-6))
+            self._set_rates(learning_rate, weight_decay, value_learning_rate)
+            self._adamw.step()
+            self.steps += 1
+        self.clear()
+        metrics = {"grad_norm": found[0], "learning_rate": learning_rate}
+        if len(found) > 1:
+            metrics["value_grad_norm"] = found[1]
+        return OptimStepResult(
+            grad_norm=found[0],
+            learning_rate=learning_rate,
+            optimizer_step=self.steps,
+            skipped=skipped,
+            metrics=metrics,
+        )
+
+    def _set_rates(
+        self, learning_rate: float, weight_decay: float, value_learning_rate: float | None
+    ) -> None:
         policy_group, *value_groups = self._adamw.param_groups
         policy_group["lr"], policy_group["weight_decay"] = learning_rate, weight_decay
         for value_group in value_groups:
             value_group["lr"] = learning_rate if value_learning_rate is None else value_learning_rate
-        self._adamw.step()
-        self.clear()
-        self.steps += 1
-        metrics = {"grad_norm": found[0], "learning_rate": learning_rate}
-        if value_groups:
-            metrics["value_grad_norm"] = found[1]
-        return OptimStepResult(
-            grad_norm=found[0], learning_rate=learning_rate, optimizer_step=self.steps, metrics=metrics
-        )
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -144,3 +160,8 @@ class PolicyOptimiser:
                 "exp_avg": laid_out_as(parameter, state[f"exp_avg.{name}"]),
                 "exp_avg_sq": laid_out_as(parameter, state[f"exp_avg_sq.{name}"]),
             }
+
+
+def _is_zero(gradients: Iterable[torch.Tensor]) -> bool:
+    """Whether every number is 0; an L2 norm of 0 does not say so, as squares underflow."""
+    return not any(bool(whole(torch.linalg.vector_norm(own, ord=torch.inf))) for own in gradients)

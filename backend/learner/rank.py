@@ -96,6 +96,7 @@ class Rank(Learner):
         max_grad_norm: float = 1.0,
         weight_decay: float = 0.0,
         value_learning_rate: float | None = None,
+        skip_zero_gradient: bool = True,
     ) -> OptimStepResult:
         """Sum the gradient over the ranks, then take the step that every rank takes."""
         waiting = torch.tensor([float(self.has_gradient(policy_id))], device=self.device)
@@ -111,6 +112,7 @@ class Rank(Learner):
             max_grad_norm=max_grad_norm,
             weight_decay=weight_decay,
             value_learning_rate=value_learning_rate,
+            skip_zero_gradient=skip_zero_gradient,
         )
 
     def summed_gradient(self, policy_id: str) -> dict[str, torch.Tensor]:

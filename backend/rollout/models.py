@@ -17,6 +17,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from backend.context_length import CONTEXT_KEYS, context_length
 from backend.rollout.hub_errors import why_not
 from tinkergym.errors import TemplateError, UnknownModelError
 from tinkergym.wire import RendererBundle
@@ -27,9 +28,6 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _LONGEST_SHOWN = 200
 """Characters of a path in an error."""
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
-_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "seq_length")
-# Rotary frequencies that change with the length of the text: kept to the length below which they do not.
-_LENGTH_DEPENDENT_ROPES = frozenset({"dynamic", "longrope"})
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 # Some base models name only the end of a document as their eos token, while their template ends a turn with
 # one of these.
@@ -153,15 +151,15 @@ def load_renderer_bundle(name: str, directory: Path) -> RendererBundle:
             hint="set eos_token_id in its generation_config.json",
             field="model",
         )
-    context_length = read_model_facts(directory).context_length
-    content = json.dumps([tokenizer_json, template, special, stop_ids, context_length], sort_keys=True)
+    most_tokens = read_model_facts(directory).context_length
+    content = json.dumps([tokenizer_json, template, special, stop_ids, most_tokens], sort_keys=True)
     return RendererBundle(
         model=name,
         tokenizer_json=tokenizer_json,
         chat_template=template,
         special_tokens=special,
         stop_ids=stop_ids,
-        context_length=context_length,
+        context_length=most_tokens,
         sha256=hashlib.sha256(content.encode()).hexdigest(),
     )
 
@@ -246,23 +244,16 @@ def _parse_json(text: str, path: Path) -> dict[str, Any]:
 
 
 def _context_length(config: Mapping[str, Any], directory: Path) -> int:
-    length = next((config[key] for key in _CONTEXT_KEYS if isinstance(config.get(key), int)), 0)
-    if length < 1:
+    length = context_length(config)
+    if length is None:
         kind = config.get("model_type", "unknown")
         raise UnknownModelError(
             f"the model in {str(directory)!r}, of type {kind!r}, does not say how long its context is",
             hint="mamba, rwkv, bloom, mpt and others without positions do not: choose another model, or set "
-            f"one of {', '.join(_CONTEXT_KEYS)} in its config.json for an engine that runs it",
+            f"one of {', '.join(CONTEXT_KEYS)} in its config.json for an engine that runs it",
             field="model",
         )
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if rope.get("rope_type", rope.get("type")) in _LENGTH_DEPENDENT_ROPES:
-        original = rope.get(
-            "original_max_position_embeddings", config.get("original_max_position_embeddings")
-        )
-        if isinstance(original, int):
-            return min(length, original)
-    return int(length)
+    return length
 
 
 def _sizes(path: Path) -> dict[str, int]:

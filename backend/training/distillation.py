@@ -64,8 +64,12 @@ class DistillationJob(RLJob):
         # Only before the first update the policy is the one that sampled.
         first = update(context, sequences, _LOSS, spec, learning_rate=rate, before_step=compare)
         metrics |= first.metrics  # of which a spike stays, whatever the others say
+        skipped = int(first.skipped)
         for _ in range(spec.updates_per_step - 1):
-            metrics |= update(context, sequences, _LOSS, spec, learning_rate=rate).metrics
+            later = update(context, sequences, _LOSS, spec, learning_rate=rate)
+            metrics |= later.metrics
+            skipped += later.skipped
+        metrics["skipped_updates"] = float(skipped)
         return Learned(loss=first.loss, metrics=metrics, trained_tokens=first.tokens)
 
     def _judged(self, sampled: list[TrainSequence]) -> tuple[list[TrainSequence], dict[str, float]]:

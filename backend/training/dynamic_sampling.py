@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from backend.learner.advantages import turn_advantages
+from backend.learner.advantages import group_advantages, turn_advantages
 from backend.learner.shaping import returns_to_go
 from backend.training.step_report import Played
 from backend.training.turn_rewards import counts, shaped_rewards
@@ -77,7 +77,8 @@ def _is_silent(spec: JobSpec, results: Sequence[EpisodeResult]) -> bool:
         return True
     rewards = [shaped_rewards(spec, trajectory) for trajectory in trajectories]
     if spec.algorithm.credit != "turn":
-        return len({sum(some) for some in rewards}) == 1
+        returns = [sum(some) for some in rewards]
+        return not group_advantages(returns, [0] * len(returns), [True] * len(returns)).values.any()
     # Not the rewards themselves: episodes of different lengths may have nothing to tell them apart either.
     earned = [returns_to_go(some, discount=spec.algorithm.discount) for some in rewards]
     advantages, _ = turn_advantages(earned, [0] * len(earned), [True] * len(earned))

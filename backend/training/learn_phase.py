@@ -78,7 +78,7 @@ def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
         metrics.update(_parity(context, step, sequences, logprobs, current))
 
     losses: list[float] = []
-    trained_tokens = 0
+    trained_tokens = skipped = 0
     for number in range(algorithm.updates_per_step):
         parts: list[Updated] = []
         for cut in cuts:
@@ -89,11 +89,13 @@ def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
                 algorithm,
                 learning_rate=rate,
                 value_learning_rate=_value_rate(algorithm, rate),
+                skip_zero_gradient=algorithm.skip_zero_gradient,
                 # Only before the first optimiser step the policy is the one that sampled.
                 before_step=None if compared else compare,
             )
             compared = True
             parts.append(part)
+        skipped += sum(part.skipped for part in parts)
         if number == 0:
             losses, trained_tokens = [part.loss for part in parts], sum(part.tokens for part in parts)
             if config.correction is not None and len(cuts) == 1 and algorithm.updates_per_step > 1:
@@ -102,6 +104,7 @@ def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
         metrics |= {"clip_fraction": 0.0} | metrics_over_parts(
             [BatchPart(tokens=p.tokens, judged_tokens=p.judged_tokens, metrics=p.metrics) for p in parts]
         )
+    metrics["skipped_updates"] = float(skipped)
     return Learned(loss=float(np.mean(losses)), metrics=metrics, trained_tokens=trained_tokens)
 
 

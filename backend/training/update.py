@@ -36,6 +36,8 @@ class Updated:
     metrics: dict[str, float]
     judged_tokens: int
     """See `ForwardBackwardResult`."""
+    skipped: bool
+    """See `OptimStepResult`."""
 
     @property
     def tokens(self) -> int:
@@ -51,6 +53,7 @@ def update(
     *,
     learning_rate: float,
     value_learning_rate: float | None = None,
+    skip_zero_gradient: bool = True,
     before_step: Callable[[list[FloatArray]], None] | None = None,
 ) -> Updated:
     """Learn from sequences and take one optimiser step.
@@ -62,6 +65,7 @@ def update(
         settings: Of the optimiser step.
         learning_rate: Of this step.
         value_learning_rate: Of the value head, where there is one.
+        skip_zero_gradient: See `PolicyOptimiser.step`.
         before_step: Gets the learner's logprobs while nothing has changed yet; what it raises leaves the
             policy as it was.
 
@@ -81,10 +85,12 @@ def update(
             max_grad_norm=settings.max_grad_norm,
             weight_decay=settings.weight_decay,
             value_learning_rate=value_learning_rate,
+            skip_zero_gradient=skip_zero_gradient,
         )
     return Updated(
         loss=result.loss,
         learner_logprobs=result.learner_logprobs,
         metrics={**result.metrics, **stepped.metrics},
         judged_tokens=result.judged_tokens,
+        skipped=stepped.skipped,
     )

@@ -74,7 +74,7 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
         stepped = self._optimise(step)
         self._done_step = step
         context.change.finished()
-        metrics = {**update.metrics, **stepped.metrics}
+        metrics = {**update.metrics, **stepped.metrics, "skipped_updates": float(stepped.skipped)}
         last = step == spec.steps
         if self._data.evaluate and (step == 1 or last or step % spec.eval_every == 0):
             with context.clock.part("evaluate"):

@@ -138,6 +138,52 @@ def test_equal_returns_are_exactly_zero_under_every_comparison(baseline, normali
     assert not np.concatenate(turns).any()
 
 
+@pytest.mark.parametrize("baseline", ["group", "leave_one_out", "batch"])
+@pytest.mark.parametrize("normalize", ["none", "std", "batch_std"])
+@pytest.mark.parametrize("returns", [[0.1 + 0.2, 0.3], [0.1 + 0.2 - 0.3, 0.0], [1e9 + 1e-7, 1e9]])
+def test_returns_that_are_equal_up_to_rounding_count_as_equal(returns, baseline, normalize):
+    assert returns[0] != returns[1]
+    result = group_advantages(returns, [0, 0], [True] * 2, baseline=baseline, normalize=normalize)
+    assert (result.values.tolist(), result.zero_variance_groups) == ([0.0, 0.0], 1)
+    turns, episodes = turn_advantages(
+        [[r, 1.0] for r in returns], [0, 0], [True] * 2, baseline="group", normalize=normalize
+    )
+    assert ([part.tolist() for part in turns], episodes.zero_variance_groups) == ([[0.0, 0.0]] * 2, 1)
+
+
+@pytest.mark.parametrize("returns", [[1e-9, 0.0], [1e9 + 1.0, 1e9]])
+def test_small_differences_that_are_no_rounding_are_learned_from(returns):
+    result = group_advantages(returns, [0, 0], [True] * 2)
+    np.testing.assert_allclose(result.values, [(returns[0] - returns[1]) / 2, (returns[1] - returns[0]) / 2])
+    assert result.zero_variance_groups == 0
+
+
+def test_an_episode_that_earned_the_batch_mean_up_to_rounding_has_advantage_zero():
+    result = group_advantages([0.3, 0.1 + 0.2, 0.2, 0.4], [0, 0, 1, 1], [True] * 4, baseline="batch")
+    assert result.values[:2].tolist() == [0.0, 0.0]
+    assert result.zero_variance_groups == 1
+
+
+def test_the_deviation_of_a_batch_is_that_of_the_episodes_that_completed():
+    completed = [True, True, False, True, True, False]
+    result = group_advantages(
+        [1.0, 3.0, 50.0, 7.0, 2.0, math.nan], [0, 0, 0, 1, 1, 1], completed, normalize="batch_std"
+    )
+    centred = np.array([-1.0, 1.0, 2.5, -2.5])
+    expected = centred / (np.sqrt((centred**2).sum() / 3) + 1e-6)
+    np.testing.assert_allclose(result.values, [*expected[:2], 0.0, *expected[2:], 0.0], rtol=1e-12)
+    turns, _ = turn_advantages(
+        [[1.0, 5.0], [3.0], [50.0], [7.0], [2.0], []],
+        [0, 0, 0, 1, 1, 1],
+        completed,
+        normalize="batch_std",
+    )
+    # The second turn of the first episode has no sibling: nothing is compared with it, nor does it count.
+    np.testing.assert_allclose(
+        np.concatenate(turns), [expected[0], 0.0, expected[1], 0.0, *expected[2:]], rtol=1e-12
+    )
+
+
 # --- turns -----------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 import logging
 
+import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -12,6 +13,8 @@ from transformers import (
     Llama4TextConfig,
     MistralConfig,
     MistralForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
 )
@@ -21,6 +24,8 @@ from backend.learner.causal_lm import CausalLM
 from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
+from backend.rollout.models import read_model_facts
+from tinkergym.errors import InvalidRequestError
 from tinkergym.wire import LoRA
 
 CPU = torch.device("cpu")
@@ -165,6 +170,44 @@ def test_a_window_in_the_text_part_of_a_configuration_is_seen(tmp_path):
     expected = table[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
     found = torch.from_numpy(learner.logprobs(None, [asked])[0]).float()
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+def test_where_positions_change_with_the_length_sequences_end_before_they_do(tmp_path):
+    """Beyond it a token's logprob would depend on the longest sequence of its micro-batch."""
+    config = Phi3Config(
+        vocab_size=60,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=128,
+        original_max_position_embeddings=32,
+        pad_token_id=0,
+        initializer_range=0.2,
+        rope_parameters={
+            "rope_type": "longrope",
+            "rope_theta": 1e4,
+            "short_factor": [1.0] * 4,
+            "long_factor": [2.0, 3.0, 4.0, 5.0],
+        },
+    )
+    torch.manual_seed(0)
+    Phi3ForCausalLM(config).save_pretrained(tmp_path)
+    learner = Learner(tmp_path)
+    assert learner.limits.context_length == read_model_facts(tmp_path).context_length == 32
+
+    def sequence(length):
+        ids = [1 + 7 * n % 59 for n in range(length)]
+        mask = [False, *[True] * (length - 1)]
+        return TrainSequence(token_ids=ids, loss_mask=mask, sampling_logprobs=[0.0] * length)
+
+    (alone,) = learner.logprobs(None, [sequence(20)])
+    with pytest.raises(InvalidRequestError) as caught:
+        learner.logprobs(None, [sequence(20), sequence(33)])
+    assert caught.value.field == "token_ids"
+    beside, _ = learner.logprobs(None, [sequence(20), sequence(32)])
+    np.testing.assert_allclose(beside, alone, atol=1e-5)
 
 
 @DTYPES

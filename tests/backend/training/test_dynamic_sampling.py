@@ -48,6 +48,17 @@ def test_silent_groups_are_replaced_in_their_places_round_by_round():
     assert (rounds.wanted, rounds.groups, rounds.replaced) == ([], [0, 5, 4], 3)
 
 
+@pytest.mark.parametrize("credit", ["episode", "turn"])
+def test_a_group_whose_returns_differ_by_rounding_only_is_replaced_and_counted(credit):
+    pair = (several_turns(0.1, 0.2), several_turns(0.3, 0.0))
+    if credit == "turn":
+        pair = (several_turns(0.1 + 0.2), several_turns(0.3))
+    found = played(job(rounds=1, credit=credit), {0: pair, 1: SPLIT, 2: SPLIT})
+    assert follow(job(rounds=1, credit=credit), found).wanted == [3]
+    learned = train_batch(job(rounds=0, credit=credit), 1, found, never, never)
+    assert learned.metrics["zero_variance_groups"] == 1
+
+
 def test_what_is_silent_after_the_last_round_stays_so_the_batch_keeps_its_size():
     spec = job(rounds=1)
     everything = played(spec, dict.fromkeys(range(6), SAME))

@@ -10,6 +10,7 @@ import pytest
 
 import tinkergym as tg
 from backend.errors import LeaseLostError
+from backend.learner.checkpoints import Checkpoint
 from backend.rollout.engines.transformers_engine import TransformersEngine
 from tinkergym.loop import agent_loop
 from tinkergym.loop.trajectory import StopReason
@@ -246,6 +247,30 @@ def test_rewards_that_tell_no_episode_from_another_are_a_warning_once(lab):
     told_apart = lab.start(steps=1)
     lab.play_on(told_apart)
     assert not lab.events(told_apart, "warning")
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_a_step_that_taught_nothing_leaves_the_policy_as_it_is_and_counts_its_updates(lab, skip):
+    algorithm = GRPO(
+        group_size=2,
+        groups_per_step=2,
+        minibatches=2,
+        updates_per_step=3,
+        weight_decay=0.5,
+        skip_zero_gradient=skip,
+    )
+    unpaid = EnvironmentRef(id="test/Fickle-v0", kwargs={"pay": 0.0})
+    job_id = lab.start(environment=unpaid, algorithm=algorithm, checkpoint_every=1)
+    lab.play_on(job_id)
+    steps = lab.events(job_id, "step")
+    assert [step.metrics["skipped_updates"] for step in steps] == ([6.0, 6.0] if skip else [0.0, 0.0])
+    assert [step.metrics["grad_norm"] for step in steps] == [0.0, 0.0]
+    assert (lab.weights(job_id, 1) == lab.weights(job_id, 2)) == skip
+    taken = Checkpoint.open(lab.events(job_id, "checkpoint")[-1].path).manifest.optimizer_steps
+    assert taken == (0 if skip else 12)
+    paid = lab.start(algorithm=algorithm, steps=1)
+    lab.play_on(paid)
+    assert lab.events(paid, "step")[0].metrics["skipped_updates"] == 0.0
 
 
 def test_failed_episodes_are_left_out_named_and_counted(lab):
