@@ -10,7 +10,7 @@ from typing import Any
 
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "seq_length")
 _LENGTH_DEPENDENT_ROPES = frozenset({"dynamic", "longrope"})
-"""Their rotary frequencies change for all of a batch when its longest sequence exceeds the original length."""
+"""Their rotary frequencies change for a whole batch when its longest sequence exceeds the original."""
 _ORIGINAL = "original_max_position_embeddings"
 
 

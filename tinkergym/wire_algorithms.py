@@ -82,8 +82,8 @@ class PolicyGradient(Choice):
     max_grad_norm: float = Field(1.0, gt=0)
     weight_decay: float = Field(0.0, ge=0, le=_LARGEST)
     skip_zero_gradient: bool = True
-    """Leave the policy as it is where a gradient is exactly zero; False lets AdamW's momentum and decay move it
-    all the same.
+    """Leave the policy as it is where a gradient is exactly zero; False lets AdamW's momentum and decay
+    move it all the same.
     """
 
     @property

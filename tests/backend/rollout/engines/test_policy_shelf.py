@@ -10,6 +10,7 @@ from torch import nn
 
 from backend.rollout.engines.policy_shelf import AdapterSegment, PolicyShelf
 from backend.weights import AdapterWeights, FullWeights
+from tinkergym.errors import InvalidRequestError
 
 
 def weights(value: float) -> AdapterWeights:
@@ -39,6 +40,42 @@ def test_an_older_version_keeps_its_weights_until_its_last_request_is_answered(s
     shelf.leave(old[1])
     assert not old[1].live
     assert not old[1].factors
+
+
+def test_each_version_is_added_to_its_own_tokens_while_an_older_one_finishes():
+    model = nn.Module()
+    model.layer = nn.Linear(4, 3)
+    shelf = PolicyShelf(model, merged_limit=2)
+
+    def added(*policies):
+        """What stands in each policy's token, in a batch with one token of each."""
+        places = [slice(at, at + 1) for at in range(len(policies))]
+        shelf.bind([AdapterSegment(p, place, place) for p, place in zip(policies, places, strict=True)])
+        inputs = torch.ones(1, len(policies), 4)
+        plain = nn.functional.linear(inputs, model.layer.weight, model.layer.bias)
+        return (model.layer(inputs) - plain)[0, :, 0].tolist()
+
+    shelf.publish("job", 1, weights(1.0))
+    shelf.publish("other", 1, weights(3.0))
+    old, other = shelf.take("job", 1), shelf.find("other", 1)
+    assert added(old, other) == pytest.approx([4.0, 12.0])
+    shelf.publish("job", 2, weights(2.0), let_finish=True)
+    new = shelf.find("job", 2)
+    assert added(new, other) == pytest.approx([8.0, 12.0])
+    assert added(old, other) == pytest.approx([4.0, 12.0])
+    assert added(old, new, other) == pytest.approx([4.0, 8.0, 12.0])
+
+
+@pytest.mark.parametrize("tensor", ["layer.weight", "layer.bias"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_full_weights_that_are_not_finite_are_refused_and_the_version_before_stays(shelf, tensor, bad):
+    state = {"layer.weight": torch.ones(3, 4), "layer.bias": torch.ones(3)}
+    shelf.publish("job", 1, FullWeights(tensors=state))
+    broken = {name: own.clone() for name, own in state.items()}
+    broken[tensor].view(-1)[-1] = bad
+    with pytest.raises(InvalidRequestError):
+        shelf.publish("job", 2, FullWeights(tensors=broken))
+    assert shelf.loaded() == {"job": 1}
 
 
 @pytest.mark.parametrize("how", ["published over", "retired"])
