@@ -25,7 +25,8 @@ from tinkergym.loop.rollout import play
 from tinkergym.loop.sampler import Sampler
 from tinkergym.loop.trajectory import Trajectory
 from tinkergym.registration import make_environment
-from tinkergym.spec_errors import environment_ref, require_cut, require_temperature
+from tinkergym.remote.local_environment import describe
+from tinkergym.spec_errors import require_cut, require_temperature
 from tinkergym.statistics import mean_interval, share_interval
 from tinkergym.wire import Cut, EnvironmentRef, Limits
 
@@ -349,7 +350,8 @@ def make_once(make_env: MakeEnv, reference: EnvironmentRef) -> bool:
 
 def _resolved(environment: EnvironmentSource, kwargs: dict[str, Any]) -> tuple[EnvironmentRef, MakeEnv]:
     if isinstance(environment, str):
-        return environment_ref(environment, kwargs), make_environment
+        there = describe(environment, kwargs)
+        return there.ref, there.make or make_environment
     if isinstance(environment, gym.Env) or not callable(environment):
         raise InvalidRequestError(
             "several episodes are played at once, each in an environment of its own",

@@ -26,7 +26,10 @@ BAR_COLUMNS = 30
 def evaluate(
     env: Annotated[
         str,
-        typer.Argument(metavar="ENV", help="An environment's id, see `tinkergym envs`; or module:ClassName."),
+        typer.Argument(
+            metavar="ENV",
+            help="An environment's id, see `tinkergym envs`; module:ClassName; or ws://HOST:PORT.",
+        ),
     ],
     *,
     policy: Annotated[
@@ -83,7 +86,7 @@ def evaluate(
     from tinkergym.cli.eval_policy import given, open_policy
     from tinkergym.cli.settings import find_environment, parse_settings
     from tinkergym.records import RecordWriter
-    from tinkergym.remote.local_environment import describe
+    from tinkergym.remote.local_environment import describe, without_token
     from tinkergym.sampled_runs import wanted_episodes
     from tinkergym.scores import Scores
 
@@ -97,7 +100,7 @@ def evaluate(
         sampling = given(temperature=temperature, top_p=top_p, top_k=top_k)
         source = open_policy(policy, _known(described, env), sampling, most_turns, stack)
         settings = {
-            "environment": described.ref.model_dump(mode="json"),
+            "environment": without_token(described.ref).model_dump(mode="json"),
             "seed": seed,
             "by_index": by_index,
             **source.settings,

@@ -25,7 +25,10 @@ MOST_STEPS = 1000
 def play(
     env: Annotated[
         str,
-        typer.Argument(metavar="ENV", help="An environment's id, see `tinkergym envs`; or module:ClassName."),
+        typer.Argument(
+            metavar="ENV",
+            help="An environment's id, see `tinkergym envs`; module:ClassName; or ws://HOST:PORT.",
+        ),
     ],
     *,
     policy: Annotated[

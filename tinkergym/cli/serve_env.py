@@ -15,7 +15,10 @@ from tinkergym.spec_errors import parse
 
 
 def serve_env(
-    environment_id: Annotated[str, typer.Argument(metavar="ID", help="As `tinkergym envs` lists it.")],
+    environment: Annotated[
+        str,
+        typer.Argument(metavar="ENV", help="An environment's id, see `tinkergym envs`; or module:ClassName."),
+    ],
     *,
     capacity: Annotated[
         int, typer.Option(help="Environments at the same time; more get the answer `busy`.")
@@ -60,7 +63,7 @@ def serve_env(
     settings = parse(
         ServerSettings,
         {
-            "environment_id": environment_id,
+            **_named(environment),
             "kwargs": _json_object(kwargs),
             "host": host,
             "port": port,
@@ -85,6 +88,20 @@ def serve_env(
 
     serve(settings, ready)
     _say("stopped")
+
+
+def _named(environment: str) -> dict[str, str]:
+    """Return the id to serve it under, and where it stands if no pack registers it."""
+    from tinkergym.cli.settings import find_environment
+    from tinkergym.remote.environment_url import is_environment_url
+    from tinkergym.remote.local_environment import describe
+
+    if is_environment_url(environment):
+        raise InvalidRequestError("it is served already", hint="hand its address on", field="ENV")
+    found = find_environment(environment)  # says which names there are, if this is none
+    if isinstance(found, str):
+        return {"environment_id": found}
+    return {"environment_id": describe(found).ref.id, "entry_point": environment}
 
 
 def _say(line: str) -> None:

@@ -17,7 +17,8 @@ from pydantic import BaseModel
 from tinkergym.algorithm_names import what_it_is
 from tinkergym.arguments import argument_hint
 from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError
-from tinkergym.remote.local_environment import EnvSource
+from tinkergym.remote.environment_url import is_environment_url
+from tinkergym.remote.local_environment import EnvSource, describe
 from tinkergym.setting_names import models_in
 from tinkergym.wire import JobSpec
 from tinkergym.wire_jobs import PreferenceSpec
@@ -180,13 +181,13 @@ def policy_and_version(policy: str, *, field: str) -> tuple[str, int | None]:
 
 
 def find_environment(name: str) -> EnvSource:
-    """Return an id as it is, and the class or function that `module:Name` names.
+    """Return an id or a `ws://` address as it is, and the class or function that `module:Name` names.
 
     Raises:
         InvalidRequestError: the module cannot be imported or has no such name.
     """
     module_name, colon, attribute = name.partition(":")
-    if not colon:
+    if not colon or is_environment_url(name):
         return name
     # As `python -m` does: modules beside the user's script can be named.
     if str(Path.cwd()) not in sys.path:
@@ -231,6 +232,10 @@ def environment_maker(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]
     from tinkergym.registration import make, registered
 
     env_id = found
+    if is_environment_url(env_id):
+        there = describe(env_id, kwargs)
+        assert there.make is not None
+        return partial(there.make, there.ref)
     if env_id not in registered():
         from tinkergym.games.registry import make_game, registered_games
 

@@ -13,7 +13,8 @@ def train(
     env: Annotated[
         str,
         typer.Argument(
-            metavar="ENV", help="An environment's id, see `tinkergym envs`; or module:ClassName of your own."
+            metavar="ENV",
+            help="An environment's id, see `tinkergym envs`; module:ClassName of your own; or ws://HOST:PORT.",
         ),
     ],
     *,

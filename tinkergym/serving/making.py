@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tinkergym.errors import InvalidRequestError
 from tinkergym.loop.environment_host import AnyEnv
-from tinkergym.registration import make
+from tinkergym.registration import make, register
 from tinkergym.serving.playing import describe
 from tinkergym.serving.process_env import ProcessEnv
 from tinkergym.serving.protocol import Message
@@ -17,7 +17,11 @@ def maker(settings: ServerSettings, render_mode: str | None = None) -> Callable[
     """Return what makes one environment of the server."""
     kwargs = settings.kwargs if render_mode is None else {**settings.kwargs, "render_mode": render_mode}
     if settings.processes:
-        return lambda: ProcessEnv(settings.environment_id, kwargs, settings.max_message_bytes)
+        return lambda: ProcessEnv(
+            settings.environment_id, kwargs, settings.max_message_bytes, entry_point=settings.entry_point
+        )
+    if settings.entry_point:
+        register(settings.environment_id, settings.entry_point)
     return lambda: make(settings.environment_id, **kwargs)
 
 

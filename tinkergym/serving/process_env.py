@@ -26,19 +26,22 @@ _CLOSE_SECONDS = 5.0
 class ProcessEnv(gym.Env[Any, Any]):
     """Stands for an environment in a child process; asked with `exchange`, not with `reset` and `step`."""
 
-    def __init__(self, environment_id: str, kwargs: Mapping[str, Any], most_bytes: int) -> None:
+    def __init__(
+        self, environment_id: str, kwargs: Mapping[str, Any], most_bytes: int, *, entry_point: str = ""
+    ) -> None:
         """Start the process; the environment is made by the first exchange.
 
         Args:
             environment_id: As registered.
             kwargs: For its constructor.
             most_bytes: Longest answer.
+            entry_point: To register under that id first, if nothing else does.
         """
         # Spawned: a fork would copy the server's threads' locks in whatever state they are.
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
-            target=_live, args=(theirs, environment_id, dict(kwargs), most_bytes), daemon=True
+            target=_live, args=(theirs, environment_id, dict(kwargs), most_bytes, entry_point), daemon=True
         )
         self._process.start()
         theirs.close()
@@ -82,13 +85,15 @@ def _how(code: int | None) -> str:
     return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
 
 
-def _live(pipe: Connection, environment_id: str, kwargs: Mapping[str, Any], most_bytes: int) -> None:
+def _live(
+    pipe: Connection, environment_id: str, kwargs: Mapping[str, Any], most_bytes: int, entry_point: str
+) -> None:
     """Be the child."""
     # Ctrl-C reaches the whole group; the server then closes its environments in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, name="parent's end", daemon=True).start()
     # Imported here: this file is imported by the server, which may have nothing to play itself.
-    from tinkergym.registration import make
+    from tinkergym.registration import make, register
     from tinkergym.serving.playing import describe, play
 
     env: gym.Env[Any, Any] | None = None
@@ -96,6 +101,8 @@ def _live(pipe: Connection, environment_id: str, kwargs: Mapping[str, Any], most
         while (message := pipe.recv()) is not None:
             try:
                 if env is None:
+                    if entry_point:
+                        register(environment_id, entry_point)
                     env = make(environment_id, **kwargs)
                 answer: Frame | Message
                 answer = describe(env) if message["op"] == "about" else play(env, message, most_bytes)

@@ -17,6 +17,8 @@ class ServerSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     environment_id: str = Field(min_length=1)
+    entry_point: str = ""
+    """`module:ClassName` to register under that id first; empty if something registers it already."""
     kwargs: dict[str, Any] = {}
     """For the environment's constructor."""
     host: str = Field("127.0.0.1", min_length=1)

@@ -15,7 +15,7 @@ from tinkergym.errors import AuthenticationError, EnvironmentGoneError
 from tinkergym.serving.tokens import choose_token, read_token
 
 BOARD = "board/TicTacToeVs-v0"
-COMMAND = [sys.executable, "-m", "tinkergym.cli.main", "serve-env", BOARD, "--port", "0"]
+COMMAND = [sys.executable, "-m", "tinkergym.cli.main", "serve-env"]
 
 
 @pytest.fixture
@@ -24,9 +24,12 @@ def start(monkeypatch):
     monkeypatch.delenv("TINKERGYM_ENV_TOKEN", raising=False)
     processes = []
 
-    def run(*arguments):
+    def run(*arguments, env=BOARD):
         process = subprocess.Popen(
-            [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [*COMMAND, env, "--port", "0", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         processes.append(process)
         said = []
@@ -127,3 +130,33 @@ def test_a_token_comes_from_the_option_the_file_or_the_variable(tmp_path):
     assert all(token.drawn for token in drawn)
     assert drawn[0].text != drawn[1].text
     assert read_token(file) not in repr(choose_token(None, file))
+
+
+OWN = """
+import tinkergym as tg
+class Echo(tg.SingleTurnEnv):
+    system_prompt = "Say it."
+    def __init__(self, word="hello"): self.word = word
+    def ask(self, options): return self.word
+    def score(self, answer): return float(answer == self.word)
+"""
+
+
+@pytest.mark.service
+@pytest.mark.parametrize("more", [(), ("--processes",)], ids=["threads", "processes"])
+def test_an_environment_of_ones_own_is_served_by_where_it_stands(start, tmp_path, monkeypatch, more):
+    (tmp_path / "own.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    _, url, _ = start("--token", "a-token-of-mine", "--kwargs", '{"word": "hi"}', *more, env="own:Echo")
+    env = remote(url, "a-token-of-mine")
+    assert env.reset(seed=0)[0] == "hi"
+    assert (env.step("hi")[1], env.metadata["system_prompt"]) == (1.0, "Say it.")
+    env.close()
+
+
+@pytest.mark.parametrize("name", ["own:Ecko", "nowhere:Echo", "ws://127.0.0.1:1"])
+def test_what_cannot_be_served_is_refused_by_name(tmp_path, monkeypatch, name):
+    (tmp_path / "own.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["serve-env", name])
+    assert (done.exit_code, "error: ENV:" in done.output) == (2, True), done.output
