@@ -112,6 +112,8 @@ class PythonTool(Tool):
                 problem = f"the code was stopped after {self.limits.wall_seconds:g} s"
             case "cpu":
                 problem = f"the code was stopped after {self.limits.cpu_seconds} s of computing"
+            case "memory":
+                problem = f"the code was stopped: its processes used over {self.limits.memory_megabytes} MB"
             case "killed":
                 problem = "the code crashed the interpreter or was killed"
         raise ToolError(f"{problem}; it printed:\n{output}" if output else problem)

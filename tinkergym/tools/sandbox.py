@@ -29,7 +29,7 @@ from typing import Any, Literal
 from tinkergym.errors import EnvironmentInfrastructureError
 
 Isolation = Literal["namespaces", "limits"]
-Ending = Literal["finished", "raised", "timeout", "cpu", "killed"]
+Ending = Literal["finished", "raised", "timeout", "cpu", "memory", "killed"]
 
 _LAUNCHER = Path(__file__).with_name("sandbox_launcher.py")
 _GRACE_SECONDS = 20.0
@@ -46,7 +46,8 @@ class Limits:
     wall_seconds: float = 10.0
     cpu_seconds: int = 5
     memory_megabytes: int = 512
-    """Of address space, the interpreter's 50 included."""
+    """For all processes of the run together; of one process also its address space, the interpreter's 50
+    included."""
     file_megabytes: int = 16
     """Of one file, and with namespaces of all files together."""
     processes: int = 16
@@ -102,7 +103,7 @@ def run_python(
             f"this machine gives sandboxed code no namespaces: {report.get('reason')}",
             hint="allow user namespaces, or accept less with isolation='limits'",
         )
-    if report.get("status") not in {"exited", "timeout"}:
+    if report.get("status") not in {"exited", "timeout", "memory"}:
         raise EnvironmentInfrastructureError(
             f"the sandbox failed: {output[-1000:] or 'it ended without a report'}",
             hint="the machine may be out of memory or processes",
@@ -111,8 +112,9 @@ def run_python(
 
 
 def _ending(report: dict[str, Any], limits: Limits) -> Ending:
-    if report["status"] == "timeout":
-        return "timeout"
+    if report["status"] in {"timeout", "memory"}:
+        ending: Ending = report["status"]
+        return ending
     if report["exit"] >= 0:
         return "raised" if report["exit"] else "finished"
     return "cpu" if report["cpu_seconds"] >= limits.cpu_seconds - 0.5 else "killed"

@@ -17,7 +17,15 @@ import struct
 import sys
 import time
 from types import FrameType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tinkergym.tools.sandbox_memory import ProcessTree
+else:  # a script, started without any folder of its own to import from
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - as below
+    from sandbox_memory import ProcessTree
+
+    del sys.path[0]
 
 NOBODY = 65534
 _NEW = {"mount": 0x20000, "uts": 0x4000000, "ipc": 0x8000000, "user": 0x10000000, "pid": 0x20000000}
@@ -30,6 +38,13 @@ _CAPSET = {"x86_64": 126, "aarch64": 91}
 _MOUNT_SETATTR = 442
 _AT_FDCWD, _AT_RECURSIVE, _READ_ONLY = -100, 0x8000, 1
 _NO_NEW_PRIVILEGES, _PARENT_DEATH_SIGNAL = 38, 1
+_SECCOMP, _FILTER = 22, 2
+_MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_MEMORY_OF_NO_PROCESS = {"x86_64": (29, 319, 447), "aarch64": (194, 279, 447)}
+"""shmget, memfd_create, memfd_secret: what they hold belongs to no address space, so no limit counts it."""
+_FIRST_X32_CALL = 0x40000000
+_LOOK_SECONDS = 0.02
+"""Between two looks at the memory of all processes."""
 _SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/etc/ld.so.cache")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
@@ -79,6 +94,24 @@ class Kernel:
         self._done(self._libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "prctl")
         version_3 = struct.pack("Ii", 0x20080522, 0)
         self._done(self._libc.syscall(_CAPSET[self._machine], version_3, bytes(24)), "capset")
+
+    def refuse_hidden_memory(self) -> None:
+        """Let the system calls that get memory outside of any address space fail with EPERM."""
+        calls = _MEMORY_OF_NO_PROCESS[self._machine]
+        refuse = len(calls) + 2
+        load, equal, at_least, end = 0x20, 0x15, 0x35, 0x06
+        steps = [
+            (load, 0, 0, 4),  # the machine whose numbers of system calls are meant
+            (equal, 0, refuse + 1, _MACHINES[self._machine]),
+            (load, 0, 0, 0),  # the number
+            (at_least, refuse - 1, 0, _FIRST_X32_CALL),
+            *((equal, refuse - 2 - place, 0, call) for place, call in enumerate(calls)),
+            (end, 0, 0, 0x7FFF0000),  # allow
+            (end, 0, 0, 0x00050001),  # EPERM
+        ]
+        program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+        header = struct.pack("HxxxxxxP", len(steps), ctypes.addressof(program))
+        self._done(self._libc.prctl(_SECCOMP, _FILTER, header, 0, 0), "prctl")
 
 
 def build_walls(kernel: Kernel, settings: Settings) -> bool:
@@ -242,6 +275,7 @@ def confined(kernel: Kernel | None, settings: Settings, code: str, is_root: bool
                 settings["processes"] = None
         limit(settings)
         kernel.give_up_privileges()
+        kernel.refuse_hidden_memory()
     else:
         # Without a namespace all processes of the user count; the audit hook refuses new ones.
         settings["processes"] = None
@@ -264,10 +298,11 @@ def main() -> None:
     settings: Settings = json.loads(header)
     code = sys.stdin.buffer.read(settings["code_bytes"]).decode()
     report: dict[str, Any] = {"isolation": "limits", "reason": ""}
-    kernel, is_root = None, False
+    kernel, is_root, proc = None, False, None
     if settings["isolation"] != "limits":
         try:
             kernel = Kernel()
+            proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
             is_root = build_walls(kernel, settings)
             report["isolation"] = "namespaces"
         except (OSError, AttributeError, KeyError) as error:
@@ -292,7 +327,9 @@ def main() -> None:
             os.write(2, f"{type(error).__name__}: {error}".encode())
         finally:
             os._exit(status)
-    report |= watch(child, reader, settings["wall_seconds"])
+    # Without namespaces no process can be started, and the kernel's limit of one is exact.
+    tree = ProcessTree(proc, child) if proc is not None else None
+    report |= watch(child, reader, settings, tree)
     if kernel is None:
         kill(child)  # what it may have started; a namespace ends by itself
     try:
@@ -302,12 +339,13 @@ def main() -> None:
     tell(settings, report)
 
 
-def watch(child: int, child_signals: int, seconds: float) -> dict[str, Any]:
-    """Wait for the process and kill it when its time is over; return how it ended."""
-    ends_at = time.monotonic() + seconds
+def watch(child: int, child_signals: int, settings: Settings, tree: ProcessTree | None) -> dict[str, Any]:
+    """Wait for the process and kill it when its time or its memory is used up; return how it ended."""
+    ends_at, ending = time.monotonic() + settings["wall_seconds"], "timeout"
     while (left := ends_at - time.monotonic()) > 0:
         # Standard input ends when whoever started us is gone.
-        news, _, _ = select.select([0, child_signals], [], [], left)
+        wait = left if tree is None else min(left, _LOOK_SECONDS)
+        news, _, _ = select.select([0, child_signals], [], [], wait)
         pid, status, usage = os.wait4(child, os.WNOHANG)
         if pid:
             return _ending("exited", status, usage)
@@ -315,9 +353,12 @@ def watch(child: int, child_signals: int, seconds: float) -> dict[str, Any]:
             break
         if child_signals in news:
             os.read(child_signals, 64)
+        if tree is not None and tree.used_bytes() > settings["memory_bytes"]:
+            ending = "memory"
+            break
     kill(child)
     _, status, usage = os.wait4(child, 0)
-    return _ending("timeout", status, usage)
+    return _ending(ending, status, usage)
 
 
 def _ending(status: str, exit_status: int, usage: resource.struct_rusage) -> dict[str, Any]:

@@ -174,6 +174,42 @@ def test_nothing_that_was_started_survives_and_a_fork_bomb_is_small():
 
 
 @pytest.mark.skipif(best_isolation() != "namespaces", reason="this machine offers no namespaces")
+def test_the_memory_of_all_processes_together_is_limited():
+    limits = Limits(cpu_seconds=60, wall_seconds=60, memory_megabytes=128)
+    each_its_own = """
+import os, time
+for _ in range(8):
+    if os.fork() == 0:
+        block = b"x" * (60 << 20)
+        time.sleep(60)
+time.sleep(60)
+"""
+    assert run_python(each_its_own, limits).ending == "memory"
+    # Pages that a fork shares are there once, however many processes see them.
+    shared = """
+import os
+block = b"x" * (40 << 20)
+for _ in range(8):
+    if os.fork() == 0:
+        os._exit(block.count(b"y"))
+for _ in range(8):
+    assert os.wait()[1] == 0
+print("done")
+"""
+    assert run_python(shared, limits).output == "done\n"
+
+
+@pytest.mark.skipif(best_isolation() != "namespaces", reason="this machine offers no namespaces")
+@pytest.mark.parametrize("call", ["os.memfd_create('x')", "libc.shmget(0, 4096, 0o1600)"])
+def test_memory_that_no_process_is_charged_for_is_refused(call):
+    code = f"import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\nresult = {call}\n"
+    code += "if result < 0:\n    raise PermissionError(ctypes.get_errno())"
+    run = run_python(code)
+    assert run.ending == "raised"
+    assert "PermissionError" in run.output
+
+
+@pytest.mark.skipif(best_isolation() != "namespaces", reason="this machine offers no namespaces")
 def test_files_of_this_machine_are_not_there():
     for path in (__file__, "/etc/passwd", "/proc/1/environ", "/sys"):
         assert call(f"import os; os.path.exists({path!r})") == "False"

@@ -1,0 +1,68 @@
+"""The memory of everything that sandboxed code started, added up. Part of the launcher: imports little.
+
+The kernel limits the address space of one process only, and control groups need rights that a launcher does
+not have. So the launcher looks: as soon as there is more than one process it adds up what they really use.
+"""
+
+from __future__ import annotations
+
+import os
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class ProcessTree:
+    """A process and all that it started, seen through a file descriptor of `/proc`.
+
+    The descriptor is opened before the launcher enters its walls, behind which there is no `/proc`. What a
+    process leaves behind when it ends becomes a child of the first one, which is init in its namespace.
+    """
+
+    def __init__(self, proc: int, first: int) -> None:
+        self._proc, self._first = proc, first
+        self._members = {first}
+        self._others: set[int] = set()
+
+    def used_bytes(self) -> int:
+        """Return the memory of all processes, shared pages counted once; 0 while there is only the first.
+
+        For the first one alone the kernel's limit is exact.
+        """
+        present = {int(name) for name in os.listdir(self._proc) if name.isdigit()}  # noqa: PTH208
+        self._members &= present
+        self._others &= present
+        # Only what is new has to be looked at; a parent may stand behind its child in the list.
+        new = {pid: self._parent(pid) for pid in present - self._members - self._others}
+        while found := {pid for pid, parent in new.items() if parent in self._members}:
+            self._members |= found
+            for pid in found:
+                del new[pid]
+        self._others |= new.keys()
+        if self._members <= {self._first}:
+            return 0
+        return sum(self._used(pid) for pid in self._members)
+
+    def _parent(self, pid: int) -> int:
+        stat = self._read(f"{pid}/stat").rpartition(")")[2].split()
+        return int(stat[1]) if len(stat) > 1 else 0
+
+    def _used(self, pid: int) -> int:
+        """Return a process's share of the memory; where that is not told, all that it can reach."""
+        lines = self._read(f"{pid}/smaps_rollup").splitlines()
+        sizes = [line.split() for line in lines if line.startswith(("Pss:", "SwapPss:"))]
+        if sizes:
+            return 1024 * sum(int(size[1]) for size in sizes)
+        pages = self._read(f"{pid}/statm").split()
+        return int(pages[1]) * _PAGE if pages else 0
+
+    def _read(self, path: str) -> str:
+        try:
+            file = os.open(path, os.O_RDONLY, dir_fd=self._proc)
+        except OSError:
+            return ""  # it has ended, or may not be looked into
+        try:
+            return os.read(file, 8192).decode("utf-8", "replace")
+        except OSError:
+            return ""
+        finally:
+            os.close(file)
