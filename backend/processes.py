@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 
@@ -32,26 +31,25 @@ def start(
     command: Sequence[str],
     *,
     mark: str,
-    log: Path,
+    output: int,
     environment: Mapping[str, str],
     pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a marked child in a session of its own, which writes what it prints to `log`.
+    """Start a marked child in a session of its own, which prints to the descriptor `output`.
 
     Call it from the main thread: the kernel takes the end of the starting thread for the parent's.
     """
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **environment, MARK_VARIABLE: mark, "PYTHONUNBUFFERED": "1"},
-            pass_fds=pass_fds,
-            # A Ctrl-C in the terminal is for the parent, which stops its children in good order.
-            start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - the parent has one thread
-        )
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **environment, MARK_VARIABLE: mark, "PYTHONUNBUFFERED": "1"},
+        pass_fds=pass_fds,
+        # A Ctrl-C in the terminal is for the parent, which stops its children in good order.
+        start_new_session=True,
+        preexec_fn=die_with_parent,  # noqa: PLW1509 - one call of the kernel, which needs no lock
+    )
 
 
 def marked(prefix: str) -> list[psutil.Process]:

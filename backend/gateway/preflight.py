@@ -15,6 +15,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
 
+from backend.bounded_pipes import communicate
 from backend.config import CONFIG_VARIABLE, GatewayLimits
 from backend.gateway.parts import Checked, ModelCatalog
 from tinkergym.errors import InvalidEnvironmentError, ServiceUnavailableError, from_wire
@@ -95,9 +96,7 @@ class Preflight:
             start_new_session=True,
         )
         try:
-            out, err = child.communicate(
-                json.dumps(question).encode(), timeout=self._limits.job_check_seconds
-            )
+            out, err = communicate(child, json.dumps(question).encode(), self._limits.job_check_seconds)
         except subprocess.TimeoutExpired:
             raise InvalidEnvironmentError(
                 f"{spec.environment.id} was not made and reset within {self._limits.job_check_seconds:g} s",

@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,10 +20,13 @@ import psutil
 from backend.config import ServiceConfig
 from backend.private_folder import make_private
 from backend.rollout import env_worker_files
+from backend.scheduler.ray_logs import remove_old_logs
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.5
 _STOP_SECONDS = 8.0
+_SWEEP_SECONDS = 60.0
+"""Between two looks for old logs."""
 _HOST_VARIABLE = "TINKERGYM_SCHEDULER_HOST"
 """Environment variable that everything below Ray inherits: whose it is."""
 _CORE_PROCESSES = ("gcs_server", "raylet")
@@ -76,7 +80,11 @@ def main() -> int:
         core = _core_processes()
         scheduler = ray_cluster.start_scheduler(config)
         parent = os.getppid()
+        swept_at = time.monotonic()
         while not stop.wait(_LOOK_SECONDS):
+            if time.monotonic() - swept_at >= _SWEEP_SECONDS:
+                swept_at = time.monotonic()
+                remove_old_logs(config.ray_dir)
             if os.getppid() != parent:
                 _log.warning("the supervisor is gone")
                 break

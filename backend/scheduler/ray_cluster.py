@@ -38,6 +38,9 @@ _SEPARATOR = "|"
 _OBJECT_STORE_BYTES = 80 * 2**20
 """Nothing of ours travels through Ray's object store; this is about the least that Ray accepts."""
 
+_LOG_FILE_BYTES = 4 * 2**20
+"""Of each process of Ray's, twice: the file that it writes and the one before."""
+
 
 def start_ray(temp_dir: Path) -> None:
     """Start Ray on this machine: on the loopback interface only, and with a token that dies with it.
@@ -54,6 +57,9 @@ def start_ray(temp_dir: Path) -> None:
     # An actor that asks Ray for no GPU would not see any; ours divide the device among themselves.
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+    # Without these a worker's output is never rotated: an environment that prints would fill the disk.
+    os.environ.setdefault("RAY_ROTATION_MAX_BYTES", str(_LOG_FILE_BYTES))
+    os.environ.setdefault("RAY_ROTATION_BACKUP_COUNT", "1")
     # What it prints of its workers goes to a file.
     os.environ["RAY_COLOR_PREFIX"] = "0"
     import ray

@@ -8,15 +8,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from backend.config import LONGEST_RUN_DIR, ServiceConfig
 from backend.errors import StartError
 from backend.private_folder import make_private
 from tinkergym.errors import StorageFullError
-
-_MAX_LOG_BYTES = 10 * 2**20
 
 
 @contextmanager
@@ -95,12 +93,8 @@ def remove_sockets(config: ServiceConfig) -> None:
 
 
 def log_file(config: ServiceConfig, name: str) -> Path:
-    """Return where a part writes its log; a long one from earlier runs is put aside."""
-    path = config.log_dir / f"{name}.log"
-    with suppress(FileNotFoundError):
-        if path.stat().st_size > _MAX_LOG_BYTES:
-            path.replace(path.with_suffix(".log.1"))
-    return path
+    """Return where a part writes its log."""
+    return config.log_dir / f"{name}.log"
 
 
 def _refuse_long_temporary_folder(run_dir: Path) -> None:

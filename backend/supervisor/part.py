@@ -9,9 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from backend import processes
+from backend.bounded_log import BoundedLog
 
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 10.0
+_LAST_WORDS_SECONDS = 1.0
 _HEALTHY_SECONDS = 30.0
 """A part that ran for so long is started again at once, whatever was before."""
 
@@ -35,6 +37,7 @@ class Part:
         self._mark = f"{mark}:{name}"
         self._pass_fds = pass_fds
         self._process: subprocess.Popen[bytes] | None = None
+        self._output: BoundedLog | None = None
         self._started_at = 0.0
         self._start_at = 0.0
         self._not_started = ""
@@ -52,13 +55,14 @@ class Part:
         """Start the process; if that fails, `ended` tells."""
         self._started_at = now
         try:
-            self._process = processes.start(
-                self._command,
-                mark=self._mark,
-                log=self.log,
-                environment=environment,
-                pass_fds=self._pass_fds,
-            )
+            with BoundedLog(self.log) as self._output:
+                self._process = processes.start(
+                    self._command,
+                    mark=self._mark,
+                    output=self._output.descriptor,
+                    environment=environment,
+                    pass_fds=self._pass_fds,
+                )
         except OSError as error:  # no memory, no space for the log
             self._plan_restart(now)
             self._not_started = f"it could not be started: {error}"
@@ -74,6 +78,8 @@ class Part:
         # Its successor must not meet what it left behind.
         processes.kill_marked(self._mark)
         self._process = None
+        if self._output is not None:
+            self._output.join(_LAST_WORDS_SECONDS)
         self._plan_restart(now)
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 

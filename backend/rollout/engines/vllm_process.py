@@ -17,7 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from backend.bounded_log import BoundedLog
+
 Message = dict[str, Any]
+_LAST_WORDS_SECONDS = 1.0
 HOST = (sys.executable, "-m", "backend.rollout.engines.vllm_host")
 """The command of the process that holds vLLM."""
 _ERROR = re.compile(r"(?<!\S)[\w.]+(Error|Exception): .+")
@@ -41,11 +44,11 @@ class VllmProcess:
         """
         ours, theirs = socket.socketpair()
         try:
-            with theirs, log.open("ab") as output:
+            with theirs, BoundedLog(log) as self._output:
                 self._process = subprocess.Popen(
                     [*command, str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
-                    stdout=output,
+                    stdout=self._output.descriptor,
                     stderr=subprocess.STDOUT,
                     env={**os.environ, **environment},
                     pass_fds=[theirs.fileno()],
@@ -96,6 +99,7 @@ class VllmProcess:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        self._output.join(_LAST_WORDS_SECONDS)
         self._outbox.put(None)
         self._writer.join()
         self._socket.close()
