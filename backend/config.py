@@ -56,6 +56,8 @@ class GatewayLimits(Settings):
     """Largest job description; it is stored, listed and handed on many times."""
     episodes_per_step: int = Field(16_384, ge=1)
     """Most episodes that a job may ask for in one train step: they are all in memory at once."""
+    samples_in_flight: int = Field(2048, ge=1)
+    """Requests for tokens that one tenant may have in flight; more are refused with 429 and `Retry-After`."""
 
 
 VLLM_LEAST_TEMPERATURE = 0.01

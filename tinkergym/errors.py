@@ -204,6 +204,12 @@ class EnvironmentGoneError(TinkerGymError):
     """An environment behind a server is there no longer, and what was played in it is lost."""
 
 
+class TooManyRequestsError(ServiceUnavailableError):
+    """This tenant has more in flight than the service allows; ask again when some of it is answered."""
+
+    http_status = 429
+
+
 class EnvironmentBusyError(ServiceUnavailableError):
     """An environment server has no place free.
 

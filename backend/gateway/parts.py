@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from fastapi import Request
 
 from backend.config import ServiceConfig
 from backend.gateway.event_tail import EventTail
+from backend.gateway.in_flight import InFlight
 from backend.gateway.pool_proxy import PoolProxy
 from backend.rollout.models import ModelFacts
 from backend.store.store import Store
@@ -66,7 +68,7 @@ class JobCheck(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class GatewayParts:
     """Everything that the routes use."""
 
@@ -78,6 +80,11 @@ class GatewayParts:
     tail: EventTail
     clock: Callable[[], float]
     """Unix seconds."""
+
+    @cached_property
+    def in_flight(self) -> InFlight:
+        """What tenants have asked for and not been answered yet."""
+        return InFlight(self.config.limits.samples_in_flight)
 
 
 def parts_of(request: Request) -> GatewayParts:

@@ -17,6 +17,7 @@ from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from backend.gateway.bodies import Tenant, body_of, describes
+from backend.gateway.in_flight import Batch
 from backend.gateway.parts import parts_of
 from backend.gateway.pool_choice import pools_at_hand, want_pool
 from backend.lines_response import LinesResponse
@@ -51,6 +52,7 @@ async def sample(
     pools = {pool.pool_id: pool for pool in chosen.values()}
     stack = AsyncExitStack()
     try:
+        flying = stack.enter_context(parts.in_flight.entered(tenant.tenant_id, len(batch.requests)))
         # Opened here, so that a pool that refuses is an HTTP error and not a stream that breaks off.
         sources = [
             await stack.enter_async_context(
@@ -61,7 +63,7 @@ async def sample(
     except BaseException:
         await stack.aclose()
         raise
-    return LinesResponse(_lines(sources), len(batch.requests), stack)
+    return LinesResponse(_lines(sources, flying), len(batch.requests), stack)
 
 
 def _own_session(wanted: SampleRequest, tenant_id: str) -> SampleRequest:
@@ -76,8 +78,9 @@ def _batch_json(requests: list[SampleRequest]) -> bytes:
     return SampleBatch.model_construct(requests=requests).model_dump_json().encode()
 
 
-async def _lines(sources: list[AsyncIterator[bytes]]) -> AsyncGenerator[bytes, None]:
+async def _lines(sources: list[AsyncIterator[bytes]], flying: Batch) -> AsyncGenerator[bytes, None]:
     async for chunk in sources[0] if len(sources) == 1 else _merged(sources):
+        flying.answered(chunk.count(b"\n"))
         yield chunk
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import torch
 
@@ -218,14 +219,24 @@ class PoolWorker:
             lease_id = request.session_id.rpartition("/")[2]
             if gate is not None and lease_id in in_step.get(request.policy, ()):
                 gate.submit([resolved.model_copy(update={"session_id": lease_id})], deliver)
-            elif not self._early.keep(resolved, deliver):
-                ready.append(resolved)
+            else:
+                owned = self._with_owner(resolved)
+                if not self._early.keep(owned, deliver):
+                    ready.append(owned)
         for policy in {request.policy for request in requests}:
             self._boards.contact(policy)
         if refused:
             deliver(refused)
         if ready:
             self._engine.submit(ready, deliver)
+
+    def _with_owner(self, request: SampleRequest) -> SampleRequest:
+        """Put the job's tenant before the session, as the gateway does for requests from outside."""
+        pulse = None if "/" in request.session_id else self._pulses.get(request.policy)
+        if pulse is None:
+            return request
+        owner = quote(pulse.lease.tenant_id, safe="")
+        return request.model_copy(update={"session_id": f"{owner}/{request.session_id}"})
 
     def _refuse_part_of_the_distribution_in_training(self, request: SampleRequest) -> None:
         if request.structured is None and not request.is_cut:

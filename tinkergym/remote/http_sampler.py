@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from pydantic_core import from_json
 
-from tinkergym.errors import ServiceUnavailableError, TinkerGymError
+from tinkergym.errors import ServiceUnavailableError, TinkerGymError, TooManyRequestsError
 from tinkergym.remote.backoff import Backoff
 from tinkergym.remote.transport import Connection
 from tinkergym.unchecked import unchecked
@@ -31,6 +31,8 @@ service answers nobody before everybody has asked."""
 MOST_LINGER_SECONDS = 0.05
 SILENCE_SECONDS = 600.0
 """A stream may be silent while the service waits for an engine or for the rest of a lockstep batch."""
+FULL_PAUSE_SECONDS = 1.0
+"""Between two tries while the key has as much in flight as the service allows."""
 
 RETRIED = frozenset({"ServiceUnavailableError", "ServiceUnreachableError"})
 
@@ -131,6 +133,11 @@ class HttpSampler:
         while pending and not self._stop.is_set():
             try:
                 self._stream(pending)
+            except TooManyRequestsError as caught:
+                # The service is there, and answers what this key asked for before: that may take any time.
+                error = caught
+                self._stop.wait(FULL_PAUSE_SECONDS)
+                continue
             except ServiceUnavailableError as caught:
                 error = caught
             except TinkerGymError as caught:

@@ -30,6 +30,7 @@ from tinkergym.errors import (
     ServiceUnreachableError,
     StorageFullError,
     TinkerGymError,
+    TooManyRequestsError,
     from_wire,
 )
 from tinkergym.remote.backoff import Backoff
@@ -43,6 +44,7 @@ KINDS: Mapping[int, type[TinkerGymError]] = {
     409: ConflictError,
     413: PayloadTooLargeError,
     422: InvalidRequestError,
+    429: TooManyRequestsError,
     502: ServiceUnavailableError,
     503: ServiceUnavailableError,
     504: ServiceUnavailableError,

@@ -14,7 +14,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from tinkergym.errors import AuthenticationError, NotFoundError, ServiceUnavailableError, TinkerGymError
+from tinkergym.errors import (
+    AuthenticationError,
+    NotFoundError,
+    ServiceUnavailableError,
+    TinkerGymError,
+    TooManyRequestsError,
+)
 from tinkergym.loop.renderer import Renderer
 from tinkergym.spec_errors import parse_any_spec
 from tinkergym.testing.bundles import byte_bundle
@@ -100,11 +106,11 @@ class ScriptedService:
 
         Args:
             call: Part of it; `EVENT job-1` ends that job's event stream between two events.
-            status: Answered with, in our error format; 503 can be tried again, others cannot. None drops the
-                connection without an answer.
+            status: Answered with, in our error format; 429 and 503 can be tried again, others cannot. None
+                drops the connection without an answer.
         """
-        kind = ServiceUnavailableError if status == ServiceUnavailableError.http_status else TinkerGymError
-        error = kind("broken on purpose")
+        kinds = {kind.http_status: kind for kind in (ServiceUnavailableError, TooManyRequestsError)}
+        error = kinds.get(status or 0, TinkerGymError)("broken on purpose")
 
         def fail(handler: Any) -> None:
             if status is None:

@@ -10,7 +10,7 @@ from math import isfinite
 
 from backend.rollout.engines.policy_shelf import LoadedPolicy
 from backend.rollout.engines.protocol import Deliver
-from backend.rollout.engines.slot_table import PromptKey, Slot
+from backend.rollout.engines.slot_table import PromptKey, Slot, split_session
 from tinkergym.errors import (
     InternalServiceError,
     PolicyVersionGoneError,
@@ -37,6 +37,12 @@ class Row:
     cut: bool = field(init=False)
     """Whether its tokens are drawn from a part of their distribution."""
     slot: Slot | None = None
+    parked: Slot | None = None
+    """Where it was before it was preempted; if no other request took the slot, its cache is still there."""
+    turn: int = 0
+    """The forward that last computed it."""
+    owner: str = field(init=False)
+    """The tenant who asks. Without one in the session, the policy stands for its job."""
     waits_for: Row | None = None
     """Another row with the same prompt that is being prefilled; its result is copied."""
     followers: list[Row] = field(default_factory=list)
@@ -49,6 +55,21 @@ class Row:
         self.path = blake2b(array("q", self.tokens).tobytes(), digest_size=16).digest()
         self.stops = frozenset(self.request.stop_ids)
         self.cut = self.request.is_cut
+        self.owner = split_session(self.request.session_id)[0] or f"/{self.policy.name}"
+
+    @property
+    def place(self) -> Slot:
+        """Its slot, while it has one."""
+        assert self.slot is not None
+        return self.slot
+
+    @property
+    def pending(self) -> int:
+        """Tokens that are left to compute before the next one can be sampled."""
+        pending = len(self.tokens) - self.place.cached
+        # A span without tokens would be given the logits of the one before it.
+        assert pending > 0, "a sequence has nothing left to compute"
+        return pending
 
     @property
     def unwanted(self) -> bool:

@@ -7,7 +7,9 @@ computes what all of them need next, the rest of a prompt or the newest sampled 
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterable, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -19,13 +21,14 @@ from torch import Tensor
 from backend.device_lock import computing_with
 from backend.errors import SERVICE_LOG
 from backend.rollout.engines.counters import Counters
+from backend.rollout.engines.forward_shares import ForwardShares, cost
 from backend.rollout.engines.packed_batch import Span
 from backend.rollout.engines.packed_model import PackedModel
 from backend.rollout.engines.policy_shelf import AdapterSegment, LoadedPolicy
 from backend.rollout.engines.rows import Row, nobody_waits, version_gone
 from backend.rollout.engines.slot_table import PromptKey, Slot, SlotLimits, SlotTable
 from backend.rollout.engines.token_sampling import choose_tokens
-from backend.rollout.engines.waiting_rows import WaitingRows
+from backend.rollout.engines.waiting_rows import Held, WaitingRows
 from tinkergym.errors import InternalServiceError, TinkerGymError
 from tinkergym.wire import SampleFailure
 
@@ -73,6 +76,7 @@ class SlotScheduler:
         iteration_tokens: int,
         most_rows: int,
         replay: bool = True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin without rows.
 
@@ -83,6 +87,7 @@ class SlotScheduler:
             iteration_tokens: Most tokens in one forward.
             most_rows: Most rows that are computed at a time.
             replay: Whether the model's recorded steps may be used.
+            clock: Tells which tenants asked for something lately.
         """
         self._model, self._replay = model, replay
         self._iteration_tokens = iteration_tokens
@@ -98,6 +103,7 @@ class SlotScheduler:
         self._waiting = WaitingRows()
         self._active: list[Row] = []
         self._leaders: dict[PromptKey, Row] = {}
+        self._shares, self._clock = ForwardShares.on(model.device.type, iteration_tokens), clock
 
     def add(self, rows: Iterable[Row]) -> None:
         """Queue rows."""
@@ -154,14 +160,28 @@ class SlotScheduler:
         return done
 
     def _admit(self) -> None:
-        while self._waiting and len(self._active) < self._most_rows:
-            row = self._waiting.first
-            slot = self.table.take(row.policy, row.request.session_id, row.tokens)
-            if slot is None:
+        if not self._waiting:
+            return
+        held = Held(self._active)
+        while self._waiting:
+            row = self._waiting.first(held)
+            slot = self._slot_for(row)
+            if slot is not None:
+                row.slot, row.parked = slot, None
+                self._find_past(row, slot)
+                self._active.append(self._waiting.pop_first(held))
+                held.add(row)
+                continue
+            owner, most = held.by_owner.most_common(1)[0] if held.by_owner else ("", 0)
+            # By two or more, else the two would take the slot from each other for ever.
+            if most < held.by_owner[row.owner] + 2:
                 return
-            row.slot = slot
-            self._find_past(row, slot)
-            self._active.append(self._waiting.pop_first())
+            held.add(self._preempt_newest(owner), -1)
+
+    def _slot_for(self, row: Row) -> Slot | None:
+        if len(self._active) >= self._most_rows:
+            return None
+        return self.table.take(row.policy, row.request.session_id, row.tokens, row.parked)
 
     def _find_past(self, row: Row, slot: Slot) -> None:
         if slot.cached:
@@ -184,15 +204,17 @@ class SlotScheduler:
             longest = max(len(row.tokens) for row in self._active)
             if self.table.grow_for(longest):
                 return
-            self._preempt(self._active[-1])
+            self._preempt_newest(Held(self._active).by_owner.most_common(1)[0][0])
 
-    def _preempt(self, row: Row) -> None:
+    def _preempt_newest(self, owner: str) -> Row:
         # Sampling depends on seed and position only, so the row goes on later as if nothing had happened.
+        row = next(row for row in reversed(self._active) if row.owner == owner)
         self._counters.preemptions += 1
         self._active.remove(row)
         self._leave(row)
-        row.slot = None
+        row.slot, row.parked = None, row.slot
         self._waiting.put_back(row)
+        return row
 
     def _leave(self, row: Row) -> None:
         if row.leads is not None:
@@ -218,19 +240,38 @@ class SlotScheduler:
         places: dict[tuple[LoadedPolicy, str, Hashable, int], list[Row]] = {}
         for row in self._active:
             if row.waits_for is None:
-                assert row.slot is not None
-                place = row.policy, row.slot.owner, row.path, row.slot.cached
+                place = row.policy, row.place.owner, row.path, row.place.cached
                 places.setdefault(place, []).append(row)
+        owners = {row.owner for row in self._active} | self._waiting.owners
+        self._shares.note(owners, self._clock())
+        if self._shares.shared:
+            return self._shared_work(places.values())
         # Rows with one token to go come first: they are few tokens and somebody waits for each.
         for single in (True, False):
-            for (*_, cached), (row, *twins) in places.items():
-                assert row.slot is not None
-                pending = len(row.tokens) - cached
-                # A span without tokens would be given the logits of the one before it.
-                assert pending > 0, "a sequence has nothing left to compute"
+            for row, *twins in places.values():
+                pending = row.pending
                 if (pending == 1) is single and left > 0:
-                    works.append(_Work(row, row.slot, min(pending, left), twins))
+                    works.append(_Work(row, row.place, min(pending, left), twins))
                     left -= works[-1].tokens
+        return works
+
+    def _shared_work(self, places: Iterable[list[Row]]) -> list[_Work]:
+        """Choose what each tenant has computed; of each, what was computed longest ago comes first."""
+        works = []
+        ordered = sorted(places, key=lambda rows: (rows[0].pending > 1, rows[0].turn))
+        wanted: Counter[str] = Counter()
+        for row, *_ in ordered:
+            wanted[row.owner] += cost(row.pending, row.place.cached)
+        left = self._shares.divided(wanted)
+        begun: set[str] = set()
+        for row, *twins in ordered:
+            # One row's next token is always computed, however long its past is.
+            least = 0 if row.owner in begun else 1
+            tokens = min(row.pending, max(least, left[row.owner] - cost(0, row.place.cached)))
+            if tokens > 0:
+                begun.add(row.owner)
+                works.append(_Work(row, row.place, tokens, twins))
+                left[row.owner] -= cost(tokens, row.place.cached)
         return works
 
     def _forwards(self, works: list[_Work]) -> list[list[_Work]]:
@@ -290,8 +331,8 @@ class SlotScheduler:
             self.table.cache.copy_spans(*zip(*copies, strict=True))
         for work in works:
             for row in work.rows:
-                assert row.slot is not None
-                row.slot.cached += work.tokens
+                row.place.cached += work.tokens
+                row.turn = self._counters.iterations
 
     def _sample(self, works: Sequence[_Work], logits: Tensor) -> None:
         drawn: list[Row] = []

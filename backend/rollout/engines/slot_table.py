@@ -80,10 +80,13 @@ class SlotTable:
         self._busy = 0
         self._copies: dict[tuple[Slot, int], list[Slot]] = {}
 
-    def take(self, policy: LoadedPolicy, session_id: str, tokens: list[int]) -> Slot | None:
+    def take(
+        self, policy: LoadedPolicy, session_id: str, tokens: list[int], parked: Slot | None = None
+    ) -> Slot | None:
         """Give a sequence a slot, with as much of its past as is stored somewhere.
 
-        At least its last token is left to compute, because its logits are wanted.
+        At least its last token is left to compute, because its logits are wanted. `parked` is where the
+        sequence was before it was preempted.
 
         Returns:
             The slot, or None while all are busy.
@@ -91,6 +94,8 @@ class SlotTable:
         owner, session_id = split_session(session_id)
         session = (policy.name, f"{owner}/{session_id}") if session_id else None
         slot = self._session_slot(session, policy)
+        if parked is not None and not parked.busy and parked.tokens is tokens and parked.policy is policy:
+            slot = parked
         if slot is not None:
             # Making room may drop idle slots; this one is in use from here on.
             self._set_busy(slot, busy=True)

@@ -15,7 +15,7 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,9 +25,11 @@ from torch import Tensor
 
 from backend.config import VLLM_LEAST_TEMPERATURE, DType, VllmSettings
 from backend.errors import SERVICE_LOG
+from backend.rollout.engines.fair_places import FairPlaces
 from backend.rollout.engines.protocol import BASE_POLICY, Deliver
 from backend.rollout.engines.rows import failure, nobody_waits, version_gone
 from backend.rollout.engines.shared_weights import share_in_file, share_on_device
+from backend.rollout.engines.slot_table import split_session
 from backend.rollout.engines.structured import structure_impossible, structure_unusable
 from backend.rollout.engines.vllm_files import (
     adapted_modules,
@@ -164,8 +166,7 @@ class VllmEngine:
             dtype,
             shapes=self._shapes,
         )
-        self._numbers = itertools.count(1)
-        self._keys = itertools.count(_BASE_KEY + 1)
+        self._numbers, self._keys = itertools.count(1), itertools.count(_BASE_KEY + 1)
         self._lock = threading.Lock()
         self._writing_nothing = threading.Lock()
         self._policies: dict[str, _Policy] = {}
@@ -174,6 +175,8 @@ class VllmEngine:
         self._doomed: dict[int, _Policy] = {}
         """Policies that are gone, whose weights are kept until the process reads them no more."""
         self._open: dict[int, _Open] = {}
+        # For requests for tokens: vLLM's own queue knows no tenants.
+        self._places = FairPlaces(self._settings.max_sequences)
         self._process: VllmProcess | None = None
         self._ready = threading.Event()
         self._reused_tokens = 0
@@ -380,8 +383,26 @@ class VllmEngine:
         self._open[number] = entry
         self._newest = number
         self._busy.count(len(self._open))
+        if entry.request is None:
+            self._send(entry)
+        else:
+            self._places.add(number, _owner(entry.request))
+            self._send_admitted()
+
+    def _send(self, entry: _Open) -> None:
         if self._process is not None and self._ready.is_set():
             self._process.send(entry.message)
+
+    def _send_admitted(self) -> None:
+        for number in self._places.admit():
+            self._send(self._open[number])
+
+    def _left(self, numbers: Iterable[int]) -> None:
+        """Note that these are open no more; others take their places."""
+        for number in numbers:
+            self._places.remove(number)
+        self._busy.count(len(self._open))
+        self._send_admitted()
 
     def _rouse(self) -> None:
         self._asleep = False
@@ -409,7 +430,6 @@ class VllmEngine:
         if refused is not None:
             return refused
         key = _BASE_KEY if request.policy == BASE_POLICY else self._policies[request.policy].key
-        owner = request.session_id.partition("/")[0] if "/" in request.session_id else ""
         return {
             "policy": key,
             "prompt": list(request.prompt_ids),
@@ -423,7 +443,7 @@ class VllmEngine:
             "structured": _structure(request),
             # The key stands for one version of one policy, so neither its other versions nor other owners
             # find what is computed here.
-            "salt": f"{key} {owner}",
+            "salt": f"{key} {split_session(request.session_id)[0]}",
         }
 
     def _stops(self, request: SampleRequest) -> list[int]:
@@ -481,7 +501,7 @@ class VllmEngine:
         """Wait no longer for the answers to these; whoever calls answers them."""
         for number in numbers:
             del self._open[number]
-        self._busy.count(len(self._open))
+        self._left(numbers)
         if self._process is not None and self._ready.is_set():
             self._process.send({"do": "abort", "id": 0, "ids": list(numbers)})
 
@@ -691,20 +711,21 @@ class VllmEngine:
                         process.send({"do": "drop", "id": 0, "policy": key})
                     self._lives += 1
                     self._ready.set()
-                    for entry in self._open.values():
-                        process.send(entry.message)
+                    for number, entry in self._open.items():
+                        if entry.request is None or self._places.inside(number):
+                            process.send(entry.message)
                 return True
         return False
 
     def _forget_the_reason(self) -> None:
         """Give up on what was being computed each time that vLLM died."""
         with self._lock:
-            for entry in self._open.values():
-                entry.tries += 1
+            for number, entry in self._open.items():
+                entry.tries += entry.request is None or self._places.inside(number)
             reasons = {number: entry for number, entry in self._open.items() if entry.tries >= _TRIES}
             for number in reasons:
                 del self._open[number]
-            self._busy.count(len(self._open))
+            self._left(reasons)
             self._drop_finished()
         error = InternalServiceError(
             f"vLLM died {_TRIES} times while it worked on this request", hint=_SEE_THE_LOG
@@ -772,7 +793,7 @@ class VllmEngine:
             self._reused_tokens += message.get("reused", 0)
         with self._lock:
             entry = self._open.pop(number, None)
-            self._busy.count(len(self._open))
+            self._left([number])
             if self._finishing:
                 self._drop_finished()
         if entry is None:
@@ -843,6 +864,10 @@ class _BusyClock:
         with self._lock:
             running = time.perf_counter() - self._since if self._since is not None else 0.0
             return self._total + running
+
+
+def _owner(request: SampleRequest) -> str:
+    return split_session(request.session_id)[0] or f"/{request.policy}"
 
 
 def _is_from_vllm(message: Message) -> bool:

@@ -11,6 +11,9 @@ from tinkergym.wire import ErrorView
 
 pytestmark = pytest.mark.service
 
+MOST_IN_FLIGHT = 4
+"""Requests for tokens, as the gateway of these tests is set."""
+
 LEASE = {"worker_id": "w1", "max_episodes": 4, "wait_seconds": 0, "renew": ["l1"]}
 
 
@@ -251,3 +254,39 @@ def test_a_wait_ends_when_its_time_is_over(client, running_job, start_pool):
     )
     assert reply.json()["episodes"] == []
     assert sum(request["wait_seconds"] for _, _, request in pool.asked) <= 1.2
+
+
+def test_more_requests_for_tokens_than_a_tenant_may_have_in_flight_are_told_when_to_come_again(
+    gateway, client, start_pool
+):
+    pool = start_pool("pool-1")
+    pool.gate.clear()
+    batch = {"requests": [request_for("nano", f"r{number}") for number in range(MOST_IN_FLIGHT)]}
+    with client.stream("POST", "/v1/sample", json=batch) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        # One is answered: one more may come, and no second one.
+        more = {"requests": [request_for("nano", "x"), request_for("nano", "y")]}
+        refused = client.post("/v1/sample", json=more)
+        assert (refused.status_code, error_of(refused)["type"]) == (429, "TooManyRequestsError")
+        assert refused.headers["retry-after"] == "1"
+        assert client.post("/v1/sample", json={"requests": more["requests"][:1]}).status_code == 200
+        with gateway.client("bob") as bob:
+            pool.gate.set()
+            assert bob.post("/v1/sample", json=more).status_code == 200
+        assert len(list(lines)) == MOST_IN_FLIGHT - 1
+    assert client.post("/v1/sample", json=more).status_code == 200
+
+
+def test_what_a_client_that_hung_up_had_in_flight_does_not_count(client, start_pool):
+    pool = start_pool("pool-1")
+    pool.gate.clear()
+    batch = {"requests": [request_for("nano", f"r{number}") for number in range(MOST_IN_FLIGHT)]}
+    deadline = time.monotonic() + 20
+    for _ in range(3):
+        while True:
+            with client.stream("POST", "/v1/sample", json=batch) as answer:
+                if answer.status_code == 200:
+                    next(answer.iter_lines())
+                    break
+            assert time.monotonic() < deadline

@@ -3,6 +3,7 @@ from queue import SimpleQueue
 import pytest
 
 from tinkergym.errors import ServiceUnavailableError
+from tinkergym.remote import http_sampler
 from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.remote.transport import Connection
 from tinkergym.wire import Completion, SampleFailure, SampleRequest
@@ -68,6 +69,18 @@ def test_when_the_patience_is_over_every_request_fails_with_the_services_error(s
     found = answers(inbox, 2)
     assert all(isinstance(answer, SampleFailure) for answer in found.values())
     assert found["a"].error.type == "ServiceUnavailableError"
+
+
+def test_a_service_that_takes_no_more_at_the_moment_is_asked_again_past_all_patience(
+    service, connection, monkeypatch
+):
+    monkeypatch.setattr(http_sampler, "FULL_PAUSE_SECONDS", 0.01)
+    for _ in range(30):
+        service.break_next("POST /v1/sample", status=429)
+    sampler = HttpSampler(connection, "/v1/sample", patience_seconds=0.0)
+    inbox = SimpleQueue()
+    sampler.submit([request("a")], inbox.put)
+    assert isinstance(answers(inbox, 1)["a"], Completion)
 
 
 def test_an_error_that_trying_again_cannot_mend_fails_at_once(connection):

@@ -38,8 +38,11 @@ class Asker:
 class Steps:
     """A scheduler over nano, and the answers that it has given."""
 
-    def __init__(self, model: PackedModel, *, iteration_tokens: int = 32, **limits: Any) -> None:
+    def __init__(
+        self, model: PackedModel, *, iteration_tokens: int = 32, most_rows: int = 64, **limits: Any
+    ) -> None:
         self._model = model
+        self.base = model.shelf.base
         settings: dict[str, Any] = {"slots": 64, "bytes": 1 << 24, "length": 1024}
         self.counters = Counters()
         self.scheduler = SlotScheduler(
@@ -47,7 +50,7 @@ class Steps:
             SlotLimits(**(settings | limits)),
             self.counters,
             iteration_tokens=iteration_tokens,
-            most_rows=64,
+            most_rows=most_rows,
         )
         self.answers: dict[str, Completion | SampleFailure] = {}
 
@@ -146,3 +149,68 @@ def test_a_request_whose_asker_left_before_its_turn_takes_no_room_from_others(mo
     assert isinstance(steps.answers["gone"], SampleFailure)
     assert steps.counters.evictions == 0
     assert steps.scheduler.table.cache.length < 900
+
+
+def ask_as(steps: Steps, owner: str, name: str, prompt: Sequence[int], tokens: int = 12) -> None:
+    request = SampleRequest(
+        request_id=name,
+        policy="",
+        policy_version=0,
+        prompt_ids=list(prompt),
+        max_tokens=tokens,
+        seed=sum(name.encode()),
+        session_id=f"{owner}/",
+    )
+    row = Row(request=request, policy=steps.base, deliver=Asker(), limit=len(prompt) + tokens)
+    steps.scheduler.add([row])
+
+
+def prompt(number: int, length: int = 40) -> list[int]:
+    return [3 + (number * 13 + 7 * index) % 800 for index in range(length)]
+
+
+@pytest.mark.parametrize("limits", [{"most_rows": 4}, {"slots": 4}])
+def test_a_tenant_who_fills_all_slots_gives_some_up_for_another_and_keeps_every_token(model, limits):
+    steps = Steps(model, **limits)
+    for number in range(12):
+        ask_as(steps, "flood", f"flood{number}", prompt(number), tokens=60)
+    for _ in range(10):
+        steps.step()
+    for number in range(2):
+        ask_as(steps, "small", f"small{number}", prompt(90 + number), tokens=4)
+    before = steps.counters.iterations
+    while not {"small0", "small1"} <= steps.answers.keys():
+        steps.step()
+    assert steps.counters.iterations - before <= 20
+    assert not any(name.startswith("flood") for name in steps.answers)
+    found = steps.finish()
+    assert 1 <= steps.counters.preemptions <= 4
+    for number in (0, 3, 11):
+        alone = Steps(model)
+        ask_as(alone, "flood", f"flood{number}", prompt(number), tokens=60)
+        expected = alone.finish()[f"flood{number}"]
+        assert found[f"flood{number}"].token_ids == expected.token_ids
+        assert found[f"flood{number}"].sampling_logprobs == pytest.approx(
+            expected.sampling_logprobs, abs=1e-4
+        )
+
+
+def test_a_forward_beside_a_flood_is_not_much_larger_than_without_it(model, monkeypatch):
+    sizes: list[int] = []
+    logits = model.logits
+
+    def counted(token_ids: Sequence[int], *others: Any, **options: Any) -> Any:
+        sizes.append(len(token_ids))
+        return logits(token_ids, *others, **options)
+
+    monkeypatch.setattr(model, "logits", counted)
+    steps = Steps(model, iteration_tokens=4096)
+    for number in range(24):
+        ask_as(steps, "flood", f"flood{number}", prompt(number, 100), tokens=30)
+    ask_as(steps, "small", "small", prompt(99), tokens=20)
+    while "small" not in steps.answers:
+        steps.step()
+    # All 24 would have been 2,400 tokens at first, and 24 at each step after that.
+    assert max(sizes) <= 256
+    assert sum(sizes) <= 24 * 20 + 2 * len(prompt(99))
+    assert len(steps.finish()) == 25

@@ -37,9 +37,16 @@ ADAPTER = AdapterWeights(
 )
 
 
-def ask(first: int, policy: str = "", version: int = 0, request_id: str = "r") -> SampleRequest:
+def ask(
+    first: int, policy: str = "", version: int = 0, request_id: str = "r", session_id: str = ""
+) -> SampleRequest:
     return SampleRequest(
-        request_id=request_id, policy=policy, policy_version=version, prompt_ids=[first, 5], max_tokens=2
+        request_id=request_id,
+        policy=policy,
+        policy_version=version,
+        prompt_ids=[first, 5],
+        max_tokens=2,
+        session_id=session_id,
     )
 
 
@@ -95,6 +102,16 @@ def test_when_the_process_dies_unanswered_requests_are_computed_by_the_next_one(
     }
     assert engine.restarts == 1
     assert engine.generate_together([ask(9)])[0].token_ids == [9, 9]
+
+
+def test_a_tenant_who_asks_for_more_than_fits_leaves_room_for_another(start, heard):
+    engine = start(max_sequences=16)
+    engine.submit([ask(HELD, request_id=str(n), session_id="flood/") for n in range(40)], lambda found: None)
+    assert [answer.token_ids for answer in answers(engine, [ask(7, session_id="small/")])] == [[7, 7]]
+    assert [message["prompt"][0] for message in heard(0) if message.get("do") == "sample"] == [
+        *[HELD] * 14,
+        7,
+    ]
 
 
 def test_a_batch_that_must_be_computed_together_survives_too(start):

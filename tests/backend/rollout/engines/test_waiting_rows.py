@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from backend.rollout.engines.rows import Row
-from backend.rollout.engines.waiting_rows import WaitingRows
+from backend.rollout.engines.waiting_rows import Held, WaitingRows
 from tinkergym.errors import ServiceUnavailableError
 from tinkergym.wire import SampleRequest
 
@@ -29,9 +29,10 @@ def queue() -> WaitingRows:
 
 def drained(queue: WaitingRows) -> str:
     names = ""
+    held = Held()
     while queue:
-        expected = queue.first
-        popped = queue.pop_first()
+        expected = queue.first(held)
+        popped = queue.pop_first(held)
         assert popped is expected
         names += popped.request.request_id
     return names
@@ -59,7 +60,7 @@ def test_jobs_whose_episodes_the_service_plays_take_turns_too(queue):
 
 def test_a_row_that_is_put_back_is_the_next_one(queue):
     queue.extend([row("A", "ada/1"), row("x", "bob/1"), row("B", "ada/1")])
-    first = queue.pop_first()
+    first = queue.pop_first(Held())
     queue.put_back(first)
     assert drained(queue) == "AxB"
 
