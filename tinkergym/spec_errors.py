@@ -142,6 +142,16 @@ def require_cut(top_p: object, top_k: object) -> Cut:
     return parse(Cut, {"top_p": top_p, "top_k": top_k})
 
 
+def require_count(value: object, name: str) -> None:
+    """Check what a script gave as a number of things, of which there must be some.
+
+    Raises:
+        InvalidRequestError: It is no whole number above 0.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidRequestError(f"must be a whole number above 0, not {_short(value)}", field=name)
+
+
 def require_temperature(temperature: object) -> None:
     """Check what a script gave as the temperature of answers.
 

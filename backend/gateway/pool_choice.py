@@ -6,7 +6,13 @@ from collections.abc import Iterable
 
 from backend.gateway.parts import GatewayParts
 from backend.store.store import PoolRecord, TenantStore
-from tinkergym.errors import NotFoundError, ServiceUnavailableError, TinkerGymError, from_wire
+from tinkergym.errors import (
+    NotFoundError,
+    ServiceUnavailableError,
+    TinkerGymError,
+    UnknownModelError,
+    from_wire,
+)
 from tinkergym.wire_jobs import JobView
 
 _REFUSAL_SECONDS = 60.0
@@ -43,8 +49,17 @@ def pools_at_hand(parts: GatewayParts, tenant: TenantStore, policies: Iterable[s
 
 
 def want_pool(parts: GatewayParts, tenant: TenantStore, policy: str) -> TinkerGymError:
-    """Ask for a pool that samples a policy; returns what to tell whoever wants it: to wait, or why not to."""
+    """Ask for a pool that samples a policy; returns what to tell whoever wants it: to wait, or why not to.
+
+    Raises:
+        NotFoundError: It is neither a job of this tenant nor a model.
+    """
     model, _ = _whose(parts, tenant, policy)
+    if tenant.model_and_worker(policy) is None and policy not in parts.config.models:
+        try:
+            parts.catalog.renderer(model)
+        except UnknownModelError:
+            raise _unknown(policy) from None
     service, now = parts.store.service(), parts.clock()
     service.want_pool(model, now)
     refused = service.refusals().get(model)
@@ -60,9 +75,14 @@ def _whose(parts: GatewayParts, tenant: TenantStore, policy: str) -> tuple[str, 
     job = tenant.model_and_worker(policy)
     if job is not None:
         return job
-    if policy in parts.config.models:
+    # Like a job's model, it may be a folder or a hub id; `want_pool` looks whether it is, off the event loop.
+    if policy in parts.config.models or (parts.config.allow_any_model and not policy.startswith("job-")):
         return policy, None
-    raise NotFoundError(
+    raise _unknown(policy)
+
+
+def _unknown(policy: str) -> NotFoundError:
+    return NotFoundError(
         f"{policy!r} is neither a job of yours nor a model of this service",
         hint="`tinkergym jobs` lists your jobs, GET /v1/models the models",
         field="policy",

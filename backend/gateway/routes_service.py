@@ -36,8 +36,9 @@ def list_models(request: Request, _tenant: Tenant) -> ModelList:
 
 @router.get("/renderer")
 def renderer(request: Request, _tenant: Tenant, model: str) -> RendererBundle:
-    """Return what turns messages into a model's token ids, and back."""
-    return parts_of(request).catalog.renderer(model)
+    """Return what turns messages into a model's token ids, and back, under the model's own name."""
+    catalog = parts_of(request).catalog
+    return catalog.renderer(catalog.known_as(model))
 
 
 def _missing(parts: GatewayParts) -> list[str]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -56,7 +56,12 @@ def evaluate(
         bool, typer.Option("--by-index", help="Take tasks 0, 1, 2, ... of the data instead of drawn ones.")
     ] = False,
     temperature: Annotated[
-        float | None, typer.Option(help="Of a model's answers. (default: as in training)", min=0)
+        float | None,
+        typer.Option(help="Of a model's answers; 0 takes the likeliest token. (default: 0)", min=0),
+    ] = None,
+    max_turn_tokens: Annotated[
+        int | None,
+        typer.Option(help="Of one answer of a model. (default: the job's own; of a model 64)", min=1),
     ] = None,
     top_p: TopP = None,
     top_k: TopK = None,
@@ -81,7 +86,7 @@ def evaluate(
     a FILE that was written with other settings is refused. `tinkergym compare` compares two such files,
     `tinkergym replay` shows the episodes in one.
 
-    Example: tinkergym eval board/TicTacToeVs-v0 --policy JOB_ID -n 16 --k 1,4,16 --out run.jsonl
+    Example: tinkergym eval board/TicTacToeVs-v0 --policy JOB_ID --temperature 1 -n 16 --k 1,4,16
     """
     from tinkergym.cli.eval_policy import given, open_policy
     from tinkergym.cli.settings import find_environment, parse_settings
@@ -97,8 +102,9 @@ def evaluate(
     elif tasks is None:
         tasks = USUAL_TASKS
     with ExitStack() as stack:
-        sampling = given(temperature=temperature, top_p=top_p, top_k=top_k)
+        sampling = given(temperature=temperature, max_turn_tokens=max_turn_tokens, top_p=top_p, top_k=top_k)
         source = open_policy(policy, _known(described, env), sampling, most_turns, stack)
+        _refuse_idle(source.settings, samples)
         settings = {
             "environment": without_token(described.ref).model_dump(mode="json"),
             "seed": seed,
@@ -128,9 +134,36 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps({"settings": settings, **scores.to_json(ks)}))
     else:
-        _print(scores, ks, f"{env}, policy {source.name}", out_file)
+        _print(scores, ks, f"{env}, policy {source.name}{_how(source.settings)}", out_file)
     if not scores.completed:
         raise typer.Exit(1)
+
+
+def _refuse_idle(settings: Mapping[str, Any], samples: int) -> None:
+    """Refuse what needs answers that are drawn, where they are not."""
+    from tinkergym.errors import InvalidRequestError
+
+    if settings.get("temperature") != 0:
+        return
+    if samples > 1:
+        raise InvalidRequestError(
+            f"at temperature 0 the {samples} episodes of a task are the same",
+            hint="add --temperature 1, or ask for more --tasks",
+            field="--samples",
+        )
+    for name in ("top_p", "top_k"):
+        if name in settings:
+            raise InvalidRequestError(
+                "at temperature 0 no answer is drawn",
+                hint="add --temperature 1, or leave it out",
+                field=f"--{name.replace('_', '-')}",
+            )
+
+
+def _how(settings: Mapping[str, Any]) -> str:
+    if "temperature" not in settings:
+        return ""
+    return f", temperature {settings['temperature']:g}, answers up to {settings['max_turn_tokens']} tokens"
 
 
 def _known(described: Environment, env: str) -> Environment:

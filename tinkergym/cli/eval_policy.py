@@ -12,6 +12,7 @@ from tinkergym.errors import (
     NotFoundError,
     PolicyVersionGoneError,
     ServiceUnreachableError,
+    UnknownModelError,
 )
 from tinkergym.evaluation import make_once
 from tinkergym.policies import POLICIES
@@ -48,8 +49,8 @@ def open_policy(
     Args:
         name: As above.
         environment: Where it plays.
-        sampling: What was `given` of how a model's answers are drawn. Else the temperature is the job's own,
-            and 1 for a model.
+        sampling: What was `given` of how a model's answers are drawn. Else the temperature is 0, as in
+            `policy.evaluate`, and answers are as long as the job's own.
         most_turns: Where an episode of a policy without a model is cut off.
         stack: Closes what is opened.
 
@@ -95,7 +96,7 @@ def _of_service(
             f"{name!r} is none of {', '.join(POLICIES)}, and jobs and models need a service: {error.message}",
             hint=error.hint,
         ) from None
-    policy = _find(client, base, version, sampling)
+    policy = _find(client, base, version, {"temperature": 0.0, **sampling})
     make_env = environment.make
     assert make_env is not None
     make_once(make_env, environment.ref)
@@ -122,16 +123,15 @@ def _find(client: Any, name: str, version: int | None, sampling: Mapping[str, An
     try:
         job = client.job(name)
     except NotFoundError:
-        models = [view.name for view in client.models()]
-        if name not in models:
-            folder = "; a folder or a hub id is played once the service lists it under `models`"
+        try:
+            policy: Policy = client.policy(name, **sampling)
+        except UnknownModelError as error:
             raise InvalidRequestError(
                 f"{name!r} is no policy: neither {', '.join(POLICIES)}, nor one of your jobs, "
-                f"nor a model of the service ({', '.join(models)})",
-                hint="`tinkergym jobs` lists your jobs" + (folder if "/" in name else ""),
+                f"nor a model of the service: {error.message}",
+                hint=f"`tinkergym jobs` lists your jobs; {error.hint}",
                 field="--policy",
             ) from None
-        policy: Policy = client.policy(name, **sampling)
         policy.version = version
         return policy
     # The newest of now, not of whenever an episode begins: the job may still be training.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Self
 
 from tinkergym.errors import (
@@ -16,6 +15,7 @@ from tinkergym.errors import (
 from tinkergym.loop.environment_host import system_prompt_of
 from tinkergym.loop.executors import made
 from tinkergym.loop.host_pool import MakeEnv
+from tinkergym.loop.renderer import Renderer
 from tinkergym.registration import load_packs, make_environment
 from tinkergym.remote import discovery
 from tinkergym.remote.api import Api
@@ -371,12 +371,15 @@ class Client:
             UnknownModelError: the service has no such model.
             InvalidRequestError: a setting is out of range.
         """
-        offered = [view.name for view in self.models()]
-        if model not in offered:
-            raise _not_offered(model, offered)
+        try:
+            bundle = self._api.renderer(model)
+        except UnknownModelError as error:
+            error.hint = f"{error.hint}; client.job(JOB_ID).policy() is what a job trained".removeprefix("; ")
+            raise
         return Policy.of_model(
             self._api,
-            model,
+            bundle.model,  # a folder has one name there, however it is written here
+            renderer=Renderer.from_bundle(bundle),
             temperature=temperature,
             max_turn_tokens=max_turn_tokens,
             seed=seed,
@@ -461,17 +464,6 @@ def _prompt_of(environment: Environment) -> str | None:
         return system_prompt_of(env)
     finally:
         env.close()
-
-
-def _not_offered(model: str, offered: Sequence[str]) -> UnknownModelError:
-    close = difflib.get_close_matches(model, offered, n=1, cutoff=0.6)
-    wanted = f"did you mean {close[0]!r}" if close else f"offered are: {', '.join(offered)}"
-    return UnknownModelError(
-        f"unknown model {model!r}: without a job the service plays what it offers by name",
-        hint=f"{wanted}; a folder or a hub id can be listed under `models` of the service, "
-        "and client.job(JOB_ID).policy() is what a job trained",
-        field="model",
-    )
 
 
 def _refuse_impossible(spec: PlayedSpec, environment: Environment) -> None:

@@ -172,6 +172,7 @@ class Job:
         version: int | None = None,
         *,
         temperature: float | None = None,
+        max_turn_tokens: int | None = None,
         seed: int = 0,
         top_p: float = 1.0,
         top_k: int = 0,
@@ -183,6 +184,7 @@ class Job:
             version: None takes the newest at every answer, also while the job still trains; 0 is the model
                 before any training. Versions in between are gone as soon as the next one is published.
             temperature: Of its answers; None is the job's own, 0 always takes the likeliest token.
+            max_turn_tokens: Of one answer; None is the job's own.
             seed: Makes its answers repeatable.
             top_p: Above temperature 0, draw only among the fewest likeliest tokens that have so much of the
                 probability together.
@@ -214,6 +216,7 @@ class Job:
             self._view,
             version=version,
             temperature=temperature,
+            max_turn_tokens=max_turn_tokens,
             seed=seed,
             top_p=top_p,
             top_k=top_k,

@@ -21,7 +21,7 @@ from tinkergym.messages import Observation
 from tinkergym.remote.api import Api
 from tinkergym.remote.ask import SAMPLE_PATH, ask
 from tinkergym.remote.http_sampler import HttpSampler
-from tinkergym.spec_errors import require_cut, require_temperature
+from tinkergym.spec_errors import require_count, require_cut, require_temperature
 from tinkergym.wire import Limits, PlayedSpec, Reasoning, SampleRequest, Structured
 from tinkergym.wire_jobs import JobView
 from tinkergym.wire_structured import require_structured
@@ -91,6 +91,7 @@ class Policy:
                 see `field`.
         """
         require_temperature(temperature)
+        require_count(max_turn_tokens, "max_turn_tokens")
         self._api = api
         self.name, self.model, self.version = name, model, version
         self.temperature, self.max_turn_tokens, self.seed = temperature, max_turn_tokens, seed
@@ -116,6 +117,7 @@ class Policy:
         *,
         version: int | None,
         temperature: float | None,
+        max_turn_tokens: int | None = None,
         **sampling: Any,
     ) -> Self:
         """Return the policy that a job trains, which answers as in training but for `sampling`."""
@@ -135,7 +137,7 @@ class Policy:
             model=spec.model,
             version=version,
             temperature=temperature,
-            max_turn_tokens=spec.sampling.max_turn_tokens,
+            max_turn_tokens=spec.sampling.max_turn_tokens if max_turn_tokens is None else max_turn_tokens,
             **sampling,
             **played,
         )

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
@@ -20,6 +21,7 @@ from tinkergym.errors import (
     ServiceUnavailableError,
     TinkerGymError,
     TooManyRequestsError,
+    UnknownModelError,
 )
 from tinkergym.loop.renderer import Renderer
 from tinkergym.spec_errors import parse_any_spec
@@ -204,7 +206,10 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/v1/models":
             self.reply(200, {"models": [ModelView(name="nano", context_length=1024).model_dump()]})
         elif path == "/v1/renderer":
-            self._view(service.bundle)
+            model = query["model"][0]
+            if model != "nano" and not Path(model).is_absolute():
+                raise UnknownModelError(f"unknown model {model!r}", hint="offered are: nano", field="model")
+            self._view(service.bundle.model_copy(update={"model": model}))
         elif path == "/v1/sample":
             batch = SampleBatch.model_validate_json(body)
             self._reply_bytes(200, b"".join(service.sample(batch.requests)), "application/x-ndjson")

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import tinkergym as tg
 from tinkergym.records import read_records
 
 BOARD = "board/TicTacToeVs-v0"
@@ -130,7 +131,10 @@ def test_a_job_is_evaluated_at_its_newest_version_and_its_tokens_are_kept(tg_run
     tg_run("train", BOARD, "--steps", 1)
     file = tmp_path / "run.jsonl"
     result = figures(
-        tg_run("eval", BOARD, "--policy", "job-1", "--tasks", 4, "-n", 2, "--out", file, "--json")
+        tg_run(
+            *("eval", BOARD, "--policy", "job-1", "--tasks", 4, "-n", 2, "--temperature", 1),
+            *("--out", file, "--json"),
+        )
     )
     assert result["settings"]["policy"] == "job-1"
     assert result["episodes"] == 8
@@ -145,15 +149,15 @@ def test_a_model_is_evaluated_by_its_name_and_an_unknown_name_is_refused(tg_run,
     assert figures(result)["settings"]["policy"] == "nano"
     wrong = tg_run("eval", BOARD, "--policy", "job-99", "--tasks", 2)
     assert (wrong.exit_code, "is no policy" in wrong.output) == (2, True)
-    folder = tg_run("eval", BOARD, "--policy", "/models/mine", "--tasks", 2)
-    assert (folder.exit_code, "lists it under `models`" in folder.output) == (2, True)
+    folder = tg_run("eval", BOARD, "--policy", "/models/mine", "--tasks", 2, "--json")
+    assert figures(folder)["settings"]["policy"] == "/models/mine"
     slip = tg_run("eval", BOARD, "--policy", "nano", "--tasks", 2, "--env-set", "seet=first")
     assert (slip.exit_code, "could not be created" in slip.output) == (2, True)
 
 
 def test_a_model_is_evaluated_with_the_sampling_that_was_asked_for(tg_run, start_service, tmp_path):
     service = start_service(lambda prompt: "b2", environments=[BOARD])
-    command = ["eval", BOARD, "--policy", "nano", "--tasks", 1, "--json"]
+    command = ["eval", BOARD, "--policy", "nano", "--tasks", 1, "--temperature", 1, "--json"]
     plain = figures(tg_run(*command))
     assert not {"top_p", "top_k"} & plain["settings"].keys()
     service.sampled.clear()
@@ -165,6 +169,50 @@ def test_a_model_is_evaluated_with_the_sampling_that_was_asked_for(tg_run, start
     assert (other.exit_code, "top_p was 0.9" in other.output) == (1, True)
     wrong = tg_run(*command, "--top-p", 1.1)
     assert (wrong.exit_code, "top_p" in wrong.output) == (2, True)
+
+
+@pytest.mark.parametrize("policy", ["job-1", "nano"])
+def test_the_command_plays_at_temperature_0_as_python_does_and_says_so(tg_run, start_service, policy):
+    service = start_service(lambda prompt: "b2", environments=[BOARD])
+    tg_run(
+        "train",
+        BOARD,
+        "--steps",
+        1,
+        "--set",
+        "sampling.temperature=0.8",
+        "--set",
+        "sampling.max_turn_tokens=9",
+    )
+    shown = tg_run("eval", BOARD, "--policy", policy, "--tasks", 2).output
+    length = 9 if policy == "job-1" else 64
+    assert f"temperature 0, answers up to {length} tokens" in shown
+    by_command = [(r.temperature, r.max_tokens) for batch in service.sampled for r in batch]
+    service.sampled.clear()
+    with tg.Client() as client:
+        played = client.job(policy).policy() if policy == "job-1" else client.policy(policy)
+        played.evaluate(BOARD, episodes=2)
+    in_python = [(r.temperature, r.max_tokens) for batch in service.sampled for r in batch]
+    assert set(by_command) == set(in_python) == {(0.0, length)}
+
+
+@pytest.mark.parametrize("policy", ["job-1", "nano"])
+def test_the_length_of_answers_can_be_set(tg_run, start_service, policy):
+    service = start_service(lambda prompt: "b2", environments=[BOARD])
+    tg_run("train", BOARD, "--steps", 1)
+    found = figures(
+        tg_run("eval", BOARD, "--policy", policy, "--tasks", 1, "--max-turn-tokens", 17, "--json")
+    )
+    assert found["settings"]["max_turn_tokens"] == 17
+    assert {r.max_tokens for batch in service.sampled for r in batch} == {17}
+
+
+@pytest.mark.parametrize("idle", [["-n", "2"], ["--top-p", "0.9"], ["--top-k", "3"]])
+def test_what_needs_drawn_answers_is_refused_at_temperature_0(tg_run, start_service, idle):
+    start_service(lambda prompt: "b2", environments=[BOARD])
+    refused = tg_run("eval", BOARD, "--policy", "nano", *idle)
+    assert (refused.exit_code, "--temperature 1" in refused.output) == (2, True)
+    assert tg_run("eval", BOARD, "--policy", "nano", "--temperature", 1, *idle).exit_code == 0
 
 
 def test_ctrl_c_keeps_what_was_played_and_says_how_to_go_on(tmp_path):

@@ -205,12 +205,27 @@ def test_a_conversation_that_fills_the_context_says_where_to_reset(start_service
 
 @pytest.mark.parametrize(
     ("model", "said"),
-    [("/models/mine", "under `models`"), ("nanoo", "did you mean 'nano'"), ("job-1", "job")],
+    [("mine", "unknown model"), ("job-1", "job")],
 )
 def test_a_model_that_the_service_does_not_offer_is_refused_at_once(start_service, model, said):
     start_service()
     with pytest.raises(UnknownModelError, match=said):
         tg.Client().policy(model)
+
+
+def test_a_folder_of_the_services_machine_is_a_policy_as_it_is_a_model_to_train(start_service):
+    service = start_service()
+    with tg.Client() as client:
+        assert client.policy("/models/mine", max_turn_tokens=7).act("hello") == "ok"
+    assert [(r.policy, r.max_tokens) for batch in service.sampled for r in batch] == [("/models/mine", 7)]
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 2.5, "3", None])
+def test_an_answer_has_a_length(start_service, value):
+    start_service()
+    with tg.Client() as client, pytest.raises(InvalidRequestError) as caught:
+        client.policy(max_turn_tokens=value)
+    assert caught.value.field == "max_turn_tokens"
 
 
 @pytest.mark.parametrize(
