@@ -38,7 +38,7 @@ from tinkergym.loop.player import EpisodePlayer
 from tinkergym.loop.renderer import Renderer
 from tinkergym.loop.sampler import Deliver
 from tinkergym.messages import Message
-from tinkergym.registration import load_packs, make_environment
+from tinkergym.registration import make_environment
 from tinkergym.wire import Completion, EnvironmentRef, Limits, LoRA, SampleFailure, SampleRequest
 from tinkergym.wrappers.against_opponent import AgainstOpponent
 from tinkergym.written.tokens import conversation_tokens
@@ -102,7 +102,6 @@ class EngineSampler:
 
 def measure() -> list[Figure]:
     """Alternate both, with a new policy version each time, so that no cache helps; compare pair by pair."""
-    load_packs()
     sys.setswitchinterval(SWITCH_SECONDS)
     engine = TransformersEngine(NANO)
     renderer = Renderer.from_bundle(load_renderer_bundle("nano", NANO))

@@ -20,6 +20,7 @@ from typing import Any
 from tinkergym.errors import InvalidRequestError
 from tinkergym.games.registry import make_game
 from tinkergym.listing import ListedEnvironment, list_environments
+from tinkergym.packs import GAMES, claim_of, load
 from tinkergym.policies import POLICIES, GoldPolicy, LegalPolicy, play_episode
 from tinkergym.registration import make
 from tinkergym.statistics import mean_interval
@@ -152,11 +153,13 @@ def _rules(listed: ListedEnvironment) -> Any:
 
 
 def _arguments(listed: ListedEnvironment, env: Any) -> str:
-    chosen = dict(env.spec.kwargs)
-    chosen.pop("game", None)
     subjects = [type(env.unwrapped)]
+    chosen = dict(env.spec.kwargs)
     if (rules := _rules(listed)) is not None:
         subjects.insert(0, type(rules))
+        chosen |= _defaults_of_game(listed.game)
+        chosen |= {"on_illegal": env.metadata["on_illegal"]}
+        chosen |= {"opponent": rules.opponents[0]} if listed.game != listed.id else {}
     known: dict[str, tuple[object, str]] = {}
     for function in (function for subject in subjects for function in _constructors(subject)):
         meanings = _meanings(function)
@@ -171,6 +174,13 @@ def _arguments(listed: ListedEnvironment, env: Any) -> str:
         for name, (default, meaning) in known.items()
     ]
     return "\n".join(["| keyword | default | meaning |", "|---|---|---|", *rows]) if rows else "None."
+
+
+def _defaults_of_game(game: str) -> dict[str, Any]:
+    """Return the defaults of the function that makes a pack's game."""
+    claim = claim_of(GAMES, game)
+    parameters = inspect.signature(load(claim)).parameters.values() if claim else ()
+    return {p.name: p.default for p in parameters if p.default is not p.empty}
 
 
 def _constructors(subject: type) -> Iterator[Callable[..., Any]]:

@@ -56,9 +56,8 @@ class _Game:
 
 def scores(model: Qwen3ForCausalLM, tokenizer: Tokenizer, episodes: int) -> dict[str, Score]:
     """Play every environment on the same held-out seeds."""
-    import tinkergym
+    import tinkergym  # noqa: F401 - makes the packs known to gymnasium
 
-    tinkergym.load_packs()
     return {
         name: score(model, tokenizer, env_id, kwargs, episodes)
         for name, (env_id, kwargs) in ENVIRONMENTS.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tinkergym.late_registration import register_remote
+from tinkergym.packs import find_packs
 
 if TYPE_CHECKING:
     from tinkergym import spaces, wrappers
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tinkergym.evaluation import Evaluation, evaluate
     from tinkergym.games.registry import make_game, register_game
     from tinkergym.games.text_game import TextGame
-    from tinkergym.registration import load_packs, make, register, registered
+    from tinkergym.registration import make, register, registered
     from tinkergym.remote.client import Client
     from tinkergym.remote.job import Job
     from tinkergym.remote.policy import Policy
@@ -66,7 +66,7 @@ __all__ = [
     "TextGame",
     "TinkerGymError",
     "evaluate",
-    "load_packs",
+    "find_packs",
     "make",
     "make_game",
     "register",
@@ -111,7 +111,6 @@ _HOMES = {
     "TextGame": "tinkergym.games.text_game",
     "TinkerGymError": "tinkergym.errors",
     "evaluate": "tinkergym.evaluation",
-    "load_packs": "tinkergym.registration",
     "make": "tinkergym.registration",
     "make_game": "tinkergym.games.registry",
     "register": "tinkergym.registration",
@@ -119,7 +118,8 @@ _HOMES = {
     "registered": "tinkergym.registration",
     "tool": "tinkergym.tools.definition",
 }
-register_remote()
+# Gymnasium loads no plugins, so the ids of installed packs are made known to it here.
+find_packs()
 
 _ROOMS = frozenset({"spaces", "wrappers"})
 

@@ -57,7 +57,7 @@ def built(build: Callable[..., Built], kwargs: Mapping[str, Any], *, field: str)
 
 
 def argument_hint(
-    error: Exception, build: object, kwargs: Mapping[str, Any], known: Iterable[str] = ()
+    error: BaseException, build: object, kwargs: Mapping[str, Any], known: Iterable[str] = ()
 ) -> str:
     """Say which argument was meant by one that a constructor refused, or which it lacks; else empty.
 

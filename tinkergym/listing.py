@@ -15,7 +15,8 @@ import gymnasium as gym
 from tinkergym.errors import InvalidEnvironmentError, TinkerGymError
 from tinkergym.games.registry import registered_games
 from tinkergym.grid import cell_of
-from tinkergym.registration import Pack, load_packs, make
+from tinkergym.packs import Pack, find_packs
+from tinkergym.registration import make
 
 MAKE_SECONDS = 20.0
 """An environment that takes longer to be made is listed without what only it could say."""
@@ -58,7 +59,7 @@ def list_environments(packs: Iterable[Pack] | None = None) -> Iterator[ListedEnv
         packs: Whose environments; None takes all that are installed.
     """
     games = frozenset(registered_games())
-    for pack in load_packs() if packs is None else packs:
+    for pack in find_packs() if packs is None else packs:
         for env_id in pack.environment_ids:
             yield _listed(env_id, pack, games)
 

@@ -13,7 +13,7 @@ from backend.rollout.stall_watchdog import end_on_stall
 from tinkergym.loop.call_register import CallRegister
 from tinkergym.loop.host_pool import MakeEnv
 from tinkergym.loop.rollout import RolloutWorker
-from tinkergym.registration import load_packs, make_environment
+from tinkergym.registration import make_environment
 from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
 from tinkergym.remote.transport import Connection
 
@@ -39,7 +39,6 @@ def run_env_worker(
     files = EnvWorkerFiles(Path(socket_path).parent, worker_id)
     files.create()
     end_on_stall(files.trace, stall_seconds)
-    load_packs()
     # A pool that is still loading its model has no socket. Looking for the file finds it at once; the
     # worker's own patience with a service that is away would cost seconds.
     while not Path(socket_path).exists():

@@ -19,7 +19,7 @@ def loaded_after(statement):
     "statement",
     [
         "import tinkergym",
-        "import tinkergym as tg; tg.TextEnv, tg.GRPO(), tg.spaces.Text(), tg.evaluate, tg.load_packs()",
+        "import tinkergym as tg; tg.TextEnv, tg.GRPO(), tg.spaces.Text(), tg.evaluate, tg.find_packs()",
     ],
 )
 def test_importing_the_sdk_loads_nothing_heavy(statement):

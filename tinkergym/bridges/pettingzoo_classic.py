@@ -1,6 +1,6 @@
 """PettingZoo's classic games in text: the same rules, moves, chance and rewards, with words for the arrays.
 
-Needs `pip install '.[pettingzoo]'` in a checkout of tinkergym. Then `make_game` knows
+Needs `pip install '.[pettingzoo]'` in a checkout of tinkergym. `make_game` knows
 `pettingzoo/TicTacToe-v0`, `pettingzoo/ConnectFour-v0`, `pettingzoo/RockPaperScissors-v0` and
 `pettingzoo/LeducHoldem-v0`, and `make` the same with `Vs`.
 """
@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import importlib
 import os
-from importlib.util import find_spec
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.games.registry import register_game
+from tinkergym.games.registry import make_against_opponent
 from tinkergym.games.text_game import TextGame
-from tinkergym.registration import register_missing
 
 _MARKS = ("X", "O")
 
@@ -178,27 +177,10 @@ class ClassicRockPaperScissors(ClassicGame):
         return None
 
 
-_GAMES: dict[str, tuple[type[ClassicGame], tuple[str, ...]]] = {
-    "pettingzoo/TicTacToe-v0": (ClassicTicTacToe, ("pygame",)),
-    "pettingzoo/ConnectFour-v0": (ClassicConnectFour, ("pygame",)),
-    "pettingzoo/RockPaperScissors-v0": (ClassicRockPaperScissors, ("pygame",)),
-    "pettingzoo/LeducHoldem-v0": (ClassicLeducHoldem, ("pygame", "rlcard")),
-}
-
-
-def register() -> None:
-    """Register the games whose packages are installed; tinkergym calls this when it loads packs."""
-    for id_, (game, needs) in _GAMES.items():
-        missing = [package for package in needs if find_spec(package) is None]
-        if not missing:
-            register_game(id_, game)
-            continue
-        for name in (id_, id_.replace("-v", "Vs-v")):
-            register_missing(
-                name,
-                f"it needs {' and '.join(missing)}, which is not installed: pip install '.[pettingzoo]' in a "
-                "checkout of tinkergym",
-            )
+tic_tac_toe_versus = partial(make_against_opponent, "pettingzoo/TicTacToe-v0")
+connect_four_versus = partial(make_against_opponent, "pettingzoo/ConnectFour-v0")
+rock_paper_scissors_versus = partial(make_against_opponent, "pettingzoo/RockPaperScissors-v0")
+leduc_holdem_versus = partial(make_against_opponent, "pettingzoo/LeducHoldem-v0")
 
 
 def _board(planes: Any, player: int, empty: Any) -> str:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +14,7 @@ from tinkergym.cli.console import err, out
 from tinkergym.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from tinkergym.registration import Pack
+    from tinkergym.packs import Pack
 
 
 def envs(
@@ -27,22 +24,21 @@ def envs(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: one JSON object.")] = False,
 ) -> None:
-    """List the environments that installed packs bring along, and the packs that are broken.
+    """List the environments of installed packs, and the entry points that were refused.
 
-    Each is made once, so the list also shows which cannot be.
+    Each environment is made once, so the list also shows which cannot be made.
     """
     from tinkergym.listing import list_environments
-    from tinkergym.registration import load_packs
+    from tinkergym.packs import find_packs
 
-    with _without_log():  # below stands in a line why a pack is broken
-        installed = load_packs()
-        if unknown := sorted(set(packs or ()) - {name for pack in installed for name in _names(pack)}):
-            raise NotFoundError(
-                f"no installed pack is called {unknown[0]!r}",
-                hint=f"installed are {', '.join(pack.name for pack in installed) or 'none'}",
-            )
-        shown = [pack for pack in installed if not packs or set(packs) & set(_names(pack))]
-        listed = list(list_environments(shown))
+    installed = find_packs()
+    if unknown := sorted(set(packs or ()) - {name for pack in installed for name in _names(pack)}):
+        raise NotFoundError(
+            f"no installed pack is called {unknown[0]!r}",
+            hint=f"installed are {', '.join(pack.name for pack in installed) or 'none'}",
+        )
+    shown = [pack for pack in installed if not packs or set(packs) & set(_names(pack))]
+    listed = list(list_environments(shown))
     if as_json:
         # Not through rich, which would wrap and colour it.
         print(
@@ -55,7 +51,8 @@ def envs(
                             "distribution": pack.distribution,
                             "version": pack.version,
                             "environments": list(pack.environment_ids),
-                            "error": pack.error,
+                            "games": list(pack.game_ids),
+                            "refused": list(pack.refused),
                         }
                         for pack in shown
                     ],
@@ -95,23 +92,12 @@ def envs(
         if one.error:
             _warn(f"{one.id} cannot be made", one.error)
     for pack in shown:
-        if pack.error:
-            name = " ".join(filter(None, (pack.distribution or pack.name, pack.version)))
-            _warn(f"the pack {name} is broken", pack.error.strip().splitlines()[-1])
+        for refusal in pack.refused:
+            err.print(f"[yellow]{escape(refusal)}[/]", soft_wrap=True, highlight=False)
 
 
 def _names(pack: Pack) -> tuple[str, str]:
     return pack.name, pack.distribution
-
-
-@contextmanager
-def _without_log() -> Iterator[None]:
-    log = logging.getLogger("tinkergym.registration")
-    before, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = before
 
 
 def _warn(what: str, why: str) -> None:

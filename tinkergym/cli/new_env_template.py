@@ -58,7 +58,6 @@ class NewPack:
             "<INIT>": _INIT * (self.data == "dependent"),
             "<PACKAGE>": self.package,
             "<DISTRIBUTION>": self.distribution,
-            "<NAME>": self.name,
             "<CLASS>": self.class_name,
             "<ID>": self.env_id,
         }.items():
@@ -77,7 +76,7 @@ version = "0.1.0"
 dependencies = ["tinkergym"]
 
 [project.entry-points."tinkergym.envs"]
-<NAME> = "<PACKAGE>:register"
+"<ID>" = "<PACKAGE>:<CLASS>Env"
 
 [tool.setuptools]
 packages = ["<PACKAGE>"]
@@ -91,14 +90,7 @@ _IMPORTS = {
 _MODULE = """\
 <IMPORTS>
 
-<BODY>
-
-def register():
-    tg.register("<ID>", <CLASS>Env)
-
-
-register()
-"""
+<BODY>"""
 
 _INIT = """\
     def __init__(self, split="train", render_mode=None):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tinkergym import registration
-from tinkergym.errors import InvalidRequestError, UnknownEnvironmentError
+from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, UnknownEnvironmentError
 from tinkergym.games.text_game import TextGame
+from tinkergym.pack_output import output_to_stderr
+from tinkergym.packs import GAMES, Claim, claim_of, find_packs, ids_of, load
 
 if TYPE_CHECKING:
     from pettingzoo import AECEnv
@@ -19,7 +22,6 @@ if TYPE_CHECKING:
     from tinkergym.wrappers.against_opponent import AgainstOpponent
 
 _games: dict[str, _Registered | _RegisteredAec] = {}
-registration.undo_with_packs(_games)
 _ENTRY_POINT = f"{__name__}:make_against_opponent"
 
 
@@ -50,6 +52,33 @@ class _RegisteredAec:
         module, _, attribute = self.name.partition(":")
         make = getattr(importlib.import_module(module), attribute)
         return make(**{**self.kwargs, "on_illegal": on_illegal, "render_mode": render_mode, **settings})
+
+
+@dataclass(frozen=True, slots=True)
+class _FromPack:
+    claim: Claim
+
+    def create(self, on_illegal: str | None, render_mode: str | None, settings: dict[str, Any]) -> AECEnv:
+        from tinkergym.games.game_env import GameEnv
+
+        make = load(self.claim)
+        chosen = {"on_illegal": on_illegal, "render_mode": render_mode}
+        taken = inspect.signature(make).parameters
+        with output_to_stderr():
+            made = make(**settings, **{name: value for name, value in chosen.items() if name in taken})
+        if isinstance(made, TextGame):
+            return GameEnv(made, on_illegal=on_illegal, render_mode=render_mode)
+        if not hasattr(made, "possible_agents"):
+            raise InvalidEnvironmentError(
+                f"{self.claim.target} of {self.claim.distribution} returned a {type(made).__name__}",
+                hint="return a TextGame or a PettingZoo AEC environment",
+                field="environment",
+            )
+        if on_illegal is not None and "on_illegal" not in taken:
+            raise InvalidRequestError(
+                f"{self.claim.id} has its own rule for illegal moves", hint="leave it out", field="on_illegal"
+            )
+        return made
 
 
 def register_game(
@@ -148,9 +177,9 @@ def make_game(
 
 
 def registered_games() -> list[str]:
-    """Return the ids of all games, sorted."""
-    registration.load_packs()
-    return sorted(_games)
+    """Return the ids of all games of packs and of all that were registered here, sorted."""
+    find_packs()
+    return sorted({*_games, *ids_of(GAMES)})
 
 
 def make_against_opponent(
@@ -162,7 +191,10 @@ def make_against_opponent(
     render_mode: str | None = None,
     **settings: Any,
 ) -> AgainstOpponent:
-    """Create the Gymnasium environment of a registered game; this is what `gymnasium.make` calls."""
+    """Create the Gymnasium environment of a game: one seat, or a drawn one, against an opponent.
+
+    A pack's factory returns `make_against_opponent("namespace/Name-v0", **settings)`.
+    """
     from tinkergym.wrappers.against_opponent import AgainstOpponent
 
     aec_env = make_game(game, on_illegal=on_illegal, render_mode=render_mode, **settings)
@@ -170,20 +202,24 @@ def make_against_opponent(
 
 
 def _refuse_another(id: str, name: str) -> None:  # noqa: A002 - as above
-    known = _games.get(id)
-    if known is not None and known.name != name:
+    known, claim = _games.get(id), claim_of(GAMES, id)
+    owner = claim.target if claim is not None else known.name if known is not None else name
+    if owner != name:
         raise InvalidRequestError(
-            f"{id} is already registered for {known.name}",
+            f"{id} is already registered for {owner}",
             hint="choose another name or version",
             field="id",
         )
 
 
-def _find(id: str) -> _Registered | _RegisteredAec:  # noqa: A002 - as above
-    if id not in _games:
-        registration.load_packs()
-    if id not in _games:
-        close = difflib.get_close_matches(id, _games, n=3, cutoff=0.5)
-        hint = f"did you mean {', '.join(close)}?" if close else "register it with tinkergym.register_game"
-        raise UnknownEnvironmentError(f"no game is called {id!r}", hint=registration.why_missing(id) or hint)
-    return _games[id]
+def _find(id: str) -> _Registered | _RegisteredAec | _FromPack:  # noqa: A002 - as above
+    if id in _games:
+        return _games[id]
+    if claim_of(GAMES, id) is None:
+        find_packs()  # it may have been installed since this process began
+    claim = claim_of(GAMES, id)
+    if claim is not None:
+        return _FromPack(claim)
+    close = difflib.get_close_matches(id, registered_games(), n=3, cutoff=0.5)
+    hint = f"did you mean {', '.join(close)}?" if close else "register it with tinkergym.register_game"
+    raise UnknownEnvironmentError(f"no game is called {id!r}", hint=hint)

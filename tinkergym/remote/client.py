@@ -16,7 +16,7 @@ from tinkergym.loop.environment_host import system_prompt_of
 from tinkergym.loop.executors import made
 from tinkergym.loop.host_pool import MakeEnv
 from tinkergym.loop.renderer import Renderer
-from tinkergym.registration import load_packs, make_environment
+from tinkergym.registration import make_environment
 from tinkergym.remote import discovery
 from tinkergym.remote.api import Api
 from tinkergym.remote.ask import ask
@@ -71,7 +71,7 @@ class Client:
         ca_file: str | None = None,
         patience_seconds: float = 5.0,
     ) -> None:
-        """Find the service, make sure that it answers, and register the installed packs for `gymnasium.make`.
+        """Find the service and make sure that it answers.
 
         Args:
             url: None takes TINKERGYM_URL, else a service that `tinkergym serve` runs on this machine. With or
@@ -83,8 +83,6 @@ class Client:
         Raises:
             ServiceUnreachableError: no service answers.
         """
-        # Gymnasium loads no plugins; who has a client may make a pack's environment as any other.
-        load_packs()
         address = discovery.find(url, api_key)
         self.url = address.url
         self._connection = Connection(

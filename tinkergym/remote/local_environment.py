@@ -17,7 +17,8 @@ from tinkergym.arguments import built
 from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, UnknownEnvironmentError
 from tinkergym.loop.environment_host import AnyEnv
 from tinkergym.loop.host_pool import MakeEnv
-from tinkergym.registration import load_packs, make_environment
+from tinkergym.packs import find_packs
+from tinkergym.registration import make_environment
 from tinkergym.remote.environment_url import is_environment_url
 from tinkergym.serving.names import REMOTE_ID
 from tinkergym.spec_errors import environment_ref
@@ -132,8 +133,7 @@ def installed_packs() -> list[InstalledPack]:
     """Return the packs that this process can play."""
     return [
         InstalledPack(name=pack.name, distribution=pack.distribution, version=pack.version)
-        for pack in load_packs()
-        if not pack.error
+        for pack in find_packs()
     ]
 
 
@@ -150,7 +150,7 @@ def _make_remote(token: Mapping[str, Any], ref: EnvironmentRef) -> AnyEnv:
 def _is_known(env_id: str) -> bool:
     """Whether this process can make it: by a pack, by `tinkergym.register` or by `gymnasium.register`."""
     if env_id not in gym.registry:
-        load_packs()
+        find_packs()
     return env_id in gym.registry
 
 

@@ -1,14 +1,11 @@
 import gymnasium as gym
 import numpy as np
 import pytest
-import tinkergym_board
 from tinkergym_board.players import random_player
 from tinkergym_board.text import cell_names, read_position
 
 from tinkergym.errors import EpisodeProtocolError, InvalidRequestError
 from tinkergym.testing.contract import EnvContract
-
-tinkergym_board.register()
 
 
 def versus(size=3, win=3, opponent="random", **settings):

@@ -87,3 +87,13 @@ class KInARow(TextGame):
         if self.rules.cells > _MOST_CELLS_TO_SEARCH or self.position.to_move != player or self.position.over:
             return None
         return cell_names(self.rules.size)[perfect_moves(self.position)[0]]
+
+
+def tictactoe(size: int = 3, win: int = 3, instructions: bool = False) -> KInARow:
+    """Return tic-tac-toe; the arguments are those of `KInARow`."""
+    return KInARow(size, win, instructions)
+
+
+def gomoku(size: int = 5, win: int = 4, instructions: bool = False) -> KInARow:
+    """Return gomoku; the arguments are those of `KInARow`."""
+    return KInARow(size, win, instructions)

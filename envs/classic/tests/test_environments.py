@@ -4,7 +4,6 @@ from types import MappingProxyType
 import gymnasium as gym
 import numpy as np
 import pytest
-import tinkergym_classic
 from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,8 +11,6 @@ from hypothesis import strategies as st
 from tinkergym.errors import InvalidRequestError
 from tinkergym.registration import make
 from tinkergym.testing.contract import EnvContract
-
-tinkergym_classic.register()
 
 BARE = {
     "FrozenLake": ("FrozenLake-v1", {"is_slippery": True}),

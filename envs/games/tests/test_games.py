@@ -1,13 +1,10 @@
 import numpy as np
 import pytest
-import tinkergym_games
 from tinkergym_games.baselines import returns
 
 from tinkergym.errors import InvalidRequestError
 from tinkergym.registration import make
 from tinkergym.testing import EnvContract
-
-tinkergym_games.register()
 
 
 class TestGuessNumber(EnvContract):

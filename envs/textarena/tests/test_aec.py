@@ -6,7 +6,6 @@ import warnings
 
 import pytest
 import textarena
-import tinkergym_textarena
 from pettingzoo.test import api_test, seed_test
 from tinkergym_textarena.games import VERSUS, moves_of
 from tinkergym_textarena.native import NativeGame
@@ -14,8 +13,6 @@ from tinkergym_textarena.native import NativeGame
 import tinkergym as tg
 from tinkergym.errors import EpisodeProtocolError, InvalidRequestError
 from tinkergym.wrappers import AgainstOpponent
-
-tinkergym_textarena.register()
 
 TALK = ["I offer you peace.", "[nonsense]", "🙂", "[3]", ""]
 MOST_ACTIONS = 40

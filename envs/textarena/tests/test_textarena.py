@@ -9,10 +9,10 @@ import threading
 
 import numpy as np
 import pytest
-import tinkergym_textarena
 from tinkergym_textarena.games import EXACT, SINGLE, VERSUS, moves_of
 from tinkergym_textarena.native import NativeGame
 
+import tinkergym as tg
 from tinkergym.errors import (
     EnvironmentInfrastructureError,
     EpisodeProtocolError,
@@ -22,8 +22,6 @@ from tinkergym.errors import (
 )
 from tinkergym.registration import make
 from tinkergym.testing.contract import EnvContract
-
-tinkergym_textarena.register()
 
 TALK = ["I offer you peace.", "[Offer: 2 Wood -> 1 Ore]", "[nonsense]", "[Player 0] hello", "🙂", "[3]", ""]
 FOR_TWO = [
@@ -384,10 +382,12 @@ def test_every_registered_game_is_one_of_textarenas():
     assert {f"{name}-v0" for name in (*SINGLE, *VERSUS)} <= set(ENV_REGISTRY)
 
 
-def test_the_pack_is_loaded_without_textarena():
-    code = (
-        "import sys, tinkergym_textarena; tinkergym_textarena.register(); print('textarena' in sys.modules)"
-    )
+def test_the_entry_points_name_every_game_and_are_read_without_textarena():
+    (pack,) = [pack for pack in tg.find_packs() if pack.distribution == "tinkergym-textarena"]
+    environments = {f"textarena/{name}-v0" for name in SINGLE} | {f"textarena/{name}Vs-v0" for name in VERSUS}
+    assert set(pack.environment_ids) == environments
+    assert set(pack.game_ids) == {f"textarena/{name}-v0" for name in VERSUS}
+    code = "import sys, tinkergym; print('textarena' in sys.modules)"
     out = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
     )

@@ -63,8 +63,6 @@ class Odd(gym.Env):
     def step(self, action):
         return "", 0.0, True, False, {}
 
-def load():
-    tg.register("odd/Odd-v0", Odd)
 """
 
 
@@ -74,7 +72,7 @@ def pack(tmp_path, monkeypatch):
     info = tmp_path / "tinkergym_odd-0.3.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tinkergym-odd\nVersion: 0.3\n")
-    (info / "entry_points.txt").write_text("[tinkergym.envs]\nodd = odd_pack:load\n")
+    (info / "entry_points.txt").write_text("[tinkergym.envs]\nodd/Odd-v0 = odd_pack:Odd\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
     monkeypatch.setenv("ODD_PIDS", str(tmp_path / "pids"))
     return tmp_path

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from tinkergym import make, make_game
-from tinkergym.bridges import pettingzoo_classic
 from tinkergym.bridges.pettingzoo_classic import (
     ClassicConnectFour,
     ClassicLeducHoldem,
@@ -17,7 +16,6 @@ from tinkergym.games.game_env import GameEnv
 
 pytest.importorskip("pygame")
 pytest.importorskip("rlcard")
-pettingzoo_classic.register()
 
 GAMES = [ClassicTicTacToe, ClassicConnectFour, ClassicLeducHoldem]
 

@@ -4,13 +4,13 @@ import importlib
 import json
 import sys
 
-import gymnasium as gym
 import pytest
 from typer.testing import CliRunner
 
 from tinkergym import listing
 from tinkergym.cli.console import out
 from tinkergym.cli.main import app
+from tinkergym.packs import find_packs
 
 SOUND = """
 import time
@@ -34,33 +34,33 @@ class Hangs(tg.TextEnv):
     def __init__(self):
         time.sleep(600)
 
-for kind in (Fine, Silent, Raises, Hangs):
-    tg.register(f"listed/{kind.__name__}-v0", kind)
+print("noise of the import")
 """
+KINDS = ("Fine", "Silent", "Raises", "Hangs")
+POINTS = {
+    "listed": "\n".join(f"listed/{kind}-v0 = listed_pack:{kind}" for kind in KINDS),
+    "unlucky": "unlucky/Env-v0 = unlucky_pack:Env",
+    "greedy": "greedy/Fine-v0 = listed_pack:Fine\nboard/TicTacToeVs-v0 = listed_pack:Fine",
+}
 
 
 @pytest.fixture(autouse=True)
 def packs(tmp_path, monkeypatch):
-    """Two packs really installed: one with all kinds of environments, one that cannot be imported."""
+    """Packs really installed: all kinds of environments, one that cannot be imported, one that claims ids."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(listing, "MAKE_SECONDS", 0.3)
     monkeypatch.setenv("COLUMNS", "200")
-    known = set(gym.registry)
-    for name, source in (("listed", SOUND), ("unlucky", "import no_such_package")):
+    for name, source in (("listed", SOUND), ("unlucky", "import no_such_package"), ("greedy", "")):
         (tmp_path / f"{name}_pack.py").write_text(source)
         info = tmp_path / f"tinkergym_{name}-2.5.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tinkergym-{name}\nVersion: 2.5\n")
-        (info / "entry_points.txt").write_text(f"[tinkergym.envs]\n{name} = {name}_pack\n")
+        (info / "entry_points.txt").write_text(f"[tinkergym.envs]\n{POINTS[name]}\n")
     importlib.invalidate_caches()
     yield
     sys.modules.pop("listed_pack", None)
-    from tinkergym import registration
-
-    for key in [key for key in registration._packs if key[1] in {"listed", "unlucky"}]:
-        del registration._packs[key]
-    for environment_id in set(gym.registry) - known:
-        del gym.registry[environment_id]
+    monkeypatch.undo()
+    find_packs()
 
 
 @pytest.fixture(autouse=True)
@@ -93,23 +93,24 @@ def test_what_is_broken_is_reported_with_its_reason_and_the_rest_is_listed():
     assert "listed/Raises-v0 cannot be made" in result.output
     assert "no licence found" in result.output
     assert "listed/Hangs-v0 cannot be made: it was not made within 0.3 s" in result.output
-    reason = (
-        "the pack tinkergym-unlucky 2.5 is broken: ModuleNotFoundError: No module named 'no_such_package'"
-    )
-    assert reason in result.output
+    assert "unlucky/Env-v0 cannot be made" in result.output
+    assert "No module named 'no_such_package'" in result.output
+    assert "board/ belongs to tinkergym-board" in result.output
     assert "bandit/Bandit-v0" in result.stdout
     assert "Traceback" not in result.output
 
 
 def test_programs_get_json_and_nothing_else():
-    listed = json.loads(run("--json", "listed", "unlucky").stdout)
+    listed = json.loads(run("--json", "listed", "unlucky", "greedy").stdout)
     environments = {one["id"]: one for one in listed["environments"]}
     fine = environments["listed/Fine-v0"]
     assert (fine["turns"], fine["data"], fine["splits"]) == ("multi", "dependent", ["train", "test"])
     assert "no licence found" in environments["listed/Raises-v0"]["error"]
     packs = {pack["name"]: pack for pack in listed["packs"]}
     assert packs["listed"]["version"] == "2.5"
-    assert "Traceback" in packs["unlucky"]["error"]
+    assert "no_such_package" in environments["unlucky/Env-v0"]["error"]
+    assert packs["greedy"]["environments"] == ["greedy/Fine-v0"]
+    assert "tinkergym-board" in packs["greedy"]["refused"][0]
 
 
 def test_a_pack_that_is_not_installed_is_refused_with_those_that_are():

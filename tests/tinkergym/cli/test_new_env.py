@@ -63,14 +63,10 @@ def test_every_kind_of_pack_installs_passes_its_test_and_is_listed_with_its_cell
     listed = json.loads(python(["-m", "tinkergym.cli.main"], "envs", "--json", target=target))
     cells = {one["pack"]: (one["turns"], one["data"]) for one in listed["environments"]}
     assert {name: cells[name] for name in folders} == dict(zip(folders, KINDS, strict=True))
-    # Known to gymnasium by its import alone, and to tinkergym without one.
-    by_import = (
-        "import gymnasium, tinkergym_my_multi_free; e = gymnasium.make('my-multi-free/MyMultiFree-v0')"
-    )
-    by_entry_point = "import tinkergym; e = tinkergym.make('my-multi-free/MyMultiFree-v0')"
+    makes = [f"{library}.make('my-multi-free/MyMultiFree-v0')" for library in ("gymnasium", "tinkergym")]
     observations = {
-        python(["-c", f"{code}; print(e.reset(seed=3)[0])"], target=target)
-        for code in (by_import, by_entry_point)
+        python(["-c", f"import gymnasium, tinkergym; print({make}.reset(seed=3)[0])"], target=target)
+        for make in makes
     }
     assert observations == {"I think of a number from 1 to 20. You have 5 guesses.\n"}
 

@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from importlib.util import find_spec
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +14,9 @@ from pettingzoo.utils.conversions import aec_to_parallel
 from tinkergym import make, make_game
 from tinkergym.games.registry import registered_games
 
-GAMES = [name for name in registered_games() if not name.startswith(("test/", "textarena/"))]
+# The bridge to PettingZoo needs packages that not everybody has.
+ELSEWHERE = ("test/", "textarena/", *(() if find_spec("rlcard") else ("pettingzoo/",)))
+GAMES = [name for name in registered_games() if not name.startswith(ELSEWHERE)]
 ZERO_SUM = [name for name in GAMES if len(make_game(name).possible_agents) == 2]
 ARRAYS_ONLY = re.compile("Observation is not a NumPy array|space for each agent probably should be")
 HOSTILE = ["", " ", "\x00", "\ud800", "\u202e{}%s", "x" * 1_000_000, "1" * 1_000_000, "💥" * 300_000]

@@ -13,7 +13,8 @@ from tinkergym.loop.renderer import Renderer
 from tinkergym.loop.rollout import play
 from tinkergym.loop.trajectory import StopReason
 from tinkergym.messages import observation_messages
-from tinkergym.registration import load_packs, make_environment
+from tinkergym.packs import find_packs
+from tinkergym.registration import make_environment
 from tinkergym.testing import RandomTokenSampler, RecordingSampler, family_bundle, ledger_violations
 from tinkergym.testing.faults import FAULTS, make_fault
 from tinkergym.wire import Completion, EnvironmentRef, Limits
@@ -49,7 +50,7 @@ class Thinking:
 def playable():
     """The environments of installed packs that need nothing and show text."""
     found = []
-    for name in (name for pack in load_packs() for name in pack.environment_ids):
+    for name in (name for pack in find_packs() for name in pack.environment_ids):
         try:
             env = make_environment(EnvironmentRef(id=name))
             observation_messages(env.reset(seed=0)[0])
