@@ -150,6 +150,8 @@ class PlayedSpec(TrainingSpec):
     """The job fails when more than this share of a step's episodes failed; below it they are left out and
     counted.
     """
+    warn_failed_fraction: float = Field(0.1, ge=0, le=1)
+    """A job that lost more than this share of all its episodes ends with the warning `episodes_lost`."""
     client_timeout_seconds: float = Field(30.0, gt=0, le=LONGEST_SECONDS)
     """After this much silence of the client's workers the job becomes `waiting_for_client`."""
     parity_threshold: float | None = Field(None, gt=0)

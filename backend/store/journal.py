@@ -8,8 +8,8 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.dialects.sqlite import insert
 
 from backend.store.database import Database
-from backend.store.records import JobLease, append, enter_state, fenced
-from backend.store.tables import checkpoints, jobs, versions
+from backend.store.records import BODY, JobLease, append, enter_state, fenced
+from backend.store.tables import checkpoints, events, jobs, versions
 from backend.store.tenant import checkpoint_views
 from tinkergym.wire import CheckpointView, ErrorView, Event, EventBody, JobState, StateEvent, StepEvent
 
@@ -85,6 +85,17 @@ class JournalStore:
                 .values(step=event.step, policy_version=event.policy_version)
             )
             return append(connection, lease.job_id, row.last_seq, self._clock(), event)
+
+    def episodes_failed(self, job_id: str) -> tuple[int, int]:
+        """Return how many episodes of the job's recorded steps failed, and how many there were."""
+        counts: dict[int, tuple[int, int]] = {}
+        with self._db.read() as connection:
+            query = select(events.c.body).where(events.c.job_id == job_id).order_by(events.c.seq)
+            for body in map(BODY.validate_json, connection.scalars(query)):
+                if isinstance(body, StepEvent):
+                    # A step that is done again after a resume counts as it was done last.
+                    counts[body.step] = body.failed_episodes, body.episodes
+        return sum(failed for failed, _ in counts.values()), sum(total for _, total in counts.values())
 
     def version_sha256(self, job_id: str, version: int) -> str | None:
         """Return the hash that was recorded for a policy version."""

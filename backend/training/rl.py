@@ -88,9 +88,23 @@ class RLJob(JobLoop[JobSpec]):
             self._save_what_is_done()
             # No episode will compare it.
             probed_parity(context, spec.steps, self._last_prompts, temperature=spec.sampling.temperature)
+        self._tell_of_lost_episodes()
         context.store.set_state(
             context.lease, JobState.COMPLETED, f"step {spec.steps} of {spec.steps} is done"
         )
+
+    def _tell_of_lost_episodes(self) -> None:
+        context, spec = self._context, self._context.spec
+        failed, episodes = context.store.episodes_failed(context.job_id)
+        if failed > spec.warn_failed_fraction * episodes:
+            warning = WarningEvent(
+                name="episodes_lost",
+                message=f"{failed} of the job's {episodes} episodes ({failed / episodes:.0%}) failed; "
+                "each step's stop_reasons and warnings say why",
+                step=spec.steps,
+                count=failed,
+            )
+            context.store.append_event(context.lease, warning)
 
     def _train(self) -> None:
         context, spec = self._context, self._context.spec

@@ -33,6 +33,9 @@ def serve_env(
     idle_timeout: Annotated[
         float, typer.Option(help="Seconds without a call after which a session is closed.")
     ] = 300.0,
+    lease: Annotated[
+        float, typer.Option(help="Seconds for which the place of a client that vanished is kept for it.")
+    ] = 30.0,
     step_timeout: Annotated[
         float, typer.Option(help="Seconds that one call of the environment may take.")
     ] = 60.0,
@@ -70,6 +73,7 @@ def serve_env(
             "token": chosen.text,
             "capacity": capacity,
             "idle_timeout_seconds": idle_timeout,
+            "lease_seconds": lease,
             "step_timeout_seconds": step_timeout,
             "max_message_bytes": max_message_bytes,
             "processes": processes,

@@ -28,6 +28,8 @@ from tinkergym.messages import is_unicode
 AnyEnv = gym.Env[Any, Any]
 
 _MOST_ERROR_CHARACTERS = 20_000
+_NO_CALL = 0
+"""Of a call whose report nobody waits for; the callers' ids begin at 1."""
 _log = logging.getLogger(__name__)
 
 
@@ -64,6 +66,10 @@ class Host(Protocol):
 
     def waited_seconds(self) -> float:
         """Return for how long the last call waited, or has been waiting, for those of other environments."""
+        ...
+
+    def end_episode(self) -> None:
+        """Let the environment give back what it holds for an episode only: the loop ended it."""
         ...
 
     def close(self) -> None:
@@ -105,6 +111,8 @@ class BaseHost(Host):
         self.report = report
         self._env: AnyEnv | None = None
         self.system_prompt: str | None = None
+        self._holds = False
+        """Whether the environment holds something for the time of an episode."""
         self.episode_id = ""
         self.register: CallRegister | None = None
         """Where this process notes the calls that it is in."""
@@ -122,10 +130,16 @@ class BaseHost(Host):
                 if self._env is None:
                     self._env = self._make()
                     self.system_prompt = system_prompt_of(self._env)
+                    self._holds = end_episode_of(self._env) is not None
                 value = function(self._env)
         except self._caught as caught:
             error, reason = traceback_of(caught), stop_reason_of(caught)
         return Report(self, call_id, value, error, reason, time.monotonic() - began)
+
+    def end_episode(self) -> None:
+        """Let the environment give back what it holds for an episode only: the loop ended it."""
+        if self._holds:
+            self.call(_NO_CALL, _end_episode)
 
     def _close_environment(self) -> None:
         env, self._env = self._env, None
@@ -192,6 +206,17 @@ def stack_of(thread: threading.Thread) -> str:
     # What comes before the call is the thread's start and the host's own.
     own = max((number for number, line in enumerate(lines) if __file__ in line), default=-1)
     return cut("".join(lines[own + 1 :]))
+
+
+def end_episode_of(env: AnyEnv) -> Callable[[], None] | None:
+    """Return what gives back what an environment holds for an episode only, such as a place on a server."""
+    return getattr(getattr(env, "unwrapped", env), "end_episode", None)
+
+
+def _end_episode(env: AnyEnv) -> None:
+    end_episode = end_episode_of(env)
+    assert end_episode is not None
+    end_episode()
 
 
 def system_prompt_of(env: AnyEnv) -> str | None:

@@ -17,6 +17,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -27,6 +28,7 @@ from tinkergym.loop.environment_host import (
     ForwardedError,
     TakeReports,
     cut,
+    end_episode_of,
     stop_reason_of,
     traceback_of,
 )
@@ -98,11 +100,13 @@ class EnvironmentProcess:
         calls.close()
         control.close()
         try:
-            prompt = self._ask("make", (), {})
+            prompt, holds = self._ask("make", (), {})
         except BaseException:
             self.kill()
             raise
         self.metadata = {} if prompt is None else {"system_prompt": prompt}
+        if holds:
+            self.end_episode = partial(self._ask, "end_episode", (), {})
         return self
 
     def reset(self, **arguments: Any) -> Any:
@@ -185,7 +189,10 @@ def _serve(make: Callable[[], AnyEnv], calls: Connection, control: Connection) -
             name, arguments, keywords = pickle.loads(message)
             if env is None:
                 env = make()
-                value = (getattr(env, "metadata", None) or {}).get("system_prompt")
+                prompt = (getattr(env, "metadata", None) or {}).get("system_prompt")
+                value = prompt, end_episode_of(env) is not None
+            elif name == "end_episode":
+                env.unwrapped.end_episode()  # type: ignore[attr-defined]
             else:
                 value = getattr(env, name)(*arguments, **keywords)
         # Foreign code: even a SystemExit of its own is its failure, and the next episode may go well.

@@ -354,6 +354,7 @@ class EpisodePlayer:
         elif reason in _SPOILED:
             episode.hosts.discard(episode.host, hangs=False)
         else:
+            episode.host.end_episode()
             episode.hosts.give_back(episode.host)
         for _ in range(len(self._waiting) if not episode.hosts.full else 0):
             # Those that still find no room line up again, in the same order.

@@ -159,6 +159,11 @@ class RemoteEnv(gym.Env[Any, Any]):
         """Return the actions that are legal now, if the environment knows them."""
         return cast("list[str] | None", self._ask("legal_actions"))
 
+    def end_episode(self) -> None:
+        """Give the place back unless it is held for the session: whoever plays ended the episode."""
+        if self._hold == "episode":
+            self.close()
+
     def close(self) -> None:
         """Give the place back. May be called again, and the environment may be reset again."""
         if self.__dict__.get("_session") is not None:

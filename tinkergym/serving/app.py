@@ -141,7 +141,7 @@ class _Conversation:
             await self._hang_up(error, _BAD_MESSAGE)
         finally:
             if self._session is not None and self._session.on_end == self._session_ended:
-                self._session.on_end = None
+                self._session.on_end, self._session.lost_at = None, time.monotonic()
 
     async def _receive(self) -> Frame:
         if self._session is None:

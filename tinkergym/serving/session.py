@@ -45,6 +45,8 @@ class Session:
         self.session_id = session_id
         self.last_seen = now
         """When its client last asked, or was answered."""
+        self.lost_at: float | None = None
+        """Since when it has no connection; None while it has one."""
         self.ended: TinkerGymError | None = None
         """Why there will be no further call; None while there may be."""
         self.on_end: Callable[[TinkerGymError], None] | None = None

@@ -66,13 +66,14 @@ class Sessions:
             )
         session = self._by_id.get(session_id)
         if session is not None:
-            session.last_seen = self._clock()
+            session.last_seen, session.lost_at = self._clock(), None
             return session
         if resume:
             raise EnvironmentGoneError(
-                "this session is there no longer: it was closed, was idle for "
-                f"{self._settings.idle_timeout_seconds:g} s, or the server was started anew",
-                hint="reset(seed=...) begins another; --idle-timeout of the server gives more time",
+                "this session is there no longer: it was closed, idle for "
+                f"{self._settings.idle_timeout_seconds:g} s or without a connection for "
+                f"{self._settings.lease_seconds:g} s, or the server was started anew",
+                hint="reset(seed=...) begins another; the server's --idle-timeout and --lease give more time",
             )
         self._refuse_when_full()
         session = Session(
@@ -98,13 +99,19 @@ class Sessions:
 
     def sweep(self) -> None:
         """Give up on calls that hang and close sessions that nobody uses; to be called every now and then."""
-        now = self._clock()
+        now, lease = self._clock(), self._settings.lease_seconds
         self._stuck = [host for host in self._stuck if not host.join(0.0)]
         for session in list(self._by_id.values()):
             if session.overdue(now):
                 session.give_up()
                 self._forget(session)
                 self._stuck.append(session.host)
+            elif not session.busy and session.lost_at is not None and now >= session.lost_at + lease:
+                gone = EnvironmentGoneError(
+                    f"the session was closed because its client was away for {lease:g} s",
+                    hint="reset(seed=...) begins another; --lease of the server gives more time",
+                )
+                self._end_later(session, gone)
             elif not session.busy and now - session.last_seen >= self._settings.idle_timeout_seconds:
                 seconds = self._settings.idle_timeout_seconds
                 idle = EnvironmentGoneError(

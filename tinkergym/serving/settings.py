@@ -30,7 +30,9 @@ class ServerSettings(BaseModel):
     capacity: int = Field(64, ge=1)
     """Sessions, that is environments, at the same time."""
     idle_timeout_seconds: float = Field(300.0, gt=0)
-    """A session that asks for nothing for so long is closed; until then a lost connection can come back."""
+    """A session that asks for nothing for so long is closed, though its client is connected."""
+    lease_seconds: float = Field(30.0, gt=0)
+    """How long the place of a client whose connection was lost is kept for it to come back."""
     step_timeout_seconds: float = Field(60.0, gt=0)
     """For one call of an environment; the first one, which also makes it, has twice as long."""
     open_timeout_seconds: float = Field(10.0, gt=0)

@@ -290,6 +290,19 @@ def test_failed_episodes_are_left_out_named_and_counted(lab):
     assert "Traceback" in warning.message
 
 
+@pytest.mark.parametrize("most", [0.1, 0.9])
+def test_a_job_that_lost_many_episodes_says_so_when_it_is_complete(lab, most):
+    environment = EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 0.3})
+    algorithm = GRPO(group_size=2, groups_per_step=12)
+    limits = {"max_failed_fraction": 1.0, "warn_failed_fraction": most}
+    job_id = lab.start(environment=environment, steps=2, algorithm=algorithm, **limits)
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+    failed = sum(step.failed_episodes for step in lab.events(job_id, "step"))
+    lost = [event for event in lab.events(job_id, "warning") if event.name == "episodes_lost"]
+    assert [(event.count, event.step) for event in lost] == ([(failed, 2)] if most == 0.1 else [])
+
+
 def test_a_failed_episode_is_dropped_kept_or_played_again_as_the_job_says(lab):
     # Episodes of a group that fail leave the others to be compared.
     environment = EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 0.3})

@@ -1,0 +1,75 @@
+"""Places of a server are given back when an episode ends, whoever ended it, and when a client vanishes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tinkergym.loop.executors import ProcessExecutor, ThreadExecutor
+from tinkergym.loop.plan import EpisodePlan
+from tinkergym.loop.renderer import Renderer
+from tinkergym.loop.rollout import play
+from tinkergym.loop.trajectory import StopReason
+from tinkergym.registration import make_environment
+from tinkergym.testing import ScriptedSampler, byte_bundle
+from tinkergym.testing.environment_server import TOKEN
+from tinkergym.wire import EnvironmentRef, Limits
+
+RENDERER = Renderer.from_bundle(byte_bundle())
+LIMITS = {
+    StopReason.TURN_LIMIT: Limits(max_turns=2),
+    StopReason.TOKEN_LIMIT: Limits(max_episode_tokens=3),
+}
+
+
+def reasons(url, executor, *, limits):
+    choices = {"url": url, "token": TOKEN, "hold": "episode", "busy_seconds": 5.0}
+    plans = [
+        EpisodePlan(
+            episode_id=f"e{seed}",
+            seed=seed,
+            policy="p",
+            max_turn_tokens=8,
+            environment=EnvironmentRef(id="tinkergym/Remote-v0", kwargs=choices),
+            limits=limits,
+        )
+        for seed in range(6)
+    ]
+    results = play(
+        plans,
+        sampler=ScriptedSampler(RENDERER, lambda prompt: "a"),
+        renderer=RENDERER,
+        make_env=make_environment,
+        executor=executor,
+    )
+    return Counter(result.trajectory.stop_reason for result in results)
+
+
+@pytest.mark.parametrize("executor", [ThreadExecutor, ProcessExecutor])
+@pytest.mark.parametrize("reason", list(LIMITS))
+def test_an_episode_that_the_loop_ends_gives_its_place_to_another_environment(serve, executor, reason):
+    # All environments are kept for further episodes, so each would keep its place, too.
+    url = serve(capacity=1)
+    assert reasons(url, executor(3), limits=LIMITS[reason]) == {reason: 6}
+
+
+def test_a_vanished_clients_place_is_free_after_its_lease_though_sessions_may_be_idle_for_longer(
+    serve, connect, relays
+):
+    url = serve(lease_seconds=0.2, idle_timeout_seconds=300.0, capacity=1)
+    relay = relays(url)
+    vanishing = connect(relay.url)
+    vanishing.reset(seed=0)
+    relay.close()
+    connect(url, busy_seconds=30).reset(seed=0)
+
+
+def test_a_client_that_is_connected_keeps_its_place_however_long_it_thinks(serve, connect):
+    url = serve(lease_seconds=0.05, capacity=2)
+    thinking, vanishing = connect(url), connect(url)
+    thinking.reset(seed=0)
+    vanishing.reset(seed=0)
+    vanishing.unwrapped._session.forget()
+    connect(url, busy_seconds=30).reset(seed=0)  # a lease has run out meanwhile, but not the other one's
+    assert thinking.step("a")[0] == "1:a"
