@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium as gym
@@ -146,12 +147,19 @@ class SingleTurnEnv(TextEnv):
 
 
 def refuse_unfinished(env: gym.Env[Any, Any]) -> None:
-    """Check that a text environment has what its first answer will need; its reset shows the rest.
+    """Check that an environment has what its first answer will need; its reset shows the rest.
 
     Raises:
-        InvalidEnvironmentError: its class lacks a method.
+        InvalidEnvironmentError: its class lacks a method, or one of them is an `async def`.
     """
     kind = type(env.unwrapped)
+    for name in ("reset", "step", "start", "reply", "ask", "score"):
+        if inspect.iscoroutinefunction(getattr(kind, name, None)):
+            raise InvalidEnvironmentError(
+                f"{kind.__name__}.{name} is an async def, and nobody awaits it",
+                hint="write it with def; inside, asyncio.run waits for what is async",
+                field="environment",
+            )
     if not issubclass(kind, TextEnv) or kind.step is not TextEnv.step:
         return
     missing = ""

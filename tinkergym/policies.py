@@ -16,6 +16,7 @@ import numpy as np
 from tinkergym.errors import InvalidRequestError, InvalidRewardError
 from tinkergym.loop.trajectory import StopReason, Trajectory, Turn
 from tinkergym.messages import observation_text
+from tinkergym.scalars import finite_number
 
 MOST_TURNS = 200
 """An episode is cut off after so many unless told otherwise."""
@@ -153,10 +154,12 @@ def play_episode(
             action = policy.act(observation)
             shown = observation_text(observation)
             observation, reward, terminated, truncated, info = env.step(action)
-            if not math.isfinite(reward):
-                reason, error = StopReason.INVALID_REWARD, f"the reward is {reward!r}"
+            try:
+                paid = finite_number(reward)
+            except ValueError as wrong:
+                reason, error = StopReason.INVALID_REWARD, f"step returned the reward {wrong}"
                 break
-            turns.append(_turn(shown, action, float(reward), info))
+            turns.append(_turn(shown, action, paid, info))
             final = _last_shown(observation) if terminated or truncated else observation_text(observation)
     except InvalidRequestError:
         raise

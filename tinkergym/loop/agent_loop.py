@@ -8,10 +8,8 @@ tests.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from enum import StrEnum
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -31,6 +29,7 @@ from tinkergym.messages import (
     opening_messages,
 )
 from tinkergym.quoting import quoted
+from tinkergym.scalars import finite_number
 from tinkergym.unchecked import unchecked
 from tinkergym.wire import Completion, SampleRequest
 
@@ -43,8 +42,6 @@ _CUT_OFF = frozenset(
         StopReason.EPISODE_TIMEOUT,
     }
 )
-_NUMBERS = (float, Real, np.bool_)
-"""Most are floats; to ask whether something else is a real number takes ten times as long."""
 
 
 class AgentState(StrEnum):
@@ -165,9 +162,10 @@ class AgentLoop:
             The request for the next answer, or None if the episode is over.
         """
         self._expect(AgentState.INTERACTING, "stepped")
-        if not _is_finite(reward):
-            text = f"step returned the reward {quoted(reward)}, which is not a finite number"
-            self.fail(StopReason.INVALID_REWARD, text)
+        try:
+            paid = finite_number(reward)
+        except ValueError as error:
+            self.fail(StopReason.INVALID_REWARD, f"step returned the reward {error}")
             return None
         try:
             self._terminated, self._truncated = _flag(terminated, "terminated"), _flag(truncated, "truncated")
@@ -183,7 +181,7 @@ class AgentLoop:
             self._terminated = self._truncated = False
             self.fail(StopReason.ENVIRONMENT_ERROR, f"step: {error}")
             return None
-        completion, action = self._record(float(reward), metrics)  # type: ignore[arg-type]
+        completion, action = self._record(paid, metrics)
         self._observation = messages_text(messages)
         if ended:
             self._end(StopReason.TERMINATED if self._terminated else StopReason.TRUNCATED)
@@ -332,13 +330,6 @@ class AgentLoop:
         self._state = AgentState.TERMINATED
 
 
-def _is_finite(reward: object) -> bool:
-    try:
-        return isinstance(reward, _NUMBERS) and math.isfinite(float(reward))
-    except OverflowError:  # an int that no float can hold
-        return False
-
-
 def _flag(value: object, name: str) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be a bool, but it is {type(value).__name__}: {quoted(value)}")
@@ -355,7 +346,10 @@ def _metrics(info: Any) -> dict[str, float]:
         return {}
     if not isinstance(metrics, Mapping):
         raise TypeError(f"info['metrics'] must be a dict of numbers, but it is {type(metrics).__name__}")
+    numbers = {}
     for name, value in metrics.items():
-        if not _is_finite(value):
-            raise ValueError(f"info['metrics'][{name!r}] must be a finite number, but it is {quoted(value)}")
-    return {str(name): float(value) for name, value in metrics.items()}
+        try:
+            numbers[str(name)] = finite_number(value)
+        except ValueError as error:
+            raise ValueError(f"info['metrics'][{name!r}] is {error}") from None
+    return numbers

@@ -8,13 +8,10 @@ import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
 from tinkergym.errors import InvalidRequestError, InvalidRewardError
-from tinkergym.quoting import quoted
+from tinkergym.scalars import finite_number
 
 PREFIX = "reward/"
 """Stands before a term's name in the metrics."""
@@ -186,11 +183,6 @@ def finite(value: object, name: str) -> float:
         InvalidRewardError: It is no finite number.
     """
     try:
-        number = float(value) if isinstance(value, Real | np.bool_) else math.nan
-    except OverflowError:  # an int that no float can hold
-        number = math.nan
-    if not math.isfinite(number):
-        raise InvalidRewardError(
-            f"the term {name} returned {quoted(value)}, which is no finite number", field=PREFIX + name
-        )
-    return number
+        return finite_number(value)
+    except ValueError as error:
+        raise InvalidRewardError(f"the term {name} returned {error}", field=PREFIX + name) from None

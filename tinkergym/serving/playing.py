@@ -6,7 +6,6 @@ Runs where the environment lives, in its thread or its process. Every failure be
 from __future__ import annotations
 
 import json
-import math
 import traceback
 from collections.abc import Callable
 from typing import Any, SupportsFloat
@@ -20,6 +19,7 @@ from tinkergym.errors import (
     TinkerGymError,
 )
 from tinkergym.quoting import quoted
+from tinkergym.scalars import finite_number
 from tinkergym.serving.process_env import ProcessEnv
 from tinkergym.serving.protocol import QUESTIONS, Frame, Message, encode, error_message
 from tinkergym.spaces import space_to_json
@@ -145,15 +145,12 @@ _PLAY: dict[str, Callable[[AnyEnv, Message], Message]] = {
 
 def _finite(reward: SupportsFloat) -> float:
     try:
-        value = float(reward)
-    except (TypeError, ValueError):
-        value = math.nan
-    if not math.isfinite(value):
+        return finite_number(reward)
+    except ValueError as error:
         raise InvalidRewardError(
-            f"step returned {quoted(reward)} as its reward, which is no finite number",
+            f"step returned the reward {error}",
             hint="an environment that cannot say the reward raises tinkergym.errors.InvalidRewardError",
-        )
-    return value
+        ) from None
 
 
 def _wrong(call: str, length: int, returned: object) -> TinkerGymError:

@@ -1,7 +1,9 @@
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -175,11 +177,24 @@ def test_a_reward_that_is_no_finite_number_is_named(reward):
     assert request is None
     trajectory = loop.trajectory()
     assert trajectory.stop_reason is StopReason.INVALID_REWARD
-    assert "finite" in trajectory.error
+    assert "reward" in trajectory.error
     assert not trajectory.completed
 
 
-@pytest.mark.parametrize("reward", [1, True, np.int64(1), np.float32(1), np.bool_(True)])
+@pytest.mark.parametrize(
+    "reward",
+    [
+        1,
+        True,
+        np.int64(1),
+        np.float32(1),
+        np.bool_(True),
+        np.array(1.0),
+        np.array(1),
+        Fraction(1),
+        torch.tensor(1.0),
+    ],
+)
 def test_any_finite_number_is_a_reward(reward):
     loop, _ = one_turn("x", reward, True, False, {})
     assert loop.trajectory().episode_return == 1.0

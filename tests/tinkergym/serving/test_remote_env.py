@@ -136,7 +136,7 @@ def test_what_the_environment_raises_comes_with_its_traceback_and_the_session_li
 def test_a_reward_that_is_no_number_is_an_error_of_its_own(serve, connect):
     env = connect(serve())
     env.reset(seed=0)
-    for action, text in (("nan", "nan as its reward"), ("unknowable", "nobody can say")):
+    for action, text in (("nan", "the reward nan"), ("unknowable", "nobody can say")):
         with pytest.raises(InvalidRewardError, match=text):
             env.step(action)
     with pytest.raises(RemoteEnvironmentError, match="set cannot travel"):

@@ -1,0 +1,121 @@
+import math
+import warnings
+from decimal import Decimal
+from fractions import Fraction
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tinkergym as tg
+from tinkergym.core import refuse_unfinished
+from tinkergym.errors import InvalidEnvironmentError, InvalidRewardError
+from tinkergym.loop.trajectory import StopReason
+from tinkergym.policies import RandomTextPolicy, play_episode
+from tinkergym.scalars import finite_number
+
+KINDS = [
+    float,
+    np.float64,
+    np.array,
+    Decimal,
+    Fraction,
+    lambda value: torch.tensor(value, dtype=torch.float64),
+    lambda value: torch.tensor(value, dtype=torch.float64, requires_grad=True),
+]
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(KINDS))
+def test_a_number_is_the_same_in_whatever_it_is_kept(value, kind):
+    assert finite_number(kind(value)) == value
+
+
+@given(st.integers(-(2**53), 2**53), st.sampled_from([int, np.int64, np.array, torch.tensor]))
+def test_so_is_an_integer(value, kind):
+    assert finite_number(kind(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        (None, "NoneType"),
+        ("1.0", "str"),
+        (np.str_("1.0"), "str_"),
+        ([1.0], "list"),
+        (float, "type"),
+        (np.ones(1), "ndarray of shape (1,)"),
+        (torch.ones(2, 3), "Tensor of shape (2, 3)"),
+        (1j, "complex"),
+        (np.complex128(1), "complex128"),
+        (10**400, "int"),
+        (math.nan, "nan"),
+        (np.array(math.inf), "inf"),
+        (torch.tensor(math.nan), "nan"),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_what_is_no_number_is_named_by_its_type(value, named):
+    with pytest.raises(ValueError) as refused:
+        finite_number(value)
+    assert named in str(refused.value)
+
+
+async def judged(answer):
+    return 1.0
+
+
+def test_a_coroutine_is_named_by_its_function():
+    with warnings.catch_warnings(), pytest.raises(ValueError, match="judged"):
+        warnings.simplefilter("error")
+        finite_number(judged(""))
+
+
+class Paying(tg.SingleTurnEnv):
+    def __init__(self, reward):
+        self.reward = reward
+
+    def ask(self, options):
+        return "?"
+
+    def score(self, answer):
+        return self.reward, {"as_metric": self.reward}
+
+
+def test_wherever_an_episode_is_played_a_tensor_is_a_reward():
+    trajectory = play_episode(Paying(torch.tensor(0.5)), RandomTextPolicy(), seed=0)
+    assert (trajectory.episode_return, trajectory.completed) == (0.5, True)
+    rubric = tg.Rubric()
+    rubric.term(lambda answer: np.array(0.5), name="half")
+    assert rubric.score(answer="").reward == 0.5
+
+
+def test_wherever_an_episode_is_played_a_coroutine_is_named():
+    trajectory = play_episode(Paying(judged("")), RandomTextPolicy(), seed=0)
+    assert trajectory.stop_reason is StopReason.INVALID_REWARD
+    assert "judged" in trajectory.error
+    rubric = tg.Rubric()
+    rubric.term(judged)
+    with pytest.raises(InvalidRewardError, match="judged is an async def"):
+        rubric.score(answer="")
+
+
+@pytest.mark.parametrize("name", ["score", "ask"])
+def test_an_async_method_of_an_environment_is_found_before_a_job(client, name):
+    async def method(self, what):
+        return 1.0
+
+    own = type("Own", (Paying,), {name: method})
+    with pytest.raises(InvalidEnvironmentError, match=f"Own.{name} is an async def"):
+        client.train(lambda: own(1.0), steps=1)
+
+
+def test_also_of_an_environment_by_hand():
+    class Plain(gym.Env):
+        async def step(self, action):
+            return "", 0.0, True, False, {}
+
+    with pytest.raises(InvalidEnvironmentError, match="step"):
+        refuse_unfinished(Plain())

@@ -1,0 +1,48 @@
+"""One number out of what foreign code returns as one: a float, an array without dimensions, a tensor."""
+
+from __future__ import annotations
+
+import inspect
+import math
+
+import numpy as np
+
+from tinkergym.quoting import quoted
+
+
+def finite_number(value: object) -> float:
+    """Return a reward, a metric or a term's value as a float.
+
+    Takes what `float` takes, without text and without arrays that have dimensions: of those with one element
+    nobody can tell whether it is meant to be one.
+
+    Raises:
+        ValueError: It is no finite number; the text says what it is instead, to put after "returned".
+    """
+    if type(value) is not float:
+        value = _as_float(value)
+    if not math.isfinite(value):
+        raise ValueError(f"{value!r}, which is not a finite number")
+    return value
+
+
+def _as_float(value: object) -> float:
+    kind = type(value).__name__
+    if inspect.iscoroutine(value):
+        value.close()  # or Python complains that nobody awaited it
+        raise ValueError(f"a coroutine: {value.__qualname__} is an async def, and nobody awaits it; use def")
+    shape = getattr(value, "shape", ())
+    has_value = hasattr(value, "__float__") or hasattr(value, "__index__")
+    if not has_value or isinstance(value, type | str | bytes) or _is_complex(value):
+        raise ValueError(f"a {kind}, which is not a number: {quoted(value)}")
+    if len(shape):
+        raise ValueError(f"a {kind} of shape {tuple(shape)}, not one number: {quoted(value)}")
+    try:
+        item = getattr(value, "item", None)  # of arrays and tensors, also of those that have a gradient
+        return float(item() if callable(item) else value)  # type: ignore[arg-type] # just looked at
+    except Exception as error:  # foreign code; also an int that no float can hold
+        raise ValueError(f"a {kind} that is no finite number ({error}): {quoted(value)}") from None
+
+
+def _is_complex(value: object) -> bool:
+    return isinstance(value, np.generic | np.ndarray) and np.iscomplexobj(value)
