@@ -1,3 +1,5 @@
+import threading
+
 import pytest
 
 from tinkergym.remote.client import Client
@@ -19,6 +21,15 @@ def start_service(monkeypatch):
     yield start
     for service in services:
         service.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_plays_on():
+    """Fail a test that leaves a playing thread behind: what it says later lands in another test's output."""
+    before = set(threading.enumerate())
+    yield
+    playing = [t for t in threading.enumerate() if t.name == "tinkergym-rollout" and t not in before]
+    assert not playing, "end the test with job.close(), or with client.train(...) as job"
 
 
 @pytest.fixture

@@ -183,7 +183,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, method: str) -> None:
         parts = urlsplit(self.path)
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length)
+        if len(body) < length:
+            # The client hung up while it was sending, as a rollout worker does that is stopped during a call.
+            self.close_connection = True
+            return
         self.service.calls.append(f"{method} {parts.path}")
         fail = self.service.fault(f"{method} {parts.path}")
         if fail is not None:

@@ -27,3 +27,14 @@ def test_a_client_that_hangs_up_leaves_no_traceback(capfd, monkeypatch):
             assert begun.wait(20)
         assert ended.wait(20)
     assert "Exception" not in capfd.readouterr().err
+
+
+def test_a_client_that_hangs_up_while_it_sends_is_no_news(capfd):
+    with ScriptedService() as service:
+        port = int(service.url.rpartition(":")[2])
+        head = ["POST /v1/sample HTTP/1.1", f"Authorization: Bearer {service.api_key}", "Content-Length: 9"]
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+            connection.sendall("\r\n".join([*head, "", "{"]).encode())
+            connection.shutdown(socket.SHUT_WR)
+            assert connection.recv(1) == b""  # closed without an answer
+    assert capfd.readouterr().err == ""
