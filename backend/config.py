@@ -153,6 +153,14 @@ class ServiceConfig(Settings):
     jobs_per_pool: int = Field(4, ge=1)
     """Jobs that train on one model's worker at the same time; more wait in the queue."""
 
+    jobs_per_tenant: int | None = Field(None, ge=1)
+    """Of those, jobs of one tenant. None is one less than `jobs_per_pool` where there are several tenants, so
+    that none of them takes all places of a model, and otherwise no limit."""
+
+    client_place_seconds: float = Field(60.0, gt=0)
+    """A job that its client plays gives its place up after this long without a word from it, and queues again
+    when a client attaches."""
+
     pool_idle_seconds: float = Field(600.0, gt=0)
     """After this long without a job or a sample the worker of a model that is not in `preload` is ended."""
 

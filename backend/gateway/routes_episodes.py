@@ -20,6 +20,7 @@ from backend.gateway.pool_proxy import PoolProxy
 from backend.store.store import PoolRecord, TenantStore
 from tinkergym.errors import ConflictError, InvalidRequestError, ServiceUnavailableError
 from tinkergym.wire import (
+    JobState,
     LeaseReply,
     LeaseRequest,
     PlayedSpec,
@@ -53,6 +54,8 @@ async def lease_episodes(
         return LeaseReply(episodes=[], lost=wanted.renew, job_state=job.state)
     if pool is not None:
         return _json(await _lease_from(parts.proxy, pool, job_id, wanted, request.is_disconnected))
+    if job.state is JobState.WAITING_FOR_CLIENT:
+        await run_in_threadpool(parts.store.service().client_came, job_id)
     # Nobody runs the job now. Whoever plays goes on playing: the results will be wanted.
     await asyncio.sleep(min(_PAUSE_SECONDS, wanted.wait_seconds))
     return LeaseReply(episodes=[], job_state=job.state)

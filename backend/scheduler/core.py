@@ -45,6 +45,7 @@ _SILENT = "its worker fell silent"
 _MOST_DEATHS = 5
 """Workers that may die of a job, or hang, without a finished step in between."""
 _PLACES_TAKEN = "are taken (jobs_per_pool)"
+_MAY_HAVE = "may have (jobs_per_tenant)"
 """What a reason holds that speaks of places, and is to go when there are some."""
 _OWNER_SECONDS = 30.0
 """After this long without a job an owner's environment workers are ended, if there are enough others."""
@@ -126,10 +127,7 @@ class Scheduler:
             self._end_silent_pools(now)
             self._store.requeue_expired(now)
         queued = self._store.queued_jobs()
-        waiting = [
-            WaitingJob(job_id=job.job_id, tenant_id=job.tenant_id, model=job.model, created_at=job.created_at)
-            for job in queued
-        ]
+        waiting = _waiting(queued)
         self._start_pools([job.model for job in waiting], now)
         self._mind_env_workers()
         held = self._store.held_jobs()
@@ -355,16 +353,28 @@ class Scheduler:
             if job.job_id in self._placed and job.model in free:
                 free[job.model] -= 1
                 by_tenant[job.tenant_id] += 1
+        own = self._tenant_slots(waiting, held)
         open_jobs = [job for job in waiting if job.job_id not in self._placed]
-        for job in next_jobs(open_jobs, free_slots=free, running_by_tenant=by_tenant):
+        for job in next_jobs(open_jobs, free_slots=free, running_by_tenant=by_tenant, tenant_slots=own):
             self._placed[job.job_id] = now
             self._workers.start_job(ready[job.model], job.job_id)
 
-    def _explain_queue(self, queued: list[QueuedJob], held: list[HeldJob]) -> None:
-        """Say in a job why it is still here: all places of its model are taken, some by jobs that only wait.
+    def _tenant_slots(self, waiting: list[WaitingJob], held: list[HeldJob]) -> dict[tuple[str, str], int]:
+        """Return how many jobs each waiting tenant may still start on a model; empty if there is no limit."""
+        most = self._config.jobs_per_tenant
+        if most is None:
+            if self._store.tenants() < 2:
+                return {}
+            most = max(1, self._config.jobs_per_pool - 1)
+        models = {pool_id: pool.address.model for pool_id, pool in self._pools.items()}
+        running = Counter((job.tenant_id, models.get(job.worker_id, "")) for job in held)
+        running.update((job.tenant_id, job.model) for job in waiting if job.job_id in self._placed)
+        return {key: most - running[key] for key in {(job.tenant_id, job.model) for job in waiting}}
 
-        Those keep their place: their policy and optimizer stay in memory, so another job may be too much.
-        They may do so for ever, so their owner reads which ones they are. Written when it changes.
+    def _explain_queue(self, queued: list[QueuedJob], held: list[HeldJob]) -> None:
+        """Say in a job why it is still here: all places are taken, or all of its tenant.
+
+        Whose jobs hold places while their client is silent, reads which ones they are. Written if it changed.
         """
         # A job that was just given a place leaves by itself, and counts for those behind it.
         coming = Counter(job.model for job in queued if job.job_id in self._placed)
@@ -375,13 +385,17 @@ class Scheduler:
             if len(jobs := [job for job in held if job.worker_id == pool_id]) + coming[pool.address.model]
             >= self._config.jobs_per_pool
         }
-        for job in queued:
-            if job.job_id in self._placed:
-                continue
+        waiting = [job for job in queued if job.job_id not in self._placed]
+        own = self._tenant_slots(_waiting(queued), held) if waiting else {}
+        for job in waiting:
             if job.model in full:
                 reason = self._why_full(job, full[job.model], coming[job.model])
+            elif own.get((job.tenant_id, job.model), 1) < 1:
+                reason = f"your jobs have all places of {job.model!r} that one tenant {_MAY_HAVE}"
+            elif _PLACES_TAKEN in job.reason or _MAY_HAVE in job.reason:
+                reason = ""
             else:
-                reason = "" if _PLACES_TAKEN in job.reason else job.reason
+                reason = job.reason
             if reason != job.reason:
                 told.setdefault(reason, []).append(job.job_id)
         for reason, job_ids in told.items():
@@ -393,12 +407,18 @@ class Scheduler:
         silent = [job for job in held if job.state is JobState.WAITING_FOR_CLIENT]
         if not silent:
             return reason
-        reason += f", {len(silent)} of them by jobs that wait for their client"
+        patience = f"{self._config.client_place_seconds:g} s"
+        reason += f", {len(silent)} of them for up to {patience} by jobs that wait for their client"
         # What others run is not for this tenant's eyes.
         yours = [job.job_id for job in silent if job.tenant_id == queued.tenant_id]
         if yours:
             more = "" if len(yours) <= _MOST_NAMED else f" and {len(yours) - _MOST_NAMED} more"
             reason += f": {', '.join(yours[:_MOST_NAMED])}{more}; attach to yours or cancel them"
-        if len(silent) >= places:
-            reason += "; the operator can raise jobs_per_pool"
         return reason
+
+
+def _waiting(queued: list[QueuedJob]) -> list[WaitingJob]:
+    return [
+        WaitingJob(job_id=job.job_id, tenant_id=job.tenant_id, model=job.model, created_at=job.created_at)
+        for job in queued
+    ]

@@ -21,7 +21,7 @@ from backend.store.records import (
     job_row,
     job_view,
 )
-from backend.store.tables import events, jobs
+from backend.store.tables import events, jobs, tenants
 from tinkergym.errors import NotFoundError
 from tinkergym.wire import EnvironmentRef, ErrorView, JobState, PlayedSpec, StateEvent, StepEvent
 from tinkergym.wire_jobs import JobView, stored_spec
@@ -138,6 +138,32 @@ class LeaseStore:
                 return
             _queue_again_or_end(connection, row, self._clock(), reason)
 
+    def park(self, lease: JobLease, reason: str) -> None:
+        """Give the job up until a client asks for its episodes, see `client_came`; otherwise as `release`."""
+        with self._db.write() as connection:
+            try:
+                row = fenced(connection, lease)
+            except LeaseLostError:
+                return
+            _queue_again_or_end(connection, row, self._clock(), reason, JobState.WAITING_FOR_CLIENT)
+
+    def client_came(self, job_id: str) -> None:
+        """Queue a job that was parked; another one stays as it is."""
+        with self._db.write() as connection:
+            row = job_row(connection, job_id)
+            if row is not None and row.worker_id is None and row.state == JobState.WAITING_FOR_CLIENT:
+                body = StateEvent(
+                    state=JobState.QUEUED,
+                    reason="its client is back; resumes from the last checkpoint",
+                    attempt=row.attempt,
+                )
+                enter_state(connection, row, self._clock(), body)
+
+    def tenants(self) -> int:
+        """Return how many tenants the service has."""
+        with self._db.read() as connection:
+            return connection.scalar(select(func.count()).select_from(tenants)) or 0
+
     def requeue_expired(self, now: float) -> list[str]:
         """Put the jobs of silent workers back into the queue; those whose cancellation was asked for end.
 
@@ -211,8 +237,10 @@ class LeaseStore:
 
 
 def _expired(now: float) -> ColumnElement[bool]:
+    # One without a worker is parked: it waits for its client, and for nothing else.
     return and_(
         jobs.c.state.not_in([*FINAL_STATES, JobState.QUEUED.value]),
+        jobs.c.worker_id.is_not(None),
         or_(jobs.c.lease_expires_at.is_(None), jobs.c.lease_expires_at <= now),
     )
 
@@ -228,13 +256,15 @@ def _free(row: Row[Any], now: float) -> bool:
     return row.state == JobState.QUEUED or row.lease_expires_at is None or row.lease_expires_at <= now
 
 
-def _queue_again_or_end(connection: Connection, row: Row[Any], now: float, reason: str) -> bool:
-    """Put a job back into the queue, or end it if that was asked for; return whether it waits again."""
+def _queue_again_or_end(
+    connection: Connection, row: Row[Any], now: float, reason: str, state: JobState = JobState.QUEUED
+) -> bool:
+    """Take a job from its worker, or end it if that was asked for; return whether it waits again."""
     if row.cancel_requested:  # nobody would take it from the queue
         body = StateEvent(state=JobState.CANCELLED, reason="cancelled", attempt=row.attempt)
         _finish(connection, row, now, body)
         return False
-    body = StateEvent(state=JobState.QUEUED, reason=reason, attempt=row.attempt)
+    body = StateEvent(state=state, reason=reason, attempt=row.attempt)
     # The epoch grows here too: the old worker may still be alive, only slow.
     enter_state(connection, row, now, body, worker_id=None, lease_expires_at=None, epoch=row.epoch + 1)
     return True

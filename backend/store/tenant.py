@@ -121,10 +121,12 @@ class TenantStore:
         """
         with self._db.write() as connection:
             row = self._own(connection, job_id)
-            if row.state == JobState.QUEUED:
+            if not JobState(row.state).final and row.worker_id is None:
                 # Nobody holds it, so nobody would notice the request.
                 body = StateEvent(
-                    state=JobState.CANCELLED, reason="cancelled before it started", attempt=row.attempt
+                    state=JobState.CANCELLED,
+                    reason="cancelled before it started" if row.attempt == 0 else "cancelled",
+                    attempt=row.attempt,
                 )
                 enter_state(connection, row, self._clock(), body, cancel_requested=True)
             elif not JobState(row.state).final:

@@ -49,6 +49,8 @@ class JobContext(Generic[SpecT_co]):
     """Where the service keeps uploaded data."""
     lease_seconds: float
     """Of an episode."""
+    client_place_seconds: float
+    """After so much silence of its client the job gives its place up."""
     dtype: DType = "float32"
     """In which the pool computes."""
     sleep_while_learning: bool = False

@@ -13,6 +13,10 @@ class WorkerStoppingError(TinkerGymError):
     """The worker ends in an orderly way; the job goes back into the queue."""
 
 
+class ClientSilentError(TinkerGymError):
+    """Nothing was heard from the job's client for long: the job gives its place up until one comes."""
+
+
 class JobControl:
     """Carries those wishes from the heartbeat's thread to the job's. The first one counts."""
 

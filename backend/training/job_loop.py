@@ -17,7 +17,7 @@ from backend.errors import SERVICE_LOG, LeaseLostError, RankLostError
 from backend.training import checkpointing
 from backend.training.another_attempt import RANK_LOST, UNAVAILABLE, begin_again
 from backend.training.job_context import JobContext, SpecT_co
-from backend.training.job_control import WorkerStoppingError
+from backend.training.job_control import ClientSilentError, WorkerStoppingError
 from backend.weights import PolicyWeights
 from tinkergym.errors import (
     InternalServiceError,
@@ -52,6 +52,10 @@ class JobLoop(ABC, Generic[SpecT_co]):
             _log.warning("%s", error)
         except WorkerStoppingError:
             self._hand_back()
+        except ClientSilentError as error:
+            reason = str(error)
+            self._quietly(self._save_if_recorded)
+            self._quietly(lambda: context.store.park(context.lease, reason))
         except JobCancelledError as error:
             # What was learned stays usable, here and after a failure.
             self._quietly(self._save_last_good)

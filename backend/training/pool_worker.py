@@ -325,6 +325,7 @@ class PoolWorker:
             open_model=self._open_model,
             data_dir=self._config.uploads_dir,
             lease_seconds=self._config.lease_seconds,
+            client_place_seconds=self._config.client_place_seconds,
             dtype=self._config.dtype,
             sleep_while_learning=self._config.sleep_while_learning,
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from backend.training.dynamic_sampling import follow
 from backend.training.episode_requests import group_requests, step_requests
 from backend.training.job_context import JobContext
+from backend.training.job_control import ClientSilentError
 from backend.training.step_report import Played
 from backend.training.unpaid_answers import with_every_answer
 from tinkergym.wire import EpisodeRequest, EpisodeResult, JobSpec, JobState, WarningEvent
@@ -72,6 +73,7 @@ class RolloutPhase:
 
         Raises:
             JobCancelledError: And what else `JobControl.check` raises.
+            ClientSilentError: The client was silent for so long that the job gives its place up.
         """
         context = self._context
         # The step that begins next: others may have begun already, to be played ahead.
@@ -128,6 +130,12 @@ class RolloutPhase:
         if context.spec.rollout == "server":
             return
         silence = context.boards.silent_seconds(context.job_id)
+        if silence > context.client_place_seconds:
+            raise ClientSilentError(
+                f"waits for its client: nothing was heard from it for {context.client_place_seconds:g} s, so "
+                f"other jobs have its place. Attach with Client.attach({context.job_id!r}), and with env=... "
+                "if it was started with a class"
+            )
         silent = silence > context.spec.client_timeout_seconds
         if silent == self._waiting_for_client:
             return

@@ -79,6 +79,14 @@ def test_a_worker_whose_job_nobody_runs_keeps_what_it_plays_and_asks_again(clien
     assert reply.headers["retry-after"] == "1"
 
 
+def test_a_worker_that_asks_for_a_parked_jobs_episodes_has_it_queued_again(gateway, client, job_id):
+    service = gateway.store.service()
+    service.park(service.acquire(job_id, "pool-1", 30, now=0), "waits for its client")
+    assert client.get(f"/v1/jobs/{job_id}").json()["state"] == "waiting_for_client"
+    client.post(f"/v1/jobs/{job_id}/episodes/lease", json=LEASE)
+    assert client.get(f"/v1/jobs/{job_id}").json()["state"] == "queued"
+
+
 def test_a_worker_whose_job_has_ended_is_told_to_stop(client, job_id):
     client.post(f"/v1/jobs/{job_id}/cancel")
     reply = client.post(f"/v1/jobs/{job_id}/episodes/lease", json=LEASE)

@@ -413,12 +413,11 @@ def test_a_job_that_waits_for_a_place_says_why_once_and_as_long_as_it_is_true(ma
     taken = "2 of 2 places of 'nano' are taken (jobs_per_pool)"
     assert reasons() == ["", taken]
     world.service.set_state(leases[0], JobState.WAITING_FOR_CLIENT)
-    one = f"{taken}, 1 of them by jobs that wait for their client"
+    one = f"{taken}, 1 of them for up to 60 s by jobs that wait for their client"
     assert reasons() == ["", taken, one]
     world.service.set_state(leases[1], JobState.WAITING_FOR_CLIENT)
     *_, both = reasons()
-    assert both.startswith(f"{taken}, 2 of them by jobs that wait for their client")
-    assert "the operator can raise jobs_per_pool" in both
+    assert both == f"{taken}, 2 of them for up to 60 s by jobs that wait for their client"
     assert not any(job_id in both for job_id in abandoned)  # they are another tenant's
     world.workers.found = [Running(kind="pool", pool_id=pool_id, worker_id=pool_id, model="nano")]
     world.new_scheduler()
@@ -436,8 +435,63 @@ def test_a_job_that_waits_for_a_place_names_its_tenants_jobs_that_wait_for_their
     waiting = world.submit("ada")
     world.scheduler.tick()
     reason = world.service.job(waiting).reason
-    assert f"2 of them by jobs that wait for their client: {adas}; attach to yours or cancel them" in reason
+    assert (
+        f"2 of them for up to 60 s by jobs that wait for their client: {adas}; attach to yours or cancel them"
+        in reason
+    )
     assert bobs not in reason
+
+
+def test_one_tenant_cannot_take_all_places_of_a_model_and_reads_why(world):
+    adas = [world.submit("ada") for _ in range(5)]
+    pool_id = world.pool()
+    world.scheduler.tick()
+    for _, job_id in world.workers.started:
+        world.acquire(job_id, pool_id)
+    # Alone, a tenant has all places.
+    assert [job_id for _, job_id in world.workers.started] == adas[:4]
+    world.scheduler.tick()
+    bobs = world.submit("bob")
+    world.service.requeue_worker(pool_id, "the service was restarted")
+    world.workers.started.clear()
+    world.scheduler.tick()
+    assert {job_id for _, job_id in world.workers.started} == {bobs, *adas[:3]}
+
+
+def test_a_tenants_job_beyond_its_places_says_so(make_world):
+    world = make_world(jobs_per_tenant=1)
+    first, second = world.submit("ada"), world.submit("ada")
+    pool_id = world.pool()
+    world.scheduler.tick()
+    lease = world.acquire(first, pool_id)
+    world.scheduler.tick()
+    assert "jobs_per_tenant" in world.service.job(second).reason
+    world.service.set_state(lease, JobState.COMPLETED)
+    world.scheduler.tick()
+    assert world.workers.started == [(pool_id, first), (pool_id, second)]
+
+
+def test_a_parked_job_holds_no_place_and_is_queued_again_when_its_client_comes(make_world):
+    world = make_world(jobs_per_pool=1)
+    parked, waiting = world.submit("ada"), world.submit("bob")
+    pool_id = world.pool()
+    world.scheduler.tick()
+    world.service.park(world.acquire(parked, pool_id), "waits for its client")
+    world.pass_time(2 * world.config.lease_seconds)
+    view = world.service.job(parked)
+    assert (view.state, view.reason) == (JobState.WAITING_FOR_CLIENT, "waits for its client")
+    assert (pool_id, waiting) in world.workers.started
+    world.service.client_came(parked)
+    world.service.client_came(waiting)  # which is not parked
+    assert [job.job_id for job in world.service.queued_jobs()] == [parked, waiting]
+    assert world.store.tenant("ada").request_cancel(parked).state is JobState.CANCELLED
+
+
+def test_a_parked_job_is_cancelled_at_once(world):
+    job_id = world.submit()
+    pool_id = world.pool()
+    world.service.park(world.acquire(job_id, pool_id), "waits for its client")
+    assert world.store.tenant("ada").request_cancel(job_id).state is JobState.CANCELLED
 
 
 def test_a_place_that_is_given_to_another_changes_no_reason(make_world):

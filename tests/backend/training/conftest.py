@@ -277,7 +277,12 @@ def make_lab(tmp_path, register_environment):
     made: list[Lab] = []
 
     def make(name: str = "", **settings: object) -> Lab:
-        common = {"torch_threads": 1, "heartbeat_seconds": 0.2, "lease_seconds": 30.0}
+        common = {
+            "torch_threads": 1,
+            "heartbeat_seconds": 0.2,
+            "lease_seconds": 30.0,
+            "client_place_seconds": 3600.0,
+        }
         config = ServiceConfig(data_dir=tmp_path / name, **{**common, **settings})
         config.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         made.append(Lab(config))

@@ -563,6 +563,26 @@ def test_the_correction_goes_by_the_kind_the_cap_and_the_level_that_were_asked_f
     assert weights[100.0] == pytest.approx(np.exp(gap * powers), rel=1e-3)
 
 
+def test_a_job_whose_client_stays_away_gives_its_place_up_and_loses_nothing(make_lab):
+    seeded = {"steps": 2, "seed": 7}
+    undisturbed = make_lab("undisturbed")
+    expected = undisturbed.start(**seeded)
+    undisturbed.play_on(expected)
+    lab = make_lab("parked", client_place_seconds=0.5)
+    job_id = lab.start(**seeded)
+    lab.play_step(job_id)
+    requests = lab.lease(job_id)
+    lab.submit(job_id, lab.play(requests)[:2])  # of the second step, and then nothing more
+    lab.until(job_id, lambda: not lab.service.held_jobs())
+    view = lab.tenant.get_job(job_id)
+    assert (view.state, view.step) == (JobState.WAITING_FOR_CLIENT, 1)
+    assert job_id in view.reason
+    lab.service.client_came(job_id)
+    lab.pool.start_job(job_id)
+    lab.play_on(job_id)
+    assert lab.weights(job_id, 2) == undisturbed.weights(expected, 2)
+
+
 def test_a_silent_client_is_waited_for_and_welcomed_back(lab):
     job_id = lab.start(client_timeout_seconds=0.2, steps=1)
     lab.until_state(job_id, JobState.WAITING_FOR_CLIENT)
