@@ -432,6 +432,8 @@ class LeaseRequest(WireModel):
     wait_seconds: float = Field(10.0, ge=0, le=60)
     renew: list[str] = []
     """Lease ids of the episodes still being played."""
+    leaving: bool = False
+    """The worker ends: its leases other than those in `renew` go to others, and it gets no more episodes."""
 
 
 class LeaseReply(WireModel):
@@ -441,6 +443,8 @@ class LeaseReply(WireModel):
     lost: list[str] = []
     """Lease ids from `renew` that are void: stop playing these."""
     job_state: JobState
+    held_seconds: float = 0.0
+    """If above 0, all open episodes are leased to workers that fell silent, for at most so long."""
 
 
 class EpisodeResult(WireModel):

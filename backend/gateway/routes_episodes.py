@@ -54,7 +54,7 @@ async def lease_episodes(
         return LeaseReply(episodes=[], lost=wanted.renew, job_state=job.state)
     if pool is not None:
         return _json(await _lease_from(parts.proxy, pool, job_id, wanted, request.is_disconnected))
-    if job.state is JobState.WAITING_FOR_CLIENT:
+    if job.state is JobState.WAITING_FOR_CLIENT and not wanted.leaving:
         await run_in_threadpool(parts.store.service().client_came, job_id)
     # Nobody runs the job now. Whoever plays goes on playing: the results will be wanted.
     await asyncio.sleep(min(_PAUSE_SECONDS, wanted.wait_seconds))
@@ -115,8 +115,13 @@ async def _lease_from(
         answer = await proxy.call(
             pool, "/episodes/lease", asked.model_dump_json().encode(), {"job_id": job_id}
         )
+        if await gone():
+            # Its process ended, or its network did: others need not wait until its leases run out.
+            body = wanted.model_dump_json().encode()
+            await proxy.call(pool, "/episodes/vanished", body, {"job_id": job_id})
+            return answer
         came_early = loop.time() - began < asked.wait_seconds / 2  # there was something to say
-        if left <= _SHORT_WAIT_SECONDS or came_early or not _is_empty(answer) or await gone():
+        if left <= _SHORT_WAIT_SECONDS or came_early or not _is_empty(answer):
             return answer
 
 

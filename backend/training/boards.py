@@ -64,6 +64,8 @@ class BoardEntry:
     """Environment workers that died in a call of this job's environment in this step."""
     error: TinkerGymError | None = None
     """Why the rollout cannot go on; raised where the job waits for it."""
+    left: dict[str, None] = field(default_factory=dict)
+    """Workers that said that they end, in order."""
     recorded_step: int = 0
     """Newest step that is recorded in the store: results are acknowledged once the version that sampled them
     is known by it."""
@@ -234,6 +236,9 @@ class Boards:
                 if request.worker_id in self._dead:
                     return LeaseReply(episodes=[], lost=list(request.renew), job_state=JobState.RUNNING)
                 entries = self._asked(request.worker_id, job_id)
+                gone = any(request.worker_id in entry.left for entry in entries.values())
+                if request.leaving or gone:
+                    return self._goodbye(entries, request, job_id)
                 if not job_id:
                     self._workers[request.worker_id] = now
                 # A job that has just been given to this process is waited for; one that ended is not.
@@ -242,8 +247,18 @@ class Boards:
                 given = self._give_any(request, now) if not job_id else self._give(entries, request, now)
                 state = entries[job_id].state if job_id in entries else JobState.RUNNING
                 if given or lost or ended or self._closed or request.max_episodes < 1 or now >= deadline:
-                    return LeaseReply(episodes=given, lost=lost, job_state=state)
+                    held = 0.0
+                    if job_id in entries and request.max_episodes and not given:
+                        held = entries[job_id].board.held_seconds(now)
+                    return LeaseReply(episodes=given, lost=lost, job_state=state, held_seconds=held)
                 self._changed.wait(min(deadline - now, _LOOK_SECONDS))
+
+    def vanished(self, worker_id: str, job_id: str) -> None:
+        """Issue the episodes of a worker again whose connection broke; it may come back."""
+        with self._changed:
+            entry = self._entries.get(job_id)
+            if entry is not None and entry.board.release(worker_id):
+                self._changed.notify_all()
 
     def submit(self, request: SubmitRequest, job_id: str = "") -> SubmitReply:
         """Store results; returns when they are durable. One verdict per result, in order.
@@ -326,6 +341,20 @@ class Boards:
             self._changed.notify_all()
 
     # --- inside ---
+
+    def _goodbye(self, entries: dict[str, BoardEntry], request: LeaseRequest, job_id: str) -> LeaseReply:
+        """Release what a worker that ends has, and give it nothing more: a call of it may still wait."""
+        for entry in entries.values():
+            if request.leaving:
+                entry.board.release(request.worker_id, request.renew)
+            if job_id:
+                entry.left[request.worker_id] = None
+                while len(entry.left) > _DEAD_REMEMBERED:
+                    del entry.left[next(iter(entry.left))]
+        self._changed.notify_all()
+        state = entries[job_id].state if job_id in entries else JobState.RUNNING
+        lost = [] if request.leaving else list(request.renew)
+        return LeaseReply(episodes=[], lost=lost, job_state=state)
 
     def _asked(self, worker_id: str, job_id: str) -> dict[str, BoardEntry]:
         if job_id:

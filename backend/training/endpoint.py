@@ -66,6 +66,10 @@ class PoolService(Protocol):
         """Hand out episodes; waits for some."""
         ...
 
+    def vanished(self, worker_id: str, job_id: str) -> None:
+        """Issue the episodes of a worker again whose connection broke while it waited."""
+        ...
+
     def submit(self, request: SubmitRequest, job_id: str) -> SubmitReply:
         """Store results; with a job, only its own."""
         ...
@@ -89,6 +93,7 @@ class PoolEndpoint:
         routes = [
             Route("/sample", self._guarded(self._sample), methods=["POST"]),
             Route("/episodes/lease", self._guarded(self._lease), methods=["POST"]),
+            Route("/episodes/vanished", self._guarded(self._vanished), methods=["POST"]),
             Route("/episodes/submit", self._guarded(self._submit), methods=["POST"]),
             Route("/renderer", self._guarded(self._renderer), methods=["GET"]),
             Route("/health", self._guarded(self._health), methods=["GET"]),
@@ -154,6 +159,11 @@ class PoolEndpoint:
         # Renewals queue behind nothing that waits, whoever's it is: one that comes late is a lost lease.
         threads = self._polls if waits else self._renewals
         return await self._in_thread(threads, lambda: self._service.lease(wanted, job_id))
+
+    async def _vanished(self, request: Request) -> Response:
+        wanted, job_id = _parse(LeaseRequest, await request.body()), request.query_params.get("job_id", "")
+        self._service.vanished(wanted.worker_id, job_id)
+        return Response(status_code=204)
 
     async def _submit(self, request: Request) -> Response:
         body, job_id = await request.body(), request.query_params.get("job_id", "")

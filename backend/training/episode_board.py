@@ -15,6 +15,9 @@ from typing import Literal
 from tinkergym.errors import InvalidRequestError
 from tinkergym.wire import EpisodeRequest, EpisodeResult
 
+_LATE_SECONDS = 1.0
+"""By which a renewal may come late before its worker is called silent."""
+
 
 class _Phase(Enum):
     OPEN = auto()
@@ -180,6 +183,30 @@ class EpisodeBoard:
             if slot.phase is _Phase.OPEN:
                 slot.lease_id = ""
         return lost
+
+    def release(self, worker_id: str, kept: Iterable[str] = ()) -> int:
+        """Open the episodes of a worker that ends, but for some leases; returns how many.
+
+        Their leases stay valid until other workers take the episodes, as those of a silent worker do.
+        """
+        self._last_seen.pop(worker_id, None)
+        spared = set(kept)
+        return self._reopen(
+            slot
+            for slot in self._slots.values()
+            if slot.worker_id == worker_id and slot.lease_id not in spared
+        )
+
+    def held_seconds(self, now: float) -> float:
+        """Return for how long silent workers hold all that is left to play; 0 if there is something else."""
+        left = [slot for slot in self._slots.values() if slot.phase is not _Phase.DONE]
+        # A worker renews its leases three times before they run out.
+        silent = now - self.lease_seconds / 3 - _LATE_SECONDS
+        if not left or self.broken or any(slot.phase is not _Phase.LEASED for slot in left):
+            return 0.0
+        if any(self._last_seen.get(slot.worker_id, 0.0) > silent for slot in left):
+            return 0.0
+        return max(0.0, max(slot.expires_at for slot in left) - now)
 
     def unfinished(self, step: int) -> int:
         """Return how many episodes of a step on the board have no stored result yet."""

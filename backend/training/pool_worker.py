@@ -259,6 +259,10 @@ class PoolWorker:
         """Hand out episodes; waits for some."""
         return self._boards.lease(request, job_id)
 
+    def vanished(self, worker_id: str, job_id: str) -> None:
+        """Issue the episodes of a worker again whose connection broke."""
+        self._boards.vanished(worker_id, job_id)
+
     def submit(self, request: SubmitRequest, job_id: str) -> SubmitReply:
         """Store results; with a job, only its own."""
         reply = self._boards.submit(request, job_id)

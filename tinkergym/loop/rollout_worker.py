@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal, Protocol, TypeVar
 
-from tinkergym.errors import PayloadTooLargeError, ServiceUnavailableError
+from tinkergym.errors import PayloadTooLargeError, ServiceUnavailableError, TinkerGymError
 from tinkergym.loop.call_register import CallRegister
 from tinkergym.loop.executors import Executor, MakeEnv
 from tinkergym.loop.plan import EpisodePlan
@@ -37,6 +37,7 @@ Verdict = Literal["accepted", "duplicate", "stale"]
 OnResult = Callable[[EpisodeResult, Verdict], None]
 
 _LONGEST_WAIT_SECONDS = 10.0
+_FIRST_WAIT_SECONDS = 1.0
 _POLL_SECONDS = 0.25
 """How long a stop may go unnoticed."""
 _MOST_PER_SUBMIT = 256
@@ -106,7 +107,9 @@ class RolloutWorker:
         self._replies: deque[LeaseReply] = deque()
         self._results: deque[EpisodeResult] = deque()
         self._submitting = False
-        self._final = self._ended = False
+        self._final = self._ended = self._met = self._told = False
+        self.left = threading.Event()
+        """Set when `run` has given its leases back, or need not."""
         self._failure: BaseException | None = None
 
     def run(self, stop: threading.Event) -> None:
@@ -127,6 +130,7 @@ class RolloutWorker:
             with self._changed:
                 self._ended = True
                 self._changed.notify_all()
+            self._leave()
             player.close()
             sampler.close()
             # What is finished is worth a last try; the thread that waits for leases is left to itself.
@@ -149,6 +153,22 @@ class RolloutWorker:
                 handed_in = not self._results and not self._submitting
                 if self._final and (handed_in or not submitter.is_alive()):
                     return
+
+    def _leave(self) -> None:
+        """Give the episodes under way to other workers at once; results that wait are still handed in."""
+        try:
+            with self._changed:
+                over, kept = self._final, sorted(self._leases - self._playing)
+            if not over:
+                self._transport.lease(
+                    LeaseRequest(
+                        worker_id=self._worker_id, max_episodes=0, wait_seconds=0, renew=kept, leaving=True
+                    )
+                )
+        except TinkerGymError as error:
+            _log.info("the leases were not given back, and run out by themselves: %s", error)
+        finally:
+            self.left.set()
 
     def _take_replies(self, player: EpisodePlayer) -> None:
         """Start and drop episodes as the service said."""
@@ -174,12 +194,17 @@ class RolloutWorker:
                 request = LeaseRequest(
                     worker_id=self._worker_id,
                     max_episodes=free,
-                    wait_seconds=min(_LONGEST_WAIT_SECONDS, self._renew_seconds),
+                    # The first answer says soon what there is to wait for.
+                    wait_seconds=min(
+                        _LONGEST_WAIT_SECONDS if self._met else _FIRST_WAIT_SECONDS, self._renew_seconds
+                    ),
                     renew=sorted(self._leases),
                 )
             reply = self._patiently(partial(self._transport.lease, request))
             if reply is None:
                 return
+            self._met = True
+            self._say_what_is_waited_for(reply)
             if not all(self._have_renderer(episode.model) for episode in reply.episodes):
                 return
             with self._changed:
@@ -191,6 +216,15 @@ class RolloutWorker:
                 return
             if idle and free:
                 self._pause(_IDLE_PAUSE_SECONDS)
+
+    def _say_what_is_waited_for(self, reply: LeaseReply) -> None:
+        if reply.held_seconds and not self._told and not self._playing:
+            self._told = True
+            _log.warning(
+                "waiting up to %.0f s for the leases of a worker that fell silent; then its episodes are "
+                "played here",
+                reply.held_seconds,
+            )
 
     @property
     def _free(self) -> int:

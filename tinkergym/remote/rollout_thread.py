@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import socket
 import threading
 import uuid
+from collections.abc import Callable
 
 from tinkergym.errors import TinkerGymError
 from tinkergym.loop.rollout import MakeEnv, RolloutTransport, RolloutWorker
+from tinkergym.remote.process_end import before_the_end
+
+_LEAVE_SECONDS = 4.0
 
 _log = logging.getLogger(__name__)
 
@@ -39,16 +42,17 @@ class RolloutThread:
         self._stop = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="tinkergym-rollout", daemon=True)
+        self._forget_the_end: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Begin to play."""
+        self._forget_the_end = before_the_end(self._leave)
         self._thread.start()
-        atexit.register(self._say_what_is_left)
 
     def stop(self) -> None:
         """Stop playing and wait for the thread; the service issues episodes under way again."""
         self._stop.set()
-        atexit.unregister(self._say_what_is_left)
+        self._forget_the_end()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout=10.0)
 
@@ -68,7 +72,7 @@ class RolloutThread:
             hint="the job waits; play on with Client.attach(job_id, env=...)",
         ) from self._failure
 
-    def _say_what_is_left(self) -> None:
+    def _leave(self) -> None:
         # A script whose last line is `train` would else end in silence, and nothing would ever be learned.
         if self._thread.is_alive():
             _log.warning(
@@ -76,6 +80,8 @@ class RolloutThread:
                 "(end a script with job.wait(); play on with Client.attach(job_id, env=...))",
                 self._job_id,
             )
+            self._stop.set()
+            self._worker.left.wait(_LEAVE_SECONDS)
 
     def _run(self) -> None:
         try:

@@ -14,6 +14,9 @@ from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.remote.transport import Connection
 from tinkergym.wire import LeaseReply, LeaseRequest, RendererBundle, SubmitReply, SubmitRequest
 
+_GOODBYE_SECONDS = 3.0
+"""For the last word of a worker that ends."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routes:
@@ -68,7 +71,7 @@ class HttpRolloutTransport:
             # Episodes whose reply got lost come back by themselves when their lease runs out; asking again at
             # once would only lease further ones. The worker's own loop asks again anyway.
             idempotent=False,
-            timeout_seconds=request.wait_seconds + 30.0,
+            timeout_seconds=_GOODBYE_SECONDS if request.leaving else request.wait_seconds + 30.0,
         )
         return LeaseReply.model_validate_json(answer)
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 from tinkergym.errors import ServiceUnavailableError, TinkerGymError
 from tinkergym.loop.trajectory import Trajectory
 from tinkergym.remote.backoff import Backoff
+from tinkergym.remote.process_end import before_the_end
 from tinkergym.remote.rollout_thread import worker_id
 from tinkergym.remote.rollout_transport import HttpRolloutTransport
 from tinkergym.wire import EpisodeRequest, EpisodeResult, JobState, LeaseRequest, SubmitRequest
 
 WAIT_SECONDS = 10.0
+LEAVE_SECONDS = 4.0
 PATIENCE_SECONDS = 300.0
 """How long a service that went away is looked for before the script hears of it."""
 
@@ -36,7 +39,8 @@ class ScriptEpisodes:
         self._held = ""
         self._failure: TinkerGymError | None = None
         self._state = JobState.QUEUED
-        self._closed = threading.Event()
+        self._closed, self._left = threading.Event(), threading.Event()
+        self._forget_the_end = before_the_end(self._leave)
         threading.Thread(target=self._beat, name="tinkergym-heartbeat", daemon=True).start()
 
     def next(self) -> EpisodeRequest | None:
@@ -98,8 +102,24 @@ class ScriptEpisodes:
     def close(self) -> None:
         """Stop the heartbeats; an episode under way goes to whoever asks next."""
         self._closed.set()
+        self._forget_the_end()
+
+    def _leave(self) -> None:
+        self._closed.set()
+        self._left.wait(LEAVE_SECONDS)
 
     def _beat(self) -> None:
+        try:
+            self._keep_alive()
+            if self._failure is None and not self.ended:
+                with suppress(TinkerGymError):
+                    self._transport.lease(
+                        LeaseRequest(worker_id=self._worker_id, max_episodes=0, wait_seconds=0, leaving=True)
+                    )
+        finally:
+            self._left.set()
+
+    def _keep_alive(self) -> None:
         while not self._closed.wait(self._heartbeat_seconds):
             with self._lock:
                 held = self._held

@@ -36,6 +36,8 @@ class ScriptedJob:
     events: list[Event] = field(default_factory=list)
     waiting: list[EpisodeRequest] = field(default_factory=list)
     leased: dict[str, EpisodeRequest] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
+    """Workers that said that they end."""
     results: list[EpisodeResult] = field(default_factory=list)
     """Of the current step."""
     history: list[list[EpisodeResult]] = field(default_factory=list)
@@ -134,6 +136,10 @@ class ScriptedJobs:
             job = self.get(job_id)
             lost = [lease_id for lease_id in request.renew if lease_id not in job.leased]
             job.workers.add(request.worker_id)
+            if request.leaving:
+                job.left.append(request.worker_id)
+                self.changed.notify_all()
+                return LeaseReply(episodes=[], job_state=job.view.state)
             self.changed.notify_all()
             if request.max_episodes:
                 self.changed.wait_for(

@@ -15,7 +15,7 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from backend.config import GatewayLimits, ServiceConfig
@@ -117,6 +117,10 @@ class ScriptedPool:
                 await asyncio.sleep(body["wait_seconds"])
             return JSONResponse({"episodes": [], "lost": body["renew"], "job_state": "running"})
 
+        async def vanished(request: Request):
+            await self._take(request)
+            return Response(status_code=204)
+
         async def submit(request: Request):
             body = await self._take(request)
             if body is None:
@@ -127,6 +131,7 @@ class ScriptedPool:
             routes=[
                 Route("/sample", sample, methods=["POST"]),
                 Route("/episodes/lease", lease, methods=["POST"]),
+                Route("/episodes/vanished", vanished, methods=["POST"]),
                 Route("/episodes/submit", submit, methods=["POST"]),
             ]
         )

@@ -49,7 +49,7 @@ def test_leases_and_results_go_to_the_pool_that_runs_the_job(client, running_job
     reply = client.post(f"/v1/jobs/{running_job}/episodes/submit", json=handed_in)
     assert reply.json() == {"verdicts": ["accepted", "accepted"]}
     assert pool.asked == [
-        ("/episodes/lease", {"job_id": running_job}, LEASE),
+        ("/episodes/lease", {"job_id": running_job}, {**LEASE, "leaving": False}),
         ("/episodes/submit", {"job_id": running_job}, handed_in),
     ]
     assert other.asked == []
@@ -71,7 +71,7 @@ def test_results_without_episodes_are_refused(client, running_job, body):
 
 def test_a_worker_whose_job_nobody_runs_keeps_what_it_plays_and_asks_again(client, job_id):
     reply = client.post(f"/v1/jobs/{job_id}/episodes/lease", json=LEASE)
-    assert reply.json() == {"episodes": [], "lost": [], "job_state": "queued"}
+    assert reply.json() == {"episodes": [], "lost": [], "job_state": "queued", "held_seconds": 0.0}
     reply = client.post(
         f"/v1/jobs/{job_id}/episodes/submit", json={"worker_id": "w1", "results": [result_of(job_id)]}
     )
@@ -83,6 +83,9 @@ def test_a_worker_that_asks_for_a_parked_jobs_episodes_has_it_queued_again(gatew
     service = gateway.store.service()
     service.park(service.acquire(job_id, "pool-1", 30, now=0), "waits for its client")
     assert client.get(f"/v1/jobs/{job_id}").json()["state"] == "waiting_for_client"
+    # One that only says goodbye does not play.
+    client.post(f"/v1/jobs/{job_id}/episodes/lease", json={**LEASE, "leaving": True})
+    assert client.get(f"/v1/jobs/{job_id}").json()["state"] == "waiting_for_client"
     client.post(f"/v1/jobs/{job_id}/episodes/lease", json=LEASE)
     assert client.get(f"/v1/jobs/{job_id}").json()["state"] == "queued"
 
@@ -90,7 +93,7 @@ def test_a_worker_that_asks_for_a_parked_jobs_episodes_has_it_queued_again(gatew
 def test_a_worker_whose_job_has_ended_is_told_to_stop(client, job_id):
     client.post(f"/v1/jobs/{job_id}/cancel")
     reply = client.post(f"/v1/jobs/{job_id}/episodes/lease", json=LEASE)
-    assert reply.json() == {"episodes": [], "lost": ["l1"], "job_state": "cancelled"}
+    assert reply.json() == {"episodes": [], "lost": ["l1"], "job_state": "cancelled", "held_seconds": 0.0}
     body = {"worker_id": "w1", "results": [result_of(job_id), result_of(job_id, 1)]}
     reply = client.post(f"/v1/jobs/{job_id}/episodes/submit", json=body)
     assert reply.json() == {"verdicts": ["stale", "stale"]}
@@ -262,7 +265,11 @@ def test_a_long_wait_is_made_of_short_ones_so_that_a_dead_client_takes_no_episod
     with gateway.connect() as connection:
         connection.sendall(head.encode() + body)
         pool.wait_until_asked(2)
-    assert all(request["wait_seconds"] <= 1 for _, _, request in pool.asked)
+    with pool.changed:
+        assert pool.changed.wait_for(lambda: pool.asked[-1][0] == "/episodes/vanished", timeout=20)
+    *waits, (_, params, said) = pool.asked
+    assert all(request["wait_seconds"] <= 1 for _, _, request in waits)
+    assert (params["job_id"], said["worker_id"]) == (running_job, "w1")
 
 
 def test_a_wait_ends_when_its_time_is_over(client, running_job, start_pool):

@@ -145,6 +145,32 @@ def test_a_dead_workers_call_that_still_waits_is_given_nothing(boards):
     assert len(boards.lease(ask(worker_id="another")).episodes) == 4
 
 
+def test_a_worker_that_ends_gives_its_episodes_to_the_next_and_a_call_that_still_waits_gets_none(boards):
+    Job(boards, "job-1", server=False)
+    given = boards.lease(ask(worker_id="ends"), "job-1").episodes
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(boards.lease, ask(wait=30.0, worker_id="ends"), "job-1")
+        kept = given[0].lease_id
+        boards.lease(
+            LeaseRequest(worker_id="ends", max_episodes=0, wait_seconds=0, renew=[kept], leaving=True),
+            "job-1",
+        )
+        assert waiting.result().episodes == []
+    assert len(boards.lease(ask(worker_id="next"), "job-1").episodes) == len(given) - 1
+    assert hand_in(boards, given[:1]) == ["accepted"]
+
+
+def test_only_the_worker_of_that_job_that_vanished_loses_episodes(boards):
+    Job(boards, "job-1", server=False)
+    Job(boards, "job-2", server=False)
+    for job_id in ("job-1", "job-2"):
+        assert boards.lease(ask(worker_id="w"), job_id).episodes
+    boards.vanished("w", "job-1")
+    boards.vanished("w", "job-3")
+    assert len(boards.lease(ask(worker_id="next"), "job-1").episodes) == 4
+    assert boards.lease(ask(worker_id="next"), "job-2").episodes == []
+
+
 def test_of_the_workers_that_died_only_the_last_are_remembered(boards):
     Job(boards, "job-1")
     for number in range(1500):

@@ -40,6 +40,9 @@ class Service:
         assert request.wait_seconds == 0 or self.episodes_come.wait(30.0)
         return LeaseReply(episodes=[], lost=[job_id, *request.renew], job_state="running")
 
+    def vanished(self, worker_id, job_id):
+        raise NotFoundError(f"{worker_id} of {job_id}")
+
     def submit(self, request, job_id):
         raise RuntimeError("surprise")
 
@@ -65,6 +68,12 @@ def connect(socket_path):
     for connection in connections:
         connection.close()
     endpoint.close()
+
+
+def test_the_service_hears_of_a_worker_that_vanished(connect):
+    body = LeaseRequest(worker_id="w", max_episodes=1).model_dump_json().encode()
+    with pytest.raises(NotFoundError, match="w of job-1"):
+        connect().call("POST", "/episodes/vanished", params={"job_id": "job-1"}, body=body)
 
 
 def test_a_call_reaches_the_service_with_its_job(connect):

@@ -85,6 +85,35 @@ def test_a_silent_workers_episodes_are_issued_again_under_the_same_ids():
     assert hand_in(episodes, again[0]) == "accepted"
 
 
+def test_a_worker_that_ends_hands_its_episodes_to_the_next_one_at_once():
+    episodes = board()
+    given = episodes.lease("a", 4, now=0.0)
+    assert episodes.release("a", kept=[given[0].lease_id]) == 3
+    assert hand_in(episodes, given[0]) == "accepted"
+    again = episodes.lease("b", 4, now=0.0)
+    assert [request.episode_id for request in again] == [request.episode_id for request in given[1:]]
+    assert hand_in(episodes, given[1]) == "stale"
+
+
+def test_a_worker_whose_connection_broke_keeps_what_nobody_else_has_taken():
+    episodes = board()
+    given = [request.lease_id for request in episodes.lease("a", 4, now=0.0)]
+    episodes.release("a")
+    taken = [request.episode_id for request in episodes.lease("b", 2, now=1.0)]
+    assert len(taken) == 2
+    assert episodes.renew("a", given, now=2.0) == set(given[2:])
+
+
+def test_for_how_long_a_silent_worker_holds_all_that_is_left_is_known():
+    episodes = board()
+    episodes.lease("a", 4, now=0.0)
+    episodes.lease("b", 4, now=5.0)
+    assert episodes.held_seconds(now=5.0) == 0.0  # it may renew at any moment
+    assert episodes.held_seconds(now=12.0) == 18.0
+    episodes.release("a")
+    assert episodes.held_seconds(now=12.0) == 0.0
+
+
 def test_a_renewed_lease_outlives_its_first_end():
     episodes = board()
     leases = {request.lease_id for request in episodes.lease("a", 4, now=0.0)}

@@ -76,6 +76,8 @@ class Service:
         with self.changed:
             self.leases.append(request)
             self.changed.notify_all()
+            if request.leaving:
+                return LeaseReply(episodes=[], job_state=JobState.RUNNING)
             if self.lease_errors:
                 raise self.lease_errors.popleft()
             count = min(request.max_episodes, self.most, len(self.waiting))
@@ -262,6 +264,33 @@ def test_a_stopped_worker_hands_in_what_is_finished():
             service.submit_errors.clear()
         stop.set()
     assert [r.trajectory.seed for r in service.accepted] == [1]
+
+
+def test_a_stopped_worker_gives_back_what_it_still_plays_and_keeps_what_it_hands_in():
+    away = [ServiceUnavailableError("restarting")] * 3
+    service = Service([episode(0), episode(1)], sampler=Gate("lease-0"), submit_errors=away)
+    with running(service) as stop:
+        service.wait_for(lambda: service.submissions)
+        stop.set()
+        service.wait_for(lambda: service.leases[-1].leaving)
+        with service.changed:
+            service.submit_errors.clear()
+    (last,) = [request for request in service.leases if request.leaving]
+    assert (last.max_episodes, last.renew) == (0, ["lease-1"])
+
+
+def test_a_worker_says_once_that_it_waits_for_leases_of_another(caplog):
+    class Held(Service):
+        def lease(self, request):
+            return super().lease(request).model_copy(update={"held_seconds": 21.0})
+
+    service = Held([])
+    service.unfinished = {"of another worker"}
+    with running(service) as stop:
+        service.wait_for(lambda: len(service.leases) > 3)
+        stop.set()
+    assert [record.message for record in caplog.records].count(caplog.records[0].message) == 1
+    assert "21 s" in caplog.records[0].message
 
 
 def test_a_job_that_is_cancelled_ends_the_worker_in_the_middle_of_an_episode():
