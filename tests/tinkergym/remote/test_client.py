@@ -299,6 +299,7 @@ def test_nobody_is_asked_to_play_what_is_played(service, client, monkeypatch, by
         service.jobs.end(job.id, JobState.RUNNING)
     when_followed(service, monkeypatch, partial(service.jobs.end, job.id, JobState.COMPLETED))
     (client.job(job.id) if by == "another" else job).wait()
+    job.close()
 
 
 def test_a_hand_written_gymnasium_environment_can_be_trained_in(client):
