@@ -196,6 +196,13 @@ class RemoteEnvironmentError(TinkerGymError):
     """An environment behind a server raised; the message ends with the traceback from there."""
 
 
+class RemoteAnswerError(RemoteEnvironmentError):
+    """An environment server answered with something that is no answer: a wrong type, size, space or number.
+
+    The session is over. Nothing of the answer was used.
+    """
+
+
 class EnvironmentTimeoutError(TinkerGymError):
     """A call of an environment behind a server took longer than the server allows."""
 

@@ -18,8 +18,8 @@ from tinkergym.errors import (
     MissingExtraError,
     ServiceUnavailableError,
     TinkerGymError,
-    from_wire,
 )
+from tinkergym.remote.env_answers import read_error
 from tinkergym.remote.environment_url import EnvironmentUrl
 from tinkergym.serving.protocol import PATH, Frame
 
@@ -180,7 +180,7 @@ def _refused(url: EnvironmentUrl, response: Response) -> TinkerGymError:
             hint="start one with `tinkergym serve-env ID`, and take the address that it prints",
             field="url",
         )
-    return from_wire(wire)
+    return read_error(wire)
 
 
 def _websockets() -> tuple[Any, Any]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar
 
 from tinkergym.errors import (
     EnvironmentBusyError,
@@ -15,15 +16,27 @@ from tinkergym.errors import (
     EnvironmentTimeoutError,
     InvalidRequestError,
     PayloadTooLargeError,
+    RemoteAnswerError,
     ServiceUnavailableError,
     ServiceUnreachableError,
     TinkerGymError,
-    from_wire,
 )
 from tinkergym.remote.backoff import Backoff
+from tinkergym.remote.env_answers import (
+    MOST_MESSAGE_BYTES,
+    Description,
+    ServerLimits,
+    check_number,
+    check_session,
+    read_description,
+    read_error,
+    read_limits,
+)
 from tinkergym.remote.env_connection import ConnectionLostError, EnvConnection
 from tinkergym.remote.environment_url import EnvironmentUrl
 from tinkergym.serving.protocol import MESSAGE_BYTES, VERSION, Frame, Message, decode, encode
+
+Value = TypeVar("Value")
 
 _CONNECT_SECONDS = 10.0
 _MARGIN_SECONDS = 10.0
@@ -50,30 +63,27 @@ class EnvSession:
         self._connection: EnvConnection | None = None
         self._session_id = ""
         self._index = 0
-        self._step_seconds = 60.0
-        self._most_bytes = MESSAGE_BYTES
+        self._limits = ServerLimits(step_timeout_seconds=60.0, max_message_bytes=MESSAGE_BYTES)
 
     @property
     def is_open(self) -> bool:
         """Whether there is a place, as far as is known here."""
         return bool(self._session_id)
 
-    def about(self) -> Message:
+    def about(self) -> Description:
         """Ask what is served.
 
         Raises:
             ServiceUnreachableError: Nobody answers.
             AuthenticationError: The token is wrong.
             ProtocolVersionError: The server speaks another version.
+            RemoteAnswerError: What it says describes no environment.
         """
-        try:
-            answer = self._ask({"op": "about", "version": VERSION})
-            self._learn_limits(answer)
-            return cast("Message", answer["environment"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise InvalidRequestError(
-                f"{self._server.url} does not answer as an environment server does: {error!r}", field="url"
-            ) from error
+        answer = self._ask({"op": "about", "version": VERSION})
+        with self._believing_nothing():
+            description = read_description(answer)
+            self._limits = read_limits(answer)
+        return description
 
     def open(self, render_mode: str | None, busy_seconds: float) -> None:
         """Take a place.
@@ -90,7 +100,7 @@ class EnvSession:
         ends_at = time.monotonic() + busy_seconds
         while True:
             try:
-                self._learn_limits(self._ask(message))
+                answer = self._ask(message)
             except EnvironmentBusyError as error:
                 left = ends_at - time.monotonic()
                 if left <= 0:
@@ -99,12 +109,16 @@ class EnvSession:
                 time.sleep(min(error.retry_after_seconds * random.uniform(0.5, 1.0), left))
             else:
                 break
+        with self._believing_nothing():
+            check_session(answer, session_id)
+            self._limits = read_limits(answer)
         self._session_id, self._index = session_id, 0
 
-    def call(self, op: str, **fields: Any) -> Message:
-        """Make a call and return its answer.
+    def call(self, op: str, read: Callable[[Message], Value], **fields: Any) -> Value:
+        """Make a call and return its answer, as `read` finds it there.
 
         Raises:
+            RemoteAnswerError: The answer is none. The session is over.
             EnvironmentGoneError: The session, or the server, is there no longer.
             EnvironmentTimeoutError: The environment hangs.
             PayloadTooLargeError: The call is longer than the server takes.
@@ -115,12 +129,13 @@ class EnvSession:
             frame = encode({"op": op, "i": index, **fields})
         except TypeError as error:
             raise InvalidRequestError(f"{op} cannot be sent: {error}") from None
-        if len(frame) > self._most_bytes:
+        most = self._limits.max_message_bytes
+        if len(frame) > most:
             raise PayloadTooLargeError(
-                f"{op} is {len(frame)} bytes long, over the environment server's {self._most_bytes}",
+                f"{op} is {len(frame)} bytes long, over the environment server's {most}",
                 hint="send less, or start the server with a larger --max-message-bytes",
             )
-        seconds = self._step_seconds * (2 if index == 0 else 1) + _MARGIN_SECONDS
+        seconds = self._limits.step_timeout_seconds * (2 if index == 0 else 1) + _MARGIN_SECONDS
         try:
             answer = self._exchange(frame, seconds)
         except ServiceUnreachableError as error:
@@ -132,15 +147,21 @@ class EnvSession:
             # Interrupted between question and answer: whose answer comes next could not be told any more.
             self.abandon()
             raise
-        if answer.get("i") == index:
+        with self._believing_nothing():
+            check_number(answer, index)
+            if "error" not in answer:
+                value = read(answer)
+                self._index = index + 1
+                return value
+        if "i" in answer:
             # An error with the call's number is an answer like any other: the environment raised.
             self._index = index + 1
-        if "error" in answer:
-            answered = _error_of(answer)
-            if isinstance(answered, EnvironmentGoneError | EnvironmentTimeoutError):
-                self.forget()
-            raise answered
-        return answer
+        answered = _error_of(answer)
+        if isinstance(answered, EnvironmentGoneError | EnvironmentTimeoutError):
+            self.forget()
+        if isinstance(answered, RemoteAnswerError):
+            self.abandon()
+        raise answered
 
     def close(self) -> None:
         """Give the place back and hang up; a server that is gone has taken both already."""
@@ -169,6 +190,15 @@ class EnvSession:
 
     # --- inside ---
 
+    @contextmanager
+    def _believing_nothing(self) -> Iterator[None]:
+        """End the session if an answer is none: which one would come next could not be told any more."""
+        try:
+            yield
+        except BaseException:
+            self.abandon()
+            raise
+
     def _exchange(self, frame: Frame, timeout_seconds: float) -> Message:
         """Send a frame and return its answer; over a new connection, again, when the old one is lost."""
         patience = Backoff(
@@ -178,8 +208,11 @@ class EnvSession:
         while True:
             try:
                 connection = self._connected()
-                answer = decode(connection.exchange(frame, timeout_seconds))
+                answer = _decoded(connection.exchange(frame, timeout_seconds))
                 break
+            except RemoteAnswerError:
+                self._drop()
+                raise
             except (ConnectionLostError, _AwayError) as error:
                 self._drop()
                 if next(waits, None) is None:
@@ -195,10 +228,6 @@ class EnvSession:
             raise _error_of(answer)
         return answer
 
-    def _learn_limits(self, answer: Message) -> None:
-        self._step_seconds = float(answer["step_timeout_seconds"])
-        self._most_bytes = int(answer["max_message_bytes"])
-
     def _connected(self) -> EnvConnection:
         if self._connection is None:
             try:
@@ -208,16 +237,17 @@ class EnvSession:
                     address=self._server.address,
                     timeout_seconds=_CONNECT_SECONDS,
                     # Ours may be set lower than what the server sends; it is asked to keep its own limit.
-                    max_message_bytes=4 * self._most_bytes,
+                    max_message_bytes=min(4 * self._limits.max_message_bytes, MOST_MESSAGE_BYTES),
                 )
             except ServiceUnavailableError as error:
                 raise _AwayError(error.message) from None
             self._connection = connection
             if self._session_id:
                 resume = {"op": "open", "version": VERSION, "session": self._session_id, "resume": True}
-                answer = decode(connection.exchange(encode(resume), _CONNECT_SECONDS))
+                answer = _decoded(connection.exchange(encode(resume), _CONNECT_SECONDS))
                 if "error" in answer:
                     raise _error_of(answer)
+                check_session(answer, self._session_id)
         return self._connection
 
     def _drop(self) -> None:
@@ -230,8 +260,12 @@ class _AwayError(Exception):
     """The server says that it cannot answer at the moment."""
 
 
+def _decoded(frame: Frame) -> Message:
+    try:
+        return decode(frame)
+    except InvalidRequestError as error:
+        raise RemoteAnswerError(error.message, hint=error.hint) from None
+
+
 def _error_of(answer: Message) -> TinkerGymError:
-    error = from_wire(answer["error"])
-    if isinstance(error, EnvironmentBusyError):
-        error.retry_after_seconds = float(answer.get("retry_after_seconds", 1.0))
-    return error
+    return read_error(answer["error"], answer.get("retry_after_seconds"))

@@ -9,11 +9,10 @@ from typing import Any, Literal, cast
 import gymnasium as gym
 
 from tinkergym.errors import EnvironmentGoneError, EpisodeProtocolError, InvalidRequestError
+from tinkergym.remote.env_answers import read_question, read_reset, read_step
 from tinkergym.remote.env_session import EnvSession, ServerAddress
 from tinkergym.remote.environment_url import parse_environment_url
 from tinkergym.serving.names import TOKEN_VARIABLE
-from tinkergym.serving.protocol import Message
-from tinkergym.spaces import space_from_json
 
 
 def make_remote(**kwargs: Any) -> RemoteEnv:
@@ -79,14 +78,12 @@ class RemoteEnv(gym.Env[Any, Any]):
         self._seeded = False
         self._begin()
         about = self._session.about()
-        self.observation_space = space_from_json(about["observation_space"])
-        self.action_space = space_from_json(about["action_space"])
-        self.metadata = dict(about["metadata"])
-        self._offers = frozenset(about["offers"])
+        self.observation_space, self.action_space = about.observation_space, about.action_space
+        self.metadata, self._offers = about.metadata, about.offers
         if render_mode is not None and render_mode not in self.metadata.get("render_modes", ()):
             self._session.close()
             raise InvalidRequestError(
-                f"{about['id']} cannot be rendered as {render_mode!r}", field="render_mode"
+                f"{about.environment_id} cannot be rendered as {render_mode!r}", field="render_mode"
             )
 
     def reset(
@@ -108,15 +105,15 @@ class RemoteEnv(gym.Env[Any, Any]):
                     hint="call reset(seed=...)",
                 )
             try:
-                answer = self._reset_there(session, seed, options)
+                begun = self._reset_there(session, seed, options)
             except EnvironmentGoneError:
                 # Idle for too long between two episodes: with a seed nothing is lost.
                 if seed is None:
                     raise
-                answer = self._reset_there(session, seed, options)
+                begun = self._reset_there(session, seed, options)
             self._seeded = self._seeded or seed is not None
             self._playing = True
-            return answer["observation"], answer["info"]
+            return begun
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Play one action there.
@@ -126,30 +123,27 @@ class RemoteEnv(gym.Env[Any, Any]):
             EnvironmentTimeoutError: The environment hangs.
             InvalidRewardError: The reward is no finite number.
             RemoteEnvironmentError: The environment raised; the text has the traceback.
+            RemoteAnswerError: The server's answer is none, or its observation is not in the space.
         """
         with self._turn() as session:
             if not session.is_open:
                 raise self._no_episode()
-            answer = session.call("step", action=action)
-            over = answer["terminated"] or answer["truncated"]
-            if over and self._hold == "episode":
+            result = session.call(
+                "step", lambda answer: read_step(answer, self.observation_space), action=action
+            )
+            _, _, terminated, truncated, _ = result
+            if (terminated or truncated) and self._hold == "episode":
                 session.close()
                 # Not lost, but ended: the next reset may do without a seed only if none was ever given.
                 self._playing = False
-            return (
-                answer["observation"],
-                answer["reward"],
-                answer["terminated"],
-                answer["truncated"],
-                answer["info"],
-            )
+            return result
 
     def render(self) -> Any:
         """Return the picture that the environment draws there."""
         with self._turn() as session:
             if not session.is_open:
                 raise self._no_episode()
-            return session.call("render")["rendered"]
+            return session.call("render", lambda answer: answer.get("rendered"))
 
     def gold_action(self) -> str | None:
         """Return the best action now, if the environment knows it."""
@@ -177,12 +171,16 @@ class RemoteEnv(gym.Env[Any, Any]):
         with self._turn() as session:
             if name not in self._offers or not session.is_open:
                 return None
-            return session.call("ask", name=name)["value"]
+            return session.call("ask", lambda answer: read_question(answer, name), name=name)
 
-    def _reset_there(self, session: EnvSession, seed: int | None, options: dict[str, Any] | None) -> Message:
+    def _reset_there(
+        self, session: EnvSession, seed: int | None, options: dict[str, Any] | None
+    ) -> tuple[Any, dict[str, Any]]:
         if not session.is_open:
             session.open(self.render_mode, self._busy_seconds)
-        return session.call("reset", seed=seed, options=options)
+        return session.call(
+            "reset", lambda answer: read_reset(answer, self.observation_space), seed=seed, options=options
+        )
 
     def _no_episode(self) -> Exception:
         if self._playing:
