@@ -42,8 +42,12 @@ class Settings(BaseModel):
 class GatewayLimits(Settings):
     """What one client may ask of the gateway."""
 
-    body_bytes: int = Field(32 * 2**20, ge=1024)
-    """Largest request body; a larger one is answered with 413 and never held in memory."""
+    body_bytes: int = Field(8 * 2**20, ge=1024)
+    """Largest request body; a larger one is answered with 413 and never held in memory. A body may hold one
+    JSON value for each 8 of these bytes."""
+    bodies_bytes: int = Field(32 * 2**20, ge=1024)
+    """Bodies that are being received and read, all together; one key may have half of it. Further ones are
+    answered with 503 and `Retry-After`."""
     request_seconds: float = Field(30.0, gt=0)
     """For the head of a request to arrive, and again for its body."""
     job_check_seconds: float = Field(15.0, gt=0)
@@ -58,6 +62,15 @@ class GatewayLimits(Settings):
     """Most episodes that a job may ask for in one train step: they are all in memory at once."""
     samples_in_flight: int = Field(2048, ge=1)
     """Requests for tokens that one tenant may have in flight; more are refused with 429 and `Retry-After`."""
+
+    @model_validator(mode="after")
+    def _the_largest_body_has_room(self) -> Self:
+        if self.bodies_bytes < self.body_bytes:
+            raise ValueError(
+                f"bodies_bytes must be at least body_bytes = {self.body_bytes}, or the largest body never "
+                "has room; raise it"
+            )
+        return self
 
 
 VLLM_LEAST_TEMPERATURE = 0.01

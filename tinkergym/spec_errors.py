@@ -34,6 +34,9 @@ from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec, PreferenceSpec, SF
 MOST_SHOWN = 4
 """Further errors of the same request are counted, not listed."""
 
+MOST_EXPLAINED = 10_000
+"""With more errors than this not even the first is looked for: pydantic only lists all of them at once."""
+
 MOST_REPEATED = 80
 """Characters of a setting's name or value that an error repeats; names of ours are shorter."""
 
@@ -90,7 +93,8 @@ def parse_any_spec(settings: Mapping[str, Any], arguments: Sequence[str] = ()) -
         raise InvalidRequestError(
             f"must be one of {', '.join(map(str, kinds))}, not {_short(kind)}", hint=hint, field="kind"
         )
-    _refuse_slips(settings, arguments, kinds[kind])
+    if arguments:
+        _refuse_slips(settings, arguments, kinds[kind])
     return parse(kinds[kind], settings)
 
 
@@ -227,22 +231,30 @@ def parse(model: type[Model], settings: Mapping[str, Any]) -> Model:
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> InvalidRequestError:
-    """Say what is wrong with the input of `model`: the first error in full, the others in brief.
+    """Say what is wrong with the input of `model`: the first error in full, the next few in brief.
+
+    However many there are, only so many are explained.
 
     Args:
         error: What pydantic raised while validating `model`.
         model: The outermost model, whose field names give the close matches.
     """
+    if error.error_count() > MOST_EXPLAINED:
+        return InvalidRequestError(
+            f"{error.error_count()} settings are wrong, too many to explain",
+            hint="compare them with /v1/openapi.json",
+        )
     details = error.errors(include_url=False, include_context=True)
-    first, *others = [_explain_one(detail, model) for detail in details]
+    # To look for what an unknown name may stand for takes a millisecond.
+    first, *others = [_explain_one(detail, model) for detail in details[: MOST_SHOWN + 1]]
     if not others:
         return first
     brief = [
         f"{other.field}: {other.message}" + (f", {other.hint}" if other.hint.startswith("did you") else "")
-        for other in others[:MOST_SHOWN]
+        for other in others
     ]
-    if len(others) > MOST_SHOWN:
-        brief.append(f"{len(others) - MOST_SHOWN} more")
+    if len(details) > 1 + len(others):
+        brief.append(f"{len(details) - 1 - len(others)} more")
     hint = f"{first.hint}; " if first.hint else ""
     return InvalidRequestError(first.message, hint=f"{hint}also wrong: {'; '.join(brief)}", field=first.field)
 
@@ -377,6 +389,9 @@ def _close_value(got: object, choices: object) -> str:
 
 
 def _short(value: object) -> str:
+    # Cut before it is written out, too: a value may be megabytes.
+    if isinstance(value, str | bytes | list | tuple):
+        value = value[:MOST_REPEATED]
     return _cut(repr(value))
 
 

@@ -10,12 +10,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from tinkergym.loop.trajectory import Trajectory
+from tinkergym.loop.trajectory import MOST_TOKENS, MOST_TURNS, Trajectory
 from tinkergym.wire_algorithms import GRPO as GRPO
 from tinkergym.wire_algorithms import Algorithm as Algorithm
+from tinkergym.wire_model import MOST_EPISODES, WrittenByPeople
+from tinkergym.wire_model import MOST_RESULTS as MOST_RESULTS
 from tinkergym.wire_model import Choice as Choice
 from tinkergym.wire_model import WireModel as WireModel
-from tinkergym.wire_model import WrittenByPeople
 from tinkergym.wire_structured import JsonSchema as JsonSchema
 from tinkergym.wire_structured import Regex as Regex
 from tinkergym.wire_structured import Structured as Structured
@@ -333,7 +334,7 @@ class EpisodeEvent(WireModel):
     seed: int
     stop_reason: str
     episode_return: float
-    transcript: list[tuple[str, str]]
+    transcript: list[tuple[str, str]] = Field(max_length=2 * MOST_TURNS + 2)
     """(role, text) in order."""
 
 
@@ -427,10 +428,10 @@ class LeaseRequest(WireModel):
     """A worker asks for episodes and says that it lives; it waits up to `wait_seconds` for some."""
 
     worker_id: str = Field(min_length=1, max_length=100)
-    max_episodes: int = Field(ge=0)
+    max_episodes: int = Field(ge=0, le=MOST_EPISODES)
     """0 only renews."""
     wait_seconds: float = Field(10.0, ge=0, le=60)
-    renew: list[str] = []
+    renew: list[Annotated[str, Field(max_length=200)]] = Field([], max_length=MOST_EPISODES)
     """Lease ids of the episodes still being played."""
     leaving: bool = False
     """The worker ends: its leases other than those in `renew` go to others, and it gets no more episodes."""
@@ -439,8 +440,8 @@ class LeaseRequest(WireModel):
 class LeaseReply(WireModel):
     """The episodes, and whether more can come."""
 
-    episodes: list[EpisodeRequest]
-    lost: list[str] = []
+    episodes: list[EpisodeRequest] = Field(max_length=MOST_EPISODES)
+    lost: list[str] = Field([], max_length=MOST_EPISODES)
     """Lease ids from `renew` that are void: stop playing these."""
     job_state: JobState
     held_seconds: float = 0.0
@@ -459,13 +460,13 @@ class SubmitRequest(WireModel):
     """Results handed in; answered only when they are durable."""
 
     worker_id: str = Field(min_length=1, max_length=100)
-    results: list[EpisodeResult] = Field(max_length=10_000)
+    results: list[EpisodeResult] = Field(max_length=MOST_RESULTS)
 
 
 class SubmitReply(WireModel):
     """One verdict per result, in order: `accepted`, `duplicate` or `stale` (the lease was lost)."""
 
-    verdicts: list[Literal["accepted", "duplicate", "stale"]]
+    verdicts: list[Literal["accepted", "duplicate", "stale"]] = Field(max_length=MOST_RESULTS)
 
 
 # --- sampling ------------------------------------------------------------------------------------------
@@ -497,14 +498,14 @@ class SampleRequest(Cut):
     """A job id (the policy it trains) or a model's name."""
     policy_version: int | None = None
     """None takes the newest published one; 0 is the untrained model."""
-    prompt_ids: list[int] = Field(min_length=1)
+    prompt_ids: list[int] = Field(min_length=1, max_length=MOST_TOKENS)
     max_tokens: int = Field(ge=1)
     temperature: float = Field(1.0, ge=0, le=MOST_TEMPERATURE)
     """0 takes the likeliest token, whatever `top_p` and `top_k`; its logprobs are those of temperature 1, of
     the whole distribution. Else at least 0.001.
     """
     seed: int = Field(0, ge=0, lt=2**64)
-    stop_ids: list[int] = []
+    stop_ids: list[int] = Field([], max_length=1024)
     """Sampling ends with the first of these, which is part of the answer."""
     session_id: str = ""
     """Requests of one episode share it, so that the next turn finds its cache; empty means no next turn."""
@@ -525,8 +526,8 @@ class Completion(WireModel):
     """The tokens sampled for one request."""
 
     request_id: str
-    token_ids: list[int]
-    sampling_logprobs: list[float]
+    token_ids: list[int] = Field(max_length=MOST_TOKENS)
+    sampling_logprobs: list[float] = Field(max_length=MOST_TOKENS)
     """In nats, of the distribution that was drawn from: at the request's temperature, among what its `top_k`,
     `top_p` and `structured` leave. Same length as `token_ids`.
     """
@@ -558,7 +559,7 @@ class RendererBundle(WireModel):
     chat_template: str
     special_tokens: dict[str, str] = {}
     """bos_token, eos_token, ... as the chat template names them."""
-    stop_ids: list[int]
+    stop_ids: list[int] = Field(max_length=1024)
     """Token ids that end an answer."""
     context_length: int
     sha256: str
@@ -578,5 +579,5 @@ class HealthView(WireModel):
 
     status: Literal["ok", "degraded"]
     version: str
-    waiting_for: list[str] = []
+    waiting_for: list[str] = Field([], max_length=1000)
     """Parts that are not there at the moment: `scheduler`, `pool:nano`, ..."""

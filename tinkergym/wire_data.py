@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from tinkergym.loop.trajectory import MOST_TOKENS
 from tinkergym.wire import WireModel
 
 DataKind = Literal["sft", "preference"]
@@ -19,14 +20,17 @@ DataKind = Literal["sft", "preference"]
 SEQUENCES_PER_RECORD: dict[DataKind, int] = {"sft": 1, "preference": 2}
 """A preference is two sequences that begin alike: the chosen one, then the rejected."""
 
+MOST_CHUNKS = 100_000
+"""Of one data set."""
+
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class TokenSequence(WireModel):
     """One run of tokens with the spans that are learned from."""
 
-    token_ids: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field(min_length=2)
-    trained: list[tuple[int, int]] = Field(min_length=1)
+    token_ids: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field(min_length=2, max_length=MOST_TOKENS)
+    trained: list[tuple[int, int]] = Field(min_length=1, max_length=MOST_TOKENS)
     """(start, stop), ascending and apart; never the first token, which nothing stands before."""
 
     @model_validator(mode="after")
@@ -51,7 +55,9 @@ class DataChunk(WireModel):
     """Some records of a data set; the body of `PUT /v1/data/chunks/{sha256}`."""
 
     kind: DataKind
-    records: list[list[TokenSequence]] = Field(min_length=1)
+    records: list[Annotated[list[TokenSequence], Field(max_length=2)]] = Field(
+        min_length=1, max_length=1_000_000
+    )
 
     @model_validator(mode="after")
     def _records_are_whole(self) -> Self:
@@ -65,7 +71,7 @@ class DataManifest(WireModel):
     """Which chunks make a data set, in order; the body of `POST /v1/data`."""
 
     kind: DataKind
-    chunks: list[Sha256] = Field(min_length=1, max_length=100_000)
+    chunks: list[Sha256] = Field(min_length=1, max_length=MOST_CHUNKS)
 
     @property
     def data_id(self) -> str:
@@ -78,7 +84,7 @@ class DataView(WireModel):
 
     data_id: Sha256
     kind: DataKind
-    missing: list[Sha256] = Field(default_factory=list)
+    missing: list[Sha256] = Field(default_factory=list, max_length=MOST_CHUNKS)
     """Chunks that have to be sent; the numbers below count only once there are none."""
     records: int = 0
     tokens: int = 0

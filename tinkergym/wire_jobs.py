@@ -175,8 +175,10 @@ class InstalledPack(WireModel):
     version: str = Field(max_length=200)
 
 
+_MOST_PACKS = 1000
+
 INSTALLED_PACKS: TypeAdapter[list[InstalledPack]] = TypeAdapter(
-    Annotated[list[InstalledPack], Field(max_length=1000)]
+    Annotated[list[InstalledPack], Field(max_length=_MOST_PACKS)]
 )
 
 CLIENT_PACKS_HEADER = "Tinkergym-Packs"
@@ -205,7 +207,7 @@ class JobView(WireModel):
     updated_at: float
     packs: dict[str, str] = Field(default_factory=dict)
     """Versions of the packs, installed with the service, that the job used."""
-    client_packs: list[InstalledPack] = Field(default_factory=list)
+    client_packs: list[InstalledPack] = Field(default_factory=list, max_length=_MOST_PACKS)
     """What was installed where the job was submitted from, if its episodes are played there."""
 
     @model_validator(mode="wrap")

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 else:
     ModelMetaclass = type(BaseModel)  # the way to it that pydantic promises to keep
 
+MOST_EPISODES = 20_000
+"""In one list of episodes or of their leases. Every list of the wire has a bound."""
+
+MOST_RESULTS = 10_000
+"""Episodes that are handed in at once."""
+
 _reading_back: ContextVar[bool] = ContextVar("_reading_back", default=False)
 
 

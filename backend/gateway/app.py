@@ -30,6 +30,8 @@ def create_app(parts: GatewayParts) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.job_check_threads = CapacityLimiter(_JOB_CHECK_THREADS)
+        # To read one takes many times its size in memory.
+        app.state.large_bodies = CapacityLimiter(1)
         yield
         await parts.tail.close()
         await parts.proxy.close()

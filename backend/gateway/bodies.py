@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
 
+from anyio import to_thread
 from fastapi import Depends, Request
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
-from starlette.concurrency import run_in_threadpool
 
 from backend.gateway.parts import parts_of
 from backend.store.store import TenantStore
-from tinkergym.errors import AuthenticationError, InvalidRequestError
+from tinkergym.errors import AuthenticationError, InvalidRequestError, PayloadTooLargeError
 from tinkergym.spec_errors import explain
 
 Model = TypeVar("Model", bound=BaseModel)
 Value = TypeVar("Value")
 
 _SMALL_BODY_BYTES = 64 * 1024
+
+_BYTES_PER_VALUE = 8
+_BYTES_PER_KEY = 80
+"""A body may hold one value, and one key, for each of these bytes that `limits.body_bytes` allows. Parsed, a
+value takes up to 60 bytes and a key several hundred, and Python's lock is held all the while."""
 
 
 async def _tenant(request: Request) -> TenantStore:
@@ -41,24 +46,72 @@ Tenant = Annotated[TenantStore, Depends(_tenant)]
 """The store as the tenant of the request's key sees it; without a valid key the route is not reached."""
 
 
-def body_of(model: type[Model]) -> Callable[[Request, Tenant], Awaitable[Model]]:
-    """Return a dependency that reads the body as `model`, straight from the bytes.
+async def _body(request: Request, _tenant: Tenant) -> bytearray:
+    """Read the body, which is then the caller's alone: `request.body()` would keep a copy until the end.
 
-    It asks for the tenant so that nobody's body is read before their key.
+    It asks for the tenant so that no body is read before its key.
     """
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+    return body
 
-    async def read(request: Request, _tenant: Tenant) -> Model:
-        try:
-            return await _aside(model.model_validate_json, await request.body())
-        except ValidationError as error:
-            raise explain(error, model) from None
+
+Body = Annotated[bytearray, Depends(_body)]
+"""The body as it came."""
+
+
+def body_of(model: type[Model]) -> Callable[[Request, Body], Awaitable[Model]]:
+    """Return a dependency that reads the body as `model`, straight from the bytes."""
+
+    async def read(request: Request, body: Body) -> Model:
+        return await aside(request, lambda: read_as(request, model, body), body)
 
     return read
 
 
-async def _json_object(request: Request, _tenant: Tenant) -> dict[str, Any]:
+def read_as(request: Request, model: type[Model], body: bytearray) -> Model:
+    """Read a body as `model`; blocks for as long as that takes.
+
+    Raises:
+        InvalidRequestError: It is none.
+        PayloadTooLargeError: It holds more values than a body of its kind may.
+    """
+    refuse_many_values(request, body)
     try:
-        value = await _aside(from_json, await request.body())
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise explain(error, model) from None
+
+
+def refuse_many_values(request: Request, body: bytearray) -> None:
+    """Refuse a body whose values would take many times its size in memory, before any of them is read.
+
+    Raises:
+        PayloadTooLargeError: It is such a body.
+    """
+    size = parts_of(request).config.limits.body_bytes
+    # Inside strings, too: to tell those apart is to read the body.
+    keys, values = body.count(b":"), body.count(b",") + body.count(b"[") + body.count(b"{")
+    for found, most, what in (
+        (keys, size // _BYTES_PER_KEY, "keys"),
+        (values, size // _BYTES_PER_VALUE, "values"),
+    ):
+        if found > most:
+            raise PayloadTooLargeError(
+                f"the request's body holds about {found} {what}, and at most {most} are allowed",
+                hint="send less at once, or let the operator raise limits.body_bytes",
+            )
+
+
+def json_object(body: bytearray) -> dict[str, Any]:
+    """Read a body as plain JSON, for what is validated elsewhere.
+
+    Raises:
+        InvalidRequestError: It is no JSON object.
+    """
+    try:
+        value = from_json(body)
     except ValueError as error:
         raise InvalidRequestError(f"the body is no JSON: {error}") from None
     if not isinstance(value, dict):
@@ -66,13 +119,11 @@ async def _json_object(request: Request, _tenant: Tenant) -> dict[str, Any]:
     return value
 
 
-JsonObject = Annotated[dict[str, Any], Depends(_json_object)]
-"""The body as plain JSON, for what is validated elsewhere."""
-
-
-async def _aside(read: Callable[[bytes], Value], body: bytes) -> Value:
-    """Read a large body in a thread, where it keeps nobody waiting; a small one here, which is faster."""
-    return read(body) if len(body) < _SMALL_BODY_BYTES else await run_in_threadpool(read, body)
+async def aside(request: Request, read: Callable[[], Value], body: bytearray) -> Value:
+    """Read a large body in a thread, one at a time; a small one here, which is faster."""
+    if len(body) < _SMALL_BODY_BYTES:
+        return read()
+    return await to_thread.run_sync(read, limiter=request.app.state.large_bodies)
 
 
 def describes(model: type[BaseModel]) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """Keeps a request's body small and punctual, whatever its sender does.
 
-As plain ASGI, around everything else. A body is checked while it arrives: one that is too large or too slow
-is refused in the middle and never held in memory.
+As plain ASGI, around everything else. A body is checked while it arrives: one that is too large or too slow,
+or for which there is no room among the others, is refused in the middle and never held in memory.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from contextlib import suppress
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -14,10 +15,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from backend.config import GatewayLimits
 from backend.errors import RequestTimeoutError
 from backend.gateway.answers import error_response
-from tinkergym.errors import PayloadTooLargeError, TinkerGymError
+from tinkergym.errors import PayloadTooLargeError, ServiceUnavailableError, TinkerGymError
 
 _SLOWEST_BYTES_PER_SECOND = 32 * 1024
 """A large body has `request_seconds` and the time that it takes at this speed."""
+
+_SMALL_BYTES = 64 * 1024
+"""Of each body, which are not counted: small requests pass while large ones are refused."""
 
 _LINGER_SECONDS = 10.0
 _LINGER_PAUSE_SECONDS = 0.5
@@ -31,6 +35,7 @@ class BodyGuard:
     def __init__(self, app: ASGIApp, limits: GatewayLimits) -> None:
         self._app = app
         self._limits = limits
+        self._budget = _Budget(limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -40,20 +45,79 @@ class BodyGuard:
         headers = dict(scope["headers"])
         announced = int(headers.get(b"content-length", b"0"))
         empty = announced == 0 and b"transfer-encoding" not in headers
-        body = _Body(receive, send, self._limits, complete=empty)
-        if announced > self._limits.body_bytes:
-            await error_response(body.too_large())(scope, body.receive, body.send)
-        else:
-            await self._app(scope, body.receive, body.send)
+        share = _Share(self._budget, headers.get(b"authorization", b""))
+        body = _Body(receive, send, self._limits, share, complete=empty)
+        try:
+            if announced > self._limits.body_bytes:
+                await error_response(body.too_large())(scope, body.receive, body.send)
+            else:
+                await self._app(scope, body.receive, body.send)
+        finally:
+            share.give_back()
+
+
+class _Budget:
+    """Bytes of all bodies that have come and are not yet answered, in all and for each key."""
+
+    def __init__(self, limits: GatewayLimits) -> None:
+        self._most = limits.bodies_bytes
+        # One key alone cannot keep all others out.
+        self._most_per_key = max(limits.body_bytes, limits.bodies_bytes // 2)
+        self._taken = 0
+        self._taken_by: defaultdict[bytes, int] = defaultdict(int)
+
+    def take(self, key: bytes, count: int) -> None:
+        """Count further bytes of a key.
+
+        Raises:
+            ServiceUnavailableError: There is no room for them now.
+        """
+        if self._taken + count > self._most or self._taken_by[key] + count > self._most_per_key:
+            raise ServiceUnavailableError(
+                "the gateway has no room for this request's body next to those that it is reading",
+                hint="send it again in a second, and fewer large ones at once",
+            )
+        self._taken += count
+        self._taken_by[key] += count
+
+    def give_back(self, key: bytes, count: int) -> None:
+        """Count them no longer."""
+        self._taken -= count
+        self._taken_by[key] -= count
+        if not self._taken_by[key]:
+            del self._taken_by[key]
+
+
+class _Share:
+    """What one request takes of the budget."""
+
+    def __init__(self, budget: _Budget, key: bytes) -> None:
+        self._budget = budget
+        self._key = key
+        self._taken = 0
+
+    def grow_to(self, size: int) -> None:
+        more = size - _SMALL_BYTES - self._taken
+        if more > 0:
+            self._budget.take(self._key, more)
+            self._taken += more
+
+    def give_back(self) -> None:
+        taken, self._taken = self._taken, 0
+        if taken:
+            self._budget.give_back(self._key, taken)
 
 
 class _Body:
     """One request's way in and out."""
 
-    def __init__(self, receive: Receive, send: Send, limits: GatewayLimits, *, complete: bool) -> None:
+    def __init__(
+        self, receive: Receive, send: Send, limits: GatewayLimits, share: _Share, *, complete: bool
+    ) -> None:
         self._receive = receive
         self._send = send
         self._limits = limits
+        self._share = share
         self._got = 0
         self._complete = complete
         self._began: float | None = None
@@ -82,9 +146,13 @@ class _Body:
         self._note(message)
         if self._got > self._limits.body_bytes:
             raise self.too_large()
+        self._share.grow_to(self._got)
         return message
 
     async def send(self, message: Message) -> None:
+        # By then a route has read its body and let go of it. It must not be held until the answer's end: in
+        # lockstep a sample is answered when the bodies of others have come.
+        self._share.give_back()
         if self._complete:
             await self._send(message)
         elif message["type"] == "http.response.start":

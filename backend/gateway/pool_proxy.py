@@ -16,6 +16,8 @@ import aiohttp
 from backend.store.store import PoolRecord
 from tinkergym.errors import InternalServiceError, ServiceUnavailableError, TinkerGymError, from_wire
 
+Bytes = bytes | bytearray
+
 _SAMPLE_SILENCE_SECONDS = 600.0
 """In lockstep a request waits for all others of its step."""
 _CALL_SECONDS = 90.0
@@ -30,7 +32,7 @@ class PoolProxy:
     def __init__(self) -> None:
         self._sessions: dict[str, aiohttp.ClientSession] = {}
 
-    async def call(self, pool: PoolRecord, path: str, body: bytes, params: Mapping[str, str]) -> bytes:
+    async def call(self, pool: PoolRecord, path: str, body: Bytes, params: Mapping[str, str]) -> bytes:
         """Post a body and return the answer's.
 
         Raises:
@@ -48,7 +50,12 @@ class PoolProxy:
 
     @asynccontextmanager
     async def _posted(
-        self, pool: PoolRecord, path: str, body: bytes, params: Mapping[str, str], silence_seconds: float
+        self,
+        pool: PoolRecord,
+        path: str,
+        body: bytes | bytearray,
+        params: Mapping[str, str],
+        silence_seconds: float,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         timeout = aiohttp.ClientTimeout(sock_connect=_CONNECT_SECONDS, sock_read=silence_seconds)
         headers = {"Authorization": f"Bearer {pool.token}", "Content-Type": "application/json"}

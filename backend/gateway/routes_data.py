@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from anyio import to_thread
 from fastapi import APIRouter, Depends, Path, Request
-from starlette.concurrency import run_in_threadpool
 
-from backend.gateway.bodies import Tenant, body_of, describes
+from backend.gateway.bodies import Body, Tenant, body_of, describes, refuse_many_values
 from backend.gateway.parts import parts_of
 from backend.store.uploads import Uploads
 from tinkergym.errors import PayloadTooLargeError
@@ -26,20 +26,21 @@ class ChunkKept(WireModel):
 
 
 @router.put("/chunks/{sha256}", openapi_extra=describes(DataChunk))
-async def put_chunk(request: Request, tenant: Tenant, sha256: Sha256Path) -> ChunkKept:
+async def put_chunk(request: Request, tenant: Tenant, sha256: Sha256Path, body: Body) -> ChunkKept:
     """Keep a chunk under its hash; where there is no room, the oldest data that no job waits for goes."""
-    parts, body = parts_of(request), await request.body()
+    parts = parts_of(request)
     uploads = Uploads(parts.config.uploads_dir, tenant.tenant_id)
     most = parts.config.limits.data_bytes
 
     def keep() -> None:
+        refuse_many_values(request, body)
         try:
             uploads.add_chunk(sha256, body, most_bytes=most)
         except PayloadTooLargeError:
             uploads.make_room(most - len(body), in_use=tenant.data_in_use())
             uploads.add_chunk(sha256, body, most_bytes=most)
 
-    await run_in_threadpool(keep)
+    await to_thread.run_sync(keep, limiter=request.app.state.large_bodies)
     return ChunkKept(sha256=sha256)
 
 

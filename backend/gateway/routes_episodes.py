@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
+from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import from_json
 from starlette.concurrency import run_in_threadpool
 
-from backend.gateway.bodies import JsonObject, Tenant, body_of, describes
+from backend.gateway.bodies import Body, Tenant, aside, body_of, describes, refuse_many_values
 from backend.gateway.parts import GatewayParts, parts_of
 from backend.gateway.pool_choice import job_and_pool
 from backend.gateway.pool_proxy import PoolProxy
 from backend.store.store import PoolRecord, TenantStore
 from tinkergym.errors import ConflictError, InvalidRequestError, ServiceUnavailableError
+from tinkergym.spec_errors import explain
 from tinkergym.wire import (
+    MOST_RESULTS,
     JobState,
     LeaseReply,
     LeaseRequest,
@@ -65,12 +68,12 @@ async def lease_episodes(
     "/jobs/{job_id}/episodes/submit", openapi_extra=describes(SubmitRequest), response_model=SubmitReply
 )
 async def submit_episodes(
-    request: Request, tenant: Tenant, job_id: str, handed_in: JsonObject
+    request: Request, tenant: Tenant, job_id: str, body: Body
 ) -> Response | SubmitReply:
     """Hand in results; the answer comes when they are durable."""
     parts = parts_of(request)
     job, pool = await run_in_threadpool(_job_of_clients, parts, tenant, job_id)
-    ids = _episode_ids(handed_in)
+    ids = await aside(request, lambda: _episode_ids(request, body), body)
     # The pool keeps the episodes of many jobs and trusts us; it alone reads the trajectories.
     foreign = next((episode_id for episode_id in ids if not episode_id.startswith(f"{job_id}:")), None)
     if foreign is not None:
@@ -79,7 +82,7 @@ async def submit_episodes(
         return SubmitReply(verdicts=["stale"] * len(ids))
     if pool is None:
         raise ServiceUnavailableError(f"{job_id} is being taken up again", hint="hand the results in again")
-    return _json(await parts.proxy.call(pool, "/episodes/submit", await request.body(), {"job_id": job_id}))
+    return _json(await parts.proxy.call(pool, "/episodes/submit", body, {"job_id": job_id}))
 
 
 def _job_of_clients(
@@ -132,11 +135,22 @@ def _is_empty(answer: bytes) -> bool:
     return not reply.get("episodes") and not reply.get("lost")
 
 
-def _episode_ids(handed_in: dict[str, Any]) -> list[str]:
+class _Result(BaseModel):
+    episode_id: str
+
+
+class _HandedIn(BaseModel):
+    """Whose episodes a `SubmitRequest` brings; the rest is not kept."""
+
+    results: list[_Result] = Field(max_length=MOST_RESULTS)
+
+
+def _episode_ids(request: Request, body: bytearray) -> list[str]:
+    refuse_many_values(request, body)
     try:
-        return [str(result["episode_id"]) for result in handed_in["results"]]
-    except (KeyError, TypeError):
-        raise InvalidRequestError("must be a list of episode results", field="results") from None
+        return [result.episode_id for result in _HandedIn.model_validate_json(body).results]
+    except ValidationError as error:
+        raise explain(error, _HandedIn) from None
 
 
 def _json(body: bytes) -> Response:

@@ -10,12 +10,12 @@ from typing import Annotated, Any
 from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import FileResponse
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from backend.config import GatewayLimits
 from backend.gateway import engine_bounds, origins, remote_environments, written_data
-from backend.gateway.bodies import JsonObject, Tenant, describes
+from backend.gateway.bodies import Body, Tenant, aside, describes, json_object
 from backend.gateway.parts import GatewayParts, parts_of
 from backend.store.job_folders import JobFolders
 from backend.store.tenant import TenantStore
@@ -38,28 +38,27 @@ router = APIRouter(prefix="/v1/jobs")
 class JobList(WireModel):
     """A page of jobs, newest first."""
 
-    jobs: list[JobView]
+    jobs: list[JobView] = Field(max_length=MOST_JOBS_LISTED)
 
 
 class CheckpointList(WireModel):
     """A job's checkpoints, oldest first."""
 
-    checkpoints: list[CheckpointView]
+    checkpoints: list[CheckpointView] = Field(max_length=100_000)
 
 
 @router.post("", status_code=201, openapi_extra=describes(JobSpec))
 async def create_job(
     request: Request,
     tenant: Tenant,
-    settings: JsonObject,
+    body: Body,
     idempotency_key: Annotated[str, Header(max_length=200)] = "",
     tinkergym_packs: Annotated[str, Header(max_length=65_536)] = "",
 ) -> JobView:
     """Check a job in every way that needs no training, and queue it."""
     parts = parts_of(request)
-    spec = remote_environments.by_id(parse_any_spec(settings))
+    spec, sent = await aside(request, lambda: _read(body, parts.config.limits), body)
     client_packs = _read_packs(tinkergym_packs, spec)
-    _check_size(spec, parts.config.limits)
     if isinstance(spec, PlayedSpec) and spec.rollout == "server" and parts.config.env_workers == 0:
         raise InvalidRequestError(
             "this service plays no episodes itself",
@@ -67,7 +66,6 @@ async def create_job(
             field="rollout",
         )
     # Before any check: whoever lost our answer asks again, and what they named may be away or newer by now.
-    sent = await run_in_threadpool(_sha256, settings)
     earlier = await run_in_threadpool(tenant.job_of_request, idempotency_key, sent)
     if earlier is not None:
         return earlier
@@ -152,6 +150,23 @@ def _check(parts: GatewayParts, tenant: TenantStore, spec: AnyJobSpec) -> tuple[
     return spec, found.packs
 
 
+def _read(body: bytearray, limits: GatewayLimits) -> tuple[AnyJobSpec, str]:
+    """Return the job that a body describes, and the hash of what was sent."""
+    if len(body) > limits.job_bytes:  # before a setting of it is looked at
+        raise _too_large(limits)
+    settings = json_object(body)
+    spec = remote_environments.by_id(parse_any_spec(settings))
+    _check_size(spec, limits)
+    return spec, _sha256(settings)
+
+
+def _too_large(limits: GatewayLimits) -> PayloadTooLargeError:
+    return PayloadTooLargeError(
+        f"the job's description is over {limits.job_bytes} bytes",
+        hint="name a data set in environment.kwargs instead of passing it",
+    )
+
+
 def _sha256(settings: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
@@ -173,10 +188,7 @@ def _read_packs(header: str, spec: AnyJobSpec) -> list[InstalledPack]:
 def _check_size(spec: AnyJobSpec, limits: GatewayLimits) -> None:
     """Refuse what would take memory or time from other tenants."""
     if len(spec.model_dump_json()) > limits.job_bytes:
-        raise PayloadTooLargeError(
-            f"the job's description is over {limits.job_bytes} bytes",
-            hint="name a data set in environment.kwargs instead of passing it",
-        )
+        raise _too_large(limits)
     if isinstance(spec, WrittenDataSpec):
         return
     most = spec.most_episodes_per_step if isinstance(spec, JobSpec) else spec.episodes_per_step

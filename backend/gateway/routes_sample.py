@@ -49,21 +49,24 @@ async def sample(
     by_pool: dict[str, list[SampleRequest]] = defaultdict(list)
     for wanted in batch.requests:
         by_pool[chosen[wanted.policy].pool_id].append(_own_session(wanted, tenant.tenant_id))
+    bodies = {pool_id: _batch_json(requests) for pool_id, requests in by_pool.items()}
+    # What was read is many times as large as what was sent, and an answer may take minutes.
+    by_pool.clear()
+    count = len(batch.requests)
+    batch.requests.clear()
     pools = {pool.pool_id: pool for pool in chosen.values()}
     stack = AsyncExitStack()
     try:
-        flying = stack.enter_context(parts.in_flight.entered(tenant.tenant_id, len(batch.requests)))
+        flying = stack.enter_context(parts.in_flight.entered(tenant.tenant_id, count))
         # Opened here, so that a pool that refuses is an HTTP error and not a stream that breaks off.
         sources = [
-            await stack.enter_async_context(
-                parts.proxy.stream(pools[pool_id], "/sample", _batch_json(requests))
-            )
-            for pool_id, requests in by_pool.items()
+            await stack.enter_async_context(parts.proxy.stream(pools[pool_id], "/sample", body))
+            for pool_id, body in bodies.items()
         ]
     except BaseException:
         await stack.aclose()
         raise
-    return LinesResponse(_lines(sources, flying), len(batch.requests), stack)
+    return LinesResponse(_lines(sources, flying), count, stack)
 
 
 def _own_session(wanted: SampleRequest, tenant_id: str) -> SampleRequest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
+from pydantic import Field
 
 from backend.gateway.bodies import Tenant
 from backend.gateway.parts import GatewayParts, parts_of
@@ -16,7 +17,7 @@ router = APIRouter(prefix="/v1")
 class ModelList(WireModel):
     """The models that the service offers by name."""
 
-    models: list[ModelView]
+    models: list[ModelView] = Field(max_length=10_000)
 
 
 @router.get("/health")

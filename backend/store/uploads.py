@@ -59,7 +59,7 @@ class Uploads:
         folder = root / hashlib.sha256(tenant_id.encode()).hexdigest()[:32]
         self._chunks, self._sets = folder / "chunks", folder / "sets"
 
-    def add_chunk(self, sha256: str, body: bytes, *, most_bytes: int) -> None:
+    def add_chunk(self, sha256: str, body: bytes | bytearray, *, most_bytes: int) -> None:
         """Keep a chunk.
 
         Args:
@@ -255,7 +255,7 @@ def _size(entry: os.DirEntry[str]) -> int:
         return 0
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, content: bytes | bytearray) -> None:
     """Write a file that is whole or not there."""
     part = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}")
     try:

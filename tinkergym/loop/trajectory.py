@@ -82,6 +82,13 @@ def reason_line(stop_reason: str, error: str) -> str:
     return first.removesuffix("; it is here:")
 
 
+MOST_TOKENS = 2**20
+"""In one list of token ids, such as a segment or a prompt."""
+
+MOST_TURNS = 100_000
+"""Of one trajectory; its segments are no more."""
+
+
 class Record(BaseModel):
     """A frozen record that refuses unknown keys."""
 
@@ -91,10 +98,10 @@ class Record(BaseModel):
 class Segment(Record):
     """A run of tokens whose history was never edited. All lists have one length T."""
 
-    token_ids: list[int]
-    loss_mask: list[bool]
+    token_ids: list[int] = Field(max_length=MOST_TOKENS)
+    loss_mask: list[bool] = Field(max_length=MOST_TOKENS)
     """True exactly where the policy sampled the token."""
-    sampling_logprobs: list[FiniteFloat | None]
+    sampling_logprobs: list[FiniteFloat | None] = Field(max_length=MOST_TOKENS)
     """In nats, at the sampling temperature; None exactly where `loss_mask` is False."""
 
     @model_validator(mode="after")
@@ -129,8 +136,8 @@ class Trajectory(Record):
     """One agent's record of one episode."""
 
     agent: str = "agent_0"
-    segments: list[Segment]
-    turns: list[Turn]
+    segments: list[Segment] = Field(max_length=MOST_TURNS)
+    turns: list[Turn] = Field(max_length=MOST_TURNS)
     terminated: bool
     truncated: bool
     stop_reason: StopReason

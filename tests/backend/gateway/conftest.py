@@ -193,7 +193,13 @@ class Gateway:
 
 @pytest.fixture(scope="session")
 def running_gateway(tmp_path_factory):
-    limits = GatewayLimits(body_bytes=200_000, request_seconds=1.5, job_bytes=100_000, samples_in_flight=4)
+    limits = GatewayLimits(
+        body_bytes=200_000,
+        bodies_bytes=600_000,
+        request_seconds=1.5,
+        job_bytes=100_000,
+        samples_in_flight=4,
+    )
     data_dir = tmp_path_factory.mktemp("gateway")
     config = ServiceConfig(data_dir=data_dir, limits=limits, lease_seconds=30)
     store = Store.open(config.store_url)

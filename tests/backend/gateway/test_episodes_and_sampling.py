@@ -66,7 +66,7 @@ def test_results_for_another_job_are_refused_before_a_pool_sees_them(client, spe
 @pytest.mark.parametrize("body", [{}, {"results": 3}, {"results": [3]}, {"results": [{}]}])
 def test_results_without_episodes_are_refused(client, running_job, body):
     reply = client.post(f"/v1/jobs/{running_job}/episodes/submit", json=body)
-    assert (reply.status_code, error_of(reply)["field"]) == (422, "results")
+    assert (reply.status_code, error_of(reply)["field"].partition(".")[0]) == (422, "results")
 
 
 def test_a_worker_whose_job_nobody_runs_keeps_what_it_plays_and_asks_again(client, job_id):
