@@ -54,6 +54,10 @@ class GatewayLimits(Settings):
     """For an installed environment to be made and reset when a job is submitted."""
     job_checks_at_once: int = Field(2, ge=1)
     """Each is a process of its own."""
+    evaluations_at_once: int = Field(2, ge=1)
+    """That the service plays for clients; each is a process of its own, and a tenant has one at a time."""
+    evaluation_seconds: float = Field(3600.0, gt=0)
+    """For one of them."""
     data_bytes: int = Field(4 * 2**30, ge=1024)
     """Written data that one tenant may have on the service's disk, for SFT and preference jobs."""
     job_bytes: int = Field(256 * 1024, ge=1024)

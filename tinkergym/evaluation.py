@@ -28,7 +28,9 @@ from tinkergym.registration import make_environment
 from tinkergym.remote.local_environment import describe
 from tinkergym.spec_errors import require_cut, require_temperature
 from tinkergym.statistics import mean_interval, share_interval
+from tinkergym.unchecked import unchecked
 from tinkergym.wire import Cut, EnvironmentRef, Limits
+from tinkergym.wire_evaluation import EvaluationEpisode, EvaluationLine
 
 _SAMPLING = 2
 """Last word of the entropy that evaluation draws sampling seeds from; training has others."""
@@ -194,7 +196,8 @@ def evaluate(
 
     Args:
         policy: Who plays.
-        environment: A registered id, an environment class, or a function that makes one.
+        environment: A registered id, an environment class, or a function that makes one. An id that is not
+            known here is played by the policy's service.
         episodes: How many.
         seed: They have the seeds `seed`, `seed + 1`, ...
         temperature: 0 takes the likeliest token; above it, answers are sampled.
@@ -207,7 +210,7 @@ def evaluate(
 
     Raises:
         InvalidRequestError: An argument is out of range; its name is in `field`.
-        UnknownEnvironmentError: Nothing in this process registers the id.
+        UnknownEnvironmentError: Nothing registers the id, here or there.
         InvalidEnvironmentError: It cannot be made.
         TinkerGymError: Not one episode could be completed; the text has the first one's error.
     """
@@ -216,14 +219,14 @@ def evaluate(
     reference, make_env = _resolved(environment, dict(env_kwargs or {}))
     cut = cut_of(policy, top_p, top_k)
     require_temperature(temperature)
-    is_game = make_once(make_env, reference)
+    is_game = make_env is not None and make_once(make_env, reference)
     run = f"evaluate-{uuid.uuid4().hex[:12]}"
     episodes_wanted = {
         f"{run}-{number}": PolicyEpisode(seed=number, sampling_seed=sampling_seed(number, _SAMPLING))
         for number in range(seed, seed + episodes)
     }
-    played: dict[str, Trajectory] = {}
-    for episode_id, trajectory in play_policy(
+    ended: dict[str, Trajectory] = {}
+    for line in played(
         policy,
         reference,
         make_env,
@@ -232,11 +235,13 @@ def evaluate(
         cut=cut,
         max_concurrent=max_concurrent,
     ):
-        played[episode_id] = trajectory
+        assert line.trajectory is not None
+        ended[line.episode_id] = line.trajectory
+        is_game = is_game or line.is_game
         if on_episode is not None:
-            on_episode(trajectory)
+            on_episode(line.trajectory)
     evaluation = Evaluation(
-        trajectories=tuple(played[episode_id] for episode_id in episodes_wanted), is_game=is_game
+        trajectories=tuple(ended[episode_id] for episode_id in episodes_wanted), is_game=is_game
     )
     if not evaluation.completed:
         first = evaluation.failed[0]
@@ -254,6 +259,61 @@ class PolicyEpisode:
     seed: int
     sampling_seed: int
     task_index: int | None = None
+
+
+def played(
+    policy: EvaluablePolicy,
+    reference: EnvironmentRef,
+    make_env: MakeEnv | None,
+    episodes: Mapping[str, PolicyEpisode],
+    *,
+    temperature: float,
+    cut: Cut,
+    max_concurrent: int,
+) -> Iterator[EvaluationLine]:
+    """Let a policy play episodes, here or, where `make_env` is None, by its service; each as it ends."""
+    if make_env is None:
+        return play_there(policy, reference, episodes, temperature=temperature, cut=cut)
+    here = play_policy(
+        policy,
+        reference,
+        make_env,
+        episodes,
+        temperature=temperature,
+        cut=cut,
+        max_concurrent=max_concurrent,
+    )
+    return (unchecked(EvaluationLine, episode_id=episode_id, trajectory=one) for episode_id, one in here)
+
+
+def play_there(
+    policy: EvaluablePolicy,
+    reference: EnvironmentRef,
+    episodes: Mapping[str, PolicyEpisode],
+    *,
+    temperature: float,
+    cut: Cut,
+) -> Iterator[EvaluationLine]:
+    """Let the policy's service play episodes in an environment that nothing here knows.
+
+    Raises:
+        UnknownEnvironmentError: The policy is of no service.
+    """
+    ask = getattr(policy, "play_there", None)
+    if ask is None:
+        make_environment(reference)  # raises with the close matches
+        raise AssertionError(reference.id)
+    wanted = [
+        EvaluationEpisode(
+            episode_id=episode_id,
+            seed=episode.seed,
+            sampling_seed=episode.sampling_seed,
+            task_index=episode.task_index,
+        )
+        for episode_id, episode in episodes.items()
+    ]
+    lines: Iterator[EvaluationLine] = ask(reference, wanted, temperature=temperature, cut=cut)
+    return lines
 
 
 def play_policy(
@@ -348,10 +408,12 @@ def make_once(make_env: MakeEnv, reference: EnvironmentRef) -> bool:
         env.close()
 
 
-def _resolved(environment: EnvironmentSource, kwargs: dict[str, Any]) -> tuple[EnvironmentRef, MakeEnv]:
+def _resolved(
+    environment: EnvironmentSource, kwargs: dict[str, Any]
+) -> tuple[EnvironmentRef, MakeEnv | None]:
     if isinstance(environment, str):
-        there = describe(environment, kwargs)
-        return there.ref, there.make or make_environment
+        described = describe(environment, kwargs)
+        return described.ref, described.make
     if isinstance(environment, gym.Env) or not callable(environment):
         raise InvalidRequestError(
             "several episodes are played at once, each in an environment of its own",

@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from tinkergym.evaluation import EvaluablePolicy, PolicyEpisode, cut_of, play_policy, sampling_seed
+from tinkergym.evaluation import EvaluablePolicy, PolicyEpisode, cut_of, played, sampling_seed
 from tinkergym.loop.host_pool import MakeEnv
 from tinkergym.policies import TextPolicy, play_episode
 from tinkergym.records import EpisodeRecord
@@ -80,7 +80,7 @@ def play_with_text(
 def play_with_model(
     policy: EvaluablePolicy,
     reference: EnvironmentRef,
-    make_env: MakeEnv,
+    make_env: MakeEnv | None,
     wanted: Sequence[Wanted],
     *,
     temperature: float,
@@ -88,6 +88,7 @@ def play_with_model(
 ) -> Iterator[EpisodeRecord]:
     """Play episodes with a policy of the service, many at once; each is yielded as it ends.
 
+    Where `make_env` is None, the service plays them.
     The same seed and sample give the same sampling seed in every run.
     """
     by_id = {f"{item.seed}-{item.sample}": item for item in wanted}
@@ -95,7 +96,7 @@ def play_with_model(
         episode_id: PolicyEpisode(seed=item.seed, sampling_seed=_seed_of(item), task_index=item.task_index)
         for episode_id, item in by_id.items()
     }
-    for episode_id, trajectory in play_policy(
+    for line in played(
         policy,
         reference,
         make_env,
@@ -104,6 +105,8 @@ def play_with_model(
         cut=cut_of(policy),
         max_concurrent=max_concurrent,
     ):
+        episode_id, trajectory = line.episode_id, line.trajectory
+        assert trajectory is not None
         item = by_id[episode_id]
         yield EpisodeRecord(
             episode_id=episode_id,

@@ -565,6 +565,16 @@ class RendererBundle(WireModel):
     sha256: str
 
 
+class EnvironmentView(WireModel):
+    """An environment that the service can play itself, for `train` and evaluations that it plays."""
+
+    id: str
+    distribution: str
+    """The pack's, as pip calls it."""
+    version: str
+    """Of the pack."""
+
+
 class ModelView(WireModel):
     """A model that the service offers."""
 

@@ -12,11 +12,13 @@ from backend.gateway import (
     answers,
     routes_data,
     routes_episodes,
+    routes_evaluations,
     routes_events,
     routes_jobs,
     routes_sample,
     routes_service,
 )
+from backend.gateway.evaluations import Evaluations
 from backend.gateway.guards import BodyGuard
 from backend.gateway.parts import GatewayParts
 
@@ -32,6 +34,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
         app.state.job_check_threads = CapacityLimiter(_JOB_CHECK_THREADS)
         # To read one takes many times its size in memory.
         app.state.large_bodies = CapacityLimiter(1)
+        app.state.evaluations = Evaluations(parts.config.limits)
         yield
         await parts.tail.close()
         await parts.proxy.close()
@@ -47,7 +50,15 @@ def create_app(parts: GatewayParts) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.parts = parts
-    for module in (routes_jobs, routes_data, routes_events, routes_episodes, routes_sample, routes_service):
+    for module in (
+        routes_jobs,
+        routes_data,
+        routes_events,
+        routes_episodes,
+        routes_evaluations,
+        routes_sample,
+        routes_service,
+    ):
         app.include_router(module.router)
     answers.install(app)
     app.add_middleware(BodyGuard, limits=parts.config.limits)

@@ -9,7 +9,8 @@ from backend.gateway.bodies import Tenant
 from backend.gateway.parts import GatewayParts, parts_of
 from tinkergym import __version__
 from tinkergym.errors import TinkerGymError
-from tinkergym.wire import HealthView, ModelView, RendererBundle, WireModel
+from tinkergym.packs import find_packs
+from tinkergym.wire import EnvironmentView, HealthView, ModelView, RendererBundle, WireModel
 
 router = APIRouter(prefix="/v1")
 
@@ -18,6 +19,12 @@ class ModelList(WireModel):
     """The models that the service offers by name."""
 
     models: list[ModelView] = Field(max_length=10_000)
+
+
+class EnvironmentList(WireModel):
+    """The environments that the service can play."""
+
+    environments: list[EnvironmentView]
 
 
 @router.get("/health")
@@ -33,6 +40,20 @@ def health(request: Request) -> HealthView:
 def list_models(request: Request, _tenant: Tenant) -> ModelList:
     """List the models that jobs can name."""
     return ModelList(models=parts_of(request).catalog.listed())
+
+
+@router.get("/environments")
+def list_environments(request: Request, _tenant: Tenant) -> EnvironmentList:
+    """List the environments of the packs that are installed with the service, which its workers play."""
+    if parts_of(request).config.env_workers == 0:
+        return EnvironmentList(environments=[])
+    # Their ids stand in entry points: nothing of a pack is imported.
+    found = [
+        EnvironmentView(id=environment_id, distribution=pack.distribution, version=pack.version)
+        for pack in find_packs()
+        for environment_id in pack.environment_ids
+    ]
+    return EnvironmentList(environments=found)
 
 
 @router.get("/renderer")

@@ -22,12 +22,19 @@ def envs(
         list[str] | None, typer.Argument(metavar="[PACK]...", help="Only these packs. (default: all)")
     ] = None,
     *,
+    service: Annotated[
+        bool, typer.Option("--service", help="Those of the service, which this machine need not have.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: one JSON object.")] = False,
 ) -> None:
     """List the environments of installed packs, and the entry points that were refused.
 
-    Each environment is made once, so the list also shows which cannot be made.
+    Each environment is made once, so the list also shows which cannot be made. With --service the
+    list shows what the service can play, and nothing is made.
     """
+    if service:
+        _of_service(packs or [], as_json)
+        return
     from tinkergym.listing import list_environments
     from tinkergym.packs import find_packs
 
@@ -94,6 +101,27 @@ def envs(
     for pack in shown:
         for refusal in pack.refused:
             err.print(f"[yellow]{escape(refusal)}[/]", soft_wrap=True, highlight=False)
+
+
+def _of_service(packs: list[str], as_json: bool) -> None:
+    from tinkergym.remote.client import Client
+
+    with Client() as client:
+        found = client.environments()
+    known = sorted({one.distribution for one in found})
+    if unknown := sorted(set(packs) - set(known)):
+        raise NotFoundError(
+            f"the service has no pack called {unknown[0]!r}", hint=f"it has {', '.join(known) or 'none'}"
+        )
+    shown = [one for one in found if not packs or one.distribution in packs]
+    if as_json:
+        typer.echo(json.dumps({"environments": [one.model_dump() for one in shown]}, indent=2))
+        return
+    for one in shown:
+        pack = escape(f"{one.distribution} {one.version}")
+        out.print(f"{one.id}  [dim]{pack}[/]", highlight=False, soft_wrap=True)
+    if not shown:
+        out.print("the service plays no environments itself; yours train with rollout='client'")
 
 
 def _names(pack: Pack) -> tuple[str, str]:

@@ -90,6 +90,7 @@ def evaluate(
     """
     from tinkergym.cli.eval_policy import given, open_policy
     from tinkergym.cli.settings import find_environment, parse_settings
+    from tinkergym.policies import POLICIES
     from tinkergym.records import RecordWriter
     from tinkergym.remote.local_environment import describe, without_token
     from tinkergym.sampled_runs import wanted_episodes
@@ -103,7 +104,10 @@ def evaluate(
         tasks = USUAL_TASKS
     with ExitStack() as stack:
         sampling = given(temperature=temperature, max_turn_tokens=max_turn_tokens, top_p=top_p, top_k=top_k)
-        source = open_policy(policy, _known(described, env), sampling, most_turns, stack)
+        # What is not known here is played by the service, if the policy is one of the service.
+        if policy in POLICIES:
+            described = _known(described, env)
+        source = open_policy(policy, described, sampling, most_turns, stack)
         _refuse_idle(source.settings, samples)
         settings = {
             "environment": without_token(described.ref).model_dump(mode="json"),

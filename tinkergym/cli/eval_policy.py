@@ -57,9 +57,9 @@ def open_policy(
     Raises:
         InvalidRequestError: There is no such policy, or it draws nothing and `sampling` says how.
     """
-    assert environment.make is not None
     if name not in POLICIES:
         return _of_service(name, environment, sampling, stack)
+    assert environment.make is not None
     for setting in sampling:
         raise InvalidRequestError(
             f"the policy {name!r} has no {setting}",
@@ -98,8 +98,8 @@ def _of_service(
         ) from None
     policy = _find(client, base, version, {"temperature": 0.0, **sampling})
     make_env = environment.make
-    assert make_env is not None
-    make_once(make_env, environment.ref)
+    if make_env is not None:
+        make_once(make_env, environment.ref)
     return PolicySource(
         name=base if policy.version is None else f"{base}@{policy.version}",
         settings={

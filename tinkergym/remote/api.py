@@ -17,8 +17,9 @@ from pydantic_core import from_json
 from tinkergym.errors import InternalServiceError, NotFoundError, UnknownModelError
 from tinkergym.remote.target_files import writing_to
 from tinkergym.remote.transport import Connection
-from tinkergym.wire import CheckpointView, HealthView, ModelView, RendererBundle
+from tinkergym.wire import CheckpointView, EnvironmentView, HealthView, ModelView, RendererBundle
 from tinkergym.wire_data import DataManifest, DataView
+from tinkergym.wire_evaluation import EvaluationLine, EvaluationRequest
 from tinkergym.wire_jobs import CLIENT_PACKS_HEADER, AnyJobSpec, DeletedJob, InstalledPack, JobView
 
 View = TypeVar("View", bound=BaseModel)
@@ -117,6 +118,22 @@ class Api:
     def models(self) -> list[ModelView]:
         """List the models that the service offers by name."""
         return self._list(ModelView, "/v1/models", "models")
+
+    def environments(self) -> list[EnvironmentView]:
+        """List the environments that the service can play itself."""
+        return self._list(EnvironmentView, "/v1/environments", "environments")
+
+    def evaluate(self, wanted: EvaluationRequest) -> Iterator[EvaluationLine]:
+        """Have the service play episodes; each is yielded as it ends."""
+        body = wanted.model_dump_json().encode()
+        rest = b""
+        with self.connection.stream(
+            "POST", "/v1/evaluations", body=body, timeout_seconds=FILE_SILENCE_SECONDS
+        ) as chunks:
+            for chunk in chunks:
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in filter(None, lines):
+                    yield _read(EvaluationLine, line)
 
     def renderer(self, model: str) -> RendererBundle:
         """Fetch what turns messages into the model's token ids."""

@@ -41,6 +41,7 @@ from tinkergym.wire import (
     GRPO,
     Adapter,
     Completion,
+    EnvironmentView,
     HealthView,
     JobSpec,
     LoRA,
@@ -331,6 +332,10 @@ class Client:
     def models(self) -> list[ModelView]:
         """List the models that the service offers by name."""
         return self._api.models()
+
+    def environments(self) -> list[EnvironmentView]:
+        """List the environments that the service can play itself; this machine need not have them."""
+        return self._api.environments()
 
     def health(self) -> HealthView:
         """Ask whether the service is complete or waits for one of its parts."""

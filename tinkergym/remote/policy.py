@@ -6,12 +6,12 @@ The conversation is kept here, token for token, by the same `AgentLoop` that tra
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 
-from tinkergym.errors import EpisodeProtocolError, PromptTooLongError
+from tinkergym.errors import EpisodeProtocolError, PromptTooLongError, ServiceUnavailableError, from_wire
 from tinkergym.evaluation import EnvironmentSource, Evaluation, evaluate
 from tinkergym.loop.agent_loop import AgentLoop
 from tinkergym.loop.plan import EpisodePlan
@@ -22,7 +22,8 @@ from tinkergym.remote.api import Api
 from tinkergym.remote.ask import SAMPLE_PATH, ask
 from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.spec_errors import require_count, require_cut, require_temperature
-from tinkergym.wire import Limits, PlayedSpec, Reasoning, SampleRequest, Structured
+from tinkergym.wire import Cut, EnvironmentRef, Limits, PlayedSpec, Reasoning, SampleRequest, Structured
+from tinkergym.wire_evaluation import EvaluationEpisode, EvaluationLine, EvaluationRequest
 from tinkergym.wire_jobs import JobView
 from tinkergym.wire_structured import require_structured
 
@@ -182,6 +183,45 @@ class Policy:
         """Return a sampler for many conversations at once; the caller closes it."""
         return HttpSampler(self._api.connection, SAMPLE_PATH)
 
+    def play_there(
+        self,
+        environment: EnvironmentRef,
+        episodes: Sequence[EvaluationEpisode],
+        *,
+        temperature: float,
+        cut: Cut,
+    ) -> Iterator[EvaluationLine]:
+        """Have the service play episodes in an environment that is installed there; see `evaluate`.
+
+        Raises:
+            TinkerGymError: what the service says of it, or it broke off.
+        """
+        missing = {episode.episode_id for episode in episodes}
+        wanted = EvaluationRequest(
+            environment=environment,
+            policy=self.name,
+            model=self.model,
+            policy_version=self.version,
+            temperature=temperature,
+            **cut.model_dump(),
+            max_turn_tokens=self.max_turn_tokens,
+            limits=self.limits,
+            system_prompt=self.system_prompt,
+            reasoning=self.reasoning,
+            structured=self.structured,
+            episodes=list(episodes),
+        )
+        for line in self._api.evaluate(wanted):
+            if line.error is not None:
+                raise from_wire(line.error.model_dump())
+            missing.discard(line.episode_id)
+            yield line
+        if missing:
+            raise ServiceUnavailableError(
+                f"the service broke off an evaluation with {len(missing)} episodes to play",
+                hint="evaluate again",
+            )
+
     def reset(self, seed: int | None = None) -> None:
         """Begin a new episode: the next observation is its first.
 
@@ -230,7 +270,8 @@ class Policy:
         """Play episodes that it is not trained on and return wins, draws, losses and intervals.
 
         Args:
-            env: A registered id, an environment class, or a function that makes one.
+            env: A registered id, an environment class, or a function that makes one. An id that is not known
+                here is played by the service.
             episodes: How many.
             seed: They have the seeds `seed`, `seed + 1`, ...
             temperature: 0 takes the likeliest token.

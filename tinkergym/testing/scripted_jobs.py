@@ -59,6 +59,11 @@ class ScriptedJobs:
         self._keys: dict[str, str] = {}
         self._lease_numbers = itertools.count(1)
 
+    @property
+    def known(self) -> list[str]:
+        """The ids that server-side jobs may name."""
+        return sorted(self._environments)
+
     def create(
         self, spec: AnyJobSpec, idempotency_key: str, *, client_packs: Sequence[InstalledPack] = ()
     ) -> JobView:

@@ -29,6 +29,7 @@ from tinkergym.testing.bundles import byte_bundle
 from tinkergym.testing.samplers import ScriptedSampler
 from tinkergym.testing.scripted_jobs import ScriptedJobs
 from tinkergym.wire import (
+    EnvironmentView,
     HealthView,
     JobState,
     LeaseRequest,
@@ -210,6 +211,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._view(HealthView(status="ok", version="0"))
         elif path == "/v1/models":
             self.reply(200, {"models": [ModelView(name="nano", context_length=1024).model_dump()]})
+        elif path == "/v1/environments":
+            there = [EnvironmentView(id=name, distribution="scripted", version="0") for name in jobs.known]
+            self.reply(200, {"environments": [view.model_dump() for view in there]})
         elif path == "/v1/renderer":
             model = query["model"][0]
             if model != "nano" and not Path(model).is_absolute():

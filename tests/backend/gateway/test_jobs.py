@@ -1,5 +1,6 @@
 import hashlib
 import json
+from importlib.metadata import version
 
 import pytest
 
@@ -264,3 +265,11 @@ def test_what_is_no_job_deletes_no_folder(gateway, client, name):
     kept.mkdir(parents=True, exist_ok=True)
     assert client.delete(f"/v1/jobs/{name}").status_code in {404, 405}
     assert kept.is_dir()
+
+
+def test_the_environments_that_the_service_plays_are_listed_with_their_packs(gateway, client, monkeypatch):
+    listed = client.get("/v1/environments").json()["environments"]
+    board = next(one for one in listed if one["id"] == "board/TicTacToeVs-v0")
+    assert board == {**board, "distribution": "tinkergym-board", "version": version("tinkergym-board")}
+    monkeypatch.setitem(gateway.config.__dict__, "env_workers", 0)
+    assert client.get("/v1/environments").json() == {"environments": []}

@@ -9,6 +9,7 @@ pytestmark = pytest.mark.service
 
 OPEN = {("GET", "/v1/health")}
 TENANTLESS = {"/v1/health", "/v1/models", "/v1/renderer", "/v1/jobs", "/v1/sample", "/v1/data"}
+TENANTLESS |= {"/v1/environments", "/v1/evaluations"}
 TENANTLESS |= {"/v1/data/{data_id}", "/v1/data/chunks/{sha256}"}
 """Routes without a job's id in their path; /v1/sample has it in the body, of data `test_data.py` tells."""
 
@@ -39,8 +40,10 @@ def test_the_inventory_is_what_the_clients_know(client):
     assert set(every_route(client)) == {
         ("GET", "/v1/health"),
         ("GET", "/v1/models"),
+        ("GET", "/v1/environments"),
         ("GET", "/v1/renderer"),
         ("POST", "/v1/sample"),
+        ("POST", "/v1/evaluations"),
         ("GET", "/v1/jobs"),
         ("POST", "/v1/jobs"),
         ("GET", "/v1/jobs/{job_id}"),

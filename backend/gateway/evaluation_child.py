@@ -1,0 +1,85 @@
+"""Plays the episodes of one evaluation, in a process of its own: a pack is foreign code.
+
+Reads a question (JSON) from its standard input and writes a line for each episode as it ends. Tokens come
+from the gateway, with the caller's own key, so it can sample nothing else than its caller.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+
+from backend.processes import die_with_parent
+from tinkergym.errors import InternalServiceError, TinkerGymError
+from tinkergym.evaluation import PolicyEpisode, make_once, play_policy
+from tinkergym.registration import make_environment
+from tinkergym.remote.api import Api
+from tinkergym.remote.policy import Policy
+from tinkergym.remote.transport import Connection
+from tinkergym.wire import Cut, ErrorView
+from tinkergym.wire_evaluation import EvaluationLine, EvaluationRequest
+
+_MOST_CONCURRENT = 64
+
+
+def play(wanted: EvaluationRequest, url: str, key: str) -> Iterator[EvaluationLine]:
+    """Play the episodes and yield each as it ends.
+
+    Raises:
+        TinkerGymError: The environment is unknown here or cannot be made, or there is no such policy.
+    """
+    is_game = make_once(make_environment, wanted.environment)
+    with Connection(url, token=key, patience_seconds=30.0) as connection:
+        policy = Policy(
+            Api(connection),
+            name=wanted.policy,
+            model=wanted.model,
+            version=wanted.policy_version,
+            max_turn_tokens=wanted.max_turn_tokens,
+            limits=wanted.limits,
+            system_prompt=wanted.system_prompt,
+            reasoning=wanted.reasoning,
+            structured=wanted.structured,
+        )
+        episodes = {
+            one.episode_id: PolicyEpisode(
+                seed=one.seed, sampling_seed=one.sampling_seed, task_index=one.task_index
+            )
+            for one in wanted.episodes
+        }
+        for episode_id, trajectory in play_policy(
+            policy,
+            wanted.environment,
+            make_environment,
+            episodes,
+            temperature=wanted.temperature,
+            cut=Cut(top_p=wanted.top_p, top_k=wanted.top_k),
+            max_concurrent=_MOST_CONCURRENT,
+        ):
+            yield EvaluationLine(episode_id=episode_id, trajectory=trajectory, is_game=is_game)
+
+
+def main() -> None:
+    """Answer one question."""
+    die_with_parent()
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    question = json.load(sys.stdin)
+    try:
+        for line in play(
+            EvaluationRequest.model_validate(question["wanted"]), question["url"], question["key"]
+        ):
+            answers.write(line.model_dump_json() + "\n")
+            answers.flush()
+    except Exception as error:  # foreign code, at the edge of its process
+        known = error if isinstance(error, TinkerGymError) else InternalServiceError(f"{error!r:.500}")
+        answers.write(EvaluationLine(error=ErrorView(**known.to_wire())).model_dump_json() + "\n")
+        answers.flush()
+    # Not by returning: a thread of the environment could keep the process, and the client, waiting.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Evaluations in environments that are installed with the service, for clients that lack them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import StreamingResponse
+
+from backend.environment_urls import is_remote
+from backend.gateway.bodies import Tenant, body_of, describes
+from backend.gateway.evaluations import Evaluations
+from backend.gateway.parts import parts_of
+from tinkergym.errors import InvalidRequestError
+from tinkergym.wire_evaluation import EvaluationRequest
+
+router = APIRouter(prefix="/v1")
+
+
+@router.post("/evaluations", openapi_extra=describes(EvaluationRequest), response_class=StreamingResponse)
+async def evaluate(
+    request: Request,
+    tenant: Tenant,
+    wanted: Annotated[EvaluationRequest, Depends(body_of(EvaluationRequest))],
+) -> StreamingResponse:
+    """Play episodes of a policy: one JSON line for each as it ends; an empty line means: still playing."""
+    parts = parts_of(request)
+    if is_remote(wanted.environment):
+        raise InvalidRequestError(
+            "an environment behind a server is evaluated from where its token is",
+            hint="play the episodes in your own process",
+            field="environment",
+        )
+    if parts.config.env_workers == 0:
+        raise InvalidRequestError(
+            "this service plays no episodes itself",
+            hint="install the pack where you are, or let the operator raise env_workers",
+            field="environment",
+        )
+    evaluations: Evaluations = request.app.state.evaluations
+    evaluations.admit(tenant.tenant_id)
+    # Its own address, for the process that plays: it samples as any client does.
+    host, port = request.scope["server"]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    key = request.headers["Authorization"].partition(" ")[2].strip()
+    return StreamingResponse(
+        evaluations.lines(tenant.tenant_id, wanted, url, key), media_type="application/x-ndjson"
+    )
