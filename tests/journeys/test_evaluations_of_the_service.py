@@ -69,13 +69,18 @@ def client(service):
 def test_the_service_plays_what_this_machine_lacks_and_gets_the_episodes_that_would_be_played_here(client):
     assert AFAR in [one.id for one in client.environments()]
     policy = client.policy("nano", max_turn_tokens=8)
-    there = policy.evaluate(AFAR, episodes=6, temperature=1.0)
+    there = policy.evaluate(AFAR, episodes=6)
     assert [one.seed for one in there.trajectories] == list(range(6))
     names = {}
     exec(PACK, names)
-    here = policy.evaluate(names["Env"], episodes=6, temperature=1.0)
-    assert [one.turns for one in there.trajectories] == [one.turns for one in here.trajectories]
-    assert [one.segments for one in there.trajectories] == [one.segments for one in here.trajectories]
+    here = policy.evaluate(names["Env"], episodes=6)
+    # Not the logprobs: their last place depends on who shares a forward.
+    tokens = [
+        [[segment.token_ids for segment in one.segments] for one in evaluation.trajectories]
+        for evaluation in (there, here)
+    ]
+    assert tokens[0] == tokens[1]
+    assert (there.mean, there.stop_reasons) == (here.mean, here.stop_reasons)
 
 
 def test_the_command_evaluates_there_too(client):
