@@ -19,6 +19,7 @@ NAMES = (
     "import_time",
     "loop",
     "cold_start",
+    "templates",
     "remote_env",
     "bench_engine",
     "multi_turn",

@@ -20,6 +20,7 @@ from typing import Any
 from backend.context_length import CONTEXT_KEYS, context_length
 from backend.rollout.hub_errors import why_not
 from tinkergym.errors import TemplateError, UnknownModelError
+from tinkergym.loop.turn_ends import find_stop_ids, special_ids
 from tinkergym.wire import RendererBundle
 
 EXPERT = re.compile(r"(.+\.)experts\.")
@@ -29,9 +30,6 @@ _LONGEST_SHOWN = 200
 """Characters of a path in an error."""
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
-# Some base models name only the end of a document as their eos token, while their template ends a turn with
-# one of these.
-_TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +138,12 @@ def load_renderer_bundle(name: str, directory: Path) -> RendererBundle:
             field="model",
         )
     tokenizer_json = tokenizer_file.read_text(encoding="utf-8")
-    ids = _token_ids(_parse_json(tokenizer_json, tokenizer_file))
+    tokenizer = _parse_json(tokenizer_json, tokenizer_file)
     settings = _read_json(directory / "tokenizer_config.json", missing_ok=True)
     template = _chat_template(name, directory, settings)
     special = _special_tokens(directory, settings)
-    stop_ids = _stop_ids(directory, template, special, ids)
+    named = _named_stop_ids(directory, special, _token_ids(tokenizer))
+    stop_ids = find_stop_ids(template, special, special_ids(tokenizer), named)
     if not stop_ids:
         raise UnknownModelError(
             f"the model {name!r} names no token that ends an answer",
@@ -305,14 +304,11 @@ def _special_tokens(directory: Path, settings: Mapping[str, Any]) -> dict[str, s
     return found
 
 
-def _stop_ids(
-    directory: Path, template: str, special: Mapping[str, str], ids: Mapping[str, int]
-) -> list[int]:
+def _named_stop_ids(directory: Path, special: Mapping[str, str], ids: Mapping[str, int]) -> set[int]:
     stops: set[int] = set()
     for file in ("generation_config.json", "config.json"):
         eos = _read_json(directory / file, missing_ok=True).get("eos_token_id")
         stops.update(eos if isinstance(eos, list) else [eos] if isinstance(eos, int) else [])
     if special.get("eos_token") in ids:
         stops.add(ids[special["eos_token"]])
-    stops.update(ids[token] for token in _TURN_ENDS if token in ids and token in template)
-    return sorted(stops)
+    return stops

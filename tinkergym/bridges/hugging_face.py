@@ -7,6 +7,7 @@ from typing import Any
 from tinkergym.errors import InvalidRequestError
 from tinkergym.loop.renderer import Renderer
 from tinkergym.loop.templates import ChatTemplate
+from tinkergym.loop.turn_ends import find_stop_ids
 
 
 def renderer_of(tokenizer: Any, *, context_length: int) -> Renderer:
@@ -28,9 +29,11 @@ def renderer_of(tokenizer: Any, *, context_length: int) -> Renderer:
             field="tokenizer",
         )
     special = {name: token for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
+    added = backend.get_added_tokens_decoder()
+    specials = {token.content: index for index, token in added.items() if token.special}
     return Renderer(
         tokenizer=backend,
         template=ChatTemplate(template, special),
-        stop_ids=[stop],
+        stop_ids=find_stop_ids(template, special, specials, [stop]),
         context_length=context_length,
     )

@@ -16,8 +16,6 @@ from tinkergym.errors import InvalidRequestError, ServiceUnreachableError
 from tinkergym.wire import RendererBundle
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
-# Where a model names only the end of a document, its template ends a turn with one of these.
-_TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>")
 _UNKNOWN_CONTEXT = 1_000_000
 
 
@@ -99,17 +97,20 @@ def _template(directory: Path, settings: Mapping[str, Any]) -> str:
 def _stop_ids(
     directory: Path, tokenizer: Mapping[str, Any], template: str, special: Mapping[str, str]
 ) -> list[int]:
+    # Only here: what reads this module's other files has no need of templates.
+    from tinkergym.loop.turn_ends import find_stop_ids, special_ids
+
     ids = {entry["content"]: int(entry["id"]) for entry in tokenizer.get("added_tokens", [])}
     named = _json(directory / "generation_config.json").get("eos_token_id")
     stops = {named} if isinstance(named, int) else set(named or [])
-    ends = [special.get("eos_token", ""), *(end for end in _TURN_ENDS if end in template)]
-    stops |= {ids[end] for end in ends if end in ids}
-    if not stops:
+    stops |= {ids[end] for end in [special.get("eos_token", "")] if end in ids}
+    found = find_stop_ids(template, special, special_ids(tokenizer), stops)
+    if not found:
         raise InvalidRequestError(
             f"{directory} names no token that ends an answer",
             hint="set eos_token in tokenizer_config.json, or eos_token_id in generation_config.json",
         )
-    return sorted(stops)
+    return found
 
 
 def _json(file: Path) -> dict[str, Any]:

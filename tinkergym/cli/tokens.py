@@ -26,9 +26,10 @@ def tokens(
 ) -> None:
     """Check that a model's conversations, grown turn by turn, have the tokens its chat template would write.
 
-    Writes synthetic conversations in two ways: as training does, only ever adding tokens, and as one whole
-    through the template (what apply_chat_template does). They may differ within the policy's answers, which
-    stay as they were sampled; a difference anywhere else ends the command with exit code 1.
+    Plays synthetic conversations as training does and compares each prompt with the template's text of the
+    whole conversation (what apply_chat_template writes), for answers that end with any stop token or are cut
+    off. They may differ within the policy's answers, which stay as they were sampled; a difference anywhere
+    else ends the command with exit code 1. Where a template rewrites the past, training opens a new segment.
 
     Example: tinkergym tokens nano
     """
@@ -57,7 +58,11 @@ def tokens(
                     "stop_ids": {str(token): text for token, text in stops.items()},
                     "special_tokens": {str(token): text for token, text in specials.items()},
                     "conversations": {
-                        result.name: {"outcome": result.outcome, "detail": result.detail}
+                        result.name: {
+                            "outcome": result.outcome,
+                            "detail": result.detail,
+                            "segments": result.segments,
+                        }
                         for result in found.conversations
                     },
                 }
@@ -72,9 +77,10 @@ def tokens(
             _say("the past             is rewritten: training opens a new segment with each turn")
         for result in found.conversations:
             style = _STYLES[result.outcome]
-            line = (
-                f"[{style}]{result.outcome:9}[/] {result.name:14} {escape(' '.join(result.detail.split()))}"
-            )
+            detail = " ".join(result.detail.split())
+            if result.segments > 1:
+                detail = f"in {result.segments} segments {detail}"
+            line = f"[{style}]{result.outcome:9}[/] {result.name:14} {escape(detail)}"
             out.print(line.rstrip(), highlight=False, soft_wrap=True)
         _say(
             "no difference outside the policy's answers"

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from tinkergym.errors import EpisodeProtocolError, InternalServiceError, TemplateError
+from tinkergym.loop.growth import ASKED
 from tinkergym.loop.ledger import Ledger, Span
 from tinkergym.loop.plan import EpisodePlan
 from tinkergym.loop.reasoning import without_reasoning
-from tinkergym.loop.renderer import Renderer
+from tinkergym.loop.renderer import TURNS_TRIED, Renderer
 from tinkergym.loop.trajectory import StopReason, Trajectory, Turn
 from tinkergym.messages import (
     Message,
@@ -77,7 +78,12 @@ class AgentLoop:
         self._observation = ""
         self._history: list[Message] = []
         """The conversation as later turns see it."""
+        self._opening: list[Message] = []
+        self._replies = frozenset([ASKED])
+        """The kinds of replies with which the template was tried."""
+        self._tried_turns = TURNS_TRIED
         self._rewrites = False
+        """Whether deltas do not lead to the template's text of this conversation."""
         self._delta: list[int] = []
         self._request_id = ""
         self._answer: tuple[Span, Completion, str] | None = None
@@ -123,7 +129,8 @@ class AgentLoop:
             self._history = opening_messages(
                 messages, job_prompt=self._plan.system_prompt, environment_prompt=environment_prompt
             )
-            self._rewrites = self._renderer.rewrites_history(self._history)
+            self._opening = list(self._history)
+            self._rewrites = not self._renderer.grows(self._opening, self._replies, self._tried_turns)
             delta = self._renderer.start(self._history)
         except (TypeError, ValueError, TemplateError) as error:
             self.fail(StopReason.ENVIRONMENT_ERROR, f"reset: {error}")
@@ -238,21 +245,34 @@ class AgentLoop:
         if len(self._turns) >= self._plan.limits.max_turns:
             self._end(StopReason.TURN_LIMIT)
             return None
-        seen = action
+        seen, dropped = action, False
         if self._plan.reasoning == "drop":
-            seen = without_reasoning(action, opened=self._renderer.opens_reasoning)
+            opened = self._renderer.opens_reasoning
+            seen = without_reasoning(action, opened=opened)
+            # Where the prompt opened the reasoning, it is there even if the answer adds nothing to it.
+            dropped = opened or seen != action
         self._history += [assistant(seen), *messages]
         try:
-            if seen != action or self._rewrites:
+            delta = None
+            if not dropped and self._grows(messages):
+                delta = self._renderer.delta(completion.token_ids, messages)
+            if delta is None:
                 delta = self._edited()
-            else:
-                closed = completion.finish_reason == "stop"
-                delta = self._renderer.continuation(messages, answer_closed=closed)
         except TemplateError as error:
             # The environment speaks in a way that this model's template does not know.
             self.fail(StopReason.ENVIRONMENT_ERROR, f"step: {error}")
             return None
         return self._ask(delta)
+
+    def _grows(self, reply: list[Message]) -> bool:
+        """Whether the template's text of this conversation only grows. Tried again when its form changes."""
+        kind = (reply[0]["role"],) if len(reply) == 1 else tuple([message["role"] for message in reply])
+        if not self._rewrites and (kind not in self._replies or len(self._turns) >= self._tried_turns):
+            self._replies |= {kind}
+            while len(self._turns) >= self._tried_turns:
+                self._tried_turns *= 2
+            self._rewrites = not self._renderer.grows(self._opening, self._replies, self._tried_turns)
+        return not self._rewrites
 
     def _edited(self) -> list[int]:
         """Render the conversation anew; return what follows in the open segment, or in a new one.

@@ -6,26 +6,28 @@ client, the service and a worker turn the same messages into the same ids.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from tokenizers import Tokenizer
 
 from tinkergym.errors import TemplateError
+from tinkergym.loop.growth import ASKED, Reply, grows
+from tinkergym.loop.literal_text import LiteralText
 from tinkergym.loop.templates import ChatTemplate
 from tinkergym.messages import Message, Role, assistant, system, user
 from tinkergym.wire import RendererBundle
 
 # Stands for an answer while the template is asked what it writes after one; no template trims or escapes it.
+# Made longer where a message holds it.
 _ANSWER = "tinkergymAnswer7f3a"
-# Stands for a special token's text inside an observation; see `_encode`.
-_LITERAL = "tinkergymLiteral7f3aNo{}End"
-_LITERAL_PATTERN = re.compile(r"tinkergymLiteral7f3aNo(\d+)End")
 # Short texts come again: the first prompt of a group, the boards of a small game. Rendering and tokenising
 # them costs more than all else in a turn.
 _MOST_REMEMBERED_CHARACTERS = 300
 _MOST_REMEMBERED_TEXTS = 4096
+
+TURNS_TRIED = 32
+"""Answers in the conversations with which a template is tried; longer ones are tried when they come."""
 
 _Render = Callable[[Sequence[Message]], str]
 
@@ -54,19 +56,19 @@ class Renderer:
         """Token ids that end an answer."""
         self.context_length = context_length
         """Most tokens of prompt and answer together."""
-        specials = [t.content for t in tokenizer.get_added_tokens_decoder().values() if t.special]
-        self._specials = re.compile("|".join(map(re.escape, specials))) if specials else None
-        self._literal_tokenizer = Tokenizer.from_str(tokenizer.to_str())
-        self._literal_tokenizer.encode_special_tokens = True
+        self._stops = frozenset(stop_ids)
+        self._literal = LiteralText(tokenizer)
         self._remembered = lru_cache(maxsize=_MOST_REMEMBERED_TEXTS)(self._encode_anew)
+        self._grown = lru_cache(maxsize=_MOST_REMEMBERED_TEXTS)(self._grows)
         self._shown: dict[Role, bool] = {}
+        self._ends: dict[Reply, int] = {}
         self._knows_system = self._accepts([system("s"), user("u")])
-        self._closing = self._encode_text(self._after_answer([], add_generation_prompt=False))
+        self._closing = self._read_closing()
+        self._channel = self._read_channel()
         self.prefix_preserving = self._preserves("a") and self._preserves("<think>\nq\n</think>\n\na")
         """Whether the template shows past turns exactly as they were when the policy answered."""
         self.opens_reasoning = self._start([user("u")]).rstrip().endswith("<think>")
         """Whether the prompt ends inside a `<think>` that the answer closes."""
-        self._rewrites = {known: self._rewrites_history(known) for known in (False, True)}
 
     @classmethod
     def from_bundle(cls, bundle: RendererBundle) -> Renderer:
@@ -89,41 +91,87 @@ class Renderer:
 
     def start(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of a whole conversation, opened for the policy's answer."""
-        return self._ids(messages, self._start)
+        return list(self._ids(messages, self._start)[0])
 
     def continuation(self, messages: Sequence[Message], *, answer_closed: bool) -> list[int]:
         """Return the ids between the end of a sampled answer and the start of the next.
 
         Args:
             messages: What came after the answer, usually one message from the environment.
-            answer_closed: Whether the answer ended with a stop token; if a limit cut it, the ids begin by
-                closing it.
+            answer_closed: Whether the answer ended with the stop token that the template writes there; if a
+                limit cut it, the ids begin by closing it.
         """
-        ids = self._ids(messages, self._after)
-        return ids[self._closed_length(ids) :] if answer_closed else ids
+        ids, end = self._ids(messages, self._after)
+        return list(ids[end:] if answer_closed else ids)
+
+    def delta(self, answer: Sequence[int], messages: Sequence[Message]) -> list[int] | None:
+        """Return what the template writes between a sampled answer and the next, as far as it is not there.
+
+        Args:
+            answer: As it was sampled, the token included that ended it.
+            messages: What came after it.
+
+        Returns:
+            None if the answer ended with a stop token that the template does not write in this place, so that
+            no delta leads to the template's text. Harmony's turns end with `<|return|>`, for one, and stand
+            in the past with `<|end|>`.
+        """
+        ids, end = self._ids(messages, self._after)
+        if end and answer[-1] == ids[end - 1] and (end == 1 or tuple(answer[-end:]) == tuple(ids[:end])):
+            return list(ids[end:])
+        if answer[-1] in self._stops:
+            return None
+        # A limit may have cut the answer between two tokens that close it.
+        begun = next((n for n in range(end - 1, 0, -1) if tuple(answer[-n:]) == tuple(ids[:n])), 0)
+        return list(ids[begun:])
+
+    def grows(self, opening: Sequence[Message], replies: frozenset[Reply], turns: int) -> bool:
+        """Return whether deltas give the template's text of a conversation.
+
+        Args:
+            opening: The first messages.
+            replies: The roles of the messages between two answers, each kind that occurred.
+            turns: The most answers that the conversation has.
+        """
+        return self._grown(tuple([message["role"] for message in opening]), replies, turns)
 
     def rewrites_history(self, messages: Sequence[Message]) -> bool:
-        """Whether the template changes what the policy has read, as this conversation goes on.
+        """Whether the template changes what the policy has read, as a conversation that opens so goes on.
 
-        Some move the system prompt into the newest message. Changes within answers do not count: a loop that
-        goes on by `continuation` leaves answers as they were sampled.
+        Some move the system prompt into the newest message, some end an answer in the past with other tokens
+        than those at which the policy stops. Other changes within answers do not count: a loop that goes on
+        by `delta` leaves answers as they were sampled.
         """
-        return self._rewrites[bool(messages) and messages[0]["role"] == "system"]
+        with_system = bool(messages) and messages[0]["role"] == "system"
+        opening: tuple[Role, ...] = ("system", "user") if with_system else ("user",)
+        return not self._grown(opening, frozenset([ASKED]), TURNS_TRIED)
 
-    def encode_answer(self, text: str) -> list[int]:
-        """Return the ids of an answer that somebody else wrote, closed as the template closes answers."""
-        ids = self._encode_text(text)
-        return ids + self._closing[: self._closed_length(self._closing)]
+    def encode_answer(self, text: str, before: Sequence[Message] = ()) -> list[int]:
+        """Return the ids of an answer that somebody else wrote, closed as the template closes answers.
+
+        Args:
+            text: The answer.
+            before: The messages that follow it, for templates where the next turn's first token closes it.
+        """
+        spoken = text if self._channel in text else self._channel + text
+        ids = self._encode_text(spoken)
+        if not before:
+            return ids + self._closing
+        following, end = self._ids(before, self._after)
+        return ids + list(following[:end] or self._closing)
 
     def decode_answer(self, token_ids: Sequence[int]) -> str:
-        """Return the text of sampled ids without the stop token at their end.
+        """Return the text of sampled ids without the tokens that end it.
 
-        Special tokens in the middle stay visible: an answer that is garbled should look garbled.
+        Where the template writes answers into a channel, as harmony does, this is the text in that channel.
+        Other special tokens stay visible: an answer that is garbled should look garbled.
         """
         ids = list(token_ids)
-        if ids and ids[-1] in self.stop_ids:
-            ids.pop()
-        return str(self._tokenizer.decode(ids, skip_special_tokens=False))
+        if ids and ids[-1] in self._stops:
+            closing = self._closing if ids[-len(self._closing) :] == self._closing else ids[-1:]
+            del ids[-len(closing) :]
+        text = str(self._tokenizer.decode(ids, skip_special_tokens=False))
+        return text.rpartition(self._channel)[2] if self._channel in text and self._channel else text
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of any ids, special tokens included; to read, not to train on."""
@@ -139,9 +187,12 @@ class Renderer:
         return True
 
     def _after_answer(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
-        conversation = [user("u"), assistant(_ANSWER), *messages]
+        answer = _ANSWER
+        while any(answer in str(text) for message in messages for text in message.values()):
+            answer += "a"
+        conversation = [user("u"), assistant(answer), *messages]
         text = self._template.render(conversation, add_generation_prompt=add_generation_prompt)
-        _, found, after = text.partition(_ANSWER)
+        _, found, after = text.partition(answer)
         if not found:
             raise TemplateError(
                 "the chat template does not show past answers of the policy",
@@ -149,39 +200,66 @@ class Renderer:
             )
         return after
 
-    def _closed_length(self, ids: list[int]) -> int:
-        """How many leading ids only close the answer: all through the stop token, if there is one."""
-        for position, (token, closing) in enumerate(zip(ids, self._closing, strict=False)):
-            if token != closing:
-                return 0
-            if token in self.stop_ids:
-                return position + 1
-        return 0
+    def _read_closing(self) -> list[int]:
+        """Return the ids that end an answer, all through its stop token; none if the template writes none."""
+        ids = self._encode_text(self._after_answer([], add_generation_prompt=False))
+        end = self._through_stop(ids)
+        if end:
+            return ids[:end]
+        # GLM ends a turn with the token that begins the next.
+        ids = self._encode_text(self._after([user("u")]))
+        return ids[: self._end_before(ASKED)]
+
+    def _read_channel(self) -> str:
+        """Return what a past answer has between its header and its content, if special tokens are in it."""
+        opened = self._template.render([user("u")], add_generation_prompt=True)
+        text = self._template.render([user("u"), assistant(_ANSWER), user("v")], add_generation_prompt=True)
+        head = text.partition(_ANSWER)[0]
+        channel = head.removeprefix(opened) if head.startswith(opened) else ""
+        specials = self._literal.specials
+        return channel if specials and specials.search(channel) and "think>" not in channel else ""
+
+    def _end_before(self, reply: Reply) -> int:
+        """Return how many ids close an answer before a reply: all through the stop token, 0 if there is none.
+
+        Only what stands before the reply's content can close the answer.
+        """
+        if reply not in self._ends:
+            one, other = (
+                self._encode_text(self._after([{"role": role, "content": text} for role in reply]))
+                for text in ("1 a", "a 1")
+            )
+            shared = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
+            self._ends[reply] = self._through_stop(one[:shared])
+        return self._ends[reply]
+
+    def _through_stop(self, ids: Sequence[int]) -> int:
+        return next((place + 1 for place, token in enumerate(ids) if token in self._stops), 0)
 
     def _preserves(self, answer: str) -> bool:
         before = self._template.render([user("u")], add_generation_prompt=True)
         conversation = [user("u"), assistant(answer), user("v")]
         return self._template.render(conversation, add_generation_prompt=True).startswith(before + answer)
 
-    def _rewrites_history(self, with_system: bool) -> bool:
-        if with_system and not self._knows_system:
-            return False  # it is folded into the first message, before the template sees it
-        conversation = [*([system("s")] if with_system else []), user("u")]
-        grown = self._template.render(conversation, add_generation_prompt=False)
-        for answer, reply in ((f"{_ANSWER}1", "v"), (f"{_ANSWER}2", "w")):
-            conversation += [assistant(answer), user(reply)]
-            text = self._template.render(conversation, add_generation_prompt=False)
-            before, _, after = text.partition(answer)
-            if not before.startswith(grown):
-                return True
-            if after != self._after_answer([user(reply)], add_generation_prompt=False):
-                return True
-            grown = text
-        return False
+    def _grows(self, opening: tuple[Role, ...], replies: frozenset[Reply], turns: int) -> bool:
+        try:
+            if not all(map(self._end_before, replies)):
+                return False
+        except TemplateError:
+            return False
+        return grows(
+            opening,
+            replies,
+            turns,
+            start=self._start,
+            after=self._after,
+            specials=self._literal.specials,
+        )
 
     # --- ids ---
 
-    def _ids(self, messages: Sequence[Message], render: _Render) -> list[int]:
+    def _ids(self, messages: Sequence[Message], render: _Render) -> tuple[Sequence[int], int]:
+        """Return the ids of what `render` writes, and how many of them close the answer before it."""
         characters = 0
         for message in messages:
             if len(message) > 2:  # with a `name` or a `tool_call_id`
@@ -189,10 +267,12 @@ class Renderer:
             characters += len(message["content"])
         if characters > _MOST_REMEMBERED_CHARACTERS:
             return self._encode(messages, render)
-        return list(self._remembered(tuple([(m["role"], m["content"]) for m in messages]), render))
+        return self._remembered(tuple([(m["role"], m["content"]) for m in messages]), render)
 
-    def _encode_anew(self, messages: tuple[tuple[Role, str], ...], render: _Render) -> tuple[int, ...]:
-        return tuple(self._encode([{"role": role, "content": content} for role, content in messages], render))
+    def _encode_anew(
+        self, messages: tuple[tuple[Role, str], ...], render: _Render
+    ) -> tuple[Sequence[int], int]:
+        return self._encode([{"role": role, "content": content} for role, content in messages], render)
 
     def _start(self, messages: Sequence[Message]) -> str:
         if not self._knows_system and messages and messages[0]["role"] == "system":
@@ -221,36 +301,14 @@ class Renderer:
         # The template writes its own special tokens; the tokenizer must not add others.
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def _encode(self, messages: Sequence[Message], render: _Render) -> list[int]:
-        """Encode what `render` makes of the messages, with special tokens only where the template put them.
-
-        An observation that quotes `<|im_end|>` must not be able to end its own message and speak as somebody
-        else; so its text becomes ordinary tokens.
-        """
-        quoted: list[str] = []
-        specials = self._specials
-        if specials is not None and any(specials.search(str(v)) for m in messages for v in m.values()):
-            messages = [self._with_placeholders(message, quoted) for message in messages]
-        text = render(messages)
-        if not quoted:
-            return self._encode_text(text)
-        ids: list[int] = []
-        for position, part in enumerate(_LITERAL_PATTERN.split(text)):
-            if position % 2 == 0:
-                ids += self._encode_text(part)
-            else:
-                literal = quoted[int(part) % len(quoted)]
-                ids += self._literal_tokenizer.encode(literal, add_special_tokens=False).ids
-        return ids
-
-    def _with_placeholders(self, message: Message, quoted: list[str]) -> Message:
-        def replace(match: re.Match[str]) -> str:
-            quoted.append(match.group())
-            return _LITERAL.format(len(quoted) - 1)
-
-        assert self._specials is not None
-        texts = {key: self._specials.sub(replace, str(text)) for key, text in message.items()}
-        return {**texts, "role": message["role"]}  # type: ignore[typeddict-item]
+    def _encode(self, messages: Sequence[Message], render: _Render) -> tuple[Sequence[int], int]:
+        if self._literal.quoted(messages):
+            ids = self._literal.encode(messages, render)
+        else:
+            ids = self._encode_text(render(messages))
+        return ids, self._end_before(
+            tuple([message["role"] for message in messages])
+        ) if render == self._after else 0
 
 
 def _fold_system(messages: Sequence[Message]) -> list[Message]:

@@ -1,25 +1,25 @@
 """Round trip: whether conversations grown turn by turn have the tokens of the chat template's whole text.
 
-The reference is the template rendered once over the finished conversation, as `apply_chat_template` does it.
-Within the policy's answers the two may differ - what was sampled stays as it was sampled - but nowhere else.
+Plays made-up conversations with the agent loop and holds each of its prompts against the template.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from tokenizers import Tokenizer
 
 from tinkergym.errors import TemplateError
-from tinkergym.loop.renderer import Renderer
-from tinkergym.loop.templates import ChatTemplate
+from tinkergym.loop.agent_loop import AgentLoop
+from tinkergym.loop.plan import EpisodePlan
+from tinkergym.loop.prompt_check import TemplateReference, prompt_fault
+from tinkergym.loop.reasoning import without_reasoning
+from tinkergym.loop.renderer import TURNS_TRIED, Renderer
 from tinkergym.messages import Message, assistant, system, user
-from tinkergym.wire import RendererBundle
+from tinkergym.wire import Completion, Limits, Reasoning, RendererBundle, SampleRequest
 
-_MARK = "Antwort{}tinkergym"
-"""The end of each answer, to find it again in the text; no template trims or escapes it."""
+_NO_LIMIT = 10_000_000
+_MOST_QUOTED = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,8 @@ class ConversationResult:
     outcome: str
     """`same`, `different`, or `refused` by the template."""
     detail: str = ""
+    segments: int = 1
+    """How many segments the conversation took, if its answers ended as the template ends them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,24 +50,43 @@ class RoundTrip:
         return all(result.outcome != "different" for result in self.conversations)
 
 
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What came of a conversation."""
+
+    fault: str
+    """Where a prompt differs from the template's text; "" if nowhere."""
+    segments: int
+    refusal: str = ""
+    """Why the template did not write the conversation; "" if it did."""
+
+
 def round_trip(bundle: RendererBundle) -> RoundTrip:
-    """Grow synthetic conversations with a model's renderer and compare them with the template's whole text.
+    """Play synthetic conversations with a model's renderer and compare each prompt with the template's text.
+
+    Each is played with answers that end as the template ends them, that a limit cut off, and that end with
+    each other token at which the policy stops.
 
     Raises:
         TemplateError: The renderer cannot be built, or the template refuses the plainest conversation.
     """
-    renderer = Renderer.from_bundle(bundle)
-    reference = _Reference(bundle)
+    renderer = Renderer.from_bundle(bundle.model_copy(update={"context_length": _NO_LIMIT}))
+    reference = TemplateReference(bundle)
     results = []
-    for name, opening, replies, thought in _conversations():
-        try:
-            detail = _difference(renderer, reference, opening, replies, thought)
-            outcome = "different" if detail else "same"
-        except TemplateError as error:
-            if name == "plain":
-                raise
-            outcome, detail = "refused", error.message
-        results.append(ConversationResult(name=name, outcome=outcome, detail=detail))
+    for name, opening, replies, thought in _conversations(reference.special_texts):
+        played = [
+            play_conversation(renderer, reference, opening, replies, answers)
+            for answers in itertools.islice(
+                _answers(renderer, thought, replies), 1 if name == "many turns" else None
+            )
+        ]
+        if name == "plain" and played[0].refusal:
+            raise TemplateError(played[0].refusal)
+        fault = next((one.fault for one in played if one.fault), "")
+        detail = fault or played[0].refusal
+        outcome = "different" if fault else "refused" if detail else "same"
+        segments = played[0].segments
+        results.append(ConversationResult(name=name, outcome=outcome, detail=detail, segments=segments))
     return RoundTrip(
         prefix_preserving=renderer.prefix_preserving,
         rewrites_history=any(
@@ -75,8 +96,93 @@ def round_trip(bundle: RendererBundle) -> RoundTrip:
     )
 
 
-def _conversations() -> Iterator[tuple[str, list[Message], list[list[Message]], str]]:
-    """Yield (name, first messages, what comes after each answer, what stands before each answer's mark)."""
+def play_conversation(
+    renderer: Renderer,
+    reference: TemplateReference,
+    opening: Sequence[Message],
+    replies: Sequence[Sequence[Message]],
+    answers: Sequence[Sequence[int]],
+    *,
+    reasoning: Reasoning = "keep",
+) -> Played:
+    """Play a conversation with the agent loop; compare each prompt with the template's text.
+
+    Args:
+        renderer: Of the model.
+        reference: Of the same model.
+        opening: The first messages.
+        replies: What follows each answer.
+        answers: The ids that the policy samples, as many times.
+        reasoning: Whether later prompts hold what the policy thought.
+    """
+    plan = EpisodePlan(
+        episode_id="e",
+        seed=0,
+        policy="p",
+        limits=Limits(max_turns=len(replies) + 1),
+        max_turn_tokens=_NO_LIMIT,
+        reasoning=reasoning,
+    )
+    loop, history = AgentLoop(renderer, plan), list(opening)
+    request = loop.begin(list(opening))
+    rendered: list[int] = []
+    sampled: list[tuple[int, int, int]] = []
+    ledger: list[int] = []
+    segments = 1
+    for number, (answer, reply) in enumerate(zip([*answers, ()], [*replies, ()], strict=True)):
+        if request is None:
+            return Played("", segments, loop.error)
+        if request.prompt_ids[: len(ledger)] != ledger:
+            segments += 1
+            rendered, sampled = [*rendered, *(place for place, _, _ in sampled)], []
+        try:
+            fault = prompt_fault(reference, request.prompt_ids, history, rendered=rendered, sampled=sampled)
+        except TemplateError as error:
+            return Played("", segments, error.message)
+        if fault:
+            return Played(f"prompt {number + 1}, {fault}", segments)
+        if not answer:
+            break
+        action = loop.receive(_completion(renderer, request, answer))
+        ledger = [*request.prompt_ids, *answer]
+        sampled.append((len(history), len(request.prompt_ids), len(ledger)))
+        seen = without_reasoning(action, opened=renderer.opens_reasoning) if reasoning == "drop" else action
+        history += [assistant(seen), *reply]
+        request = loop.stepped(list(reply), 0.0, False, False)
+    return Played("", segments)
+
+
+def _completion(renderer: Renderer, request: SampleRequest, answer: Sequence[int]) -> Completion:
+    return Completion(
+        request_id=request.request_id,
+        token_ids=list(answer),
+        sampling_logprobs=[-1.0] * len(answer),
+        finish_reason="stop" if answer[-1] in renderer.stop_ids else "length",
+        policy_version=0,
+    )
+
+
+def _answers(
+    renderer: Renderer, thought: str, replies: Sequence[Sequence[Message]]
+) -> Iterator[list[list[int]]]:
+    """Yield the answers of a conversation, ended in each way in which an answer can end."""
+    closed = []
+    for number, reply in enumerate(replies):
+        try:
+            closed.append(renderer.encode_answer(f"{thought}b{number}", reply))
+        except TemplateError:  # a reply that the template refuses
+            closed.append(renderer.encode_answer(f"{thought}b{number}"))
+    yield closed
+    cut = [[token for token in answer if token not in renderer.stop_ids] for answer in closed]
+    yield cut
+    for stop in renderer.stop_ids:
+        yield [[*answer, stop] for answer in cut]
+
+
+def _conversations(
+    specials: Sequence[str],
+) -> Iterator[tuple[str, list[Message], list[list[Message]], str]]:
+    """Yield (name, first messages, what comes after each answer, what begins each answer)."""
     tool: Message = {"role": "tool", "content": '{"result": 46}'}
     yield "plain", [user("What is 2+2?")], [[user("And 3+3?")], [user("Go on.")]], ""
     prompted = [system("Be brief."), user("You are X.\na1 b1\na2 b2")]
@@ -86,93 +192,8 @@ def _conversations() -> Iterator[tuple[str, list[Message], list[list[Message]], 
     yield "white space", [user("  a\n\n")], [[user("\n b \t")], [user("c\n")]], ""
     yield "other scripts", [user("Grüße, 世界 👩🏽\u200d🚀")], [[user("مرحبا é e\u0301")], [user("2²")]], ""
     yield "long", [user("x = 1\n" * 200)], [[user("0123456789 " * 100)], [user("end")]], ""
-    yield "tool answer", [user("Use the tool.")], [[tool], [user("Thanks.")]], ""
+    yield "many turns", [user("0")], [[user(str(turn))] for turn in range(TURNS_TRIED + 8)], ""
+    yield "tool answers", [user("Use the tool.")], [[tool], [tool], [user("Thanks.")], [tool]], ""
     yield "two messages", [user("Play.")], [[user("You said b2."), user("Your turn.")], [user("End.")]], ""
-
-
-class _Reference:
-    """Whole conversations through the template and the tokenizer, with no renderer between."""
-
-    def __init__(self, bundle: RendererBundle) -> None:
-        self._tokenizer: Any = Tokenizer.from_str(bundle.tokenizer_json)
-        self._template = ChatTemplate(bundle.chat_template, bundle.special_tokens)
-
-    def text(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
-        return self._template.render(messages, add_generation_prompt=add_generation_prompt)
-
-    def ids(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
-
-    def ids_within(self, text: str, start: int, end: int) -> list[int]:
-        """The ids of the tokens that lie wholly between two characters of the text."""
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        pairs = zip(encoding.ids, encoding.offsets, strict=True)
-        return [token for token, (first, last) in pairs if start <= first and last <= end]
-
-    def shown(self, ids: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
-
-
-def _difference(
-    renderer: Renderer,
-    reference: _Reference,
-    opening: list[Message],
-    replies: list[list[Message]],
-    thought: str,
-) -> str:
-    """Return what differs outside the answers, in words; empty if nothing does."""
-    answers = [f"{thought}{_MARK.format(number)}" for number in range(len(replies))]
-    history = list(opening)
-    for answer, reply in zip(answers, replies, strict=True):
-        history += [assistant(answer), *reply]
-    if not _knows_system(reference) and opening[0]["role"] == "system":
-        # The renderer folds the prompt into the first question; so the reference must, to be one.
-        history = [user(f"{history[0]['content']}\n\n{history[1]['content']}"), *history[2:]]
-    if renderer.rewrites_history(opening):
-        return _compared(renderer.start(history), reference.ids(reference.text(history)), reference, "anew")
-    text = reference.text(history)
-    header = reference.ids(_generation_prompt(reference, history))
-    grown = [renderer.start(opening), *(renderer.continuation(r, answer_closed=False) for r in replies)]
-    begin = 0
-    for number, ours in enumerate(grown):
-        last = number == len(replies)
-        end = len(text) if last else text.index(_MARK.format(number), begin)
-        theirs = reference.ids_within(text, begin, end)
-        where = f"before answer {number + 1}"
-        if last:
-            if fault := _compared(ours, theirs, reference, where):
-                return fault
-            break
-        # The head of an answer belongs to it: in the past, templates leave out what opens the thinking.
-        body = ours[: len(ours) - len(header)] if header and ours[-len(header) :] == header else ours
-        if fault := _compared(body, theirs[: len(body)], reference, where):
-            return fault
-        if header and theirs[len(body) : len(body) + 1] != header[:1]:
-            return f"{where}: no answer begins there in the template's text"
-        begin = end + len(_MARK.format(number))
-    return ""
-
-
-def _compared(ours: Sequence[int], theirs: Sequence[int], reference: _Reference, where: str) -> str:
-    if list(ours) == list(theirs):
-        return ""
-    shared = next(
-        (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs))
-    )
-    return (
-        f"{where}, from token {shared}: ours {reference.shown(ours[shared : shared + 8])!r}, "
-        f"the template's {reference.shown(theirs[shared : shared + 8])!r}"
-    )
-
-
-def _knows_system(reference: _Reference) -> bool:
-    try:
-        reference.text([system("s"), user("u")])
-    except TemplateError:
-        return False
-    return True
-
-
-def _generation_prompt(reference: _Reference, messages: Sequence[Message]) -> str:
-    opened, closed = (reference.text(messages, add_generation_prompt=flag) for flag in (True, False))
-    return opened.removeprefix(closed) if opened.startswith(closed) else ""
+    quoting = "".join(f" {text}\n" for text in specials[:_MOST_QUOTED])
+    yield "quoted tokens", [user(f"a{quoting}")], [[user(f"b{quoting}c")], [user("d")]], ""

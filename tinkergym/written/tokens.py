@@ -7,6 +7,7 @@ each answer as `AgentLoop` takes an answer into its ledger, and what follows it 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 from tinkergym.loop.renderer import Renderer
@@ -36,17 +37,20 @@ def conversation_tokens(
         TemplateError: The model's template refuses the conversation.
     """
     places = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
-    if len(places) > 1 and renderer.rewrites_history(messages):
+    replies = [messages[place + 1 : following] for place, following in pairwise(places)]
+    kinds = frozenset(tuple([message["role"] for message in reply]) for reply in replies)
+    if replies and not renderer.grows(messages[: places[0]], kinds, len(places)):
         return _rendered_anew(renderer, messages, places[-1], answers)
     ids = renderer.start(messages[: places[0]])
     trained: list[tuple[int, int]] = []
-    for position, place in enumerate(places):
-        answer = answer_tokens(renderer, messages[place]["content"], f"messages[{place}].content")
+    for place, reply in zip(places, [*replies, []], strict=True):
+        answer = answer_tokens(renderer, messages[place]["content"], f"messages[{place}].content", reply)
         trained.append((len(ids), len(ids) + len(answer)))
         ids = ids + answer
-        if position + 1 < len(places):
-            between = messages[place + 1 : places[position + 1]]
-            ids += renderer.continuation(between, answer_closed=ids[-1] in renderer.stop_ids)
+        if len(trained) < len(places):
+            delta = renderer.delta(answer, reply)
+            assert delta is not None  # the answer was closed as this reply wants it
+            ids += delta
     return TokenSequence(token_ids=ids, trained=trained if answers == "all" else trained[-1:])
 
 
@@ -79,8 +83,14 @@ def comparison_tokens(
     return [conversation_tokens(renderer, whole, answers="last") for whole in answered]
 
 
-def answer_tokens(renderer: Renderer, text: str, field: str) -> list[int]:
+def answer_tokens(renderer: Renderer, text: str, field: str, reply: Sequence[Message] = ()) -> list[int]:
     """Return an answer's ids as the policy would have sampled them, with the token that ends it.
+
+    Args:
+        renderer: Of the model.
+        text: The answer.
+        field: Where it stands, for errors.
+        reply: The messages that follow it, if any: some templates end an answer with the next turn's token.
 
     Raises:
         RowFaultError: The answer holds that token inside, or does not fit a prompt that begins to reason.
@@ -96,7 +106,7 @@ def answer_tokens(renderer: Renderer, text: str, field: str) -> list[int]:
             raise RowFaultError(
                 f"{field}: the model's prompts end inside <think>, and this answer never closes it"
             )
-    ids = renderer.encode_answer(text)
+    ids = renderer.encode_answer(text, reply)
     if any(token in renderer.stop_ids for token in ids[:-1]):
         raise RowFaultError(f"{field}: holds the text of a token that ends answers; take it out")
     if not ids:

@@ -158,6 +158,17 @@ def test_the_bundle_holds_tokenizer_template_special_tokens_and_every_stop_id(di
     assert bundle.context_length == 256
 
 
+def test_a_token_that_ends_a_message_inside_a_turn_is_no_stop_token(directory, write_json):
+    added = [{"id": 3, "content": "<|end|>"}, {"id": 4, "content": "<|return|>"}]
+    write_json(directory / "tokenizer.json", {**TOKENIZER, "added_tokens": added})
+    # As harmony does: the last answer ends as the model ends its turn, earlier ones as any message.
+    (directory / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m.role }}:{{ m.content }}"
+        "{{ '<|return|>' if loop.last and m.role == 'assistant' else '<|end|>' }}{% endfor %}"
+    )
+    assert load_renderer_bundle("mine", directory).stop_ids == [2, 4]
+
+
 def test_a_template_file_wins_and_changes_the_hash(directory):
     before = load_renderer_bundle("mine", directory)
     (directory / "chat_template.jinja").write_text("{{ messages }}")

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 import backend
+from benchmarks.template_families import shipped_template, template_bundle
 from tinkergym.cli.model_files import read_bundle
 from tinkergym.loop.renderer import Renderer
 from tinkergym.records import EpisodeRecord, RecordWriter, read_records
@@ -95,6 +96,25 @@ def test_every_family_comes_out_exact(tg_run, tmp_path, family):
     assert found["rewrites_history"] is (family == "mistral")
     assert found["conversations"]["plain"]["outcome"] == "same"
     assert FAMILIES[family].stop in found["stop_ids"].values()
+
+
+@pytest.mark.parametrize(
+    ("name", "stops", "rewrites"),
+    [
+        ("gptoss", {"<eos>", "<|return|>", "<|call|>"}, True),
+        ("glm4moe", {"<eos>", "<|user|>", "<|observation|>"}, False),
+        ("phi3", {"<eos>", "<|end|>"}, False),
+    ],
+)
+def test_stop_tokens_are_read_off_the_template_and_segments_are_told(tg_run, tmp_path, name, stops, rewrites):
+    source = shipped_template(name)
+    if source is None:
+        pytest.skip("trl, which ships these templates, is not installed")
+    result = tg_run("tokens", save(template_bundle(name, source), tmp_path / name), "--json")
+    found = json.loads(result.output)
+    assert (result.exit_code, found["exact"], found["rewrites_history"]) == (0, True, rewrites)
+    assert set(found["stop_ids"].values()) == stops
+    assert found["conversations"]["plain"]["segments"] == (3 if rewrites else 1)
 
 
 def test_the_model_that_comes_along_is_exact(tg_run):

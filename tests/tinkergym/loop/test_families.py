@@ -1,15 +1,10 @@
 """The ledger against what chat templates of four shapes write."""
 
-import importlib.util
-import re
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from tinkergym.errors import TemplateError
 from tinkergym.loop.agent_loop import AgentLoop
 from tinkergym.loop.plan import EpisodePlan
 from tinkergym.loop.renderer import Renderer
@@ -163,60 +158,3 @@ def test_a_prompt_that_opens_the_reasoning_lets_the_answer_close_it():
     assert "hm" not in text
     assert "cut off" not in text
     assert "\n\na<|eot_id|>" in text
-
-
-STOPS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<｜end▁of▁sentence｜>")
-
-PREFILL = re.compile(r"<think>\s*(</think>\s*)?")
-
-
-def installed_templates():
-    """The templates that `trl` ships, if it is installed; the package itself is not imported."""
-    found = importlib.util.find_spec("trl")
-    folder = Path(found.origin).parent / "chat_templates" if found and found.origin else None
-    names = folder.glob("*.jinja") if folder and folder.is_dir() else []
-    # Those for training differ from the others by marks around the answers only.
-    return sorted(path for path in names if not path.stem.endswith("_training"))
-
-
-def bundle_with(source):
-    """Return a bundle with a template from elsewhere, and every special token it seems to write."""
-    pattern = r"<[|｜][^<>|｜ ]{1,40}[|｜]>|<(?:start|end)_of_turn>|\[/?INST\]"
-    specials = sorted(set(re.findall(pattern, source)))
-    stop = next((stop for stop in STOPS if stop in specials), "<|endoftext|>")
-    tokenizer = Tokenizer.from_str(BUNDLES["qwen"].tokenizer_json)
-    tokenizer.add_special_tokens(specials)
-    settings = {
-        "chat_template": source,
-        "tokenizer_json": tokenizer.to_str(),
-        "special_tokens": {"bos_token": "", "eos_token": stop},
-        "stop_ids": [tokenizer.token_to_id(stop)],
-        "context_length": 10_000,
-    }
-    return BUNDLES["qwen"].model_copy(update=settings)
-
-
-def with_prefill(renderer, ids, start):
-    """Return where an answer's message begins: some prompts end with its first words."""
-    begins = (i for i in range(start) if PREFILL.fullmatch(renderer.decode(ids[i:start])))
-    return next(begins, start)
-
-
-@pytest.mark.parametrize("path", installed_templates(), ids=lambda path: path.stem)
-def test_around_answers_the_ledger_is_what_real_templates_write(path):
-    bundle = bundle_with(path.read_text(encoding="utf-8"))
-    try:
-        renderer = Renderer.from_bundle(bundle)
-    except TemplateError as error:
-        pytest.skip(f"no template for text alone: {error}")
-    turns = [("one", "<think>\nhm\n</think>\n\na1"), ("two 12", "b2"), ("three", "c3")]
-    trajectory, requests, completions, conversations = talk(renderer, turns)
-    assert ledger_violations(trajectory, completions, requests) == []
-    for number, (request, messages) in enumerate(zip(requests, conversations, strict=True)):
-        ours, segment = request.prompt_ids, trajectory.turns[number].segment
-        earlier = [
-            (with_prefill(renderer, ours, turn.start), turn.end)
-            for turn in trajectory.turns[:number]
-            if turn.segment == segment
-        ]
-        assert differs_only_inside(earlier, ours, rendered(bundle, messages))
