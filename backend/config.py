@@ -48,8 +48,11 @@ class GatewayLimits(Settings):
     bodies_bytes: int = Field(32 * 2**20, ge=1024)
     """Bodies that are being received and read, all together; one key may have half of it. Further ones are
     answered with 503 and `Retry-After`."""
-    request_seconds: float = Field(30.0, gt=0)
-    """For the head of a request to arrive, and again for its body."""
+    connections: int = Field(1000, ge=10)
+    """Connections open at the same time; further ones are answered with 503 and closed."""
+    request_seconds: float = Field(10.0, gt=0)
+    """For the head of a request to arrive (never more than 10 s), and again for its body, which has a second
+    more for each 32 KiB."""
     job_check_seconds: float = Field(15.0, gt=0)
     """For an installed environment to be made and reset when a job is submitted."""
     job_checks_at_once: int = Field(2, ge=1)
@@ -140,7 +143,11 @@ class ServiceConfig(Settings):
     """Name -> directory or Hugging Face hub id. `nano`, which comes with the package, is always there."""
 
     allow_any_model: bool = True
-    """Whether jobs may name a directory on this machine or a hub id that `models` does not list."""
+    """Whether jobs of the local owner, whose key is in `local.json`, may name a directory on this machine or
+    a hub id that `models` does not list. Other keys have `models`."""
+
+    download_bytes: int = Field(100 * 2**30, ge=0)
+    """Largest model that is downloaded from the hub though `models` does not list it."""
 
     preload: list[str] = ["nano"]
     """Models whose pool starts with the service, so that the first job need not wait."""

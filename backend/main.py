@@ -19,6 +19,7 @@ from pathlib import Path
 from backend import processes
 from backend.config import ServiceConfig, load_config
 from backend.rollout.models import without_folder
+from backend.store.keys import LOCAL_TENANT
 from backend.store.store import Store
 from backend.supervisor import data_folder
 from backend.supervisor.end_signals import EndSignals
@@ -28,9 +29,6 @@ from backend.supervisor.listener import listening, url_of
 from backend.supervisor.part import Part
 from backend.vllm_extra import require_vllm
 from tinkergym.errors import TinkerGymError, from_wire
-
-LOCAL_TENANT = "local"
-"""Whom the key in `local.json` speaks for."""
 
 _LOOK_SECONDS = 0.1
 _STOP_SECONDS = 10.0

@@ -319,7 +319,7 @@ class StepEvent(WireModel):
     learning_seconds: float
     """While the learner worked."""
     seconds_left: float
-    metrics: dict[str, float] = {}
+    metrics: dict[str, float] = Field({}, max_length=1000)
     """Everything else by name: grad_norm, learning_rate, clip_fraction, zero_variance_groups, parity_max,
     env/...
     """

@@ -18,6 +18,7 @@ from backend.gateway.preflight import Preflight
 from backend.gateway.server import serve_on
 from backend.store.job_folders import JobFolders
 from backend.store.store import Store
+from backend.store.uploads import remove_unfinished
 
 
 def main() -> None:
@@ -29,6 +30,7 @@ def main() -> None:
     store = Store.open(config.store_url)
     # Only requests delete jobs, and there are none yet.
     JobFolders(config.jobs_dir).finish(store.has_job)
+    remove_unfinished(config.uploads_dir)
     catalog = FileCatalog(config)
     parts = GatewayParts(
         config=config,
@@ -42,7 +44,7 @@ def main() -> None:
     listener = socket.socket(fileno=int(sys.argv[1]))
     app = create_app(parts)
     spare_the_collector()
-    serve_on(listener, app, config.limits.request_seconds)
+    serve_on(listener, app, config.limits)
 
 
 if __name__ == "__main__":

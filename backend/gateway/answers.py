@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from backend.gateway.parts import parts_of
 from tinkergym.errors import (
     AuthenticationError,
     InternalServiceError,
@@ -41,9 +42,11 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unexpected)
 
 
-async def _ours(_request: Request, error: Exception) -> JSONResponse:
+async def _ours(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, TinkerGymError)
-    return error_response(error)
+    if getattr(request.state, "is_local_owner", False):
+        return error_response(error)
+    return error_response(parts_of(request).machine_paths.hidden_in_error(error))
 
 
 async def _invalid(_request: Request, error: Exception) -> JSONResponse:

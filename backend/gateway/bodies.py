@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
 
 from anyio import to_thread
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
@@ -26,20 +27,33 @@ _BYTES_PER_KEY = 80
 value takes up to 60 bytes and a key several hundred, and Python's lock is held all the while."""
 
 
-async def _tenant(request: Request) -> TenantStore:
-    store = parts_of(request).store
+# Described for the OpenAPI document. The key is read below, which refuses in our own format.
+_BEARER = HTTPBearer(scheme_name="ApiKey", description="`Authorization: Bearer tg-...`", auto_error=False)
+
+
+def key_of(request: Request) -> str:
+    """Return the request's API key, or nothing."""
     scheme, _, key = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not key:
+    return key.strip() if scheme.lower() == "bearer" else ""
+
+
+async def _tenant(
+    request: Request, _described: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)] = None
+) -> TenantStore:
+    store, key = parts_of(request).store, key_of(request)
+    if not key:
         raise AuthenticationError(
             "the request carries no API key",
             hint="send `Authorization: Bearer tg-...`; set TINKERGYM_API_KEY",
         )
     # On the event loop: every turn of every episode comes here. Mostly it is remembered, and a read by index,
     # which never waits for a writer, takes less than a change of threads on a busy machine.
-    tenant_id = store.keys.tenant_of(key.strip())
+    tenant_id = store.keys.tenant_of(key)
     if tenant_id is None:
         raise AuthenticationError("the API key is unknown or revoked", hint="check TINKERGYM_API_KEY")
-    return store.tenant(tenant_id)
+    tenant = store.tenant(tenant_id)
+    request.state.is_local_owner = tenant.is_local_owner
+    return tenant
 
 
 Tenant = Annotated[TenantStore, Depends(_tenant)]

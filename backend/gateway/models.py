@@ -8,6 +8,7 @@ from pathlib import Path
 
 from backend.config import ServiceConfig
 from backend.rollout.models import ModelFacts, load_renderer_bundle, read_model_facts, resolve_model
+from backend.store.store import TenantStore
 from tinkergym.errors import TinkerGymError, UnknownModelError
 from tinkergym.wire import ModelView, RendererBundle
 
@@ -16,6 +17,25 @@ _REMEMBERED = 32
 
 _LONGEST_NAME = 500
 """Characters; a job may not name a longer one."""
+
+
+def require_offered(config: ServiceConfig, tenant: TenantStore, model: str, field: str = "model") -> None:
+    """Refuse a model that this tenant may not name, without a look at the disk or the hub.
+
+    Raises:
+        UnknownModelError: It is not in the operator's list, and beyond that only the local owner may choose.
+    """
+    if not may_name(config, tenant, model):
+        raise UnknownModelError(
+            f"the service does not offer the model {model!r}",
+            hint=f"choose one of {', '.join(sorted(config.models))}, or let the operator add it to `models`",
+            field=field,
+        )
+
+
+def may_name(config: ServiceConfig, tenant: TenantStore, model: str) -> bool:
+    """Say whether a tenant's requests may name a model: a listed one, or any if it is the local owner."""
+    return model in config.models or (config.allow_any_model and tenant.is_local_owner)
 
 
 class FileCatalog:
@@ -76,7 +96,12 @@ class FileCatalog:
                 hint="download the checkpoint and name the folder that you put it into",
                 field="model",
             )
-        return resolve_model(model, self._config.models, allow_any=self._config.allow_any_model)
+        return resolve_model(
+            model,
+            self._config.models,
+            allow_any=self._config.allow_any_model,
+            most_bytes=self._config.download_bytes,
+        )
 
     def _holds(self, model: str) -> bool:
         """Whether a path leads into the data folder: there lie the checkpoints of all tenants."""

@@ -12,6 +12,7 @@ from fastapi import Request
 from backend.config import ServiceConfig
 from backend.gateway.event_tail import EventTail
 from backend.gateway.in_flight import InFlight
+from backend.gateway.machine_paths import MachinePaths
 from backend.gateway.pool_proxy import PoolProxy
 from backend.rollout.models import ModelFacts
 from backend.store.store import Store
@@ -85,6 +86,11 @@ class GatewayParts:
     def in_flight(self) -> InFlight:
         """What tenants have asked for and not been answered yet."""
         return InFlight(self.config.limits.samples_in_flight)
+
+    @cached_property
+    def machine_paths(self) -> MachinePaths:
+        """What only the local owner is shown."""
+        return MachinePaths(self.config)
 
 
 def parts_of(request: Request) -> GatewayParts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from backend.gateway.models import may_name
 from backend.gateway.parts import GatewayParts
 from backend.store.store import PoolRecord, TenantStore
 from tinkergym.errors import (
@@ -76,7 +77,7 @@ def _whose(parts: GatewayParts, tenant: TenantStore, policy: str) -> tuple[str, 
     if job is not None:
         return job
     # Like a job's model, it may be a folder or a hub id; `want_pool` looks whether it is, off the event loop.
-    if policy in parts.config.models or (parts.config.allow_any_model and not policy.startswith("job-")):
+    if may_name(parts.config, tenant, policy) and not policy.startswith("job-"):
         return policy, None
     raise _unknown(policy)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
@@ -12,15 +13,18 @@ from fastapi import APIRouter, Header, Request
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from backend.gateway.bodies import Tenant
-from backend.gateway.event_tail import EventTail
+from backend.gateway.bodies import Tenant, key_of
 from backend.gateway.parts import parts_of
+from backend.gateway.shown import Shown, shown_to
 from backend.store.store import TenantStore
 from tinkergym.errors import InvalidRequestError
 from tinkergym.wire import Event, StateEvent
 
 HEARTBEAT_SECONDS = 10.0
 """Without events, a comment this often, so that both sides notice a dead connection."""
+
+KEY_CHECK_SECONDS = 1.0
+"""How long a stream may outlive its key. Until somebody writes to the database the answer is remembered."""
 
 _PAGE = 500
 
@@ -42,22 +46,31 @@ async def stream_events(
     # Here, so that a job that is not there is a 404 and not a stream that breaks off.
     await run_in_threadpool(tenant.get_job, job_id)
     return StreamingResponse(
-        _stream(tenant, parts_of(request).tail, job_id, after),
+        _stream(request, tenant, job_id, after),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
 
-async def _stream(tenant: TenantStore, tail: EventTail, job_id: str, after: int) -> AsyncIterator[str]:
+async def _stream(request: Request, tenant: TenantStore, job_id: str, after: int) -> AsyncIterator[str]:
+    parts, key = parts_of(request), key_of(request)
+    tail, loop = parts.tail, asyncio.get_running_loop()
+    silent_since = loop.time()
     with tail.watch(job_id) as news:
         while True:
-            try:
-                await asyncio.wait_for(news.wait(), HEARTBEAT_SECONDS)
-            except TimeoutError:
-                yield ": still here\n\n"
+            with suppress(TimeoutError):
+                await asyncio.wait_for(news.wait(), KEY_CHECK_SECONDS)
+            if parts.store.keys.tenant_of(key) != tenant.tenant_id:
+                return  # revoked; the client asks again and is told so
+            if not news.is_set():
+                if loop.time() - silent_since >= HEARTBEAT_SECONDS:
+                    yield ": still here\n\n"
+                    silent_since = loop.time()
+                continue
+            silent_since = loop.time()
             news.clear()
             wanted = tenant.tenant_id, job_id, after
-            page = await tail.read(wanted, partial(_page, tenant, job_id, after))
+            page = await tail.read(wanted, partial(_page, shown_to(request, tenant), tenant, job_id, after))
             if page.frames:
                 yield page.frames
                 after = page.last
@@ -80,7 +93,7 @@ class _Page:
     """Whether nothing comes after it."""
 
 
-def _page(tenant: TenantStore, job_id: str, after: int) -> _Page:
+def _page(shown: Shown, tenant: TenantStore, job_id: str, after: int) -> _Page:
     # Asked first: what ends the job between the two looks is then found by the second.
     over = tenant.get_job(job_id).state.final
     events = tenant.events_after(job_id, after, _PAGE)
@@ -88,7 +101,7 @@ def _page(tenant: TenantStore, job_id: str, after: int) -> _Page:
         return _Page("", after, full=False, ends=over)  # the client has seen the end already
     body = events[-1].body
     return _Page(
-        "".join(_frame(event) for event in events),
+        "".join(_frame(shown.event(event)) for event in events),
         events[-1].seq,
         full=len(events) == _PAGE,
         ends=isinstance(body, StateEvent) and body.state.final,

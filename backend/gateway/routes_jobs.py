@@ -16,7 +16,9 @@ from starlette.concurrency import run_in_threadpool
 from backend.config import GatewayLimits
 from backend.gateway import engine_bounds, origins, remote_environments, written_data
 from backend.gateway.bodies import Body, Tenant, aside, describes, json_object
+from backend.gateway.models import require_offered
 from backend.gateway.parts import GatewayParts, parts_of
+from backend.gateway.shown import shown_to
 from backend.store.job_folders import JobFolders
 from backend.store.tenant import TenantStore
 from tinkergym.errors import InvalidRequestError, NotFoundError, PayloadTooLargeError
@@ -27,6 +29,7 @@ from tinkergym.wire_jobs import (
     INSTALLED_PACKS,
     AnyJobSpec,
     DeletedJob,
+    DistillationSpec,
     InstalledPack,
     JobView,
     WrittenDataSpec,
@@ -67,15 +70,16 @@ async def create_job(
         )
     # Before any check: whoever lost our answer asks again, and what they named may be away or newer by now.
     earlier = await run_in_threadpool(tenant.job_of_request, idempotency_key, sent)
+    shown = shown_to(request, tenant)
     if earlier is not None:
-        return earlier
+        return shown.job(earlier)
     # Threads of its own: a check takes seconds, and many of them must not keep all other routes waiting.
     spec, packs = await to_thread.run_sync(
         _check, parts, tenant, spec, limiter=request.app.state.job_check_threads, abandon_on_cancel=True
     )
     # In a thread: it waits for the disk.
     stored = await run_in_threadpool(remote_environments.to_store, spec, parts.config, tenant.tenant_id)
-    return await run_in_threadpool(
+    job = await run_in_threadpool(
         tenant.create_job,
         stored,
         packs,
@@ -83,26 +87,31 @@ async def create_job(
         request_sha256=sent,
         client_packs=client_packs,
     )
+    return shown.job(job)
 
 
 @router.get("")
 def list_jobs(
-    tenant: Tenant, limit: Annotated[int, Query(ge=1, le=MOST_JOBS_LISTED)] = 50, before: str = ""
+    request: Request,
+    tenant: Tenant,
+    limit: Annotated[int, Query(ge=1, le=MOST_JOBS_LISTED)] = 50,
+    before: str = "",
 ) -> JobList:
     """List jobs, newest first, from the one before `before` on."""
-    return JobList(jobs=tenant.list_jobs(limit, before))
+    shown = shown_to(request, tenant)
+    return JobList(jobs=[shown.job(job) for job in tenant.list_jobs(limit, before)])
 
 
 @router.get("/{job_id}")
-def show_job(tenant: Tenant, job_id: str) -> JobView:
+def show_job(request: Request, tenant: Tenant, job_id: str) -> JobView:
     """Show one job."""
-    return tenant.get_job(job_id)
+    return shown_to(request, tenant).job(tenant.get_job(job_id))
 
 
 @router.post("/{job_id}/cancel")
-def cancel_job(tenant: Tenant, job_id: str) -> JobView:
+def cancel_job(request: Request, tenant: Tenant, job_id: str) -> JobView:
     """Ask for a job's end. A running one ends when its worker next looks; an ended one stays as it is."""
-    return tenant.request_cancel(job_id)
+    return shown_to(request, tenant).job(tenant.request_cancel(job_id))
 
 
 @router.delete("/{job_id}")
@@ -117,9 +126,10 @@ def delete_job(request: Request, tenant: Tenant, job_id: str) -> DeletedJob:
 
 
 @router.get("/{job_id}/checkpoints")
-def list_checkpoints(tenant: Tenant, job_id: str) -> CheckpointList:
+def list_checkpoints(request: Request, tenant: Tenant, job_id: str) -> CheckpointList:
     """List the checkpoints that are still there."""
-    return CheckpointList(checkpoints=tenant.checkpoints(job_id))
+    shown = shown_to(request, tenant)
+    return CheckpointList(checkpoints=[shown.checkpoint(view) for view in tenant.checkpoints(job_id)])
 
 
 @router.get("/{job_id}/checkpoints/{step}/files/{name}", response_class=FileResponse)
@@ -139,6 +149,9 @@ def download_file(tenant: Tenant, job_id: str, step: int, name: str) -> FileResp
 
 def _check(parts: GatewayParts, tenant: TenantStore, spec: AnyJobSpec) -> tuple[AnyJobSpec, dict[str, str]]:
     """Return the job as it will be stored, and the versions of the packs that it uses."""
+    require_offered(parts.config, tenant, spec.model)
+    if isinstance(spec, DistillationSpec) and not spec.teacher.startswith("job-"):
+        require_offered(parts.config, tenant, spec.teacher, field="teacher")
     engine_bounds.refuse_impossible(spec, parts.config, parts.catalog)
     spec = origins.with_definite_origins(parts, tenant, spec)
     if isinstance(spec, WrittenDataSpec):

@@ -6,7 +6,9 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 
 from backend.gateway.bodies import Tenant
+from backend.gateway.models import require_offered
 from backend.gateway.parts import GatewayParts, parts_of
+from backend.gateway.shown import disk_is_full, shown_to
 from tinkergym import __version__
 from tinkergym.errors import TinkerGymError
 from tinkergym.packs import find_packs
@@ -37,9 +39,10 @@ def health(request: Request) -> HealthView:
 
 
 @router.get("/models")
-def list_models(request: Request, _tenant: Tenant) -> ModelList:
+def list_models(request: Request, tenant: Tenant) -> ModelList:
     """List the models that jobs can name."""
-    return ModelList(models=parts_of(request).catalog.listed())
+    shown = shown_to(request, tenant)
+    return ModelList(models=[shown.model(view) for view in parts_of(request).catalog.listed()])
 
 
 @router.get("/environments")
@@ -57,8 +60,9 @@ def list_environments(request: Request, _tenant: Tenant) -> EnvironmentList:
 
 
 @router.get("/renderer")
-def renderer(request: Request, _tenant: Tenant, model: str) -> RendererBundle:
+def renderer(request: Request, tenant: Tenant, model: str) -> RendererBundle:
     """Return what turns messages into a model's token ids, and back, under the model's own name."""
+    require_offered(parts_of(request).config, tenant, model)
     catalog = parts_of(request).catalog
     return catalog.renderer(catalog.known_as(model))
 
@@ -71,5 +75,6 @@ def _missing(parts: GatewayParts) -> list[str]:
         alive = {pool.model for pool in service.pools(now, max_age=parts.config.lease_seconds)}
     except TinkerGymError:
         return ["database"]
+    full = ["disk"] if disk_is_full(parts.config) else []
     missing = [] if age is not None and age <= parts.config.lease_seconds else ["scheduler"]
-    return missing + [f"pool:{model}" for model in parts.config.preload if model not in alive]
+    return full + missing + [f"pool:{model}" for model in parts.config.preload if model not in alive]

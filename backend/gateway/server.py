@@ -6,25 +6,61 @@ gateway comes back.
 
 from __future__ import annotations
 
+import resource
 import socket
 
 import uvicorn
 from fastapi import FastAPI
 
+from backend.config import GatewayLimits
+from backend.gateway.answers import error_response
+from tinkergym.errors import ServiceUnavailableError
 from tinkergym.serving.punctual import PunctualHead
 
 _SHUTDOWN_SECONDS = 1
 _KEEP_ALIVE_SECONDS = 60
 
 
-def serve_on(listener: socket.socket, app: FastAPI, head_seconds: float) -> None:
+_HEAD_SECONDS = 10.0
+"""A head is small: one that takes longer is half of a request whose other half never comes."""
+
+_DESCRIPTORS_BESIDE = 500
+"""For files, the database and the connections to pools."""
+
+
+def protocol(limits: GatewayLimits) -> type[PunctualHead]:
+    """Return how connections are served: so many at most, and none that stays half open."""
+    refusal = ServiceUnavailableError(
+        f"the service has {limits.connections} connections open, which is its limit",
+        hint="try again in a second; the operator can raise limits.connections",
+    )
+    answer = error_response(refusal)
+    head = [b"HTTP/1.1 503 Service Unavailable", b"Connection: close"]
+    head += [name + b": " + value for name, value in answer.raw_headers]
+    return PunctualHead.within(
+        min(_HEAD_SECONDS, limits.request_seconds),
+        limits.connections,
+        b"\r\n".join([*head, b"", bytes(answer.body)]),
+    )
+
+
+def _allow_descriptors(wanted: int) -> None:
+    """Raise this process's limit on open files, which is often 1024, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def serve_on(listener: socket.socket, app: FastAPI, limits: GatewayLimits) -> None:
     """Serve until SIGTERM or SIGINT."""
+    _allow_descriptors(limits.connections + _DESCRIPTORS_BESIDE)
     # Connections inherit it. asyncio sets it too, but only where it knows that the socket is TCP; without it,
     # the second packet of every answer waits 40 ms for the client's delayed acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     config = uvicorn.Config(
         app,
-        http=PunctualHead.within(head_seconds),
+        http=protocol(limits),
         ws="none",
         access_log=False,
         log_level="warning",

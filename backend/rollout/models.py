@@ -13,6 +13,7 @@ import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,9 @@ class ModelFacts:
     """Whether those files hold a mixture of experts."""
 
 
-def resolve_model(name: str, offered: Mapping[str, str], *, allow_any: bool = True) -> Path:
+def resolve_model(
+    name: str, offered: Mapping[str, str], *, allow_any: bool = True, most_bytes: int | None = None
+) -> Path:
     """Find the directory of a model.
 
     Args:
@@ -56,6 +59,7 @@ def resolve_model(name: str, offered: Mapping[str, str], *, allow_any: bool = Tr
             unless it is in the local cache.
         offered: Directories or hub ids by name, as the operator set them.
         allow_any: Whether names outside `offered` may be used.
+        most_bytes: Of a download that is not `offered`; None is any size.
 
     Raises:
         UnknownModelError: There is no such model, or it has no safetensors weights.
@@ -69,7 +73,7 @@ def resolve_model(name: str, offered: Mapping[str, str], *, allow_any: bool = Tr
     if directory is None:
         if not _may_be_hub_id(target):
             raise _unknown(name, offered, f"{_no_folder(target)}, and it is no offered name or hub id")
-        directory = _hub_directory(name, target, offered)
+        directory = _hub_directory(name, target, offered, None if name in offered else most_bytes)
     if not (directory / "config.json").is_file():
         place = str(directory.absolute())
         if (directory / "adapter_config.json").is_file():
@@ -196,7 +200,7 @@ def _no_folder(target: str) -> str:
     return f"{shown!r} is no folder on the service's machine"
 
 
-def _hub_directory(name: str, hub_id: str, offered: Mapping[str, str]) -> Path:
+def _hub_directory(name: str, hub_id: str, offered: Mapping[str, str], most_bytes: int | None) -> Path:
     # Only here: a service that serves local models needs no hub client.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
@@ -206,11 +210,30 @@ def _hub_directory(name: str, hub_id: str, offered: Mapping[str, str]) -> Path:
     except (LocalEntryNotFoundError, HFValidationError):
         pass
     try:
+        if most_bytes is not None:
+            _refuse_large_download(hub_id, most_bytes)
         return Path(snapshot_download(hub_id, allow_patterns=_HUB_FILES))
+    except UnknownModelError:
+        raise
     except Exception as error:  # its HTTP library's own among them, which have no common type
         reason, advice = why_not(hub_id, error)
         # `runs/mine` looks like a hub id too.
         raise _unknown(name, offered, f"{_no_folder(hub_id)}, and {reason}", advice) from error
+
+
+def _refuse_large_download(hub_id: str, most_bytes: int) -> None:
+    from huggingface_hub import HfApi
+
+    files = HfApi().model_info(hub_id, files_metadata=True).siblings or []
+    size = sum(
+        file.size or 0 for file in files if any(fnmatch(file.rfilename, wanted) for wanted in _HUB_FILES)
+    )
+    if size > most_bytes:
+        raise UnknownModelError(
+            f"{hub_id!r} has {size} bytes, and the service downloads models of at most {most_bytes}",
+            hint="choose a smaller one, or let the operator add it to `models` or raise download_bytes",
+            field="model",
+        )
 
 
 def _unknown(name: str, offered: Mapping[str, str], reason: str, advice: str = "") -> UnknownModelError:

@@ -17,6 +17,9 @@ from tinkergym.errors import NotFoundError
 
 _PREFIX = "tg-"
 
+LOCAL_TENANT = "local"
+"""Whom the key in `local.json` speaks for: the owner of the service's machine account."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:

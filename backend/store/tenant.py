@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, select, update
 
 from backend.store.database import Database
+from backend.store.keys import LOCAL_TENANT
 from backend.store.records import FINAL_STATES, append, enter_state, event_view, job_row, job_view
 from backend.store.tables import checkpoints, episodes, events, jobs, versions
 from tinkergym.errors import ConflictError, NotFoundError
@@ -32,6 +33,11 @@ class TenantStore:
         self._db = database
         self._clock = clock
         self.tenant_id = tenant_id
+
+    @property
+    def is_local_owner(self) -> bool:
+        """Whether it is who started the service: to them its machine is no secret."""
+        return self.tenant_id == LOCAL_TENANT
 
     def create_job(
         self,

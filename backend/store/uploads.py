@@ -50,6 +50,12 @@ class StoredSet(WireModel):
     chunks: list[str]
 
 
+def remove_unfinished(root: Path) -> None:
+    """Remove what writers that were killed left half written; nobody may be writing."""
+    for part in root.glob("*/*/.*"):
+        part.unlink(missing_ok=True)
+
+
 class Uploads:
     """One tenant's uploaded data."""
 
@@ -94,7 +100,7 @@ class Uploads:
         chunks that arrived lately: a set may be on its way.
         """
         stored = sorted(self._sets.glob("*.json"), key=lambda path: path.stat().st_mtime)
-        used = self.used_bytes()
+        used = self._drop_loose_chunks()  # also of uploads that broke off before they were a set
         for path in stored:
             if used <= most_bytes:
                 break

@@ -106,7 +106,9 @@ class PoolWorker:
         self._config, self._pool_id, self._model = config, pool_id, model
         self._start_ranks = start_ranks
         self._store = Store.open(config.store_url).service()
-        self._model_dir = resolve_model(model, config.models, allow_any=config.allow_any_model)
+        self._model_dir = resolve_model(
+            model, config.models, allow_any=config.allow_any_model, most_bytes=config.download_bytes
+        )
         device = _device(config.device, ranks=config.learner_ranks)
         device_lock = DeviceLock(cpu_threads=config.torch_threads if device == "cpu" else None)
         self._device, self._device_lock = device, device_lock
@@ -375,7 +377,12 @@ class PoolWorker:
         )
 
     def _open_model(self, model: str) -> Learner:
-        directory = resolve_model(model, self._config.models, allow_any=self._config.allow_any_model)
+        directory = resolve_model(
+            model,
+            self._config.models,
+            allow_any=self._config.allow_any_model,
+            most_bytes=self._config.download_bytes,
+        )
         return self._learner_of(directory)
 
     def _learner_of(self, directory: Path) -> Learner:

@@ -20,6 +20,9 @@ _WARNINGS_PER_STEP = 5
 _LONGEST_TEXT = 4000
 """Characters of a traceback or of one message of a transcript that an event carries."""
 
+MOST_STEP_METRICS = 200
+"""Names of environment metrics in one step's event; those of most episodes stay, others are counted."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeStatistics:
@@ -67,8 +70,11 @@ def _environment_metrics(completed: Iterable[Trajectory]) -> dict[str, float]:
         for name, total in of_episode.items():
             sums[name].append(total)
     # Each is finite; of the largest numbers that there are the sum need not be.
+    kept = sorted(sums, key=lambda name: (-len(sums[name]), name))[:MOST_STEP_METRICS]
     with np.errstate(over="ignore"):
-        means = {f"env/{name}": float(np.mean(values)) for name, values in sorted(sums.items())}
+        means = {f"env/{name}": float(np.mean(sums[name])) for name in sorted(kept)}
+    if len(sums) > len(kept):
+        means["env_metrics_left_out"] = float(len(sums) - len(kept))
     return {name: mean for name, mean in means.items() if math.isfinite(mean)}
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 import tinkergym.wire_data  # its models, too
+import tinkergym.wire_evaluation
 import tinkergym.wire_jobs  # noqa: F401
 from tinkergym.loop.trajectory import Record
 from tinkergym.wire_model import WireModel

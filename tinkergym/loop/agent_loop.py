@@ -20,7 +20,14 @@ from tinkergym.loop.ledger import Ledger, Span
 from tinkergym.loop.plan import EpisodePlan
 from tinkergym.loop.reasoning import without_reasoning
 from tinkergym.loop.renderer import TURNS_TRIED, Renderer
-from tinkergym.loop.trajectory import StopReason, Trajectory, Turn
+from tinkergym.loop.trajectory import (
+    LARGEST_REWARD,
+    LONGEST_METRIC_NAME,
+    MOST_METRICS,
+    StopReason,
+    Trajectory,
+    Turn,
+)
 from tinkergym.messages import (
     Message,
     assistant,
@@ -170,7 +177,7 @@ class AgentLoop:
         """
         self._expect(AgentState.INTERACTING, "stepped")
         try:
-            paid = finite_number(reward)
+            paid = _reward(reward)
         except ValueError as error:
             self.fail(StopReason.INVALID_REWARD, f"step returned the reward {error}")
             return None
@@ -350,6 +357,13 @@ class AgentLoop:
         self._state = AgentState.TERMINATED
 
 
+def _reward(value: object) -> float:
+    paid = finite_number(value)
+    if abs(paid) > LARGEST_REWARD:
+        raise ValueError(f"{paid:g}, which is beyond {LARGEST_REWARD:g}; scale it down")
+    return paid
+
+
 def _flag(value: object, name: str) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be a bool, but it is {type(value).__name__}: {quoted(value)}")
@@ -366,8 +380,15 @@ def _metrics(info: Any) -> dict[str, float]:
         return {}
     if not isinstance(metrics, Mapping):
         raise TypeError(f"info['metrics'] must be a dict of numbers, but it is {type(metrics).__name__}")
+    if len(metrics) > MOST_METRICS:
+        raise ValueError(f"info['metrics'] has {len(metrics)} names; report at most {MOST_METRICS} per turn")
     numbers = {}
     for name, value in metrics.items():
+        if len(str(name)) > LONGEST_METRIC_NAME:
+            raise ValueError(
+                f"info['metrics'] has the name {quoted(name)}; a name has at most {LONGEST_METRIC_NAME} "
+                "characters"
+            )
         try:
             numbers[str(name)] = finite_number(value)
         except ValueError as error:

@@ -7,7 +7,7 @@ looks at the segments only: it never needs the text.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
@@ -89,6 +89,16 @@ MOST_TURNS = 100_000
 """Of one trajectory; its segments are no more."""
 
 
+MOST_METRICS = 100
+"""Names of metrics that an environment may report for one turn."""
+
+LONGEST_METRIC_NAME = 100
+LARGEST_REWARD = 1e12
+"""Of a turn, with either sign: sums over episodes and their squares stay finite."""
+
+MetricName = Annotated[str, Field(max_length=LONGEST_METRIC_NAME)]
+
+
 class Record(BaseModel):
     """A frozen record that refuses unknown keys."""
 
@@ -126,9 +136,9 @@ class Turn(Record):
     """`stop`: the policy ended its answer; `length`: a limit cut it."""
     observation: str
     action: str
-    reward: FiniteFloat
+    reward: FiniteFloat = Field(ge=-LARGEST_REWARD, le=LARGEST_REWARD)
     """0 for an answer at which the episode failed."""
-    metrics: dict[str, FiniteFloat] = {}
+    metrics: dict[MetricName, FiniteFloat] = Field({}, max_length=MOST_METRICS)
     """Named numbers the environment put under `info["metrics"]`."""
 
 

@@ -1,4 +1,4 @@
-"""A limit on how long the head of a request may take; uvicorn itself waits for ever."""
+"""Limits on how long the head of a request may take, and on open connections; uvicorn itself has none."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ class PunctualHead(H11Protocol):
     """
 
     head_seconds: ClassVar[float] = 10.0
+    most_connections: ClassVar[int | None] = None
+    too_many: ClassVar[bytes] = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\r\n"
+    """What further ones are answered."""
 
     @classmethod
-    def within(cls, seconds: float) -> type[Self]:
-        """Return the protocol with this limit; uvicorn takes a class and has no setting for it."""
-        return type(cls.__name__, (cls,), {"head_seconds": seconds})
+    def within(
+        cls, seconds: float, most_connections: int | None = None, too_many: bytes | None = None
+    ) -> type[Self]:
+        """Return the protocol with these limits; uvicorn takes a class and has no setting for them."""
+        limits = {"head_seconds": seconds, "most_connections": most_connections}
+        return type(cls.__name__, (cls,), limits | ({"too_many": too_many} if too_many else {}))
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -29,6 +35,10 @@ class PunctualHead(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client is there: from now on it has to say something."""
         super().connection_made(transport)
+        if self.most_connections is not None and len(self.connections) > self.most_connections:
+            transport.write(self.too_many)
+            transport.close()
+            return
         self._watch_head()
 
     def data_received(self, data: bytes) -> None:

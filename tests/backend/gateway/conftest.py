@@ -23,14 +23,21 @@ from backend.gateway.app import create_app
 from backend.gateway.event_tail import EventTail
 from backend.gateway.parts import Checked, GatewayParts
 from backend.gateway.pool_proxy import PoolProxy
+from backend.gateway.server import protocol
 from backend.rollout.models import ModelFacts
+from backend.store.keys import LOCAL_TENANT
 from backend.store.store import Store
 from tinkergym.errors import UnknownModelError
-from tinkergym.serving.punctual import PunctualHead
 from tinkergym.wire import ModelView, RendererBundle
 
-SIZES = {"nano": (1024, 256), "short": (512, 256), "narrow": (1024, 255), "large": (2048, 300)}
-"""Of models: context and vocabulary."""
+SIZES = {
+    "nano": (1024, 256),
+    "short": (512, 256),
+    "narrow": (1024, 255),
+    "large": (2048, 300),
+    "unlisted": (1024, 256),
+}
+"""Of models: context and vocabulary. All but the last are in the operator's list."""
 
 
 class ScriptedCatalog:
@@ -199,9 +206,11 @@ def running_gateway(tmp_path_factory):
         request_seconds=1.5,
         job_bytes=100_000,
         samples_in_flight=4,
+        connections=60,
     )
     data_dir = tmp_path_factory.mktemp("gateway")
-    config = ServiceConfig(data_dir=data_dir, limits=limits, lease_seconds=30)
+    listed = {name: f"/models/{name}" for name in (*SIZES, "tiny") if name != "unlisted"}
+    config = ServiceConfig(data_dir=data_dir, limits=limits, lease_seconds=30, models=listed)
     store = Store.open(config.store_url)
     check = ScriptedCheck()
     parts = GatewayParts(
@@ -216,9 +225,7 @@ def running_gateway(tmp_path_factory):
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as serve_on does
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    running = Running(
-        create_app(parts), listener, http=PunctualHead.within(limits.request_seconds), ws="none"
-    )
+    running = Running(create_app(parts), listener, http=protocol(limits), ws="none")
     yield Gateway(url, store, config, check)
     running.stop()
     store.close()
@@ -226,7 +233,7 @@ def running_gateway(tmp_path_factory):
 
 @pytest.fixture
 def gateway(running_gateway):
-    tenants = {name: f"{name}-{secrets.token_hex(4)}" for name in ("ada", "bob")}
+    tenants = {name: f"{name}-{secrets.token_hex(4)}" for name in ("ada", "bob")} | {"owner": LOCAL_TENANT}
     keys = {name: running_gateway.store.keys.create(tenant, "test") for name, tenant in tenants.items()}
     yield replace(running_gateway, tenants=tenants, keys=keys)
     running_gateway.check.refusal = None
@@ -235,6 +242,13 @@ def gateway(running_gateway):
 @pytest.fixture
 def client(gateway):
     with gateway.client() as client:
+        yield client
+
+
+@pytest.fixture
+def owner(gateway):
+    """Return a client of who started the service."""
+    with gateway.client("owner") as client:
         yield client
 
 

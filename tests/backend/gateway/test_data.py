@@ -137,11 +137,11 @@ def test_a_request_that_is_sent_again_is_the_same_job_though_its_origin_has_gone
     assert again.json()["job_id"] == first["job_id"], again.text
 
 
-def test_jobs_name_a_model_in_one_way(gateway, client, spec):
-    first = checkpointed(gateway, client, {**spec, "model": "nano//"}, 5)
-    assert client.get(f"/v1/jobs/{first}").json()["spec"]["model"] == "nano"
+def test_jobs_name_a_model_in_one_way(gateway, owner, spec):
+    first = checkpointed(gateway, owner, {**spec, "model": "nano//"}, 5)
+    assert owner.get(f"/v1/jobs/{first}").json()["spec"]["model"] == "nano"
     second = {**spec, "kind": "distillation", "model": "nano/", "teacher": "nano///", "initial_policy": first}
-    made = client.post("/v1/jobs", json=second)
+    made = owner.post("/v1/jobs", json=second)
     assert made.status_code == 201, made.text
     assert (made.json()["spec"]["model"], made.json()["spec"]["teacher"]) == ("nano", "nano")
 

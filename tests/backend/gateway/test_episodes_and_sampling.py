@@ -135,14 +135,35 @@ def test_a_batch_for_several_models_is_answered_by_their_pools(gateway, client, 
     assert [len(pool.asked[0][2]["requests"]) for pool in pools] == [20, 10]
 
 
-def test_a_model_that_jobs_may_name_can_be_sampled_also_if_it_is_not_listed(client, start_pool):
-    # "short" stands for a folder: the catalog knows it, and no list has it.
-    assert client.get("/v1/renderer", params={"model": "short/"}).json()["model"] == "short"
-    asked = {"requests": [request_for("short")]}
-    waits = client.post("/v1/sample", json=asked)
+def test_a_model_that_jobs_may_name_can_be_sampled_also_if_it_is_not_listed(owner, client, start_pool):
+    # "unlisted" stands for a folder: the catalog knows it, and no list has it.
+    assert owner.get("/v1/renderer", params={"model": "unlisted/"}).json()["model"] == "unlisted"
+    asked = {"requests": [request_for("unlisted")]}
+    waits = owner.post("/v1/sample", json=asked)
     assert (waits.status_code, error_of(waits)["type"]) == (503, "ServiceUnavailableError")
-    start_pool("pool-9", "short", "t9")
-    assert json.loads(client.post("/v1/sample", json=asked).text)["from"] == "t9"
+    start_pool("pool-9", "unlisted", "t9")
+    assert json.loads(owner.post("/v1/sample", json=asked).text)["from"] == "t9"
+    # Also while it is loaded, it is nothing to others.
+    assert client.post("/v1/sample", json=asked).status_code == 404
+
+
+@pytest.mark.parametrize("model", ["unlisted", "gpt-9", "/etc", "/no/such/folder", "some/hub-id"])
+def test_others_than_the_owner_learn_nothing_of_models_that_are_not_listed(client, spec, model):
+    teacher = {**spec, "kind": "distillation", "teacher": model}
+    answers = [
+        client.get("/v1/renderer", params={"model": model}),
+        client.post("/v1/jobs", json={**spec, "model": model}),
+        client.post("/v1/jobs", json=teacher),
+    ]
+    for answer, field in zip(answers, ("model", "model", "teacher"), strict=True):
+        error = error_of(answer)
+        assert (answer.status_code, error["type"], error["field"]) == (422, "UnknownModelError", field)
+        # The same whatever stands there.
+        assert error["message"].replace(model, "") == "the service does not offer the model ''"
+
+
+def test_the_owner_may_train_models_that_are_not_listed(owner, spec):
+    assert owner.post("/v1/jobs", json={**spec, "model": "unlisted"}).status_code == 201
 
 
 @pytest.mark.parametrize("policy", ["job-of-bob", "gpt-9", "/etc", ""])

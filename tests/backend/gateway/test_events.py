@@ -135,3 +135,15 @@ def test_many_watchers_of_several_jobs_each_see_their_own(gateway, client, spec,
         events = watcher.result(timeout=20)
         assert [event.seq for event in events] == [1, 2, 3, 4]
         assert {event.job_id for event in events} == {job_id}
+
+
+def test_a_stream_ends_with_its_key(gateway, client, job_id):
+    with client.stream("GET", f"/v1/jobs/{job_id}/events") as response:
+        stream = frames(response)
+        next(stream)
+        gateway.store.keys.revoke(gateway.store.keys.list(gateway.tenants["ada"])[0].key_id)
+        service = gateway.store.service()
+        lease = service.acquire(job_id, "w", 30, now=0)
+        service.append_event(lease, WarningEvent(name="secret", message="m"))
+        assert [event.body for _, _, event in stream if isinstance(event.body, WarningEvent)] == []
+    assert client.get(f"/v1/jobs/{job_id}/events").status_code == 401

@@ -3,9 +3,13 @@
 import json
 import socket
 import struct
+from contextlib import ExitStack
 
 import psutil
 import pytest
+
+from backend.config import GatewayLimits
+from backend.gateway.server import protocol
 
 pytestmark = pytest.mark.service
 
@@ -112,3 +116,18 @@ def test_a_request_may_take_longer_than_its_head_was_allowed_to(client, spec):
     # Nobody runs the job, so this waits as long as a head may take.
     lease = {"worker_id": "w", "max_episodes": 1, "wait_seconds": 30}
     assert client.post(f"/v1/jobs/{job_id}/episodes/lease", json=lease).status_code == 200
+
+
+def test_connections_have_a_limit_and_who_is_beyond_it_is_told(gateway):
+    most = gateway.config.limits.connections
+    with ExitStack() as stack:
+        opened = [stack.enter_context(gateway.connect()) for _ in range(most + 1)]
+        answers = [answer_of(connection) for connection in opened]
+    # Those within it said nothing and are hung up on.
+    assert answers[-1] == (503, "ServiceUnavailableError")
+    assert answers[0] == (None, None)
+
+
+def test_half_a_head_is_given_ten_seconds_at_the_most():
+    assert protocol(GatewayLimits(request_seconds=60)).head_seconds == 10
+    assert protocol(GatewayLimits(request_seconds=2)).head_seconds == 2

@@ -186,7 +186,8 @@ def test_a_cancelled_job_stays_cancelled_however_often_one_asks(client, spec):
     assert answers[0]["state"] == "cancelled"
 
 
-def test_a_checkpoint_is_listed_and_downloaded_file_by_file(gateway, client, spec, tmp_path):
+def test_a_checkpoint_is_listed_and_downloaded_file_by_file(gateway, owner, spec, tmp_path):
+    client = owner
     job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
     service = gateway.store.service()
     lease = service.acquire(job_id, "pool-1", 30, now=0)

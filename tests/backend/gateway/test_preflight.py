@@ -181,5 +181,5 @@ def test_what_passed_once_is_not_tried_again_for_other_settings(pack, preflight)
     preflight.check(spec())
     (pack / "odd_pack.py").write_text("raise RuntimeError('must not be imported again')")
     assert preflight.check(spec(max_turn_tokens=11)).packs == {"odd": "0.3"}
-    with pytest.raises(UnknownEnvironmentError, match="odd"):
+    with pytest.raises(InvalidEnvironmentError, match="odd"):
         preflight.check(spec(length=6))

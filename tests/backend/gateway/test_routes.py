@@ -124,3 +124,13 @@ def test_models_and_renderers_are_shown_by_name(client):
     refused = client.get("/v1/renderer", params={"model": "gpt-9"})
     assert (refused.status_code, error_of(refused)["type"]) == (422, "UnknownModelError")
     assert error_of(client.get("/v1/renderer"))["field"] == "model"
+
+
+def test_the_document_says_how_to_send_a_key_and_which_routes_need_one(client):
+    document = client.get("/v1/openapi.json").json()
+    (name, scheme), *others = document["components"]["securitySchemes"].items()
+    assert (scheme["type"], scheme["scheme"], others) == ("http", "bearer", [])
+    for path, methods in document["paths"].items():
+        for method, route in methods.items():
+            needed = [] if (method.upper(), path) in OPEN else [{name: []}]
+            assert route.get("security", []) == needed, (method, path)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -97,6 +98,27 @@ def test_a_hub_id_that_cannot_be_had_is_an_unknown_model(directory, monkeypatch)
         resolve_model("some/model", {})
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda hub_id, **options: str(directory))
     assert resolve_model("some/model", {}) == directory
+
+
+def test_a_model_that_is_too_large_is_not_downloaded_unless_the_operator_lists_it(directory, monkeypatch):
+    import huggingface_hub
+
+    def download(hub_id, *, local_files_only=False, **options):
+        if local_files_only:
+            raise huggingface_hub.errors.LocalEntryNotFoundError("not here yet")
+        return str(directory)
+
+    files = [
+        SimpleNamespace(rfilename="a.safetensors", size=900),
+        SimpleNamespace(rfilename="b.bin", size=9000),
+    ]
+    info = SimpleNamespace(siblings=files)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: info)
+    with pytest.raises(UnknownModelError, match="download_bytes"):
+        resolve_model("some/model", {}, most_bytes=899)
+    assert resolve_model("some/model", {}, most_bytes=900) == directory
+    assert resolve_model("big", {"big": "some/model"}, most_bytes=1) == directory
 
 
 def test_pickled_weights_do_not_count_as_a_model(directory):

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from backend.store.uploads import Uploads
+from backend.store.uploads import Uploads, remove_unfinished
 from tinkergym.errors import (
     CheckpointCorruptError,
     InvalidRequestError,
@@ -152,3 +152,21 @@ def test_a_damaged_chunk_is_found_before_it_is_trained_on(uploads, tmp_path):
     file.write_bytes(body.replace(b"2", b"3"))
     with pytest.raises(CheckpointCorruptError, match="not what was written"):
         list(uploads.records(manifest.data_id))
+
+
+def test_what_killed_uploads_left_counts_against_nobody(uploads, tmp_path):
+    name, body = chunk([[1, 2]])
+    uploads.add_chunk(name, body, most_bytes=MOST)
+    used = uploads.used_bytes()
+    chunks = next(tmp_path.glob("*/chunks"))
+    (chunks / ".half.json.123-abcd").write_bytes(b"x" * 5000)
+    remove_unfinished(tmp_path)
+    assert uploads.used_bytes() == used
+
+
+def test_chunks_of_an_upload_that_broke_off_make_room_without_any_set(uploads, tmp_path):
+    name, body = chunk([[1, 2]])
+    uploads.add_chunk(name, body, most_bytes=MOST)
+    for file in tmp_path.glob("*/chunks/*"):
+        os.utime(file, (0, 0))
+    assert uploads.make_room(0, in_use=()) == 0

@@ -112,3 +112,12 @@ def test_a_step_whose_groups_all_earned_the_same_is_told_and_others_are_not():
     assert nothing_to_compare(step_with(zero_variance_groups=3.0, compared_groups=4.0)) is None
     assert nothing_to_compare(step_with(zero_variance_groups=0.0, compared_groups=0.0)) is None
     assert nothing_to_compare(step_with(grad_norm=0.0)) is None
+
+
+def test_a_step_reports_so_many_metrics_at_most_and_counts_the_others():
+    # Every episode may name others.
+    episodes = [episode(1.0, **{f"m{number}-{own}": 1.0 for own in range(90)}) for number in range(4)]
+    counted = statistics(played(*(trajectory for trajectory in episodes)))
+    named = [name for name in counted.environment_metrics if name.startswith("env/")]
+    assert len(named) + counted.environment_metrics["env_metrics_left_out"] == 360
+    assert len(named) == 200

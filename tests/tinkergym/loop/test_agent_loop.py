@@ -171,7 +171,9 @@ def test_the_environments_own_truncation_is_not_a_termination():
     assert (trajectory.terminated, trajectory.truncated) == (False, True)
 
 
-@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, 10**400, None, "1.0", np.ones(1), 1j])
+@pytest.mark.parametrize(
+    "reward", [math.nan, math.inf, -math.inf, 10**400, 1e13, None, "1.0", np.ones(1), 1j]
+)
 def test_a_reward_that_is_no_finite_number_is_named(reward):
     loop, request = one_turn("x", reward, False, False, {})
     assert request is None
@@ -211,6 +213,8 @@ def test_any_finite_number_is_a_reward(reward):
         (("x", 0.0, False, False, ["info"]), "info must be a dict"),
         (("x", 0.0, False, False, {"metrics": 3}), "metrics"),
         (("x", 0.0, False, False, {"metrics": {"a": math.nan}}), "'a'"),
+        (("x", 0.0, False, False, {"metrics": dict.fromkeys(range(101), 1.0)}), "at most 100"),
+        (("x", 0.0, False, False, {"metrics": {"a" * 101: 1.0}}), "at most 100"),
     ],
 )
 def test_garbage_from_step_ends_the_episode_and_says_what_it_was(step, words):

@@ -1,0 +1,44 @@
+"""Takes the paths of the service's machine out of texts for people that the machine is no business of."""
+
+from __future__ import annotations
+
+import re
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+from backend.config import ServiceConfig
+from tinkergym.errors import TinkerGymError
+
+
+class MachinePaths:
+    """Knows the folders that texts of the service may name: its data, its models, its code."""
+
+    def __init__(self, config: ServiceConfig) -> None:
+        folders = {str(Path(tempfile.gettempdir()).resolve()): "TMP"}
+        folders |= {str(Path(prefix).resolve()): "PYTHON" for prefix in (sys.prefix, sys.base_prefix)}
+        folders |= dict.fromkeys(sysconfig.get_paths().values(), "PYTHON")
+        # Of a checkout; an installed package is below Python's.
+        folders |= {str(Path(__file__).parents[2]): "TINKERGYM", str(Path.home()): "HOME"}
+        folders |= {path: f"MODEL:{name}" for name, path in config.models.items() if Path(path).is_absolute()}
+        folders |= {str(config.data_dir): "DATA", str(config.data_dir.resolve()): "DATA"}
+        self._names = {folder.rstrip("/"): name for folder, name in folders.items()}
+        self._names.pop("", None)
+        # The longest first: the data folder may be below the home folder.
+        longest = sorted(self._names, key=len, reverse=True)
+        self._pattern = re.compile(rf"(?<![\w./-])({'|'.join(map(re.escape, longest))})(?![\w-])")
+
+    def hidden_in(self, text: str) -> str:
+        """Return the text with `<DATA>`, `<HOME>` and the like where those folders were named."""
+        return self._pattern.sub(lambda found: f"<{self._names[found[0]]}>", text)
+
+    def hidden_in_error(self, error: TinkerGymError) -> TinkerGymError:
+        """Return the error with such texts; the one that was given may be somebody else's, too."""
+        texts = error.message, error.hint, error.field
+        hidden = [self.hidden_in(text) for text in texts]
+        if list(texts) == hidden:
+            return error
+        copy = type(error)(hidden[0], hint=hidden[1], field=hidden[2])
+        copy.__dict__.update({**error.__dict__, "message": hidden[0], "hint": hidden[1], "field": hidden[2]})
+        return copy

@@ -1,0 +1,94 @@
+"""What clients are shown of what the store has.
+
+No path of the machine, unless they are its owner. And that the disk is full, which the store cannot note.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+
+from fastapi import Request
+
+from backend.config import ServiceConfig
+from backend.gateway.machine_paths import MachinePaths
+from backend.gateway.parts import parts_of
+from backend.store.store import TenantStore
+from tinkergym.wire import (
+    CheckpointEvent,
+    CheckpointView,
+    ErrorView,
+    Event,
+    ModelView,
+    StateEvent,
+    WarningEvent,
+)
+from tinkergym.wire_jobs import JobView
+
+_FULL_BYTES = 2**20
+"""With less free space the database may not be able to say what became of a job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The views of one tenant."""
+
+    config: ServiceConfig
+    hide: MachinePaths | None
+    """None hides nothing."""
+
+    def job(self, view: JobView) -> JobView:
+        """Return a job."""
+        changes: dict[str, object] = {}
+        reason = view.reason
+        if not view.state.final and disk_is_full(self.config):
+            reason = "the service's disk is full, so the job cannot go on; the operator has to free space"
+        if self.hide is not None:
+            reason = self.hide.hidden_in(reason)
+            changes["error"] = self._error(view.error)
+        return view.model_copy(update=changes | {"reason": reason})
+
+    def checkpoint(self, view: CheckpointView) -> CheckpointView:
+        """Return a checkpoint."""
+        if self.hide is None:
+            return view
+        return view.model_copy(update={"path": self.hide.hidden_in(view.path)})
+
+    def model(self, view: ModelView) -> ModelView:
+        """Return an offered model, whose description may say that its folder is missing."""
+        if self.hide is None:
+            return view
+        return view.model_copy(update={"description": self.hide.hidden_in(view.description)})
+
+    def event(self, event: Event) -> Event:
+        """Return an event. What an environment showed stays as it was."""
+        if self.hide is None:
+            return event
+        body, changes = event.body, dict[str, object]()
+        if isinstance(body, StateEvent):
+            changes = {"reason": self.hide.hidden_in(body.reason), "error": self._error(body.error)}
+        elif isinstance(body, CheckpointEvent):
+            changes = {"path": self.hide.hidden_in(body.path)}
+        elif isinstance(body, WarningEvent):
+            changes = {"message": self.hide.hidden_in(body.message)}
+        return event.model_copy(update={"body": body.model_copy(update=changes)}) if changes else event
+
+    def _error(self, error: ErrorView | None) -> ErrorView | None:
+        if error is None or self.hide is None:
+            return error
+        texts = {name: self.hide.hidden_in(getattr(error, name)) for name in ("message", "hint")}
+        return error.model_copy(update=texts)
+
+
+def shown_to(request: Request, tenant: TenantStore) -> Shown:
+    """Return how a tenant is shown things."""
+    parts = parts_of(request)
+    return Shown(parts.config, None if tenant.is_local_owner else parts.machine_paths)
+
+
+def disk_is_full(config: ServiceConfig) -> bool:
+    """Say whether the service can hardly write any more."""
+    try:
+        return shutil.disk_usage(config.data_dir).free < _FULL_BYTES
+    except OSError:
+        return False

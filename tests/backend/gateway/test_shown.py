@@ -1,0 +1,52 @@
+"""What clients see of the machine, and of a service whose disk is full."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tinkergym.errors import InvalidEnvironmentError
+from tinkergym.wire import CheckpointEvent, CheckpointView, ErrorView, JobState, WarningEvent
+
+pytestmark = pytest.mark.service
+
+
+def everything_about(client, job_id):
+    paths = (f"/v1/jobs/{job_id}", "/v1/jobs", f"/v1/jobs/{job_id}/checkpoints", f"/v1/jobs/{job_id}/events")
+    return "".join(client.get(path).text for path in paths)
+
+
+@pytest.mark.parametrize("tenant", ["ada", "owner"])
+def test_only_the_owner_of_the_machine_sees_its_paths(gateway, spec, tenant):
+    data, python = str(gateway.config.data_dir), str(Path(sys.prefix).resolve())
+    service = gateway.store.service()
+    with gateway.client(tenant) as client:
+        job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
+        lease = service.acquire(job_id, "w", 30, now=0)
+        folder = f"{data}/jobs/{job_id}/checkpoints/step-000001"
+        service.add_checkpoint(
+            lease, CheckpointView(step=1, policy_version=1, path=folder, sha256="0" * 64, files={})
+        )
+        service.append_event(lease, CheckpointEvent(step=1, policy_version=1, path=folder, sha256="0" * 64))
+        service.append_event(lease, WarningEvent(name="n", message=f'File "{python}/lib/pack/env.py"'))
+        error = ErrorView(type="StorageFullError", message=f"no space in {folder}", hint=f"see {data}/logs")
+        service.set_state(lease, JobState.FAILED, f"no space in {folder}", error)
+        seen = everything_about(client, job_id)
+        gateway.check.refusal = InvalidEnvironmentError(f"reset failed in {python}/lib/pack/env.py")
+        seen += client.post("/v1/jobs", json=spec).text
+    shown = tenant == "owner"
+    assert (data in seen, python in seen) == (shown, shown)
+    # What lies where within them helps whoever reads it.
+    assert seen.count("/checkpoints/step-000001") == 8
+    assert seen.count("/lib/pack/env.py") == 2
+
+
+def test_a_job_says_so_when_the_disk_is_full(client, spec, monkeypatch):
+    job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    assert "disk is full" in client.get(f"/v1/jobs/{job_id}").json()["reason"]
+    assert "disk" in client.get("/v1/health").json()["waiting_for"]
+    monkeypatch.undo()
+    assert client.get(f"/v1/jobs/{job_id}").json()["reason"] == ""
