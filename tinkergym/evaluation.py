@@ -17,6 +17,7 @@ import numpy as np
 
 from tinkergym.arguments import built
 from tinkergym.errors import InvalidRequestError, ServiceUnavailableError, TinkerGymError
+from tinkergym.html import card, histogram
 from tinkergym.loop.executors import made
 from tinkergym.loop.host_pool import MakeEnv
 from tinkergym.loop.plan import EpisodePlan
@@ -28,6 +29,7 @@ from tinkergym.registration import make_environment
 from tinkergym.remote.local_environment import describe
 from tinkergym.spec_errors import require_cut, require_temperature
 from tinkergym.statistics import mean_interval, share_interval
+from tinkergym.tables import frame, with_metrics
 from tinkergym.unchecked import unchecked
 from tinkergym.wire import Cut, EnvironmentRef, Limits
 from tinkergym.wire_evaluation import EvaluationEpisode, EvaluationLine
@@ -58,7 +60,7 @@ class EvaluablePolicy(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Evaluation:
     """Episodes of one policy, in the order of their seeds."""
 
@@ -138,8 +140,7 @@ class Evaluation:
         """The environment's own metrics: the last value in each episode, averaged over those that have it."""
         values: dict[str, list[float]] = {}
         for trajectory in self.completed:
-            last = {name: value for turn in trajectory.turns for name, value in turn.metrics.items()}
-            for name, value in last.items():
+            for name, value in _last_metrics(trajectory).items():
                 values.setdefault(name, []).append(value)
         return {name: math.fsum(found) / len(found) for name, found in sorted(values.items())}
 
@@ -168,7 +169,51 @@ class Evaluation:
             "metrics": self.metrics,
         }
 
+    def to_pandas(self) -> Any:
+        """Return a `pandas.DataFrame` with a row for each episode; its metrics are columns.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+        """
+        return frame(
+            with_metrics(
+                {
+                    "seed": one.seed,
+                    "task_index": one.task_index,
+                    "return": one.episode_return,
+                    "turns": len(one.turns),
+                    "sampled_tokens": one.sampled_tokens,
+                    "stop_reason": one.stop_reason.value,
+                    "completed": one.completed,
+                    "error": one.error,
+                },
+                _last_metrics(one),
+            )
+            for one in self.trajectories
+        )
+
+    def __repr__(self) -> str:
+        return f"<Evaluation {self}>"
+
+    def _repr_html_(self) -> str:
+        """Show the figures in a notebook, with the returns as a histogram and the first episode to unfold."""
+        rows: dict[str, object] = {"episodes": len(self.trajectories)}
+        if self.completed:
+            low, high = self.interval
+            rows["mean return"] = f"{self.mean:.3f} [{low:.3f}, {high:.3f}]"
+            if self.has_draws:
+                rows["wins, draws, losses"] = f"{self.wins}, {self.draws}, {self.losses}"
+        if self.failed:
+            rows["failed"] = len(self.failed)
+        rows["ended by"] = ", ".join(f"{name} {count}" for name, count in self.stop_reasons.items())
+        rows |= {name: f"{value:.4g}" for name, value in self.metrics.items()}
+        picture = histogram([one.episode_return for one in self.completed], "returns")
+        first = self.transcript(0) if self.trajectories else ""
+        return card("Evaluation", rows, picture=picture, folded=first)
+
     def __str__(self) -> str:
+        if not self.completed:
+            return f"of {len(self.trajectories)} episodes, none completed"
         low, high = self.interval
         failed = f", {len(self.failed)} failed" if self.failed else ""
         ended = (
@@ -428,6 +473,10 @@ def _resolved(
 
     # The arguments may be no JSON, and they stay here; the reference is a name only.
     return EnvironmentRef(id=f"local/{name}"[:200]), make
+
+
+def _last_metrics(trajectory: Trajectory) -> dict[str, float]:
+    return {name: value for turn in trajectory.turns for name, value in turn.metrics.items()}
 
 
 def _indented(text: str) -> str:

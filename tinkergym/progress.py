@@ -5,7 +5,6 @@ Reads events and prints; it neither asks the service nor decides anything.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from typing import Self
 
@@ -16,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from tinkergym.statistics import condense
 from tinkergym.wire import CheckpointEvent, Event, JobSpec, JobState, StateEvent, StepEvent, WarningEvent
 from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec
 
@@ -231,10 +231,3 @@ def sparkline(values: Sequence[float], columns: int = CURVE_COLUMNS) -> str:
     low, high = min(shown), max(shown)
     span = (high - low) or 1.0
     return "".join(BLOCKS[1 + round((value - low) / span * 7)] for value in shown)
-
-
-def condense(values: Sequence[float], columns: int) -> list[float]:
-    """Average neighbours so that at most `columns` values are left."""
-    count = min(columns, len(values))
-    edges = [index * len(values) // count for index in range(count)] + [len(values)] if count else []
-    return [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]

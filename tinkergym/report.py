@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tinkergym.evaluation import Evaluation
-from tinkergym.progress import BLOCKS, condense
+from tinkergym.progress import BLOCKS
 from tinkergym.remote.job import Job
 from tinkergym.remote.local_environment import LOCAL
-from tinkergym.statistics import share_interval
+from tinkergym.statistics import condense, share_interval
 from tinkergym.wire import PlayedSpec, StepEvent
 
 CURVE_ROWS = 8

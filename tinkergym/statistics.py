@@ -5,6 +5,7 @@ Pure functions of lists of numbers; knows nothing of environments or policies.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -145,3 +146,10 @@ def _students_quantile(freedom: int) -> float:
         + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
         + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
     )
+
+
+def condense(values: Sequence[float], columns: int) -> list[float]:
+    """Average neighbours so that at most `columns` values are left."""
+    count = min(columns, len(values))
+    edges = [index * len(values) // count for index in range(count)] + [len(values)] if count else []
+    return [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]

@@ -3,7 +3,8 @@ import io
 import pytest
 from rich.console import Console
 
-from tinkergym.progress import TrainingDisplay, condense, duration, sparkline
+from tinkergym.progress import TrainingDisplay, duration, sparkline
+from tinkergym.statistics import condense
 from tinkergym.wire import (
     CheckpointEvent,
     EnvironmentRef,

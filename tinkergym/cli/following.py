@@ -32,7 +32,7 @@ def follow(job: Job, env: str | None = None) -> None:
         _say_how_to_go_on(job, env)
         job.close()
         raise typer.Exit(INTERRUPTED) from None
-    view = job.wait(warn=False)  # the display has shown the warnings
+    view = job.wait(progress=False, warn=False)  # the display has shown the warnings
     out.print(
         f"done: step {view.step} of {view.spec.steps}, policy version {view.policy_version}", highlight=False
     )

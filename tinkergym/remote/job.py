@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tinkergym.errors import (
     CheckpointCorruptError,
@@ -20,9 +20,12 @@ from tinkergym.errors import (
     TinkerGymError,
     from_wire,
 )
+from tinkergym.html import card, curve
 from tinkergym.remote.api import Api
 from tinkergym.remote.events import follow
 from tinkergym.remote.target_files import writing_to
+from tinkergym.remote.watching import watched
+from tinkergym.tables import frame, with_metrics
 from tinkergym.wire import (
     CheckpointView,
     Event,
@@ -64,9 +67,25 @@ class Job:
         """The first of each kind that `events` met."""
         self._told: set[str] = set()
         """The kinds that `wait` passed on."""
+        self._curve: dict[int, float] = {}
+        """By step the mean reward, or the loss of jobs that have none; as far as `events` has come."""
 
     def __repr__(self) -> str:
         return f"<Job {self.id} {self._view.state} at step {self._view.step}/{self.spec.steps}>"
+
+    def _repr_html_(self) -> str:
+        """Show the job in a notebook, with its curve as far as it is known here."""
+        view = self._view
+        rows = {
+            "state": f"{view.state}{f': {view.reason}' if view.reason else ''}",
+            "step": f"{view.step} of {self.spec.steps}",
+            "model": self.spec.model,
+        }
+        if isinstance(self.spec, PlayedSpec):
+            rows["environment"] = self.spec.environment.id
+        values = [self._curve[step] for step in sorted(self._curve)]
+        name = "mean reward" if isinstance(self.spec, PlayedSpec) else "loss"
+        return card(self.id, rows, picture=curve(values, name))
 
     def __enter__(self) -> Self:
         return self
@@ -119,12 +138,35 @@ class Job:
                 self.close()
             yield event
 
-    def wait(self, *, warn: bool = True) -> JobView:
+    def steps(self) -> list[StepEvent]:
+        """Return the train steps that are done, each once."""
+        last = self.view().step
+        found: dict[int, StepEvent] = {}
+        for event in self.events() if last else ():
+            if isinstance(event.body, StepEvent):
+                found[event.body.step] = event.body
+                # Of a job that goes on, further events may be long in coming.
+                if event.body.step >= last and not self._view.state.final:
+                    break
+        return [found[number] for number in sorted(found)]
+
+    def to_pandas(self) -> Any:
+        """Return a `pandas.DataFrame` with a row for each train step that is done; metrics are columns.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+        """
+        left_out = {"type", "metrics", "stop_reasons"}
+        return frame(with_metrics(step.model_dump(exclude=left_out), step.metrics) for step in self.steps())
+
+    def wait(self, *, progress: bool | None = None, warn: bool = True) -> JobView:
         """Wait until the job ends and return how it ended.
 
         Ctrl-C ends the waiting, not the job; the note below the traceback says how to see it again.
 
         Args:
+            progress: Show how it goes, on the error stream or in the notebook; None does so on a terminal and
+                in a notebook only.
             warn: Pass the first of each kind of the job's warnings on as Python's, also of those before now,
                 and say what to type when the job waits for a client.
 
@@ -135,9 +177,11 @@ class Job:
         view = self.view()
         if not (view.state.final and self._followed):
             try:
-                for _ in self.events():
-                    for news in self._news() if warn else ():
-                        warnings.warn(news, stacklevel=2)
+                with watched(self, progress, warnings=not warn) as show:
+                    for event in self.events():
+                        show(event)
+                        for news in self._news() if warn else ():
+                            warnings.warn(news, stacklevel=2)
             except KeyboardInterrupt as interrupt:
                 goes_on = "goes on" if self._rollout is None else "waits for a client to play its episodes"
                 interrupt.add_note(
@@ -307,8 +351,12 @@ class Job:
             self._rollout.raise_if_broken()
 
     def _note(self, event: Event) -> None:
-        """Keep what whoever waits for the job should hear, each kind once."""
+        """Keep what whoever waits for the job should hear, each kind once, and the curve."""
         body = event.body
+        if isinstance(body, StepEvent):
+            value = body.reward_mean if isinstance(self.spec, PlayedSpec) else body.loss
+            if value is not None:
+                self._curve[body.step] = value
         if isinstance(body, WarningEvent):
             times = f", {body.count} times" if body.count > 1 else ""
             text = f"{self.id} at step {body.step}: {body.name}{times}: {body.message}"

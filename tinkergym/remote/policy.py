@@ -13,6 +13,7 @@ import numpy as np
 
 from tinkergym.errors import EpisodeProtocolError, PromptTooLongError, ServiceUnavailableError, from_wire
 from tinkergym.evaluation import EnvironmentSource, Evaluation, evaluate
+from tinkergym.html import card
 from tinkergym.loop.agent_loop import AgentLoop
 from tinkergym.loop.plan import EpisodePlan
 from tinkergym.loop.renderer import Renderer
@@ -151,6 +152,17 @@ class Policy:
     def __repr__(self) -> str:
         version = "newest" if self.version is None else self.version
         return f"<Policy {self.name}@{version} of {self.model}, temperature {self.temperature:g}>"
+
+    def _repr_html_(self) -> str:
+        """Show in a notebook who answers, and how."""
+        rows = {
+            "version": "newest" if self.version is None else self.version,
+            "model": self.model,
+            "temperature": f"{self.temperature:g}",
+            "tokens of an answer": f"up to {self.max_turn_tokens}",
+            "system prompt": self.environment_prompt if self.system_prompt is None else self.system_prompt,
+        }
+        return card(f"Policy {self.name}", {name: value for name, value in rows.items() if value is not None})
 
     def copy(self) -> Policy:
         """Return the same policy with a conversation of its own."""

@@ -1,0 +1,72 @@
+"""What is seen of a job while somebody waits for it: a display on a terminal, a picture in a notebook."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from tinkergym.wire import Event, WarningEvent
+
+if TYPE_CHECKING:
+    from tinkergym.remote.job import Job
+
+_REDRAW_SECONDS = 0.5
+
+
+@contextmanager
+def watched(job: Job, progress: bool | None, *, warnings: bool) -> Iterator[Callable[[Event], None]]:
+    """Yield what is to be called with each event of the job.
+
+    Args:
+        job: The job.
+        progress: Whether to show anything; None shows it on a terminal and in a notebook.
+        warnings: Whether the display shows the job's warnings, because nobody else does.
+    """
+    if progress is not False and (notebook := _notebook()) is not None:
+        with _in_notebook(job, notebook) as show:
+            yield show
+    elif progress or (progress is None and sys.stderr is not None and sys.stderr.isatty()):
+        from rich.console import Console
+
+        from tinkergym.progress import TrainingDisplay
+
+        # The error stream: what a script prints itself stays clean.
+        with TrainingDisplay(job.id, job.spec, console=Console(stderr=True, emoji=False)) as display:
+            yield (
+                lambda event: (
+                    display.show(event) if warnings or not isinstance(event.body, WarningEvent) else None
+                )
+            )
+    else:
+        yield lambda event: None
+
+
+def _notebook() -> Any:
+    """Return IPython's module of displays if this runs in a notebook."""
+    ipython = sys.modules.get("IPython")  # whoever runs a notebook has imported it
+    shell = ipython.get_ipython() if ipython is not None else None
+    if not hasattr(shell, "kernel"):
+        return None
+    import importlib
+
+    return importlib.import_module("IPython.display")
+
+
+@contextmanager
+def _in_notebook(job: Job, notebook: Any) -> Iterator[Callable[[Event], None]]:
+    handle = notebook.display(job, display_id=True)
+    drawn = time.monotonic()
+
+    def show(_: Event) -> None:
+        nonlocal drawn
+        if time.monotonic() - drawn >= _REDRAW_SECONDS:
+            handle.update(job)
+            drawn = time.monotonic()
+
+    try:
+        yield show
+    finally:
+        handle.update(job)
