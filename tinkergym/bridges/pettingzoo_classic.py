@@ -72,26 +72,54 @@ class ClassicGame(TextGame):
 
     def observe(self, player: int) -> str:
         """Return PettingZoo's observation in words."""
-        return self.words(self._observation(player)["observation"], player)
+        observation = self._observation(player)
+        return self.words(
+            observation["observation"] if isinstance(observation, dict) else observation, player
+        )
 
     def legal(self, player: int) -> list[str]:
-        """Return what PettingZoo's action mask allows."""
-        return [self.moves[action] for action in np.flatnonzero(self._observation(player)["action_mask"])]
+        """Return what PettingZoo's action mask allows; all moves in a game without one."""
+        observation = self._observation(player)
+        if not isinstance(observation, dict):
+            return list(self.moves)
+        return [self.moves[action] for action in np.flatnonzero(observation["action_mask"])]
 
     def play(self, player: int, move: str) -> list[float] | None:
         """Step PettingZoo's game."""
         del player
-        self.table.step(self.moves.index(move))
-        return self._rewards() if self._over() else None
+        return self._step([move])
+
+    def _step(self, moves: list[str]) -> list[float] | None:
+        """Step PettingZoo's game and pay what its `last` would; return the rewards if the game is over."""
+        table = self.table
+        for move in moves:
+            before = {**table._cumulative_rewards, table.agent_selection: 0.0}
+            table.step(self.moves.index(move))
+            for player, agent in enumerate(table.possible_agents):
+                if earned := float(table._cumulative_rewards.get(agent, 0.0) - before.get(agent, 0.0)):
+                    self.give(player, earned)
+        if not self._over():
+            self._let_go()
+            return None
+        stopped = {agent for agent in table.agents if not table.terminations[agent]}
+        if stopped:
+            self.truncate()
+            for agent in set(table.agents) - stopped:
+                self.eliminate(table.possible_agents.index(agent))
+        return [0.0] * len(table.possible_agents)
+
+    def _let_go(self) -> None:
+        """Take those out whose game PettingZoo has ended while others play on."""
+        table = self.table
+        while table.terminations[table.agent_selection] or table.truncations[table.agent_selection]:
+            self.eliminate(self._selected())
+            table.step(None)
 
     def _observation(self, player: int) -> Any:
         return self.table.observe(self.table.possible_agents[player])
 
     def _selected(self) -> int:
         return int(self.table.possible_agents.index(self.table.agent_selection))
-
-    def _rewards(self) -> list[float]:
-        return [float(self.table.rewards[agent]) for agent in self.table.possible_agents]
 
     def _over(self) -> bool:
         table = self.table
@@ -167,14 +195,7 @@ class ClassicRockPaperScissors(ClassicGame):
 
     def play_round(self, moves: list[str]) -> list[float] | None:
         """Step PettingZoo's game for both."""
-        for move in moves:
-            self.table.step(self.moves.index(move))
-        rewards = self._rewards()
-        if self._over():
-            return rewards
-        for player, reward in enumerate(rewards):
-            self.give(player, reward)
-        return None
+        return self._step(moves)
 
 
 tic_tac_toe_versus = partial(make_against_opponent, "pettingzoo/TicTacToe-v0")

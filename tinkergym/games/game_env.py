@@ -9,7 +9,12 @@ from gymnasium import spaces
 from gymnasium.utils import seeding
 from pettingzoo import AECEnv
 
-from tinkergym.errors import EpisodeProtocolError, IllegalMoveError, InvalidRequestError
+from tinkergym.errors import (
+    EpisodeProtocolError,
+    IllegalMoveError,
+    InvalidEnvironmentError,
+    InvalidRequestError,
+)
 from tinkergym.games.illegal import IllegalPolicy
 from tinkergym.games.text_game import Rewards, TextGame
 from tinkergym.spaces import Text
@@ -44,6 +49,8 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         if self._policy.kind == "random":
             self._needs_legal("on_illegal")
         self.possible_agents = [f"player_{player}" for player in range(len(game.player_names))]
+        if not self.possible_agents:
+            raise InvalidEnvironmentError(f"{type(game).__name__} has no players", field="environment")
         self.agents: list[str] = []
         self._players = {agent: player for player, agent in enumerate(self.possible_agents)}
         self._observation_spaces = {name: spaces.Dict({"text": Text()}) for name in self.possible_agents}
@@ -90,9 +97,16 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         self._only_news = -1
         self._forfeited: dict[int, str] = {}
         self._closings: dict[int, str] = {}
-        self._moves: list[Any] = []
+        self._moves: dict[int, Any] = {}
         self.game.start(self._np_random)
-        self._player = 0 if self.game.simultaneous else self.game.first_player()
+        if len(self.game.player_names) != len(agents):
+            raise InvalidEnvironmentError(
+                f"{type(self.game).__name__} has {len(self.game.player_names)} players, and had "
+                f"{len(agents)} when its environment was made",
+                hint="set `players` in the class or in __init__",
+                field="environment",
+            )
+        self._player = self._seat(0 if self.game.simultaneous else self.game.first_player(), "first_player")
         self.agent_selection = agents[self._player]
 
     def observe(self, agent: str) -> dict[str, str]:
@@ -117,7 +131,7 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         if not self.agents:
             raise EpisodeProtocolError("no game is running", hint="call reset before step")
         agent = self.agent_selection
-        if self.terminations[agent]:
+        if self.terminations[agent] or self.truncations[agent]:
             self._was_dead_step(action)
             return
         if not isinstance(action, str):
@@ -145,12 +159,7 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         if game._gifts is not None:
             self._pay(game._gifts)
             game._gifts = None
-        if self._forfeited and not (game.simultaneous and self._moves):
-            outcome = game.forfeit(self._forfeited)
-        if outcome is not None:
-            self._finish(game.payoff(outcome, player))
-        self._player = self._after(player, over=outcome is not None)
-        self.agent_selection = self.possible_agents[self._player]
+        self._settle(player, outcome)
 
     def legal_actions(self, agent: str) -> list[str] | None:
         """Return the agent's legal actions now, None if the game cannot list them."""
@@ -196,17 +205,53 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
     def close(self) -> None:
         """Leave; there is nothing to release."""
 
+    def _settle(self, player: int, outcome: Rewards | None) -> None:
+        """End the game for those for whom it is over, and select who acts next."""
+        game = self.game
+        if self._forfeited and not (game.simultaneous and self._moves):
+            outcome = game.forfeit(self._forfeited)
+        elif outcome is None and len(game.eliminated) == len(self.possible_agents):
+            outcome = [0.0] * len(self.possible_agents)
+        for gone in game.eliminated - self._closings.keys():
+            self._end(gone)
+        if outcome is not None:
+            self._finish(game.payoff(outcome, player))
+        self._player = self._after(player, over=outcome is not None)
+        self.agent_selection = self.possible_agents[self._player]
+        # PettingZoo's convention: an agent that is out is selected at once, to answer None.
+        if game.eliminated and outcome is None:
+            self._deads_step_first()
+
     def _after(self, player: int, *, over: bool) -> int:
+        count, game = len(self.possible_agents), self.game
         # In a row also at the end, when every agent is asked once more.
-        if over or self.game.simultaneous:
-            return (player + 1) % len(self.possible_agents)
-        return self.game.next_player(player)
+        in_a_row = over or game.simultaneous
+        out = {gone for gone in game.eliminated if not over or self.possible_agents[gone] not in self.agents}
+        for _ in range(count):
+            player = (player + 1) % count if in_a_row else self._seat(game.next_player(player), "next_player")
+            if player not in out:
+                return player
+        raise InvalidEnvironmentError(
+            f"{type(game).__name__}.next_player names only players who were eliminated",
+            hint="return a player who is not in self.eliminated",
+            field="environment",
+        )
+
+    def _seat(self, player: Any, method: str) -> int:
+        if player not in range(len(self.possible_agents)):
+            raise InvalidEnvironmentError(
+                f"{type(self.game).__name__}.{method} returned {player!r}",
+                hint=f"return the number of a player, 0 to {len(self.possible_agents) - 1}",
+                field="environment",
+            )
+        return int(player)
 
     def _collect(self, move: Any) -> Rewards | None:
-        self._moves.append(move)
-        if len(self._moves) < len(self.possible_agents):
+        self._moves[self._player] = move
+        players = range(len(self.possible_agents))
+        if any(player not in self._moves and player not in self.game.eliminated for player in players):
             return None
-        moves, self._moves = self._moves, []
+        moves, self._moves = [self._moves.get(player) for player in players], {}
         return None if self._forfeited else self.game.play_round(moves)
 
     def _illegal(self, player: int, reason: str) -> tuple[Any, Rewards | None]:
@@ -242,31 +287,44 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
 
     def _pay(self, rewards: list[float]) -> None:
         for player, agent in enumerate(self.possible_agents):
-            self.rewards[agent] += rewards[player]
-            self._cumulative_rewards[agent] += rewards[player]
-            self._totals[player] += rewards[player]
+            if agent in self.rewards:
+                self.rewards[agent] += rewards[player]
+                self._cumulative_rewards[agent] += rewards[player]
+                self._totals[player] += rewards[player]
+            elif rewards[player]:
+                raise InvalidEnvironmentError(
+                    f"{type(self.game).__name__} paid {rewards[player]!r} to the eliminated player {player}",
+                    hint="pay it with eliminate(player, reward)",
+                    field="environment",
+                )
         self._paid = True
 
     def _finish(self, rewards: list[float]) -> None:
         self._pay(rewards)
         for player, agent in enumerate(self.possible_agents):
-            total = self._totals[player]
-            self.terminations[agent] = True
-            verdict = self.game.verdict(player, total)
-            if player in self._forfeited:
-                verdict = f"Illegal move: {self._forfeited[player]}. {verdict}"
-            elif self._forfeited:
-                names = " and ".join(self.game.player_names[loser] for loser in self._forfeited)
-                verdict = f"Illegal move by {names}. {verdict}"
-            self._closings[player] = verdict
-            self.infos[agent] = {
-                **self.infos[agent],
-                "metrics": {
-                    **self.infos[agent].get("metrics", {}),
-                    **self.game.metrics(player, total),
-                    "illegal_move": float(player in self._forfeited),
-                },
-            }
+            if agent in self.agents:
+                self._end(player)
+
+    def _end(self, player: int) -> None:
+        """End the game for one player."""
+        agent, total = self.possible_agents[player], self._totals[player]
+        cut_off = self.game._cut_off and player not in self.game.eliminated
+        (self.truncations if cut_off else self.terminations)[agent] = True
+        verdict = self.game.verdict(player, total)
+        if player in self._forfeited:
+            verdict = f"Illegal move: {self._forfeited[player]}. {verdict}"
+        elif self._forfeited:
+            names = " and ".join(self.game.player_names[loser] for loser in self._forfeited)
+            verdict = f"Illegal move by {names}. {verdict}"
+        self._closings[player] = verdict
+        self.infos[agent] = {
+            **self.infos[agent],
+            "metrics": {
+                **self.infos[agent].get("metrics", {}),
+                **self.game.metrics(player, total),
+                "illegal_move": float(player in self._forfeited),
+            },
+        }
 
     def _needs_legal(self, field: str) -> None:
         if type(self.game).legal is TextGame.legal:

@@ -6,7 +6,8 @@ Knows nothing of PettingZoo, Gymnasium, opponents or policies: `GameEnv` makes a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from math import isfinite
 from typing import Any, ClassVar
 
@@ -59,6 +60,8 @@ class TextGame:
 
     _news: list[list[str]]
     _gifts: list[float] | None = None
+    _eliminated: frozenset[int] = frozenset()
+    _cut_off: bool = False
 
     # --- the rules: what a game defines ---------------------------------------------------------------------
 
@@ -102,7 +105,10 @@ class TextGame:
         raise NotImplementedError(f"{type(self).__name__} needs a method play(player, move)")
 
     def play_round(self, moves: list[Any]) -> Rewards | None:
-        """Make the moves of all players at once, in a simultaneous game. Returns what `play` does."""
+        """Make the moves of all players at once, in a simultaneous game. Returns what `play` does.
+
+        A player who was eliminated has the move None.
+        """
         raise NotImplementedError(f"{type(self).__name__} is simultaneous and needs play_round(moves)")
 
     # --- what a game may want to say differently ------------------------------------------------------------
@@ -131,10 +137,12 @@ class TextGame:
     def forfeit(self, losers: Collection[int]) -> Sequence[float]:
         """Return the rewards when some players lose by illegal moves: they -1, the others share the sum."""
         count = len(self.player_names)
-        if len(losers) == count > 1:
+        playing = count - len(self._eliminated)
+        if len(losers) == playing > 1:
             return [0.0] * count
-        share = len(losers) / max(1, count - len(losers))
-        return [-1.0 if player in losers else share for player in range(count)]
+        share = len(losers) / max(1, playing - len(losers))
+        others = [0.0 if player in self._eliminated else share for player in range(count)]
+        return [-1.0 if player in losers else others[player] for player in range(count)]
 
     def first_player(self) -> int:
         """Return who moves first, once the game has begun."""
@@ -163,10 +171,35 @@ class TextGame:
             self._news[player].append(text)
 
     def give(self, player: int, reward: float) -> None:
-        """Pay a reward in the middle of the game."""
+        """Pay a reward in the middle of the game.
+
+        Raises:
+            InvalidEnvironmentError: There is no such player, or it was eliminated before.
+            InvalidRewardError: The reward is not a finite number.
+        """
+        self._check_player(player, "give")
         if self._gifts is None:
             self._gifts = [0.0] * len(self._news)
-        self._gifts[player] += reward
+        self._gifts[player] += self._number(reward)
+
+    def eliminate(self, player: int, reward: float = 0.0) -> None:
+        """End the game for one player; the others play on. When nobody is left, the game is over.
+
+        Args:
+            player: Is not asked for a move again, and earns nothing after this move.
+            reward: What it is paid now.
+        """
+        self.give(player, reward)
+        self._eliminated |= {player}
+
+    def truncate(self) -> None:
+        """Say that a limit cuts the game off, in the call of `play` that returns the rewards."""
+        self._cut_off = True
+
+    @property
+    def eliminated(self) -> AbstractSet[int]:
+        """The players for whom this game is over already."""
+        return self._eliminated
 
     @property
     def player_names(self) -> Sequence[str]:
@@ -181,7 +214,15 @@ class TextGame:
         """Begin, with the openings as the first news."""
         self._news = [[] for _ in self.player_names]
         self._gifts = None
+        self._eliminated, self._cut_off = frozenset(), False
         self.begin(rng)
+        if len(self._news) != len(self.player_names):
+            raise InvalidEnvironmentError(
+                f"{type(self).__name__} has {len(self.player_names)} players after begin, and had "
+                f"{len(self._news)} before",
+                hint="set `players` in the class or in __init__",
+                field="environment",
+            )
         for player, news in enumerate(self._news):
             if opening := self.opening(player):
                 news.insert(0, opening)
@@ -194,18 +235,45 @@ class TextGame:
             InvalidRewardError: A number is not finite.
         """
         count = len(self.player_names)
-        if isinstance(outcome, (int, float)):
-            if count > 2 or (self.simultaneous and count > 1):
-                raise self._wrong(outcome, f"a number for each of the {count} players")
-            paid = [-float(outcome)] * count
-            paid[player] = float(outcome)
-        else:
-            paid = [float(reward) for reward in outcome]
+        if isinstance(outcome, Mapping | AbstractSet | str | bytes):
+            # Whose numbers a mapping's keys would be paid, and a set's in any order.
+            raise self._wrong(outcome, f"a list of {count} numbers")
+        try:
+            if np.ndim(outcome) == 0:
+                if count > 2 or (self.simultaneous and count > 1):
+                    raise self._wrong(outcome, f"a number for each of the {count} players")
+                paid = [-float(outcome)] * count  # type: ignore[arg-type] # what has no dimension is a number
+                paid[player] = float(outcome)  # type: ignore[arg-type] # as above
+            else:
+                paid = [float(reward) for reward in outcome]  # type: ignore[union-attr] # as above
+        except (TypeError, ValueError) as error:
+            raise self._wrong(outcome, f"{count} numbers") from error
         if len(paid) != count:
             raise self._wrong(outcome, f"{count} numbers")
         if not all(map(isfinite, paid)):
             raise InvalidRewardError(f"{type(self).__name__} ended with the rewards {outcome!r}")
         return paid
+
+    def _check_player(self, player: int, method: str) -> None:
+        known = player in range(len(self._news))
+        if not known or player in self._eliminated:
+            why = "was eliminated before" if known else "does not exist"
+            raise InvalidEnvironmentError(
+                f"{type(self).__name__} called {method} for player {player!r}, which {why}",
+                hint=f"players are numbered 0 to {len(self._news) - 1}",
+                field="environment",
+            )
+
+    def _number(self, reward: object) -> float:
+        try:
+            number = float(reward)  # type: ignore[arg-type] # what cannot be converted is reported
+        except (TypeError, ValueError):
+            number = float("nan")
+        if not isfinite(number):
+            raise InvalidRewardError(
+                f"{type(self).__name__} paid {reward!r}", hint="pay a finite number", field="environment"
+            )
+        return number
 
     def _wrong(self, outcome: object, wanted: str) -> InvalidEnvironmentError:
         return InvalidEnvironmentError(

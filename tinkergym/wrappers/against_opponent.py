@@ -61,7 +61,13 @@ class AgainstOpponent(gym.Env[str, str]):
         self.aec_env = aec_env
         self.render_mode = render_mode
         self._table: Any = aec_env.unwrapped
-        self._agents: list[str] = list(aec_env.possible_agents)
+        self._agents: list[str] = list(getattr(aec_env, "possible_agents", ()))
+        if not self._agents:
+            raise InvalidEnvironmentError(
+                f"{type(self._table).__name__} has no possible_agents",
+                hint="list all agents there when it is made, also those who join later",
+                field="environment",
+            )
         if seat not in _SEATS:
             raise InvalidRequestError(
                 f"{seat!r} is no seat", hint=f"choose one of {', '.join(_SEATS)}", field="seat"
@@ -79,6 +85,7 @@ class AgainstOpponent(gym.Env[str, str]):
         self.action_space = aec_env.action_space(self._agents[0])
         self._agent = self._agents[0]
         self._playing = False
+        self._owed = 0.0
 
     @property
     def game(self) -> Any:
@@ -88,14 +95,18 @@ class AgainstOpponent(gym.Env[str, str]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Begin a game; opponents who move before the agent have already moved."""
+        """Begin a game; opponents who move before the agent have already moved.
+
+        What the agent earns by their moves is part of the first step's reward.
+        """
         super().reset(seed=seed)
         # Not the bare seed: then the game's chance and the opponents' would be the same numbers.
         game_seed = None if seed is None else zlib.crc32(b"game %d" % seed)
         for _ in range(_MOST_BEGINNINGS):
             self.aec_env.reset(seed=game_seed, options=options)
             self._sit_down()
-            self._opponents_move()
+            # Gymnasium's reset returns no reward: what is earned here comes with the first step.
+            self._owed = self._opponents_move()
             self._playing = not self._over()
             if self._playing:
                 return self._observation(), self._info()
@@ -117,10 +128,13 @@ class AgainstOpponent(gym.Env[str, str]):
             raise EpisodeProtocolError("no episode is running", hint="call reset before step")
         agent, aec_env = self._agent, self.aec_env
         aec_env.step(action)
-        reward = float(aec_env.rewards[agent])
+        reward = self._owed + float(aec_env.rewards.get(agent, 0.0))
+        self._owed = 0.0
         if aec_env.agent_selection != agent:
             reward += self._opponents_move()
-        terminated, truncated = bool(aec_env.terminations[agent]), bool(aec_env.truncations[agent])
+        # An environment may remove an agent whose game is over before it is asked once more.
+        terminated = bool(aec_env.terminations.get(agent, True))
+        truncated = bool(aec_env.truncations.get(agent, False))
         self._playing = not (terminated or truncated)
         return self._observation(), reward, terminated, truncated, self._info()
 
@@ -182,7 +196,8 @@ class AgainstOpponent(gym.Env[str, str]):
     def _opponents_move(self) -> float:
         """Let the others move until the agent can or its game is over; return what it earned meanwhile."""
         aec_env, me, earned = self.aec_env, self._agent, 0.0
-        while (agent := aec_env.agent_selection) != me and not self._over():
+        # An agent may join late, so me may not be there yet; without any agent the game has ended.
+        while aec_env.agents and (agent := aec_env.agent_selection) != me and not self._over():
             if aec_env.terminations[agent] or aec_env.truncations[agent]:
                 action: str | None = None
             elif self._opponent is not None:
@@ -194,13 +209,15 @@ class AgainstOpponent(gym.Env[str, str]):
         return earned
 
     def _over(self) -> bool:
-        return bool(self.aec_env.terminations[self._agent] or self.aec_env.truncations[self._agent])
+        aec_env, me = self.aec_env, self._agent
+        ended = aec_env.terminations.get(me, False) or aec_env.truncations.get(me, False)
+        return bool(ended) or not aec_env.agents
 
     def _observation(self) -> str:
         return observation_text(self.aec_env.observe(self._agent))
 
     def _info(self) -> dict[str, Any]:
-        info = self.aec_env.infos[self._agent]
+        info = self.aec_env.infos.get(self._agent, {})
         # A copy: what was returned once must not change when the game goes on.
         return {key: dict(value) if isinstance(value, dict) else value for key, value in info.items()}
 

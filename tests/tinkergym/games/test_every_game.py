@@ -52,7 +52,7 @@ def test_random_play_keeps_the_rules_and_the_results_of_both_players_fit_togethe
         rng = np.random.default_rng([seed, 3])
         env.reset(seed=seed)
         earned, movers = dict.fromkeys(env.possible_agents, 0.0), []
-        while not any(env.terminations.values()):
+        while not any((*env.terminations.values(), *env.truncations.values())):
             assert len(movers) < 1000
             movers.append(env.agent_selection)
             legal = env.legal_actions(env.agent_selection)
@@ -61,7 +61,7 @@ def test_random_play_keeps_the_rules_and_the_results_of_both_players_fit_togethe
             assert sum(env.rewards.values()) == 0.0
             for agent, reward in env.rewards.items():
                 earned[agent] += reward
-        assert all(env.terminations.values())
+        assert all(env.terminations.values()) or all(env.truncations.values())
         # In poker a round of bets begins with whoever began the game, so nobody need alternate.
         assert "Leduc" in name or all(one != other for one, other in pairwise(movers))
         for agent, total in earned.items():
@@ -95,5 +95,5 @@ def test_the_games_leave_the_global_generator_alone(name):
     env.reset(seed=3)
     over = False
     while not over:
-        over = env.step(env.unwrapped.legal_actions()[0])[2]
+        over = any(env.step(env.unwrapped.legal_actions()[0])[2:4])
     assert np.random.get_state()[1].tolist() == before

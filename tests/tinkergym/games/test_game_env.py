@@ -1,6 +1,7 @@
 import re
 import warnings
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from tinkergym.errors import (
     InvalidRewardError,
 )
 from tinkergym.games.game_env import GameEnv
+from tinkergym.wrappers import AgainstOpponent
 
 
 class Nim(TextGame):
@@ -262,6 +264,12 @@ def test_the_rule_stands_in_the_metadata():
         ((1.0, 2.0, 3.0), InvalidEnvironmentError),
         (float("nan"), InvalidRewardError),
         ((0.0, float("inf")), InvalidRewardError),
+        ({0: -1.0, 1: 1.0}, InvalidEnvironmentError),
+        ({1.0, -1.0}, InvalidEnvironmentError),
+        ("12", InvalidEnvironmentError),
+        ([None, 1.0], InvalidEnvironmentError),
+        (object(), InvalidEnvironmentError),
+        ([[1.0], [2.0, 3.0]], InvalidEnvironmentError),
     ],
 )
 def test_rewards_that_are_none_are_refused_and_shown(outcome, error):
@@ -309,3 +317,195 @@ def test_no_text_breaks_a_game(text, policy, seed):
             assert sum(env.rewards.values()) == 0.0
             for agent in env.agents:
                 assert env.observe(agent) in env.observation_space(agent)
+
+
+@pytest.mark.parametrize(
+    "outcome", [np.float32(1.0), np.int64(1), np.array(1.0), True, np.array([1.0, -1.0])]
+)
+def test_numbers_of_numpys_are_rewards(outcome):
+    class Game(Nim):
+        def play(self, player, move):
+            self.give(player, np.float32(0.5))
+            return outcome
+
+    env = GameEnv(Game())
+    env.reset(seed=0)
+    env.step("1")
+    assert env.rewards == {"player_0": 1.5, "player_1": -1.0}
+    assert {type(reward) for reward in env.rewards.values()} == {float}
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda game: game.give(2, 1.0), InvalidEnvironmentError),
+        (lambda game: game.give(-1, 1.0), InvalidEnvironmentError),
+        (lambda game: game.give("player_0", 1.0), InvalidEnvironmentError),
+        (lambda game: game.give(0, float("nan")), InvalidRewardError),
+        (lambda game: game.give(0, "much"), InvalidRewardError),
+        (lambda game: game.eliminate(5), InvalidEnvironmentError),
+        (lambda game: (game.eliminate(1), game.give(1, 1.0)), InvalidEnvironmentError),
+    ],
+)
+def test_a_payment_that_cannot_be_made_is_refused(call, error):
+    class Game(Nim):
+        def play(self, player, move):
+            call(self)
+
+    env = GameEnv(Game())
+    env.reset(seed=0)
+    with pytest.raises(error):
+        env.step("1")
+
+
+def test_players_that_are_added_when_the_game_begins_are_refused():
+    class Grows(Nim):
+        def begin(self, rng):
+            super().begin(rng)
+            self.players = 3
+
+    class Grown(Grows):
+        def __init__(self):
+            self.players = 3
+
+        def begin(self, rng):
+            self.players = 2
+
+    for game in (Grows(), Grown()):
+        with pytest.raises(InvalidEnvironmentError, match="players"):
+            GameEnv(game).reset(seed=0)
+
+    class Empty(Nim):
+        players = ()
+
+    with pytest.raises(InvalidEnvironmentError, match="no players"):
+        GameEnv(Empty())
+
+
+@pytest.mark.parametrize("method", ["first_player", "next_player"])
+def test_a_player_that_does_not_exist_is_refused_by_the_methods_name(method):
+    game = type("Lost", (Nim,), {method: lambda self, *player: 7})
+    env = GameEnv(game())
+    with pytest.raises(InvalidEnvironmentError, match=f"{method} returned 7"):
+        env.reset(seed=0)
+        env.step("1")
+
+
+class Bombs(TextGame):
+    """Each says how much it takes; 5 and more is out, and pays the others. Counts by itself what it pays."""
+
+    def __init__(self, players=4, rounds=3, simultaneous=False):
+        self.players, self.rounds, self.simultaneous = players, rounds, simultaneous
+
+    def begin(self, rng):
+        self.account, self.moves = [0.0] * self.players, 0
+
+    def legal(self, player):
+        return [str(number) for number in range(8)]
+
+    def pay(self, player, amount):
+        self.account[player] += amount
+        self.give(player, amount)
+
+    def take(self, player, amount):
+        self.pay(player, amount)
+        if amount >= 5:
+            for other in range(self.players):
+                if other != player and other not in self.eliminated:
+                    self.pay(other, 1.0)
+            self.account[player] -= 2.0
+            self.eliminate(player, -2.0)
+
+    def play(self, player, move):
+        self.take(player, int(move))
+        return self.over()
+
+    def play_round(self, moves):
+        for player, move in enumerate(moves):
+            if move is not None:
+                self.take(player, int(move))
+        return self.over()
+
+    def over(self):
+        self.moves += 1
+        if self.moves < self.rounds * (1 if self.simultaneous else self.players):
+            return None
+        self.truncate()
+        final = [0.0 if player in self.eliminated else 0.25 for player in range(self.players)]
+        self.account = [a + b for a, b in zip(self.account, final, strict=True)]
+        return final
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.integers(0, 7), min_size=30, max_size=30), st.integers(2, 4), st.booleans())
+def test_what_each_seat_earns_is_what_the_game_has_paid_it(moves, players, simultaneous):
+    game = Bombs(players, simultaneous=simultaneous)
+    env = GameEnv(game)
+    env.reset(seed=0)
+    said, earned, ended = iter(moves), dict.fromkeys(env.possible_agents, 0.0), {}
+    for agent in env.agent_iter():
+        _, reward, terminated, truncated, info = env.last()
+        earned[agent] += reward
+        if terminated or truncated:
+            assert agent not in ended
+            ended[agent] = (terminated, truncated)
+            assert "won" in info["metrics"]
+        env.step(None if terminated or truncated else str(next(said)))
+    assert list(earned.values()) == game.account
+    out = {env.possible_agents[player] for player in game.eliminated}
+    assert ended == {agent: (agent in out, agent not in out) for agent in env.possible_agents}
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 7), min_size=30, max_size=30), st.sampled_from(["first", "second"]))
+def test_one_side_earns_what_the_game_has_paid_its_seat(moves, seat):
+    said = iter(moves)
+    game = Bombs(3)
+
+    class Other:
+        def act(self, observation):
+            return str(next(said) % 5)
+
+    env = AgainstOpponent(GameEnv(game), opponent=Other(), seat=seat)
+    env.reset(seed=0)
+    total, over = 0.0, False
+    while not over:
+        _, reward, terminated, truncated, _ = env.step(str(next(said)))
+        total, over = total + reward, terminated or truncated
+    player = 0 if seat == "first" else 1
+    assert total == game.account[player]
+    assert terminated is (player in game.eliminated)
+
+
+@pytest.mark.parametrize("simultaneous", [False, True])
+def test_pettingzoo_finds_nothing_wrong_with_players_who_leave(simultaneous):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        api_test(GameEnv(Bombs(simultaneous=simultaneous)), num_cycles=40)
+
+
+class Tax(TextGame):
+    """Each move pays the other player."""
+
+    def begin(self, rng):
+        self.moves = 0
+
+    def legal(self, player):
+        return ["x"]
+
+    def play(self, player, move):
+        self.moves += 1
+        self.give(1 - player, 1.0)
+        return [0.0, 0.0] if self.moves == 4 else None
+
+
+@pytest.mark.parametrize("seat", ["first", "second"])
+def test_what_is_earned_before_the_first_own_move_comes_with_it(seat):
+    env = AgainstOpponent(GameEnv(Tax()), seat=seat)
+    for _ in range(2):
+        env.reset(seed=0)
+        total, over = 0.0, False
+        while not over:
+            _, reward, over, _, _ = env.step("x")
+            total += reward
+        assert total == 2.0

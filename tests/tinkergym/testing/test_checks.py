@@ -31,7 +31,7 @@ def results(make_env, only=None):
     return {result.name: result for result in run_checks(Subject(make=make_env), checks)}
 
 
-@pytest.mark.parametrize("name", filter(can_play, registered()))
+@pytest.mark.parametrize("name", list(filter(can_play, registered())))
 def test_every_installed_environment_passes_every_check(name):
     failed = [
         f"{result.name}: {result.message}"
@@ -41,7 +41,7 @@ def test_every_installed_environment_passes_every_check(name):
     assert not failed
 
 
-@pytest.mark.parametrize("name", filter(can_play, registered_games()))
+@pytest.mark.parametrize("name", list(filter(can_play, registered_games())))
 def test_every_installed_game_passes_every_check_of_games(name):
     found = list(run_checks(Subject(make=lambda: make_game(name))))
     assert [result.message for result in found if result.outcome is not Outcome.OK] == []
