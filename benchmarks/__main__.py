@@ -20,6 +20,7 @@ NAMES = (
     "loop",
     "cold_start",
     "templates",
+    "gateway_load",
     "remote_env",
     "bench_engine",
     "multi_turn",

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import tinkergym as tg
@@ -28,7 +27,9 @@ def measure() -> list[Figure]:
 
     Four are compared with the one right before them and the one right after them.
     """
-    with model_directory() as model, service(None, f'preload=["{model}"]') as running:
+    listed = 'preload=["shared"]'  # others than the owner name listed models only
+    with model_directory() as folder, service(None, f'models.shared="{folder}"', listed) as running:
+        model = "shared"
         keys = [_key(running, f"tenant-{number}") for number in range(TENANTS)]
         _train_together(running, keys[:1], model, steps=2)  # the pool is warm, as in steady state
         alone = [_train_together(running, keys[:1], model, steps=STEPS)]
@@ -51,7 +52,7 @@ def measure() -> list[Figure]:
     return [figure]
 
 
-def _train_together(running: Service, keys: list[str], model: Path, *, steps: int) -> dict[str, Any]:
+def _train_together(running: Service, keys: list[str], model: str, *, steps: int) -> dict[str, Any]:
     clients = [tg.Client(running.url, key) for key in keys]
     jobs: dict[int, dict[str, Any]] = {}
 

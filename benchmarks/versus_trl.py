@@ -93,7 +93,7 @@ def run_ours(
 
 def train(
     client: tg.Client,
-    model: Path,
+    model: Path | str,
     adapter: tg.LoRA | tg.FullParameters,
     *,
     steps: int,
