@@ -22,6 +22,9 @@ Value = TypeVar("Value")
 _SMALL_BODY_BYTES = 64 * 1024
 
 _BYTES_PER_VALUE = 8
+_BYTES_PER_READ_VALUE = 16
+"""Where the gateway keeps what it reads, and does not only pass it on."""
+
 _BYTES_PER_KEY = 80
 """A body may hold one value, and one key, for each of these bytes that `limits.body_bytes` allows. Parsed, a
 value takes up to 60 bytes and a key several hundred, and Python's lock is held all the while."""
@@ -91,14 +94,14 @@ def read_as(request: Request, model: type[Model], body: bytearray) -> Model:
         InvalidRequestError: It is none.
         PayloadTooLargeError: It holds more values than a body of its kind may.
     """
-    refuse_many_values(request, body)
+    refuse_many_values(request, body, _BYTES_PER_READ_VALUE)
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
         raise explain(error, model) from None
 
 
-def refuse_many_values(request: Request, body: bytearray) -> None:
+def refuse_many_values(request: Request, body: bytearray, bytes_per_value: int = _BYTES_PER_VALUE) -> None:
     """Refuse a body whose values would take many times its size in memory, before any of them is read.
 
     Raises:
@@ -109,7 +112,7 @@ def refuse_many_values(request: Request, body: bytearray) -> None:
     keys, values = body.count(b":"), body.count(b",") + body.count(b"[") + body.count(b"{")
     for found, most, what in (
         (keys, size // _BYTES_PER_KEY, "keys"),
-        (values, size // _BYTES_PER_VALUE, "values"),
+        (values, size // bytes_per_value, "values"),
     ):
         if found > most:
             raise PayloadTooLargeError(

@@ -21,7 +21,7 @@ Deliver = Callable[[Sequence[Answer]], None]
 
 MOST_PER_BATCH = 4096
 """The most that `SampleBatch` allows."""
-MOST_IDS_PER_BATCH = 500_000
+MOST_IDS_PER_BATCH = 250_000
 """Prompt ids; as JSON they stay well below what a gateway takes in one body. One request may be longer."""
 EAGER_STREAMS = 2
 """Up to here a submission gets a stream of its own at once; beyond, it waits a moment for company."""
