@@ -11,11 +11,14 @@ from tinkergym_textarena.games import VERSUS, moves_of
 from tinkergym_textarena.native import NativeGame
 
 import tinkergym as tg
-from tinkergym.errors import EpisodeProtocolError, InvalidRequestError
+from tinkergym.errors import EpisodeProtocolError, InvalidEnvironmentError, InvalidRequestError
 from tinkergym.wrappers import AgainstOpponent
 
 TALK = ["I offer you peace.", "[nonsense]", "🙂", "[3]", ""]
 MOST_ACTIONS = 40
+OTHERS = [("Briscola", 4), ("HighSociety", 2), ("IndianPoker", 2), ("Poker", 5), ("QuantumTicTacToe", 2)]
+OTHERS += [("SecretMafia", 6), ("Stratego", 2), ("ThreePlayerIPD", 3), ("TruthAndDeception", 2)]
+"""Games that no id of ours is made for, with many ways to tell players something."""
 
 
 def script(name, seed, players=2):
@@ -79,6 +82,32 @@ def test_more_than_two_can_play_where_the_game_lets_them():
         assert earned == (None if rewards is None else [rewards[player] for player in range(3)])
         ended += earned is not None
     assert ended
+
+
+def test_what_a_game_adds_when_it_is_a_players_turn_is_shown():
+    actions = ["I want more. [Propose] $1.20", "Too much. [Reject]", "[Propose] $1.10", "[Accept]"]
+    env = tg.make_game("textarena/Nim-v0", game="TwoDollar-v0", echo=True)
+    for seed in range(3):
+        native, rewards, _ = native_play("TwoDollar", seed, actions)
+        ours, earned, _ = our_play(env, seed, actions)
+        assert ours == native
+        assert "CURRENT PROPOSAL" in ours[1][1]
+        assert earned == (None if rewards is None else [rewards[0], rewards[1]])
+
+
+def test_a_game_whose_players_see_their_past_edited_is_refused():
+    with pytest.raises(InvalidEnvironmentError, match="SettlersOfCatanObservationWrapper"):
+        tg.make_game("textarena/Nim-v0", game="SettlersOfCatan-v0", players=4)
+
+
+@pytest.mark.parametrize(("name", "players"), OTHERS)
+def test_games_that_are_only_named_are_shown_as_native_play_shows_them(name, players):
+    env = tg.make_game("textarena/Nim-v0", game=f"{name}-v0", players=players, echo=True)
+    actions = ["[0]", "[play 1]", "[1]", "I offer you peace.", "[pass]", "[2]"]
+    native, rewards, _ = native_play(name, 1, actions, players)
+    ours, earned, _ = our_play(env, 1, actions)
+    assert ours == native
+    assert earned == (None if rewards is None else [rewards[player] for player in range(players)])
 
 
 @pytest.mark.parametrize("name", sorted(VERSUS))

@@ -83,8 +83,7 @@ class NativeGame:
             player: The player.
             echo: With the player's own words. A policy has them in its context already.
         """
-        state = self._game.state
-        messages, state.observations[player] = state.observations[player], []
+        messages = self._messages(player)
         if self._only_messages:
             hidden = ("PLAYER_ACTION", "GAME_ADMIN")
             return "\n".join(f" {message}" for _, message, kind in messages if kind.name not in hidden)
@@ -93,6 +92,16 @@ class NativeGame:
             for sender, message, kind in messages
             if echo or sender != player or kind.name != "PLAYER_ACTION"
         )
+
+    def _messages(self, player: int) -> list[Any]:
+        """Take what a player has not been shown yet."""
+        if player == self.player and not self.over:
+            # Some games add something when it is the player's turn, such as the proposal to answer.
+            with drawing_from(self._random), _explaining(self._game_id, "play"):
+                return list(self._game.get_observation()[1])
+        state = self._game.state
+        messages, state.observations[player] = state.observations[player], []
+        return list(messages)
 
     def act(self, action: str) -> bool:
         """Let the player whose turn it is act; return whether the game took the action as a legal one.
@@ -159,6 +168,7 @@ def game_spec(game_id: str) -> Any:
             with _no_downloads():
                 importlib.import_module(spec.entry_point.partition(":")[0])
         redirect_loaded_modules()
+        _refuse_edited_views(game_id, spec)
         return spec
 
 
@@ -166,6 +176,21 @@ def _action_wrappers(spec: Any) -> list[Any]:
     from textarena import ActionWrapper
 
     return [kind for kind in spec.default_wrappers or () if issubclass(kind, ActionWrapper)]
+
+
+def _refuse_edited_views(game_id: str, spec: Any) -> None:
+    """Refuse a game whose players see their past edited: an observation here is only ever added to."""
+    from textarena import ObservationWrapper
+    from textarena.wrappers import GameMessagesObservationWrapper, LLMObservationWrapper
+
+    views = [kind for kind in spec.default_wrappers or () if issubclass(kind, ObservationWrapper)]
+    if views not in ([LLMObservationWrapper], [GameMessagesObservationWrapper]):
+        names = ", ".join(kind.__name__ for kind in views) or "no observation wrapper"
+        raise InvalidEnvironmentError(
+            f"{game_id} is shown through {names}, which changes what a player has already read",
+            hint="choose another game",
+            field="game",
+        )
 
 
 def _shows_only_messages(spec: Any) -> bool:
