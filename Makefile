@@ -3,7 +3,7 @@ PY := .venv/bin/python
 PACKS := $(wildcard envs/*/pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check lint fast vllm test-vllm bench bench-gpu serve nano clean
+.PHONY: help install demo test check lint fast vllm test-vllm bench bench-gpu serve nano nano-instruct clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -45,6 +45,9 @@ serve: install  ## start the service on this machine
 
 nano: install  ## make the nano model again, from the seed
 	@$(PY) scripts/make_nano.py
+
+nano-instruct: install  ## make the nano-instruct model again, from the seed
+	@$(PY) scripts/make_nano_instruct.py
 
 clean:  ## remove .venv and caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info envs/*/*.egg-info

@@ -24,7 +24,7 @@ DType = Literal["float32", "bfloat16"]
 CONFIG_VARIABLE = "TINKERGYM_SERVICE_CONFIG"
 """Environment variable that carries the effective settings, as JSON, to the processes of one service."""
 
-PACKAGED_MODELS = {"nano": str(Path(__file__).parent / "models" / "nano")}
+PACKAGED_MODELS = {name: str(Path(__file__).parent / "models" / name) for name in ("nano", "nano-instruct")}
 
 _LONGEST_SOCKET = "ray/session_2026-01-31_23-59-59_000000_4194304/sockets/plasma_store"
 """The longest path of a socket below `run_dir`: Ray's. The last number is the largest process id."""
@@ -140,7 +140,7 @@ class ServiceConfig(Settings):
     """`sqlite:////absolute/path`; empty means `tinkergym.sqlite3` in `data_dir`."""
 
     models: dict[str, str] = PACKAGED_MODELS
-    """Name -> directory or Hugging Face hub id. `nano`, which comes with the package, is always there."""
+    """Name -> directory or Hugging Face hub id. `nano` and `nano-instruct` are always there."""
 
     allow_any_model: bool = True
     """Whether jobs of the local owner, whose key is in `local.json`, may name a directory on this machine or

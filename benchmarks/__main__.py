@@ -34,6 +34,7 @@ NAMES = (
     "scaling",
     "staleness",
     "determinism",
+    "first_environment",
     "tictactoe",
     "gomoku",
     "arithmetic",

@@ -90,7 +90,7 @@ not among them.
 
 | file | SHA-256 |
 |---|---|
-{_hashes(folder)}
+{hashes(folder)}
 """
     (folder / "README.md").write_text(text, encoding="utf-8")
 
@@ -116,7 +116,8 @@ Mean return at temperature 1 with 95 % intervals, seeds from {FIRST_SEED} on (`s
 """
 
 
-def _hashes(folder: Path) -> str:
+def hashes(folder: Path) -> str:
+    """Return the rows of a table: each of the model's files with its SHA-256."""
     rows = []
     for name in FILES:
         digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()

@@ -5,14 +5,20 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[3] / "scripts" / "make_nano.py"
+SCRIPTS = Path(__file__).parents[3] / "scripts"
 
 
 @pytest.mark.slow
-def test_the_same_seed_makes_the_same_model_and_another_seed_another(tmp_path):
+@pytest.mark.parametrize(
+    "recipe",
+    [["make_nano.py", "--games", "0"], ["make_nano_instruct.py", "--dialogues", "0"]],
+    ids=lambda r: r[0],
+)
+def test_the_same_seed_makes_the_same_model_and_another_seed_another(tmp_path, recipe):
     def hashes(name: str, seed: int) -> dict[str, str]:
         output = tmp_path / name
-        command = [sys.executable, str(SCRIPT), "--steps", "2", "--games", "0", "--threads", "1"]
+        script, *options = recipe
+        command = [sys.executable, str(SCRIPTS / script), *options, "--steps", "2", "--threads", "1"]
         subprocess.run([*command, "--seed", str(seed), "--output", str(output)], check=True, timeout=200)
         paths = sorted(output.glob("[!R]*"))  # the card says how long it took
         return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}

@@ -11,14 +11,20 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-NANO = Path(__file__).parents[3] / "backend" / "models" / "nano"
+MODELS = Path(__file__).parents[3] / "backend" / "models"
+NANO = MODELS / "nano"
 TOKENIZER = Tokenizer.from_file(str(NANO / "tokenizer.json"))
 TEMPLATE = jinja2.Environment().from_string((NANO / "chat_template.jinja").read_text(encoding="utf-8"))
 
 
-def test_the_model_loads_in_transformers_and_gives_finite_logits():
-    model = AutoModelForCausalLM.from_pretrained(NANO)
-    tokenizer = AutoTokenizer.from_pretrained(NANO)
+@pytest.fixture(params=["nano", "nano-instruct"])
+def folder(request):
+    return MODELS / request.param
+
+
+def test_the_model_loads_in_transformers_and_gives_finite_logits(folder):
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     ids = tokenizer.apply_chat_template(
         [{"role": "user", "content": "47+38="}],
         add_generation_prompt=True,
@@ -31,27 +37,29 @@ def test_the_model_loads_in_transformers_and_gives_finite_logits():
     assert torch.isfinite(logits).all()
 
 
-def test_an_answer_ends_with_the_token_that_the_configuration_names_as_the_end():
-    config = json.loads((NANO / "config.json").read_text(encoding="utf-8"))
-    assert config["eos_token_id"] == TOKENIZER.token_to_id("<|im_end|>")
-    assert AutoTokenizer.from_pretrained(NANO).eos_token == "<|im_end|>"
+def test_an_answer_ends_with_the_token_that_the_configuration_names_as_the_end(folder):
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    assert config["eos_token_id"] == Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id(
+        "<|im_end|>"
+    )
+    assert AutoTokenizer.from_pretrained(folder).eos_token == "<|im_end|>"
 
 
-def test_embedding_and_head_are_not_tied():
-    assert json.loads((NANO / "config.json").read_text(encoding="utf-8"))["tie_word_embeddings"] is False
+def test_embedding_and_head_are_not_tied(folder):
+    assert json.loads((folder / "config.json").read_text(encoding="utf-8"))["tie_word_embeddings"] is False
 
 
-def test_the_weights_are_small_enough_to_ship():
-    assert (NANO / "model.safetensors").stat().st_size <= 8_000_000
+def test_the_weights_are_small_enough_to_ship(folder):
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= 8_000_000
 
 
-def test_the_card_names_the_hash_of_every_file_beside_it():
-    card = (NANO / "README.md").read_text(encoding="utf-8")
+def test_the_card_names_the_hash_of_every_file_beside_it(folder):
+    card = (folder / "README.md").read_text(encoding="utf-8")
     hashes = dict(re.findall(r"\| `([^`]+)` \| `([0-9a-f]{64})` \|", card))
-    files = {path.name for path in NANO.iterdir()} - {"README.md"}
+    files = {path.name for path in folder.iterdir()} - {"README.md"}
     assert set(hashes) == files
     for name, digest in hashes.items():
-        assert hashlib.sha256((NANO / name).read_bytes()).hexdigest() == digest, name
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest, name
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
@@ -88,3 +96,22 @@ def test_a_new_message_only_adds_to_what_the_template_wrote_before():
     asked = TEMPLATE.render(messages=turns[:2], add_generation_prompt=True)
     answered = TEMPLATE.render(messages=turns[:3], add_generation_prompt=False)
     assert answered == f"{asked}b2<|im_end|>\n"
+
+
+def test_nano_instruct_follows_short_instructions():
+    model = AutoModelForCausalLM.from_pretrained(MODELS / "nano-instruct")
+    tokenizer = AutoTokenizer.from_pretrained(MODELS / "nano-instruct")
+
+    def answer(instruction):
+        ids = tokenizer.apply_chat_template(
+            [{"role": "user", "content": instruction}],
+            add_generation_prompt=True,
+            return_tensors="pt",
+            return_dict=True,
+        )
+        made = model.generate(**ids, max_new_tokens=16, do_sample=False)[0, ids["input_ids"].shape[1] :]
+        return tokenizer.decode(made, skip_special_tokens=True)
+
+    assert answer("Choose one: red, blue or green.") in {"red", "blue", "green"}
+    assert answer("What is the opposite of hot?") == "cold"
+    assert "cat" in answer("Write a sentence about a cat.")
