@@ -10,6 +10,7 @@ from transformers import (
     BloomConfig,
     BloomForCausalLM,
     DeepseekV3Config,
+    Gemma2Config,
     Gemma3Config,
     Gemma3TextConfig,
     Lfm2Config,
@@ -126,6 +127,14 @@ def test_an_adapter_on_a_mixture_of_experts_is_the_same_in_learner_engine_and_ex
         assert np.abs(learner.logprobs(None, [sequence])[0] - sampled).max() > 1e-2
         for model in exported:
             np.testing.assert_allclose(defined(model, sequence), sampled, atol=1e-5)
+
+
+def test_attention_with_a_soft_cap_is_refused_by_name_in_the_engine(make, start_engine):
+    """Fails when the engine leaves the cap out, as transformers' fast attention does by which it is tried."""
+    config = Gemma2Config(**SHAPE, head_dim=8, query_pre_attn_scalar=8, attn_logit_softcapping=2.0)
+    with pytest.raises(InvalidRequestError, match=r"Gemma2ForCausalLM.*softcap") as caught:
+        start_engine(make(config))
+    assert caught.value.field == "model"
 
 
 @pytest.mark.parametrize("family", RECURRENT)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from backend.learner.aggregation import token_weights
-from backend.learner.sequences import BatchTotals
+from backend.learner.sequences import BatchTotals, TrainSequence
 from tinkergym.errors import InvalidRequestError
 
 COUNTS = np.array([1, 0, 3])
@@ -29,6 +29,19 @@ def test_parts_of_a_batch_weigh_as_in_the_whole(aggregation):
         token_weights(COUNTS[i : i + 1], aggregation, totals=TOTALS, constant_tokens=10) for i in range(3)
     ]
     assert np.concatenate(parts).tolist() == whole.tolist()
+
+
+def test_a_sequence_without_a_sampled_token_counts_in_no_mean():
+    sequences = [
+        TrainSequence(
+            token_ids=[1] * 4,
+            loss_mask=[False, *mask],
+            sampling_logprobs=[None, *[-1.0 if m else None for m in mask]],
+        )
+        for mask in ([True, False, False], [False] * 3, [True] * 3)
+    ]
+    assert BatchTotals.of(sequences) == TOTALS
+    assert BatchTotals.of([sequences[1]]) == BatchTotals(tokens=0, sequences=0)
 
 
 def test_a_constant_of_zero_is_refused():

@@ -136,6 +136,24 @@ def test_a_checkpoint_without_a_readable_manifest_is_refused(learner, saved, con
         learner.load("again", saved, ADAPTERS[0])
 
 
+@KINDS
+@pytest.mark.parametrize("training", ["the same", "another"])
+def test_weights_that_are_read_as_others_than_were_saved_are_refused(
+    learner, batch, adapter, training, tmp_path
+):
+    """By a library of another version, say: each file is what was written."""
+    learner.create_policy("p", adapter, seed=1)
+    train(learner, batch, steps=1)
+    learner.save("p", tmp_path / "step-1", step=1, policy_version=1)
+    learner.drop("p")
+    manifest = json.loads((tmp_path / "step-1" / "manifest.json").read_bytes())
+    manifest["weights_sha256"] = "0" * 64
+    (tmp_path / "step-1" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointCorruptError):
+        learner.load("p", tmp_path / "step-1", adapter, fresh_optimiser=training == "another")
+    assert learner.policy_ids == []
+
+
 def test_a_manifest_cannot_point_outside_the_checkpoint(learner, saved):
     manifest = json.loads((saved / "manifest.json").read_bytes())
     manifest["files"]["../secret"] = {"bytes": 1, "sha256": ""}

@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from backend.learner import train_pass
 from backend.learner.causal_lm import CausalLM
 from backend.learner.lanes import Lanes
 from backend.learner.learner import Learner, PolicyBatch
@@ -81,6 +82,38 @@ def test_lanes_change_neither_loss_nor_logprobs_nor_gradient(
     assert scale > 0
     for parameter, tensor in expected.items():
         torch.testing.assert_close(gradient[parameter], tensor, atol=1e-5 * scale, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "options"),
+    [
+        (ADAPTERS[0], {"cpu_threads": 3}),
+        (ADAPTERS[1], {"cpu_threads": 3}),
+        (ADAPTERS[1], {"dtype": torch.bfloat16}),  # its gradients are taken beside the float32 weights
+    ],
+    ids=["lora in lanes", "full in lanes", "full in bfloat16"],
+)
+def test_a_gradient_that_is_kept_aside_is_the_sum_over_the_slices_of_the_head(
+    model_dir, make_batch, monkeypatch, adapter, options
+):
+    batch = make_batch(seed=5, groups=6, size=4)
+    loss = LossConfig(name="importance_sampling")
+
+    def gradient():
+        learner = Learner(model_dir, micro_batch_tokens=240, **options)
+        learner.create_policy("p", adapter, seed=3)
+        learner.forward_backward("p", batch, loss)
+        return {name: tensor.float().clone() for name, tensor in learner.gradient("p").items()}
+
+    expected = gradient()
+    monkeypatch.setattr(train_pass, "_HEAD_ROWS", 12)
+    monkeypatch.setattr(train_pass, "_HEAD_ELEMENTS", 1)
+    found = gradient()
+    scale = max(float(tensor.abs().max()) for tensor in expected.values())
+    tolerance = 0.05 if "dtype" in options else 1e-5
+    assert scale > 0
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, atol=tolerance * scale, rtol=0.0)
 
 
 @KINDS

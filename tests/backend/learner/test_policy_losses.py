@@ -82,7 +82,8 @@ def plain(model, batch, config):
         logits = model(input_ids=torch.tensor([s.token_ids])).logits[0].log_softmax(-1)
         learner = torch.stack([logits[i - 1, s.token_ids[i]] for i, m in enumerate(s.loss_mask) if m])
         sampling = torch.tensor([p for p in s.sampling_logprobs if p is not None])
-        anchor = learner.detach() if config.correction else sampling
+        begun = learner.detach() if s.proximal_logprobs is None else torch.as_tensor(s.proximal_logprobs)
+        anchor = begun if config.correction else sampling
         ratio, a = (learner - anchor).exp(), s.advantage
         if config.name == "gspo":
             ratio = (learner - anchor).mean().exp().expand(len(learner))
@@ -96,7 +97,7 @@ def plain(model, batch, config):
         if config.dual_clip and a < 0:
             losses = torch.minimum(losses, torch.tensor(-a * config.dual_clip))
         if config.correction:
-            gap = (learner - sampling).detach()
+            gap = begun - sampling
             weight = (gap.sum().expand(len(gap)) if config.correction.level == "sequence" else gap).exp()
             cap = config.correction.cap
             cut = weight.clamp(max=cap)
@@ -123,6 +124,23 @@ def plain(model, batch, config):
 @EVERY
 def test_loss_and_gradient_are_those_of_the_formula_under_plain_autograd(ready, name, tmp_path):
     learner, batch = ready
+    learner.save("p", tmp_path / "step-1", step=1, policy_version=1)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "step-1", attn_implementation="eager").eval()
+    loss = plain(model, batch, CONFIGS[name])
+    loss.backward()
+    found, result = gradient(learner, batch, CONFIGS[name])
+    assert result.loss == pytest.approx(float(loss.detach()), abs=1e-5)
+    assert_close(found, {n: p.grad for n, p in model.named_parameters()}, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name, config in CONFIGS.items() if config.correction])
+def test_in_later_updates_weights_are_those_of_the_policy_that_the_step_began_with(ready, name, tmp_path):
+    learner, batch = ready
+    rng, own = np.random.default_rng(1), learner.logprobs("p", batch)
+    batch = [
+        dataclasses.replace(s, proximal_logprobs=(now + rng.normal(0, 0.2, len(now))).astype(np.float32))
+        for s, now in zip(batch, own, strict=True)
+    ]
     learner.save("p", tmp_path / "step-1", step=1, policy_version=1)
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "step-1", attn_implementation="eager").eval()
     loss = plain(model, batch, CONFIGS[name])

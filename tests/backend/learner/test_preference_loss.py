@@ -88,6 +88,26 @@ def test_a_batch_is_the_mean_of_its_pairs_and_says_how_often_the_chosen_answer_w
     assert result.metrics["logprob_rejected"] == pytest.approx(-17 / 3)
 
 
+def test_golden_vectors_of_the_losses_by_mean_logprobs_for_answers_of_unequal_lengths():
+    chosen, rejected = np.array([-6 / 3, -9 / 4, -2.5 / 2]), np.array([-8 / 5, -7 / 2, -2.0])
+    simpo = preference_loss(SimPO(beta=2.0, gamma=0.5), ANSWERS)
+    expected = [-log_sigmoid(2.0 * (c - r) - 0.5) for c, r in zip(chosen, rejected, strict=True)]
+    assert simpo.loss == pytest.approx(np.mean(expected), abs=1e-12)
+    assert simpo.metrics["reward_margin"] == pytest.approx(2.0 * np.mean(chosen - rejected), abs=1e-12)
+    assert simpo.metrics["accuracy"] == pytest.approx(np.mean(chosen > rejected))
+    orpo = preference_loss(ORPO(odds_weight=0.3), ANSWERS)
+    odds = [np.exp(means) / (1 - np.exp(means)) for means in (chosen, rejected)]
+    expected = [
+        -mean - 0.3 * log_sigmoid(math.log(won / lost)) for mean, won, lost in zip(chosen, *odds, strict=True)
+    ]
+    assert orpo.loss == pytest.approx(np.mean(expected), abs=1e-12)
+    assert orpo.metrics["reward_rejected"] == pytest.approx(rejected.mean(), abs=1e-12)
+    # The derivative by a sum of logprobs: that by their mean, over the answer's own length, over the pairs.
+    slopes = 2.0 / (1 + np.exp(2.0 * (chosen - rejected) - 0.5))
+    np.testing.assert_allclose(simpo.chosen_weights, slopes / np.array([3, 4, 2]) / 3, atol=1e-12)
+    np.testing.assert_allclose(simpo.rejected_weights, -slopes / np.array([5, 2, 1]) / 3, atol=1e-12)
+
+
 EVERY = [kind() for kind in get_args(get_args(PreferenceLoss)[0])]
 
 

@@ -4,7 +4,10 @@ import math
 
 import numpy as np
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
+from backend.config import PACKAGED_MODELS
 from backend.learner.learner import Learner
 from backend.training.written_loop import WrittenDataJob
 from tinkergym.wire import FullParameters, JobState, LoRA
@@ -44,6 +47,51 @@ def test_every_loss_parts_the_answers(lab, written, loss):
         assert last.metrics["logprob_chosen"] > first.metrics["logprob_chosen"]
     else:
         assert last.metrics["reward_margin"] > first.metrics["reward_margin"]
+
+
+def pair_loss(loss, chosen, rejected):
+    """A pair's loss, written out, at the policy that is its own reference; of sums and means of logprobs."""
+    log_sigmoid = torch.nn.functional.logsigmoid
+    over = [answer.sum() - answer.sum().detach() for answer in (chosen, rejected)]
+    margin = over[0] - over[1]
+    match loss:
+        case DPO():
+            return -log_sigmoid(loss.beta * margin)
+        case IPO():
+            return (margin - 1 / (2 * loss.beta)) ** 2
+        case Hinge():
+            return torch.relu(1 - loss.beta * margin)
+        case SimPO():
+            return -log_sigmoid(loss.beta * (chosen.mean() - rejected.mean()) - loss.gamma)
+    odds = [mean - torch.log1p(-mean.exp()) for mean in (chosen.mean(), rejected.mean())]
+    return -chosen.mean() - loss.odds_weight * log_sigmoid(odds[0] - odds[1])
+
+
+@pytest.mark.parametrize("loss", [DPO(), IPO(), Hinge(), SimPO(), ORPO()])
+def test_the_gradient_is_that_of_the_mean_over_pairs_by_the_formula(lab, written, monkeypatch, loss):
+    seen, forward_backward = [], Learner.forward_backward
+
+    def noted(self, policy_id, sequences, *arguments, **settings):
+        seen.extend(sequences)
+        return forward_backward(self, policy_id, sequences, *arguments, **settings)
+
+    monkeypatch.setattr(Learner, "forward_backward", noted)
+    settings = {"steps": 1, "batch_size": 4, "loss": loss, "adapter": FullParameters(), "learning_rate": 1e-6}
+    job_id = written.run("preference", PAIRS, **settings)
+    (step,) = lab.events(job_id, "step")
+    model = AutoModelForCausalLM.from_pretrained(PACKAGED_MODELS["nano"]).eval()
+    answers = []
+    for sequence in seen:
+        table = model(torch.tensor([sequence.token_ids])).logits[0].log_softmax(-1)
+        places = np.flatnonzero(sequence.loss_mask)
+        answers.append(table[places - 1, np.asarray(sequence.token_ids)[places]])
+    assert len(answers) == 8
+    assert {len(chosen) for chosen in answers[::2]} != {len(rejected) for rejected in answers[1::2]}
+    total = sum(pair_loss(loss, *answers[at : at + 2]) for at in range(0, 8, 2)) / 4
+    total.backward()
+    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
+    assert step.loss == pytest.approx(float(total.detach()), rel=1e-4)
+    assert step.metrics["grad_norm"] == pytest.approx(float(norm), rel=1e-3)
 
 
 def test_what_is_held_out_is_measured_and_not_trained_on(lab, written):

@@ -202,6 +202,51 @@ def test_failed_episodes_are_neither_compared_nor_asked_about():
 
 
 @pytest.mark.parametrize("credit", ["episode", "turn"])
+def test_a_kept_failure_without_a_sampled_token_enters_no_baseline(credit):
+    broken = {"terminated": False, "stop_reason": StopReason.ENVIRONMENT_ERROR, "error": "it broke"}
+    prompt = Segment(token_ids=[1, 2], loss_mask=[False] * 2, sampling_logprobs=[None] * 2)
+    silent = GOOD.model_copy(update={**broken, "segments": [prompt], "turns": []})
+    algorithm = GRPO(group_size=3, groups_per_step=1, credit=credit)
+    # One that had answered counts, with what it had earned.
+    for other in (BAD, BAD.model_copy(update=broken)):
+        found = batch(GOOD, other, silent, algorithm=algorithm, on_failure="keep")
+        first = [s.advantage if credit == "episode" else s.advantage[2] for s in found.sequences]
+        assert first == [2.0, -2.0]
+
+
+def in_segments(*turns):
+    """An episode whose context was written anew before each turn: a segment of its own for each."""
+    whole = episode(*turns)
+    segments, records = [], []
+    for number, turn in enumerate(whole.turns):
+        part = slice(turn.start - 2, turn.end)
+        fields = {name: getattr(whole.segments[0], name)[part] for name in Segment.model_fields}
+        segments.append(Segment(**fields))
+        records.append(
+            turn.model_copy(update={"segment": number, "start": 2, "end": 2 + turn.end - turn.start})
+        )
+    return whole.model_copy(update={"segments": segments, "turns": records})
+
+
+@pytest.mark.parametrize("credit", ["episode", "turn"])
+def test_every_segment_of_an_episode_is_learned_from_with_its_own_turns(credit):
+    good = in_segments((1.0, 2, "stop"), (3.0, 1, "stop"), (0.0, 3, "stop"))
+    bad = in_segments((0.0, 2, "stop"), (0.0, 2, "stop"), (0.0, 1, "stop"))
+    found = batch(good, bad, algorithm=GRPO(**PAIR, credit=credit))
+    told = [
+        (list(s.token_ids), s.advantage if credit == "episode" else s.advantage[2]) for s in found.sequences
+    ]
+    rewards = [2.0, 1.5, 0.0] if credit == "turn" else [2.0] * 3
+    assert told == [
+        (list(segment.token_ids), sign * reward)
+        for sign, trajectory in ((1, good), (-1, bad))
+        for segment, reward in zip(trajectory.segments, rewards, strict=True)
+    ]
+    assert found.groups == [0] * 6
+    assert [len(versions) for versions in found.versions] == [2, 1, 3, 2, 2, 1]
+
+
+@pytest.mark.parametrize("credit", ["episode", "turn"])
 def test_the_control_experiment_permutes_what_was_earned(credit):
     episodes = [episode((float(reward), 1, "stop")) for reward in range(6)]
     algorithm = GRPO(group_size=6, groups_per_step=1, credit=credit)
