@@ -103,6 +103,19 @@ def test_two_ranks_decay_and_clip_as_one(both, batch, kind, settings):
 
 
 @pytest.mark.parametrize("kind", ADAPTERS)
+def test_two_ranks_skip_a_gradient_of_exactly_zero_as_one(both, batch, kind):
+    silent = [dataclasses.replace(sequence, advantage=0.0) for sequence in batch]
+    before = weights_sha256(both[0].weights(kind))
+    for skip in (True, False):
+        for each in both:
+            each.forward_backward(kind, silent, LossConfig())
+            stepped = each.optim_step(kind, learning_rate=1e-2, skip_zero_gradient=skip)
+            assert (stepped.skipped, stepped.optimizer_step) == (skip, 1 if skip else 2)
+        assert (weights_sha256(both[0].weights(kind)) == before) == skip
+    assert_same_policy(*both, kind)
+
+
+@pytest.mark.parametrize("kind", ADAPTERS)
 def test_two_ranks_begin_another_training_without_the_moments_of_the_first(both, batch, kind, tmp_path):
     name = f"another-{kind}"
     for each in both:
