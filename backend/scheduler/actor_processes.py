@@ -1,6 +1,7 @@
 """What runs inside the actors: a pool worker, an environment worker, the scheduler. Plain classes.
 
-Each imports what it is made of when it starts, in its own process: the others need not carry it.
+Each imports what it is made of when it starts, in its own process: the others need not carry it. Each dies
+with the raylet that started it, which dies with the host: one that hangs would hear of neither from Ray.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from backend.config import ServiceConfig
 from backend.garbage import spare_the_collector
+from backend.processes import die_with_parent
 from backend.scheduler.workers import PoolAddress
 
 _log = logging.getLogger(__name__)
@@ -24,6 +26,7 @@ class PoolProcess:
     """Runs in an actor: a pool worker."""
 
     def __init__(self, config_json: str, address: PoolAddress) -> None:
+        die_with_parent()
         self._config_json, self._address = config_json, address
         self._worker: Any = None
         self._stopped = threading.Event()
@@ -78,6 +81,7 @@ class EnvWorkerProcess:
     """Runs in an actor: an environment worker."""
 
     def __init__(self, config_json: str, address: PoolAddress, worker_id: str) -> None:
+        die_with_parent()
         self._config_json, self._address, self._worker_id = config_json, address, worker_id
         self._ended = threading.Event()
 
@@ -114,6 +118,7 @@ class SchedulerProcess:
     """Runs in an actor: the scheduler, in a thread of its own."""
 
     def __init__(self, config_json: str) -> None:
+        die_with_parent()
         _log_to_stderr()
         from backend.scheduler.core import Scheduler
         from backend.scheduler.ray_cluster import RayWorkers

@@ -22,6 +22,7 @@ from typing import Any
 from backend.errors import RankLostError
 from backend.learner.rank import RankOptions, serve_rank
 from backend.learner.rank_process import RankProcess
+from backend.processes import die_with_parent
 
 _log = logging.getLogger(__name__)
 _START_SECONDS = 120.0
@@ -32,6 +33,7 @@ class RankActor:
     """Runs in an actor: one rank."""
 
     def __init__(self) -> None:
+        die_with_parent()
         self._listener: Listener | None = None
 
     def listen(self, address: str, key: bytes) -> int:

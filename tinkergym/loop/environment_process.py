@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import multiprocessing.connection
 import os
 import pickle
 import signal
@@ -174,6 +175,7 @@ def _serve(make: Callable[[], AnyEnv], calls: Connection, control: Connection) -
     """Make the environment and answer calls until the parent closes it, or is gone."""
     # Ctrl-C is for the parent, which ends its children itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _die_with_parent()
     watcher = threading.Thread(target=_watch, args=(control, threading.get_ident()), daemon=True)
     watcher.start()
     env: AnyEnv | None = None
@@ -201,6 +203,24 @@ def _serve(make: Callable[[], AnyEnv], calls: Connection, control: Connection) -
         calls.send_bytes(_pickled((value, error, reason)))
     if env is not None:
         env.close()
+
+
+def _die_with_parent() -> None:
+    """Let the kernel kill this process when the parent's end of a pipe closes, whatever it does then.
+
+    A thread that watches would never run beside an environment that keeps the interpreter to itself. Linux
+    only; and not its signal for the parent's death, which comes when the thread that started us ends.
+    """
+    parent = multiprocessing.parent_process()
+    if sys.platform == "linux" and parent is not None:
+        import fcntl
+
+        pipe = int(parent.sentinel)
+        fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+        if multiprocessing.connection.wait([pipe], 0):  # it has died already
+            os._exit(1)
 
 
 def _pickled(answer: _Answer) -> bytes:

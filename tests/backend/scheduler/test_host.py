@@ -128,6 +128,13 @@ class Host:
         return sha256
 
 
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 @pytest.fixture(scope="module")
 def host(tmp_path_factory):
     host = Host(tmp_path_factory.mktemp("service"))
@@ -178,8 +185,12 @@ def test_a_job_ends_with_the_same_bits_when_a_process_is_killed_at_step_3(host, 
     job_id = host.submit()
     host.until(lambda: host.service.job(job_id).step >= 3)
     if victim == "host":
+        below = host.below()
+        host.find("EnvWorkerProcess").suspend()  # it hears nothing from Ray
         host.process.kill()
         host.process.wait()
+        # By themselves, as nobody is left to end them.
+        host.until(lambda: not any(is_alive(process) for process in below))
         host.start()
     else:
         host.find(victim).kill()

@@ -259,16 +259,31 @@ def test_what_cannot_be_sent_to_a_process_says_so():
     assert "define the class at the top of a module" in trajectory.error
 
 
-def test_an_environments_process_ends_with_the_program_that_was_killed():
-    script = """
+PROGRAM = """
+import ctypes, threading
 from tinkergym.loop.environment_process import EnvironmentProcess
 from tinkergym.testing.faults import HangsInStep
-env = EnvironmentProcess(HangsInStep).start()
-env.reset(seed=1)
-print("hangs", flush=True)
-env.step("go")
+
+class HoldsTheInterpreter(HangsInStep):
+    def go_wrong(self):
+        ctypes.PyDLL(None).sleep(600)  # as a regular expression may
+
+if __name__ == "__main__":
+    env = EnvironmentProcess({kind})
+    starting = threading.Thread(target=env.start)  # whose end is not the program's
+    starting.start()
+    starting.join()
+    env.reset(seed=1)
+    print("hangs", flush=True)
+    env.step("go")
 """
-    program = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("kind", ["HangsInStep", "HoldsTheInterpreter"])
+def test_an_environments_process_ends_with_the_program_that_was_killed(kind, tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM.format(kind=kind))
+    program = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
     assert program.stdout.readline() == "hangs\n"
     (child,) = children(program.pid)
     program.kill()
