@@ -18,15 +18,16 @@ from pathlib import Path
 
 from backend import processes
 from backend.config import ServiceConfig, load_config
+from backend.guardian import guarded
 from backend.rollout.models import without_folder
 from backend.store.keys import LOCAL_TENANT
 from backend.store.store import Store
 from backend.supervisor import data_folder
 from backend.supervisor.end_signals import EndSignals
 from backend.supervisor.greeting import Greeting
-from backend.supervisor.guardian import guarded
 from backend.supervisor.listener import listening, url_of
 from backend.supervisor.part import Part
+from backend.supervisor.probe import GatewayProbe, answers
 from backend.vllm_extra import require_vllm
 from tinkergym.errors import TinkerGymError, from_wire
 
@@ -79,6 +80,7 @@ def serve(
                     mark,
                     data_folder.log_file(config, "gateway"),
                     pass_fds=(listener.fileno(),),
+                    hangs=GatewayProbe(lambda: answers(url)).hangs,
                 ),
             }
             try:
@@ -145,7 +147,10 @@ def _introduce(config: ServiceConfig, url: str) -> Path:
 def _forget(config: ServiceConfig, part: str) -> None:
     """Let /v1/health know at once that a part is gone. A database that is broken says so elsewhere."""
     with suppress(TinkerGymError), closing(Store.open(config.store_url)) as store:
-        store.service().forget_part(part)
+        service = store.service()
+        service.forget_part(part)
+        if part == "scheduler":
+            service.silence_pools()  # they live below it
 
 
 def _forget_refusals(config: ServiceConfig) -> None:

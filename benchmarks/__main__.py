@@ -21,6 +21,7 @@ NAMES = (
     "cold_start",
     "templates",
     "gateway_load",
+    "recovery",
     "remote_env",
     "bench_engine",
     "multi_turn",

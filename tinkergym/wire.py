@@ -591,3 +591,5 @@ class HealthView(WireModel):
     version: str
     waiting_for: list[str] = Field([], max_length=1000)
     """Parts that are not there at the moment: `scheduler`, `pool:nano`, ..."""
+    missing_since: dict[str, float] = {}
+    """For each of them the Unix time, in seconds, since when."""

@@ -25,6 +25,8 @@ from backend.gateway.parts import GatewayParts
 _JOB_CHECK_THREADS = 8
 """Submissions that are checked, or wait for their check, at the same time; further ones queue."""
 
+_HEALTH_THREADS = 2
+
 
 def create_app(parts: GatewayParts) -> FastAPI:
     """Build the application over `parts`, which it closes when it shuts down."""
@@ -35,6 +37,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
         # To read one takes many times its size in memory.
         app.state.large_bodies = CapacityLimiter(1)
         app.state.evaluations = Evaluations(parts.config.limits)
+        app.state.health_threads = CapacityLimiter(_HEALTH_THREADS)
         yield
         await parts.tail.close()
         await parts.proxy.close()

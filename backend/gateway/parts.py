@@ -13,6 +13,7 @@ from backend.config import ServiceConfig
 from backend.gateway.event_tail import EventTail
 from backend.gateway.in_flight import InFlight
 from backend.gateway.machine_paths import MachinePaths
+from backend.gateway.missing import Missing
 from backend.gateway.pool_proxy import PoolProxy
 from backend.rollout.models import ModelFacts
 from backend.store.store import Store
@@ -81,6 +82,7 @@ class GatewayParts:
     tail: EventTail
     clock: Callable[[], float]
     """Unix seconds."""
+    missing: Missing = field(default_factory=Missing)
 
     @cached_property
     def in_flight(self) -> InFlight:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Request
 from pydantic import Field
 
@@ -15,6 +16,9 @@ from tinkergym.packs import find_packs
 from tinkergym.wire import EnvironmentView, HealthView, ModelView, RendererBundle, WireModel
 
 router = APIRouter(prefix="/v1")
+
+_SCHEDULER_SECONDS = 5.0
+"""Without a sign of life, which it gives every second."""
 
 
 class ModelList(WireModel):
@@ -30,12 +34,11 @@ class EnvironmentList(WireModel):
 
 
 @router.get("/health")
-def health(request: Request) -> HealthView:
+async def health(request: Request) -> HealthView:
     """Say whether the service answers, and what it waits for. Needs no key."""
-    waiting_for = _missing(parts_of(request))
-    return HealthView(
-        status="degraded" if waiting_for else "ok", version=__version__, waiting_for=waiting_for
-    )
+    # In threads of its own: an answer must not wait for requests that keep all others busy.
+    threads: CapacityLimiter = request.app.state.health_threads
+    return await to_thread.run_sync(_health, parts_of(request), limiter=threads)
 
 
 @router.get("/models")
@@ -67,6 +70,16 @@ def renderer(request: Request, tenant: Tenant, model: str) -> RendererBundle:
     return catalog.renderer(catalog.known_as(model))
 
 
+def _health(parts: GatewayParts) -> HealthView:
+    missing = parts.missing.look(_missing(parts), parts.clock())
+    return HealthView(
+        status="degraded" if missing else "ok",
+        version=__version__,
+        waiting_for=list(missing),
+        missing_since=missing,
+    )
+
+
 def _missing(parts: GatewayParts) -> list[str]:
     now = parts.clock()
     service = parts.store.service()
@@ -76,5 +89,6 @@ def _missing(parts: GatewayParts) -> list[str]:
     except TinkerGymError:
         return ["database"]
     full = ["disk"] if disk_is_full(parts.config) else []
-    missing = [] if age is not None and age <= parts.config.lease_seconds else ["scheduler"]
+    silent = age is None or age > min(_SCHEDULER_SECONDS, parts.config.lease_seconds)
+    missing = ["scheduler"] if silent else []
     return full + missing + [f"pool:{model}" for model in parts.config.preload if model not in alive]

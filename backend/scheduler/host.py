@@ -8,22 +8,25 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
 
 from backend.config import ServiceConfig
+from backend.guardian import guarded
 from backend.private_folder import make_private
+from backend.processes import MARK_VARIABLE
 from backend.rollout import env_worker_files
 from backend.scheduler.ray_logs import remove_old_logs
 
 _log = logging.getLogger(__name__)
-_LOOK_SECONDS = 0.5
+_LOOK_SECONDS = 0.1
 _STOP_SECONDS = 8.0
 _SWEEP_SECONDS = 60.0
 """Between two looks for old logs."""
@@ -70,7 +73,11 @@ def main() -> int:
     for left in [*config.run_dir.glob("ranks-*"), config.run_dir / env_worker_files.FOLDER]:
         shutil.rmtree(left, ignore_errors=True)
     os.environ[_HOST_VARIABLE] = config.digest
-    with _ray_folder(config) as folder:
+    # Of this life of the host: the guardian of the last one must not end what this one starts.
+    mark = f"{os.environ.get(MARK_VARIABLE, config.digest)}:{secrets.token_hex(8)}"
+    os.environ[MARK_VARIABLE] = mark
+    # Another one than the supervisor's, as both may be killed together.
+    with guarded(mark), _ray_folder(config) as folder:
         from backend.scheduler import ray_cluster
 
         ray_cluster.start_ray(folder)
@@ -79,20 +86,28 @@ def main() -> int:
             signal.signal(number, lambda *_: stop.set())
         core = _core_processes()
         scheduler = ray_cluster.start_scheduler(config)
-        parent = os.getppid()
-        swept_at = time.monotonic()
-        while not stop.wait(_LOOK_SECONDS):
-            if time.monotonic() - swept_at >= _SWEEP_SECONDS:
-                swept_at = time.monotonic()
-                remove_old_logs(config.ray_dir)
-            if os.getppid() != parent:
-                _log.warning("the supervisor is gone")
-                break
-            if not all(process.is_running() and process.status() != "zombie" for process in core):
-                _log.error("Ray died")
-                return 1
+        _watch(config, core, stop)
         _within(_STOP_SECONDS, lambda: ray_cluster.stop_everything(scheduler, seconds=_STOP_SECONDS / 2))
     return 0
+
+
+def _watch(config: ServiceConfig, core: Sequence[psutil.Process], stop: threading.Event) -> None:
+    """Return when it is time to stop; end this process at once when Ray dies."""
+    parent = os.getppid()
+    swept_at = time.monotonic()
+    while not stop.wait(_LOOK_SECONDS):
+        if time.monotonic() - swept_at >= _SWEEP_SECONDS:
+            swept_at = time.monotonic()
+            remove_old_logs(config.ray_dir)
+        if os.getppid() != parent:
+            _log.warning("the supervisor is gone")
+            return
+        for process in core:
+            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+                _log.error("Ray's process %d died; the service starts Ray again", process.pid)
+                logging.shutdown()
+                # Without a goodbye: what is left is ended by those who start this process again.
+                os._exit(1)
 
 
 def _within(seconds: float, act: Callable[[], None]) -> None:

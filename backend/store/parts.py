@@ -41,6 +41,11 @@ class PartStore:
         with self._db.write() as connection:
             connection.execute(delete(pools).where(pools.c.pool_id == pool_id))
 
+    def silence_pools(self) -> None:
+        """Say that no pool lives. They stay known, so that a new scheduler queues their jobs again."""
+        with self._db.write() as connection:
+            connection.execute(update(pools).values(seen_at=0.0))
+
     def pools(self, now: float, max_age: float = 30.0) -> list[PoolRecord]:
         """Return the pools that showed life in the last `max_age` seconds, the most recent first."""
         known = self._db.remembered.get("pools", self._all_pools)

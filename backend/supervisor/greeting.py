@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from backend.supervisor.probe import health_of
 from tinkergym import __version__
 
 _REFUSALS_SECONDS = 1.0
@@ -49,7 +48,7 @@ class Greeting:
         if self._complete or now < self._next_look:
             return
         self._next_look = now + 0.2
-        health = _health(self._url)
+        health = health_of(self._url)
         if health is None:
             return
         waiting_for = health.get("waiting_for", [])
@@ -71,17 +70,3 @@ class Greeting:
             if self._refusals_said.get(model) != reason:
                 self._say(f"the worker of model {model!r} does not start: {reason}")
         self._refusals_said = {**self._refusals_said, **refusals}
-
-
-def _health(url: str) -> dict[str, list[str]] | None:
-    address = url.removeprefix("http://")
-    connection = http.client.HTTPConnection(address, timeout=0.3)
-    try:
-        connection.request("GET", "/v1/health")
-        answer: dict[str, list[str]] = json.loads(connection.getresponse().read())
-    except (OSError, ValueError, http.client.HTTPException):
-        return None
-    else:
-        return answer
-    finally:
-        connection.close()

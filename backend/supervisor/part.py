@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from backend.bounded_log import BoundedLog
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 10.0
 _LAST_WORDS_SECONDS = 1.0
-_HEALTHY_SECONDS = 30.0
+_HEALTHY_SECONDS = 10.0
 """A part that ran for so long is started again at once, whatever was before."""
 
 
@@ -27,8 +27,16 @@ class Part:
     """One process. Times are seconds on the supervisor's monotonic clock and come as arguments."""
 
     def __init__(
-        self, name: str, command: Sequence[str], mark: str, log: Path, pass_fds: Sequence[int] = ()
+        self,
+        name: str,
+        command: Sequence[str],
+        mark: str,
+        log: Path,
+        pass_fds: Sequence[int] = (),
+        *,
+        hangs: Callable[[float, float], bool] = lambda _started_at, _now: False,
     ) -> None:
+        """Describe it; `hangs` is told when it was started and what time it is, and says whether it hangs."""
         self.name = name
         self.log = log
         self.failures = 0
@@ -36,6 +44,7 @@ class Part:
         self._command = command
         self._mark = f"{mark}:{name}"
         self._pass_fds = pass_fds
+        self._hangs = hangs
         self._process: subprocess.Popen[bytes] | None = None
         self._output: BoundedLog | None = None
         self._started_at = 0.0
@@ -72,7 +81,13 @@ class Part:
         if self._not_started:
             problem, self._not_started = self._not_started, ""
             return problem
-        if self._process is None or self._process.poll() is None:
+        if self._process is None:
+            return None
+        hung = self._process.poll() is None and self._hangs(self._started_at, now)
+        if hung:
+            self._process.kill()
+            self._process.wait()
+        if self._process.poll() is None:
             return None
         code = self._process.returncode
         # Its successor must not meet what it left behind.
@@ -81,6 +96,8 @@ class Part:
         if self._output is not None:
             self._output.join(_LAST_WORDS_SECONDS)
         self._plan_restart(now)
+        if hung:
+            return "it did not answer any more"
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
     def _plan_restart(self, now: float) -> None:

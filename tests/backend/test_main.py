@@ -178,6 +178,15 @@ def test_a_killed_gateway_comes_back_on_the_same_port_and_requests_wait_for_it(s
     assert "gateway ended (SIGKILL)" in served.process.stdout.readline()
 
 
+def test_a_gateway_that_hangs_is_ended_and_started_again(serving):
+    served = serving()
+    hung = served.gateway()
+    hung.suspend()
+    assert "gateway ended (it did not answer" in served.process.stdout.readline()
+    assert served.get("/v1/jobs").json() == {"jobs": []}
+    assert served.gateway() != hung
+
+
 def test_a_scheduler_that_cannot_stay_is_started_again_and_leaves_nothing_between(serving):
     served = serving(ends=True)
     lines = [*served.before_greeting, *(served.process.stdout.readline() for _ in range(2))]

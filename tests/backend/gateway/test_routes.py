@@ -106,16 +106,22 @@ def test_an_unknown_route_is_named_in_our_error_format(client, method, path, sta
     assert path in error_of(response)["message"]
 
 
-def test_the_service_says_what_it_waits_for(gateway, client, start_pool):
-    assert client.get("/v1/health").json() == {
-        "status": "degraded",
-        "version": client.get("/v1/health").json()["version"],
-        "waiting_for": ["scheduler", "pool:nano"],
-    }
-    start_pool()
-    gateway.store.service().touch_part("scheduler", now=time.time())
+def test_the_service_says_what_it_waits_for_and_since_when(gateway, client, start_pool):
     health = client.get("/v1/health").json()
-    assert (health["status"], health["waiting_for"]) == ("ok", [])
+    assert (health["status"], health["waiting_for"]) == ("degraded", ["scheduler", "pool:nano"])
+    assert health["missing_since"].keys() == {"scheduler", "pool:nano"}
+    assert max(health["missing_since"].values()) <= time.time()
+    assert client.get("/v1/health").json() == health
+    start_pool()
+    service = gateway.store.service()
+    service.touch_part("scheduler", now=time.time())
+    ok = client.get("/v1/health").json()
+    assert (ok["status"], ok["waiting_for"], ok["missing_since"]) == ("ok", [], {})
+    service.silence_pools()
+    service.touch_part("scheduler", now=time.time() - 6.0)
+    again = client.get("/v1/health").json()
+    assert again["waiting_for"] == ["scheduler", "pool:nano"]
+    assert again["missing_since"]["scheduler"] > health["missing_since"]["scheduler"]
 
 
 def test_models_and_renderers_are_shown_by_name(client):

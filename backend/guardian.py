@@ -1,7 +1,8 @@
-"""`python -m backend.supervisor.guardian MARK FD`: outlives the supervisor and ends what it left behind.
+"""`python -m backend.guardian MARK FD`: outlives the process that started it and ends what it left behind.
 
-The supervisor holds the other end of the pipe FD. When it is gone, however it went, the pipe ends, and every
-process that bears its mark is killed: also those of Ray, which the kernel does not tie to the supervisor.
+That process, the supervisor or the scheduler's host, holds the other end of the pipe FD. When it is gone,
+however it went, the pipe ends, and every process that bears the mark is killed: also those of Ray, which the
+kernel does not tie to it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def guarded(mark: str) -> Iterator[None]:
     """Keep a guardian that cleans up after this process should it be killed."""
     reading, writing = os.pipe()
     guardian = subprocess.Popen(
-        [sys.executable, "-m", "backend.supervisor.guardian", mark, str(reading)],
+        [sys.executable, "-m", "backend.guardian", mark, str(reading)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -41,7 +42,7 @@ def guarded(mark: str) -> Iterator[None]:
 
 def main() -> None:
     """Wait and clean up."""
-    # Only the supervisor's end counts, not what ends it.
+    # Only that process's end counts, not what ends it.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     mark, descriptor = sys.argv[1], int(sys.argv[2])

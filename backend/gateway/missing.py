@@ -1,0 +1,17 @@
+"""Since when parts of the service have been missing, as far as this gateway has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class Missing:
+    """Look at least every second, as the supervisor does by asking for health."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+
+    def look(self, names: Sequence[str], now: float) -> dict[str, float]:
+        """Note that these are missing now; return since when."""
+        self._since = {name: self._since.get(name, now) for name in names}
+        return self._since
