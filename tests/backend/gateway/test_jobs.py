@@ -133,7 +133,8 @@ def test_a_job_that_nobody_would_play_is_refused(gateway, client, spec, monkeypa
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/sample"])
 def test_a_body_that_makes_no_sense_is_refused_and_never_an_internal_error(client, path, body):
     response = client.post(path, content=body)
-    assert response.status_code == 422
+    # 413 where a body has too many values for its kind: those are counted before it is parsed.
+    assert response.status_code == (413 if path == "/v1/sample" and len(body) == 20_000 else 422)
     assert error_of(response)["message"]
 
 
