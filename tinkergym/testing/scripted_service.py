@@ -42,6 +42,7 @@ from tinkergym.wire_data import DataChunk, DataManifest, DataView
 from tinkergym.wire_jobs import CLIENT_PACKS_HEADER, INSTALLED_PACKS
 
 API_KEY = "tg-scripted"
+MODELS = ("nano", "nano-instruct")
 
 
 class ScriptedService:
@@ -210,14 +211,17 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/v1/health":
             self._view(HealthView(status="ok", version="0"))
         elif path == "/v1/models":
-            self.reply(200, {"models": [ModelView(name="nano", context_length=1024).model_dump()]})
+            views = [ModelView(name=name, context_length=1024).model_dump() for name in MODELS]
+            self.reply(200, {"models": views})
         elif path == "/v1/environments":
             there = [EnvironmentView(id=name, distribution="scripted", version="0") for name in jobs.known]
             self.reply(200, {"environments": [view.model_dump() for view in there]})
         elif path == "/v1/renderer":
             model = query["model"][0]
-            if model != "nano" and not Path(model).is_absolute():
-                raise UnknownModelError(f"unknown model {model!r}", hint="offered are: nano", field="model")
+            if model not in MODELS and not Path(model).is_absolute():
+                raise UnknownModelError(
+                    f"unknown model {model!r}", hint=f"offered are: {', '.join(MODELS)}", field="model"
+                )
             self._view(service.bundle.model_copy(update={"model": model}))
         elif path == "/v1/sample":
             batch = SampleBatch.model_validate_json(body)

@@ -562,11 +562,11 @@ def test_the_correction_goes_by_the_kind_the_cap_and_the_level_that_were_asked_f
 
 
 def test_a_job_whose_client_stays_away_gives_its_place_up_and_loses_nothing(make_lab):
-    seeded = {"steps": 2, "seed": 7}
+    seeded = {"steps": 2, "seed": 7, "deterministic": True}
     undisturbed = make_lab("undisturbed")
     expected = undisturbed.start(**seeded)
     undisturbed.play_on(expected)
-    lab = make_lab("parked", client_place_seconds=3.0)
+    lab = make_lab("parked", client_place_seconds=1.0)
     job_id = lab.start(**seeded)
     lab.play_step(job_id)
     requests = lab.lease(job_id)
