@@ -566,7 +566,7 @@ def test_a_job_whose_client_stays_away_gives_its_place_up_and_loses_nothing(make
     undisturbed = make_lab("undisturbed")
     expected = undisturbed.start(**seeded)
     undisturbed.play_on(expected)
-    lab = make_lab("parked", client_place_seconds=1.0)
+    lab = make_lab("parked", client_place_seconds=3.0)
     job_id = lab.start(**seeded)
     lab.play_step(job_id)
     requests = lab.lease(job_id)
