@@ -3,7 +3,7 @@ PY := .venv/bin/python
 PACKS := $(wildcard envs/*/pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check lint fast vllm test-vllm bench bench-gpu serve nano nano-instruct clean
+.PHONY: help install demo test check lint docs fast vllm test-vllm test-extras bench bench-gpu serve nano nano-instruct clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -25,6 +25,9 @@ lint: install
 	@$(PY) -m mypy
 	@.venv/bin/lint-imports
 
+docs: install  ## build the documentation into site/, with warnings as errors
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
+
 fast: install
 	@$(PY) -m pytest -m "not service and not slow"
 
@@ -32,9 +35,12 @@ vllm: install  ## add vLLM's CPU build to .venv (Linux x86-64, two minutes), for
 	@bash scripts/install_vllm.sh
 
 test-vllm: vllm  ## run the tests of the engines with the real vLLM
-	@$(PY) -m pytest tests/backend/rollout/engines
+	@$(PY) -m pytest tests/backend/engines
 
-bench: install  ## measure the figures of the README and write benchmarks/results/
+test-extras: install  ## run the trackers' tests with the real packages, offline (installs them first)
+	@bash scripts/test_extras.sh
+
+bench: install  ## measure the figures of docs/benchmarks.md and write benchmarks/results/
 	@$(PY) -m benchmarks
 
 bench-gpu: install  ## measure decoding, training and parity of a 0.5 B and a 1.5 B model on a GPU

@@ -15,10 +15,10 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from backend.environment_urls import normal_origins
+from backend.environments.urls import normal_origins
 from backend.errors import ConfigError
 from tinkergym.errors import InvalidRequestError
-from tinkergym.spec_errors import parse
+from tinkergym.schema.parsing import parse
 
 DType = Literal["float32", "bfloat16"]
 CONFIG_VARIABLE = "TINKERGYM_SERVICE_CONFIG"
@@ -40,35 +40,38 @@ class Settings(BaseModel):
 
 
 class GatewayLimits(Settings):
-    """What one client may ask of the gateway."""
+    """Limits of the gateway, per request and per client."""
 
     body_bytes: int = Field(8 * 2**20, ge=1024)
-    """Largest request body; a larger one is answered with 413 and never held in memory. A body may hold one
-    JSON value for each 8 of these bytes."""
+    """Largest request body. Larger ones get 413 and are never held in memory. A body may contain one JSON
+    value per 8 of these bytes; a request for samples, one per 16."""
     bodies_bytes: int = Field(32 * 2**20, ge=1024)
-    """Bodies that are being received and read, all together; one key may have half of it. Further ones are
-    answered with 503 and `Retry-After`."""
+    """Total size of bodies being received. One key may use half of it. Further requests get 503 with
+    `Retry-After`."""
     connections: int = Field(1000, ge=10)
-    """Connections open at the same time; further ones are answered with 503 and closed."""
+    """Open connections. Further ones get 503. One key may have half as many open requests, event streams
+    included; further ones get 429. A client that reads nothing of a response for 60 s is disconnected."""
     request_seconds: float = Field(10.0, gt=0)
-    """For the head of a request to arrive (never more than 10 s), and again for its body, which has a second
-    more for each 32 KiB."""
+    """Time for a request's head to arrive (at most 10 s), and again for its body, plus a second per 32
+    KiB."""
     job_check_seconds: float = Field(15.0, gt=0)
-    """For an installed environment to be made and reset when a job is submitted."""
+    """Time to make and reset an installed environment when a job is submitted."""
     job_checks_at_once: int = Field(2, ge=1)
-    """Each is a process of its own."""
+    """Job checks at once, each in a process of its own."""
     evaluations_at_once: int = Field(2, ge=1)
-    """That the service plays for clients; each is a process of its own, and a tenant has one at a time."""
+    """Evaluations that the service plays at once, each in a process of its own, one per tenant."""
     evaluation_seconds: float = Field(3600.0, gt=0)
-    """For one of them."""
+    """Time for one evaluation."""
     data_bytes: int = Field(4 * 2**30, ge=1024)
-    """Written data that one tenant may have on the service's disk, for SFT and preference jobs."""
+    """Datasets that one tenant may keep on the service's disk, for SFT and preference jobs."""
     job_bytes: int = Field(256 * 1024, ge=1024)
-    """Largest job description; it is stored, listed and handed on many times."""
+    """Largest job description."""
     episodes_per_step: int = Field(16_384, ge=1)
-    """Most episodes that a job may ask for in one train step: they are all in memory at once."""
+    """Most episodes per train step, including rounds of dynamic sampling. They are all in memory at
+    once."""
     samples_in_flight: int = Field(2048, ge=1)
-    """Requests for tokens that one tenant may have in flight; more are refused with 429 and `Retry-After`."""
+    """Sampling requests that one tenant may have in flight. More get 429 with `Retry-After`, and clients
+    wait. A deterministic job that a client plays may have at most this many episodes per step."""
 
     @model_validator(mode="after")
     def _the_largest_body_has_room(self) -> Self:
@@ -88,32 +91,33 @@ class VllmSettings(Settings):
     """How vLLM runs; only read with `engine="vllm"`."""
 
     max_adapter_rank: Literal[8, 16, 32, 64, 128, 256, 512] = 32
-    """Adapters of a higher rank are refused. Smaller ones are padded to it, which costs time and memory."""
+    """Adapters of a higher rank are refused. Lower ranks are padded to it, which costs time and
+    memory."""
     adapters_at_once: int = Field(8, ge=1)
-    """Different adapters in one batch; further ones wait for their turn."""
+    """Different adapters in one batch. Further ones take turns."""
     cache_bytes: int = Field(1 << 30, ge=1 << 20)
-    """For keys and values on a CPU."""
+    """Size of the KV cache on a CPU."""
     gpu_memory: float = Field(0.4, gt=0, lt=1)
-    """Part of a GPU's memory for vLLM's weights and cache together; the learner needs the rest."""
+    """Fraction of a GPU's memory for vLLM's weights and cache. The learner needs the rest."""
     enforce_eager: bool = False
-    """On a GPU, whether vLLM does without CUDA graphs and `torch.compile`: it starts sooner and decodes more
-    slowly. On a CPU it always does without."""
+    """On a GPU: disable CUDA graphs and `torch.compile`, which starts sooner and decodes more slowly.
+    They are always disabled on a CPU."""
     max_sequences: int = Field(256, ge=1)
-    """Sequences in one batch."""
+    """Most sequences in one batch."""
     start_seconds: float = Field(300.0, gt=0)
-    """For vLLM to load the model and to answer its first canary."""
+    """Time for vLLM to load the model and answer its first canary request."""
     full_weights: Literal["host", "device"] = "host"
-    """Where the weights of full policies are handed over to vLLM, and wait for their turns in it: `host` is
-    shared memory; `device` is the GPU, from which vLLM takes them by CUDA IPC: less time where several such
-    policies take turns, for a copy of each in the GPU's memory. Refused without a GPU."""
+    """Where full weights wait for vLLM. `host` is shared memory. `device` is the GPU, by CUDA IPC: faster
+    if several such policies take turns, at the cost of a copy of each in GPU memory. Refused without a
+    GPU."""
     sleep: Literal["auto", "offload", "end"] = "auto"
-    """What the engine does when it is put to sleep: `offload` is vLLM's own sleep mode, which on a GPU moves
-    the weights to the CPU and gives up the cache, and on a CPU only empties the cache; `end` ends vLLM, and
-    starts it again when something is asked for. `auto` is `offload` on a GPU and `end` on a CPU."""
+    """What sleeping means. `offload` is vLLM's sleep mode: on a GPU it moves the weights to the CPU and
+    frees the cache; on a CPU it only empties the cache. `end` stops vLLM and starts it again on the next
+    request. `auto` is `offload` on a GPU and `end` on a CPU."""
     canary_seconds: float = Field(20.0, gt=0)
-    """After so long without an answer vLLM is asked for one token."""
+    """After this much silence vLLM is asked for one token."""
     canary_deadline_seconds: float = Field(60.0, gt=0)
-    """Without that token by then vLLM is ended and started again."""
+    """If that token does not arrive in this time, vLLM is restarted."""
 
 
 def _home() -> Path:
@@ -131,104 +135,113 @@ class ServiceConfig(Settings):
     """Database, checkpoints, logs and `local.json`. Default: $TINKERGYM_HOME, else `~/.tinkergym`."""
 
     host: str = Field("127.0.0.1", min_length=1)
-    """The address to listen on. Beyond 127.0.0.1 the keys travel in the clear: put a TLS proxy in front."""
+    """Address to listen on. Keys travel unencrypted: beyond 127.0.0.1, put a TLS proxy in front."""
 
     port: int = Field(8265, ge=0, le=65535)
-    """0 takes any free one; `local.json` says which."""
+    """Port to listen on. 0 takes a free one; `local.json` says which."""
 
     database_url: str = ""
-    """`sqlite:////absolute/path`; empty means `tinkergym.sqlite3` in `data_dir`."""
+    """`sqlite:////absolute/path`. Empty means `tinkergym.sqlite3` in `data_dir`."""
 
     models: dict[str, str] = PACKAGED_MODELS
-    """Name -> directory or Hugging Face hub id. `nano` and `nano-instruct` are always there."""
+    """Table of models: name = directory or Hugging Face hub id. `nano` and `nano-instruct` are always
+    there."""
 
     allow_any_model: bool = True
-    """Whether jobs of the local owner, whose key is in `local.json`, may name a directory on this machine or
-    a hub id that `models` does not list. Other keys have `models`."""
+    """Whether the local owner (the key in `local.json`) may name directories and hub ids outside
+    `models`. Other keys never may."""
 
     download_bytes: int = Field(100 * 2**30, ge=0)
-    """Largest model that is downloaded from the hub though `models` does not list it."""
+    """Largest model that is downloaded from the hub although `models` does not list it."""
 
     preload: list[str] = ["nano"]
-    """Models whose pool starts with the service, so that the first job need not wait."""
+    """Models that are loaded when the service starts."""
 
     lease_seconds: float = Field(30.0, gt=0)
-    """How long a worker may stay silent before its job or episode goes to another."""
+    """How long a worker may stay silent before its job or episode is given to another."""
 
     heartbeat_seconds: float = Field(5.0, gt=0)
-    """How often a worker shows that it lives."""
+    """How often a worker sends a heartbeat. At most half of `lease_seconds`."""
 
     env_workers: int = Field(2, ge=0)
-    """Processes that play the episodes of installed packs, for each tenant with such jobs on a model: no two
-    tenants share one. One set is started ahead of the first job."""
+    """Processes that play installed packs, per model and tenant. Tenants never share one. One set is
+    started ahead of the first job. With 0, only clients play."""
 
     environment_urls: list[str] = []
     """Origins of environment servers that jobs may name: `wss://envs.example.org`, `ws://10.0.0.5:8300`.
-    A name must lead to public addresses, unless the address is listed too."""
+    A host name must resolve to public addresses, unless the address is listed too."""
 
     episodes_per_worker: int = Field(256, ge=1)
-    """Episodes that one of them plays at the same time."""
+    """Episodes that one environment worker plays at once."""
 
     environment_stall_seconds: float = Field(10.0, gt=0)
-    """How long one call of an environment may keep Python's lock from all other threads of its process, as a
-    catastrophic regular expression does. Then the process is ended and its episodes are played again, those
-    that were in a call in processes of their own."""
+    """How long one environment call may hold Python's lock, as a catastrophic regular expression does.
+    After that its process is ended and its episodes are played again, those in a call in processes of
+    their own."""
 
     jobs_per_pool: int = Field(4, ge=1)
-    """Jobs that train on one model's worker at the same time; more wait in the queue."""
+    """Jobs that train on one loaded model at once. More wait in the queue."""
 
     jobs_per_tenant: int | None = Field(None, ge=1)
-    """Of those, jobs of one tenant. None is one less than `jobs_per_pool` where there are several tenants, so
-    that none of them takes all places of a model, and otherwise no limit."""
+    """Of those, jobs of one tenant. By default one less than `jobs_per_pool` if there are several
+    tenants, and unlimited otherwise."""
 
     client_place_seconds: float = Field(60.0, gt=0)
-    """A job that its client plays gives its place up after this long without a word from it, and queues again
-    when a client attaches."""
+    """A job that a client plays gives up its place after this much silence, and queues again when a
+    client attaches."""
 
     pool_idle_seconds: float = Field(600.0, gt=0)
-    """After this long without a job or a sample the worker of a model that is not in `preload` is ended."""
+    """A model outside `preload` is unloaded after this long without a job or a sample."""
+
+    pool_rest_seconds: float = Field(30.0, gt=0)
+    """After this long without a job or a sample, a worker frees the memory that its jobs took, caches
+    included. The model and loaded policies stay."""
+
+    pools_memory: float = Field(0.5, gt=0, le=1)
+    """Fraction of the machine's memory for the workers of all models. A model that does not fit waits
+    until others are idle; those outside `preload` are then unloaded, least recently used first."""
 
     idle_policies: int = Field(8, ge=1)
-    """Policies of ended jobs that a pool keeps loaded after somebody sampled them. With none at all, the one
-    that was just loaded would be gone before its first token."""
+    """Policies of ended jobs that stay loaded per model after they were sampled."""
 
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
-    """Where models compute; `auto` takes a GPU if torch sees one. Equal bits are promised on a CPU."""
+    """Where models run. `auto` uses a GPU if torch sees one. Bit-identical results are guaranteed on a
+    CPU."""
 
     dtype: DType = "float32"
-    """In which models are kept and computed, by learners and engines alike. What is trained stays float32,
-    with its gradient and optimizer state: adapters, and of full-parameter policies a second copy. Equal bits
-    are promised in float32."""
+    """Number format of models, in learners and engines. Trained weights, gradients and optimizer state
+    stay float32; full-parameter policies keep a second copy for it. Bit-identical results are guaranteed
+    in float32."""
 
     engine: Literal["transformers", "vllm", "scripted"] = "transformers"
-    """What samples: `transformers` inside the pool worker, `vllm` in a process of its own; `scripted` draws
-    tokens evenly, to try the service out without waiting for a model."""
+    """What samples: `transformers` in the pool worker, `vllm` in a process of its own, or `scripted`,
+    which draws tokens uniformly, to try out the service."""
 
     cuda_graphs: bool = False
-    """Whether `engine="transformers"` replays recorded decoding steps on a GPU. Each recording is compared
-    with a computed step before it counts."""
+    """Replay recorded decoding steps on a GPU, with `engine="transformers"`. Each recording is compared
+    with a computed step first."""
 
     vllm: VllmSettings = VllmSettings()
     """Only read with `engine="vllm"`."""
 
     sleep_while_learning: bool = False
-    """Whether the engine gives its memory back while a job learns, if nobody else samples then; see
-    `vllm.sleep` and `docs/engines.md`. Waking takes time after each update of an RL or distillation job, and
-    at each publish of others."""
+    """Free the engine's memory while a job learns, if nothing else samples. Waking takes time after each
+    update of an RL or distillation job, and at each publish of others. Has no effect on jobs with
+    `max_staleness`."""
 
     torch_threads: int = Field(default_factory=_cores, ge=1)
-    """Threads of a pool worker; several pools on one machine want to divide its cores."""
+    """Threads per loaded model. With several models on one machine, divide its cores between them."""
 
     learner_ranks: int = Field(1, ge=1, le=64)
-    """Processes that train together in each pool, every one with the whole base model and a part of each
-    batch. With GPUs rank i takes GPU i; on a CPU they divide `torch_threads`."""
+    """Processes that train together per model, each with the whole base model and a part of each batch.
+    Rank i uses GPU i; on a CPU they divide `torch_threads`."""
 
     learner_divide_from: int = Field(100_000_000, ge=1)
-    """Of a full-parameter policy with so many parameters or more, each rank holds and updates only a part
-    (FSDP2). It saves memory, and costs messages for every layer."""
+    """Full-parameter policies with at least this many parameters are sharded over the ranks (FSDP2),
+    which saves memory and costs communication per layer."""
 
     min_free_bytes: int = Field(200 * 2**20, ge=0)
-    """With less space on the disk of `data_dir` the service does not start."""
+    """Free disk space in `data_dir` that the service needs to start."""
 
     limits: GatewayLimits = GatewayLimits()
 
@@ -334,6 +347,11 @@ class ServiceConfig(Settings):
         if len(os.fsencode(inside)) <= LONGEST_RUN_DIR:
             return inside
         return Path(tempfile.gettempdir()) / f"tinkergym-{os.getuid()}-{self.digest}"
+
+    @property
+    def early_worker_socket(self) -> Path:
+        """Where the first pool's process waits until Ray is there."""
+        return self.run_dir / "early.sock"
 
     @property
     def ray_dir(self) -> Path:

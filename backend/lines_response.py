@@ -15,18 +15,19 @@ from starlette.types import Receive, Scope, Send
 
 
 class LinesResponse(StreamingResponse):
-    """Sends chunks of whole lines, a known number of lines in all."""
+    """Sends chunks of whole lines."""
 
     media_type = "application/x-ndjson"
 
     def __init__(
-        self, chunks: AsyncGenerator[bytes, None], lines: int, held: AbstractAsyncContextManager[object]
+        self, chunks: AsyncGenerator[bytes, None], lines: float, held: AbstractAsyncContextManager[object]
     ) -> None:
         """Prepare.
 
         Args:
             chunks: Closed at the end, also if the client hangs up before it.
-            lines: How many there will be; with the last one the answer is complete.
+            lines: How many there will be; with the last one the answer is complete. Infinity if that is not
+                known: then it is when `chunks` end.
             held: Left at the end, whenever that is: who hangs up before the first chunk is asked for closes
                 `chunks` before it began, and then nothing that is written in it runs, its `finally` neither.
         """

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from benchmarks import chart
 from benchmarks.common import Figure
-from benchmarks.figure_table import README, with_figures
+from benchmarks.figure_table import PAGE, with_figures
 
 # Cheapest first, so that a mistake shows early.
 NAMES = (
@@ -22,6 +22,9 @@ NAMES = (
     "templates",
     "gateway_load",
     "recovery",
+    "reattach",
+    "own_loop",
+    "own_loop_kills",
     "remote_env",
     "bench_engine",
     "multi_turn",
@@ -32,8 +35,10 @@ NAMES = (
     "parity",
     "versus_trl",
     "tenants",
+    "neighbours",
     "scaling",
     "staleness",
+    "evaluation_on_the_way",
     "determinism",
     "first_environment",
     "tictactoe",
@@ -48,14 +53,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of: {', '.join(NAMES)} (default: all)")
     parser.add_argument(
-        "--readme", action="store_true", help="measure nothing; write the README's table from the results"
+        "--docs", action="store_true", help="measure nothing; write the table of docs/benchmarks.md"
     )
     parser.add_argument(
         "--chart", action="store_true", help="measure nothing; draw the chart from the results"
     )
     arguments = parser.parse_args()
-    if arguments.readme:
-        README.write_text(with_figures(README.read_text(), list(NAMES)))
+    if arguments.docs:
+        PAGE.write_text(with_figures(PAGE.read_text(), list(NAMES)))
         return 0
     if arguments.chart:
         _draw_chart()
@@ -72,7 +77,7 @@ def main() -> int:
             traceback.print_exc()
             figures.append(Figure(what=name, asked="-", measured="crashed, see above", reached=False))
     _draw_chart()
-    table = Table("figure", "asked", "measured", "better than asked by", "")
+    table = Table("figure", "goal", "measured", "better than the goal by", "")
     for figure in figures:
         margin = "" if figure.margin is None else f"{figure.margin:.2f} x"
         reached = "ok" if figure.reached else "SHORT"

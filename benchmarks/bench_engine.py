@@ -20,11 +20,11 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
 import backend
-from backend.rollout.engines.transformers_engine import TransformersEngine
-from backend.weights import AdapterWeights
+from backend.compute.weights import AdapterWeights
+from backend.engines.embedded.engine import TransformersEngine
 from benchmarks.common import Figure, write_result
 from tinkergym.errors import from_wire
-from tinkergym.wire import Completion, SampleFailure, SampleRequest
+from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
 NANO = Path(backend.__path__[0]) / "models" / "nano"
 

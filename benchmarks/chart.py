@@ -1,4 +1,4 @@
-"""Draws `benchmarks/results/figures.png`: by what factor each figure is better than was asked."""
+"""Draws `benchmarks/results/figures.png`: by what factor each figure is better than the goal."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def draw(names: list[str], path: Path = CHART) -> Path | None:
     axes.axvline(1.0, color="black", linewidth=1)
     axes.set_yticks(places, [figure["what"] for figure in figures], fontsize=8)
     for place, figure in zip(places, figures, strict=True):
-        text = f"{figure['measured'].partition(' (')[0]}, asked {figure['asked']}"
+        text = f"{figure['measured'].partition(' (')[0]}, goal {figure['asked']}"
         axes.text(min(figure["margin"], _MOST_SHOWN) + 0.05, place, text, va="center", fontsize=7)
     axes.set_xlim(0, 1.6 * min(max(margins), _MOST_SHOWN))
-    axes.set_xlabel("better than was asked by this factor")
+    axes.set_xlabel("better than the goal by this factor")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     canvas.tight_layout()

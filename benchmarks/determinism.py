@@ -53,7 +53,7 @@ def _final_hash(part: str | None) -> str:
         killed = part is None
         for event in job.events():
             if not killed and event.body.type == "step" and event.body.step == KILL_AT:
-                _kill(running, str(part))
+                kill(running, str(part))
                 killed = True
         job.wait()
         final = job.checkpoints()[-1]
@@ -62,7 +62,18 @@ def _final_hash(part: str | None) -> str:
         return final.sha256
 
 
-def _kill(running: Service, part: str) -> None:
+def kill(running: Service, part: str) -> None:
+    """Kill every process of a service that is this one of `PARTS`, with -9.
+
+    Raises:
+        RuntimeError: There is none at the moment.
+    """
+    if not kill_if_there(running, part):
+        raise RuntimeError(f"no process of the service looks like its {part}")
+
+
+def kill_if_there(running: Service, part: str) -> bool:
+    """Kill as `kill` does; say whether there was any."""
     victims = []
     for process in psutil.Process(running.process.pid).children(recursive=True):
         try:
@@ -70,7 +81,6 @@ def _kill(running: Service, part: str) -> None:
                 victims.append(process.pid)
         except psutil.Error:
             continue
-    if not victims:
-        raise RuntimeError(f"no process of the service looks like its {part}")
     for pid in victims:
         os.kill(pid, signal.SIGKILL)
+    return bool(victims)

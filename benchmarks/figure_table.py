@@ -1,4 +1,4 @@
-"""The README's table of figures, made from the result files: it says what was measured and nothing else."""
+"""The documentation's table of figures, made from the result files: what was measured and nothing else."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 from benchmarks.common import RESULTS
 
-BEGIN = "<!-- figures: written by `python -m benchmarks --readme` from benchmarks/results/ -->"
+BEGIN = "<!-- figures: written by `python -m benchmarks --docs` from benchmarks/results/ -->"
 END = "<!-- end of figures -->"
-README = Path(__file__).parent.parent / "README.md"
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
 
 def figure_table(names: list[str]) -> str:
     """Return a Markdown table of the figures in the named result files; missing files are left out."""
-    lines = ["| figure | asked | measured | reached | command |", "|---|---|---|---|---|"]
+    lines = ["| figure | goal | measured | met | command |", "|---|---|---|---|---|"]
     for name in names:
         path = RESULTS / f"{name}.json"
         if not path.is_file():
@@ -27,14 +27,14 @@ def figure_table(names: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def with_figures(readme: str, names: list[str]) -> str:
-    """Return the README's text with its table made anew.
+def with_figures(page: str, names: list[str]) -> str:
+    """Return the page's text with its table written from the results.
 
     Raises:
         ValueError: The text lacks one of the two markers.
     """
-    before, found, rest = readme.partition(BEGIN)
+    before, found, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (found and end):
-        raise ValueError(f"the README needs the lines {BEGIN!r} and {END!r} around its table of figures")
+        raise ValueError(f"the page needs the lines {BEGIN!r} and {END!r} around its table of figures")
     return f"{before}{BEGIN}\n\n{figure_table(names)}\n{END}{after}"

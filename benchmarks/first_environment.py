@@ -12,7 +12,7 @@ from typing import Any
 import tinkergym as tg
 from benchmarks.common import Figure, service, write_result
 from benchmarks.learning import HELD_OUT_SEED
-from tinkergym.wire import StepEvent
+from tinkergym.schema.events import StepEvent
 
 STEPS, EPISODES = 30, 200
 SETTINGS: dict[str, Any] = {

@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
-from backend.rollout.engines.asking import Asked
-from backend.rollout.engines.recorded_steps import CudaGraphs
-from backend.rollout.engines.transformers_engine import TransformersEngine
+from backend.engines.asking import Asked
+from backend.engines.embedded.engine import TransformersEngine
+from backend.engines.embedded.recorded_steps import CudaGraphs
 from benchmarks import gpu
-from tinkergym.wire import Completion, SampleRequest
+from tinkergym.schema.sampling import Completion, SampleRequest
 
 RESULT = Path(__file__).parent / "results" / "gpu_engine.json"
 WAYS = ("computed", "replayed")

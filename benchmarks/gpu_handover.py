@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
-from backend.rollout.engines.shared_weights import Opening, open_weights, share_in_file, share_on_device
-from backend.rollout.engines.vllm_folder import private_folder
-from backend.weights import FullWeights, weights_sha256
+from backend.compute.weights import FullWeights, weights_sha256
+from backend.engines.vllm.folder import private_folder
+from backend.engines.vllm.shared_weights import Opening, open_weights, share_in_file, share_on_device
 from benchmarks import gpu
 
 RESULT = Path(__file__).parent / "results" / "gpu_handover.json"

@@ -21,13 +21,13 @@ from urllib.parse import urlsplit
 import torch
 
 import tinkergym as tg
-from backend.device_lock import send_helpers_home
-from backend.rollout.engines.protocol import BASE_POLICY
-from backend.rollout.engines.transformers_engine import TransformersEngine
+from backend.compute.device_lock import send_helpers_home
+from backend.engines.embedded.engine import TransformersEngine
+from backend.engines.protocol import BASE_POLICY
 from benchmarks.common import Figure, paired_ratio, service, write_result
 from benchmarks.step_work import model_directory
 from tinkergym.errors import from_wire
-from tinkergym.wire import Completion, SampleBatch, SampleFailure, SampleRequest
+from tinkergym.schema.sampling import Completion, SampleBatch, SampleFailure, SampleRequest
 
 CLIENTS = 64
 REQUESTS_EACH = 4

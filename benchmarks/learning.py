@@ -9,7 +9,7 @@ from typing import Any
 
 import tinkergym as tg
 from benchmarks.common import Figure, service, write_result
-from tinkergym.wire import StepEvent
+from tinkergym.schema.events import StepEvent
 
 HELD_OUT_SEED = 2_000_000
 """Evaluation episodes take seeds from here on; training seeds are 63-bit hashes of the job's seed."""

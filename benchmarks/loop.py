@@ -11,14 +11,16 @@ from dataclasses import dataclass
 import gymnasium as gym
 
 from benchmarks.common import Figure, write_result
+from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.renderer import Renderer
+from tinkergym.agent.sampler import Deliver
 from tinkergym.core import TextEnv
-from tinkergym.loop.executors import Executor, InlineExecutor, ThreadExecutor
-from tinkergym.loop.plan import EpisodePlan
-from tinkergym.loop.renderer import Renderer
-from tinkergym.loop.rollout import play
-from tinkergym.loop.sampler import Deliver
 from tinkergym.messages import observation_messages
-from tinkergym.registration import make_environment, registered
+from tinkergym.registration.environments import make_environment, registered
+from tinkergym.rollout.executors import Executor, InlineExecutor, ThreadExecutor
+from tinkergym.rollout.play import play
+from tinkergym.schema.job_spec import EnvironmentRef, Limits, Reasoning
+from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.testing import (
     FAMILIES,
     RandomTokenSampler,
@@ -27,7 +29,6 @@ from tinkergym.testing import (
     family_bundle,
     ledger_violations,
 )
-from tinkergym.wire import Completion, EnvironmentRef, Limits, Reasoning, SampleRequest
 
 GAME = "board/TicTacToeVs-v0"
 MOVES = [f"{column}{row}" for column in "abc" for row in "123"]

@@ -20,28 +20,29 @@ from collections.abc import Sequence
 
 import torch
 
-from backend.device_lock import send_helpers_home
+from backend.catalog.models import load_renderer_bundle
+from backend.compute.device_lock import send_helpers_home
+from backend.compute.weights import PolicyWeights
+from backend.engines.embedded.engine import TransformersEngine
+from backend.jobs.dataset import train_sequence, written
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.sft_loss import LikelihoodLoss
-from backend.rollout.engines.transformers_engine import TransformersEngine
-from backend.rollout.models import load_renderer_bundle
-from backend.training.pool_worker import SWITCH_SECONDS
-from backend.training.written_data import train_sequence, written
-from backend.weights import PolicyWeights
+from backend.workers.pool_worker import SWITCH_SECONDS
 from benchmarks.bench_engine import NANO
 from benchmarks.common import Figure, paired_ratio, write_result
+from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.renderer import Renderer
+from tinkergym.agent.sampler import Deliver
+from tinkergym.datasets.tokens import conversation_tokens
 from tinkergym.errors import from_wire
-from tinkergym.loop.executors import Executor, InlineExecutor
-from tinkergym.loop.plan import EpisodePlan
-from tinkergym.loop.player import EpisodePlayer
-from tinkergym.loop.renderer import Renderer
-from tinkergym.loop.sampler import Deliver
+from tinkergym.games.against_opponent import AgainstOpponent
 from tinkergym.messages import Message
-from tinkergym.registration import make_environment
-from tinkergym.wire import Completion, EnvironmentRef, Limits, LoRA, SampleFailure, SampleRequest
-from tinkergym.wrappers.against_opponent import AgainstOpponent
-from tinkergym.written.tokens import conversation_tokens
+from tinkergym.registration.environments import make_environment
+from tinkergym.rollout.executors import Executor, InlineExecutor
+from tinkergym.rollout.player import EpisodePlayer
+from tinkergym.schema.job_spec import EnvironmentRef, Limits, LoRA
+from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
 ENVIRONMENT = "games/GuessNumber-v0"
 EPISODES = 64

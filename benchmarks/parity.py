@@ -9,14 +9,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from backend.engines.embedded.engine import TransformersEngine
 from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
-from backend.rollout.engines.transformers_engine import TransformersEngine
 from benchmarks.common import Figure, write_result
 from benchmarks.step_work import model_directory
 from tinkergym.errors import from_wire
-from tinkergym.wire import Completion, LoRA, SampleFailure, SampleRequest
+from tinkergym.schema.job_spec import LoRA
+from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
 UPDATES = 4
 LEARNING_RATE = 1e-2

@@ -24,7 +24,8 @@ _MARKS = {
     "Ray GCS": "gcs_server",
     "raylet": "raylet",
 }
-_LOOK_SECONDS = 0.02
+_LOOK_SECONDS = 0.05
+"""Between two looks, which cost the gateway as much time as an answer does."""
 _QUIET_SECONDS = 1.0
 """For so long both must last."""
 _SETTLED_SECONDS = 12.0

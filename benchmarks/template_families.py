@@ -12,9 +12,9 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
 
-from tinkergym.loop.turn_ends import find_stop_ids
+from tinkergym.agent.turn_ends import find_stop_ids
+from tinkergym.schema.views import RendererBundle
 from tinkergym.testing import family_bundle
-from tinkergym.wire import RendererBundle
 
 SHIPPED = {
     "Llama-3": ("llama3", "llama3_1", "llama3_2"),

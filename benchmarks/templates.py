@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 
 from benchmarks.common import Figure, write_result
 from benchmarks.template_families import OURS, SHIPPED, families, template_bundle
+from tinkergym.agent.prompt_check import TemplateReference
+from tinkergym.agent.renderer import Renderer
+from tinkergym.agent.round_trip import play_conversation
 from tinkergym.errors import TemplateError
-from tinkergym.loop.prompt_check import TemplateReference
-from tinkergym.loop.renderer import Renderer
-from tinkergym.loop.round_trip import play_conversation
 from tinkergym.messages import Message, assistant, system, user
-from tinkergym.wire import Reasoning, RendererBundle
+from tinkergym.schema.job_spec import Reasoning
+from tinkergym.schema.views import RendererBundle
 
 EPISODES = 600
 _TEXTS = (

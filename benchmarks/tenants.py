@@ -75,7 +75,7 @@ def _train_together(running: Service, keys: list[str], model: str, *, steps: int
 
 def _key(running: Service, tenant: str) -> str:
     created = subprocess.run(
-        [sys.executable, "-m", "backend.keys", "create", tenant],
+        [sys.executable, "-m", "backend.app.keys", "create", tenant],
         env=os.environ | running.environment,
         capture_output=True,
         text=True,

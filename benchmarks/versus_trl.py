@@ -27,7 +27,7 @@ from benchmarks.step_work import (
     fixed_prompts,
     model_directory,
 )
-from tinkergym.wire import StepEvent
+from tinkergym.schema.events import StepEvent
 
 REQUIREMENTS = ("trl==1.16.0", "datasets==5.2.0")
 STEPS = 16

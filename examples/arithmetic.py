@@ -1,8 +1,8 @@
 """Arithmetic from a data set: trained on one split, measured on the other. Needs `tinkergym serve`."""
 
 import tinkergym as tg
-from tinkergym import report
-from tinkergym.progress import TrainingDisplay
+from tinkergym.display.progress import TrainingDisplay
+from tinkergym.reporting import report
 
 ENV = "math/Arithmetic-v0"
 

@@ -1,8 +1,8 @@
 """Gomoku on 5x5, four in a row, against a random opponent. Needs a running service: `tinkergym serve`."""
 
 import tinkergym as tg
-from tinkergym import report
-from tinkergym.progress import TrainingDisplay
+from tinkergym.display.progress import TrainingDisplay
+from tinkergym.reporting import report
 
 ENV = "board/GomokuVs-v0"
 HELD_OUT = 1_000_000

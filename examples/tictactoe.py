@@ -1,8 +1,8 @@
 """A small model learns tic-tac-toe. `make demo` runs it; so does `tinkergym serve`, then this script."""
 
 import tinkergym as tg
-from tinkergym import report
-from tinkergym.progress import TrainingDisplay
+from tinkergym.display.progress import TrainingDisplay
+from tinkergym.reporting import report
 
 ENV = "board/TicTacToeVs-v0"
 HELD_OUT = 1_000_000  # training draws its seeds elsewhere

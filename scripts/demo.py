@@ -13,8 +13,8 @@ from typing import Any
 from tinkergym.cli.local_service import local_service
 from tinkergym.errors import TinkerGymError
 from tinkergym.remote.job import Job
-from tinkergym.report import play_command
-from tinkergym.wire import JobState
+from tinkergym.reporting.report import play_command
+from tinkergym.schema.events import JobState
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "tictactoe.py"
 

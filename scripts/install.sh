@@ -102,7 +102,7 @@ say "tinkergym, the service, the packs and the tools"
 installed_torch=$(.venv/bin/python -c 'from importlib.metadata import version; print(version("torch"))')
 printf 'torch==%s\n' "$installed_torch" >.venv/torch.txt
 packs=(); for pack in envs/*/pyproject.toml; do packs+=(-e "$(dirname "$pack")"); done
-pip install -c constraints.txt -c .venv/torch.txt -e ".[backend,dev,plot]" || die "$refused"
+pip install -c constraints.txt -c .venv/torch.txt -e ".[backend,dev,plot,docs]" || die "$refused"
 pip install -c constraints.txt -c .venv/torch.txt --no-deps "${packs[@]}" || die "$refused"
 # Without what it asks for: pip finds no tml-renderers as new as that, which only some models need (see pyproject.toml).
 pip install --no-deps tinker-cookbook==0.6.1 || die "$refused"

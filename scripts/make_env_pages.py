@@ -1,6 +1,6 @@
 """Writes a page per environment of our packs, from what the environments say of themselves.
 
-`python scripts/make_env_pages.py` writes docs/environments/*.md and the table in docs/environments.md, and
+`python scripts/make_env_pages.py` writes docs/reference/environments/*.md and the table in its index.md, and
 keeps the measured numbers that stand there; `--measure` plays the baselines anew. Where an environment has no
 page yet, its baselines are played in any case.
 """
@@ -18,16 +18,17 @@ from statistics import fmean
 from typing import Any
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.games.registry import make_game
-from tinkergym.listing import ListedEnvironment, list_environments
-from tinkergym.packs import GAMES, claim_of, load
-from tinkergym.policies import POLICIES, GoldPolicy, LegalPolicy, play_episode
-from tinkergym.registration import make
-from tinkergym.statistics import mean_interval
+from tinkergym.evaluation.baselines import POLICIES, GoldPolicy, LegalPolicy, play_episode
+from tinkergym.evaluation.statistics import mean_interval
+from tinkergym.registration.environments import make
+from tinkergym.registration.games import make_game
+from tinkergym.registration.listing import ListedEnvironment, list_environments
+from tinkergym.registration.pack_metadata import GAMES
+from tinkergym.registration.packs import claim_of, load
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ROOT / "docs" / "environments"
-OVERVIEW = ROOT / "docs" / "environments.md"
+PAGES = ROOT / "docs" / "reference" / "environments"
+OVERVIEW = PAGES / "index.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 TABLE_BEGIN, TABLE_END = "<!-- table: begin -->", "<!-- table: end -->"
 EPISODES, SEED = 500, 0
@@ -60,8 +61,12 @@ def page(listed: ListedEnvironment, measured: str) -> str:
         ("observations", f"`{listed.observation_space}`"),
         ("actions", f"`{listed.action_space}`"),
         ("splits", ", ".join(f"`{split}`" for split in listed.splits) or "none"),
-        *([("game", f"`{listed.game}`, for `tinkergym.games.registry.make_game`")] if listed.game else []),
-        ("pack", f"[{listed.distribution}](../../envs/{pack}/README.md) {listed.version}"),
+        *(
+            [("game", f"`{listed.game}`, for `tinkergym.registration.games.make_game`")]
+            if listed.game
+            else []
+        ),
+        ("pack", f"[{listed.distribution}](../../../envs/{pack}/README.md) {listed.version}"),
         ("system prompt", "below" if prompt and "\n" in prompt else code_span(prompt) if prompt else "none"),
     ]
     parts = [
@@ -133,7 +138,7 @@ def overview(text: str, pages: dict[str, str], listed: list[ListedEnvironment]) 
     for one in listed:
         means = dict(re.findall(r"^\| (random|legal|gold) \| (\S+) \|", pages[one.id], re.MULTILINE))
         figures = " | ".join(means.get(name, "") for name in ("random", "legal", "gold"))
-        lines.append(f"| [`{one.id}`](environments/{page_path(one).name}) | {one.cell} | {figures} |")
+        lines.append(f"| [`{one.id}`]({page_path(one).name}) | {one.cell} | {figures} |")
     table = "\n".join([TABLE_BEGIN, *lines, TABLE_END])
     return re.sub(
         f"{re.escape(TABLE_BEGIN)}.*?{re.escape(TABLE_END)}", lambda _: table, text, flags=re.DOTALL
@@ -238,7 +243,9 @@ def _returns(env_id: str, policy: str, episodes: int, kwargs: dict[str, Any]) ->
 
 def main() -> None:
     """Write the pages."""
-    parser = argparse.ArgumentParser(description="Write docs/environments/ from the installed packs.")
+    parser = argparse.ArgumentParser(
+        description="Write docs/reference/environments/ from the installed packs."
+    )
     parser.add_argument("ids", nargs="*", help="only these environments or packs (default: all)")
     parser.add_argument("--measure", action="store_true", help="play the baselines anew")
     parser.add_argument("--episodes", type=int, help=f"per policy (default: {EPISODES})")

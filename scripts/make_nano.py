@@ -21,7 +21,6 @@ from tokenizers import Tokenizer
 from transformers import Qwen3ForCausalLM
 
 FOLDER = Path(__file__).parent.parent / "backend" / "models" / "nano"
-_TOKENIZER_DIALOGUES = 1000  # of each kind
 _LOSS_WINDOW = 50  # steps that a reported loss is the mean of
 
 
@@ -33,12 +32,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="decides data, order and first weights")
     parser.add_argument("--threads", type=int, default=1, help="of torch; they decide the last bits")
     parser.add_argument("--games", type=int, default=400, help="episodes per score in the card; 0 for none")
+    parser.add_argument(
+        "--tokenizer-dialogues", type=int, default=1000, help="that the tokenizer learns from, of each kind"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.use_deterministic_algorithms(True)
     started = time.perf_counter()
     shape, settings = Shape(), WarmUp(steps=arguments.steps)
-    tokenizer = _tokenizer(shape, arguments.seed)
+    tokenizer = _tokenizer(shape, arguments.tokenizer_dialogues, arguments.seed)
     model, losses = _model(shape, settings, tokenizer, arguments.seed)
     seconds = time.perf_counter() - started
     arguments.output.mkdir(parents=True, exist_ok=True)
@@ -58,11 +60,11 @@ def main() -> None:
     print((arguments.output / "README.md").read_text(encoding="utf-8"))
 
 
-def _tokenizer(shape: Shape, seed: int) -> Tokenizer:
+def _tokenizer(shape: Shape, count: int, seed: int) -> Tokenizer:
     texts = [
         message["content"]
         for part in PARTS
-        for messages in dialogues(part, _TOKENIZER_DIALOGUES, seed)
+        for messages in dialogues(part, count, seed)
         for message in messages
     ]
     words = (Path(__file__).parent / "nano_words.txt").read_text(encoding="utf-8")

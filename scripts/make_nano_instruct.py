@@ -57,7 +57,6 @@ PARTS = (
     ),
 )
 assert {kind for part in PARTS for kind in part.options["kinds"]} == {*KINDS, *GAMES}
-_TOKENIZER_DIALOGUES = 4000  # of each part
 _LOSS_WINDOW = 50  # steps that a reported loss is the mean of
 
 
@@ -69,12 +68,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="decides data, order and first weights")
     parser.add_argument("--threads", type=int, default=1, help="of torch; they decide the last bits")
     parser.add_argument("--dialogues", type=int, default=200, help="per score in the card; 0 for none")
+    parser.add_argument(
+        "--tokenizer-dialogues", type=int, default=4000, help="that the tokenizer learns from, of each part"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.use_deterministic_algorithms(True)
     started = time.perf_counter()
     settings = WarmUp(steps=arguments.steps)
-    tokenizer = _tokenizer(arguments.seed)
+    tokenizer = _tokenizer(arguments.tokenizer_dialogues, arguments.seed)
     model, losses = _model(settings, tokenizer, arguments.seed)
     seconds = time.perf_counter() - started
     arguments.output.mkdir(parents=True, exist_ok=True)
@@ -94,11 +96,11 @@ def main() -> None:
     print((arguments.output / "README.md").read_text(encoding="utf-8"))
 
 
-def _tokenizer(seed: int) -> Tokenizer:
+def _tokenizer(count: int, seed: int) -> Tokenizer:
     texts = [
         message["content"]
         for part in PARTS
-        for messages in dialogues(part, _TOKENIZER_DIALOGUES, seed)
+        for messages in dialogues(part, count, seed)
         for message in messages
     ]
     words = (Path(__file__).parent / "nano_words.txt").read_text(encoding="utf-8")

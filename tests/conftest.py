@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from tinkergym.registration import register, unregister
+from tinkergym.registration.environments import register, unregister
 
 # `nohup make test &` ignores both signals, and programs started from here would inherit that. A handler is
 # not inherited, so they start with the usual behaviour, and the run itself still survives a closed terminal.

@@ -2,77 +2,58 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tinkergym.packs import find_packs
+from tinkergym.registration import packs
 
 if TYPE_CHECKING:
-    from tinkergym import spaces, wrappers
+    from tinkergym import algorithms, errors, spaces, tasks, wrappers
     from tinkergym.core import SingleTurnEnv, TextEnv
-    from tinkergym.errors import IllegalMoveError, TinkerGymError
-    from tinkergym.evaluation import Evaluation, evaluate
-    from tinkergym.games.registry import make_game, register_game
+    from tinkergym.errors import TinkerGymError
+    from tinkergym.evaluation.evaluate import Evaluation, evaluate
     from tinkergym.games.text_game import TextGame
-    from tinkergym.registration import make, register, registered
+    from tinkergym.registration.environments import make, register
+    from tinkergym.registration.games import make_game, register_game
     from tinkergym.remote.client import Client
     from tinkergym.remote.job import Job
     from tinkergym.remote.policy import Policy
     from tinkergym.rubrics.rubric import Rubric
-    from tinkergym.tasks import (
-        GeneratorTasks,
-        HuggingFaceTasks,
-        JsonlTasks,
-        ParquetTasks,
-        SequenceTasks,
-        TaskSource,
-    )
+    from tinkergym.schema.algorithms import GRPO
+    from tinkergym.schema.evaluate_every import EvaluateEvery
+    from tinkergym.schema.job_spec import FullParameters, Limits, LoRA, Sampling, SharedWith, Train
     from tinkergym.tools.definition import tool
-    from tinkergym.wire import FullParameters, Limits, LoRA, Sampling
-    from tinkergym.wire_algorithms import GRPO, PPO, RLOO, DrGRPO, ReinforcePlusPlus
-    from tinkergym.wire_jobs import DPO, IPO, ORPO, Hinge, SimPO
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "DPO",
     "GRPO",
-    "IPO",
-    "ORPO",
-    "PPO",
-    "RLOO",
     "Client",
-    "DrGRPO",
+    "EvaluateEvery",
     "Evaluation",
     "FullParameters",
-    "GeneratorTasks",
-    "Hinge",
-    "HuggingFaceTasks",
-    "IllegalMoveError",
     "Job",
-    "JsonlTasks",
     "Limits",
     "LoRA",
-    "ParquetTasks",
     "Policy",
-    "ReinforcePlusPlus",
     "Rubric",
     "Sampling",
-    "SequenceTasks",
-    "SimPO",
+    "SharedWith",
     "SingleTurnEnv",
-    "TaskSource",
     "TextEnv",
     "TextGame",
     "TinkerGymError",
+    "Train",
+    "algorithms",
+    "errors",
     "evaluate",
-    "find_packs",
     "make",
     "make_game",
     "register",
     "register_game",
-    "registered",
     "spaces",
+    "tasks",
     "tool",
     "wrappers",
 ]
@@ -81,47 +62,48 @@ __all__ = [
 # needs `TextEnv` pays neither for HTTP nor for the tokenizer.
 _HOMES = {
     "Client": "tinkergym.remote.client",
-    "DPO": "tinkergym.wire_jobs",
-    "Hinge": "tinkergym.wire_jobs",
-    "IPO": "tinkergym.wire_jobs",
-    "ORPO": "tinkergym.wire_jobs",
-    "SimPO": "tinkergym.wire_jobs",
-    "Evaluation": "tinkergym.evaluation",
-    "FullParameters": "tinkergym.wire",
-    "DrGRPO": "tinkergym.wire_algorithms",
-    "GRPO": "tinkergym.wire_algorithms",
-    "PPO": "tinkergym.wire_algorithms",
-    "RLOO": "tinkergym.wire_algorithms",
-    "ReinforcePlusPlus": "tinkergym.wire_algorithms",
-    "GeneratorTasks": "tinkergym.tasks",
-    "HuggingFaceTasks": "tinkergym.tasks",
-    "IllegalMoveError": "tinkergym.errors",
+    "EvaluateEvery": "tinkergym.schema.evaluate_every",
+    "Evaluation": "tinkergym.evaluation.evaluate",
+    "FullParameters": "tinkergym.schema.job_spec",
+    "GRPO": "tinkergym.schema.algorithms",
     "Job": "tinkergym.remote.job",
-    "JsonlTasks": "tinkergym.tasks",
-    "Limits": "tinkergym.wire",
-    "LoRA": "tinkergym.wire",
-    "ParquetTasks": "tinkergym.tasks",
+    "Limits": "tinkergym.schema.job_spec",
+    "LoRA": "tinkergym.schema.job_spec",
     "Policy": "tinkergym.remote.policy",
     "Rubric": "tinkergym.rubrics.rubric",
-    "Sampling": "tinkergym.wire",
-    "SequenceTasks": "tinkergym.tasks",
+    "Sampling": "tinkergym.schema.job_spec",
+    "SharedWith": "tinkergym.schema.job_spec",
     "SingleTurnEnv": "tinkergym.core",
-    "TaskSource": "tinkergym.tasks",
     "TextEnv": "tinkergym.core",
     "TextGame": "tinkergym.games.text_game",
     "TinkerGymError": "tinkergym.errors",
-    "evaluate": "tinkergym.evaluation",
-    "make": "tinkergym.registration",
-    "make_game": "tinkergym.games.registry",
-    "register": "tinkergym.registration",
-    "register_game": "tinkergym.games.registry",
-    "registered": "tinkergym.registration",
+    "Train": "tinkergym.schema.job_spec",
+    "evaluate": "tinkergym.evaluation.evaluate",
+    "make": "tinkergym.registration.environments",
+    "make_game": "tinkergym.registration.games",
+    "register": "tinkergym.registration.environments",
+    "register_game": "tinkergym.registration.games",
     "tool": "tinkergym.tools.definition",
 }
 # Gymnasium loads no plugins, so the ids of installed packs are made known to it here.
-find_packs()
+packs.find_packs()
 
-_ROOMS = frozenset({"spaces", "wrappers"})
+_ROOMS = frozenset({"algorithms", "errors", "spaces", "tasks", "wrappers"})
+
+_MOVED = {
+    "algorithms": ("DPO", "DrGRPO", "Hinge", "IPO", "ORPO", "PPO", "RLOO", "ReinforcePlusPlus", "SimPO"),
+    "errors": ("IllegalMoveError",),
+    "registration": ("find_packs", "registered"),
+    "tasks": (
+        "GeneratorTasks",
+        "HuggingFaceTasks",
+        "JsonlTasks",
+        "ParquetTasks",
+        "SequenceTasks",
+        "TaskSource",
+    ),
+}
+"""Names that stood at the top, by the module that has them now."""
 
 
 def __getattr__(name: str) -> Any:
@@ -136,13 +118,15 @@ def __getattr__(name: str) -> Any:
 
 
 def _known_otherwise(name: str) -> str:
-    """Say what an algorithm of other libraries is here; only a name like one pays for the import."""
-    if not name.isupper():
-        return ""
-    from tinkergym.algorithm_names import what_it_is
-
-    known = what_it_is(name)
-    return f"; {known}" if known else ""
+    """Say which name was meant."""
+    for module, names in _MOVED.items():
+        if name in names:
+            return f"; it is now tinkergym.{module}.{name}"
+    if name in ("attach", "distill", "policy", "preference", "sft", "train"):
+        return f"; it is a method of a client: tinkergym.Client().{name}(...)"
+    folded = {public.lower(): public for public in __all__}
+    close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.75)
+    return f"; did you mean {folded[close[0]]}?" if close else ""
 
 
 def __dir__() -> list[str]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import gymnasium as gym
 
 from tinkergym.errors import EpisodeProtocolError, InvalidEnvironmentError
-from tinkergym.grid import with_tasks
 from tinkergym.spaces import Text
+from tinkergym.tasks.grid import with_tasks
 from tinkergym.tasks.source import TaskSource
 
 Options = dict[str, Any]
@@ -21,8 +21,8 @@ class TextEnv(gym.Env[str, str]):
     All randomness comes from `self.np_random`, which `reset` has seeded when `start` is called, so that a
     seed gives the same episode anywhere. An observation holds only what is new since the last action.
 
-    Its place in the grid (`tinkergym.grid`) is filled in: multi-turn, and data-dependent once it keeps a
-    `TaskSource` under any attribute. A class that knows better says so in its `metadata`.
+    Its place in the grid (`tinkergym.tasks.grid`) is filled in: multi-turn, and data-dependent once it
+    keeps a `TaskSource` under any attribute. A class that knows better says so in its `metadata`.
 
     Example:
         >>> class Countdown(TextEnv):
@@ -173,6 +173,6 @@ def refuse_unfinished(env: gym.Env[Any, Any]) -> None:
     if missing:
         raise InvalidEnvironmentError(
             f"{kind.__name__} needs a method {missing}",
-            hint="it judges the policy's answer; docs/writing_environments.md shows one",
+            hint="it judges the policy's answer; docs/guides/environments.md shows one",
             field="environment",
         )

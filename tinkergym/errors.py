@@ -60,7 +60,11 @@ class InvalidEnvironmentError(InvalidRequestError):
     """The environment cannot be trained in: its spaces, its start or its metadata are wrong."""
 
 
-class ImageObservationError(InvalidEnvironmentError, ValueError):
+class UnsupportedPartError(InvalidEnvironmentError, ValueError):
+    """A message or a record has a part that is not text, such as an image, and the model takes text only."""
+
+
+class ImageObservationError(UnsupportedPartError):
     """The environment shows an image, and no model of this version can see one."""
 
     def __init__(self, message: str, *, hint: str = "", field: str = "") -> None:

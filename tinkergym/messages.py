@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NotRequired, TypedDict, get_args
 
-from tinkergym.errors import ImageObservationError
-from tinkergym.quoting import quoted
+from tinkergym.errors import ImageObservationError, UnsupportedPartError
+from tinkergym.quoting import quoted, type_in_words
+from tinkergym.trajectory.parts import Content, content_of, content_text, other_than_text
 
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -28,7 +29,7 @@ class Message(TypedDict):
     """One message of a conversation."""
 
     role: Role
-    content: str
+    content: Content
     name: NotRequired[str]
     """Who speaks, or which tool answered; not every chat template shows it."""
     tool_call_id: NotRequired[str]
@@ -114,8 +115,26 @@ def observation_text(observation: object) -> str:
 def messages_text(messages: Sequence[Message]) -> str:
     """Return messages as one text to read: a message from the user as it is, others under their roles."""
     if len(messages) == 1 and messages[0]["role"] == "user":
-        return messages[0]["content"]
-    return "\n\n".join(f"[{message['role']}]\n{message['content']}" for message in messages)
+        return content_text(messages[0]["content"])
+    return "\n\n".join(f"[{message['role']}]\n{content_text(message['content'])}" for message in messages)
+
+
+def plain_text(message: Message) -> str:
+    """Return the content of a message that is all text.
+
+    Raises:
+        UnsupportedPartError: A part of it is not.
+    """
+    content = message["content"]
+    if isinstance(content, str):
+        return content
+    if kind := other_than_text(content):
+        raise UnsupportedPartError(
+            f"a message of the {message['role']} has a part of the kind {kind!r}, and this model takes text",
+            hint="put it into words",
+            field="content",
+        )
+    return content_text(content)
 
 
 def opening_messages(
@@ -146,7 +165,7 @@ def message_fault(value: object) -> str:
     if role not in ROLES:
         return f"the role must be one of {', '.join(ROLES)}, but it is {quoted(role)!a}"
     if not isinstance(content, str) or not is_unicode(content):
-        found = ascii(content[:200]) if isinstance(content, str) else type(content).__name__
+        found = ascii(content[:200]) if isinstance(content, str) else type_in_words(content)
         return f"the content must be a str without lone surrogates, but it is {found}"
     for key in _OPTIONAL:
         name = value.get(key, "-")
@@ -188,20 +207,40 @@ def _text(text: object, observation: object = None) -> str:
 def _neither_text_nor_messages(observation: object) -> TypeError:
     return TypeError(
         "an observation must be a str, a mapping with a str under 'text', or a list of messages, "
-        f"but it is {type(observation).__name__}: {quoted(observation)}"
+        f"but it is {type_in_words(observation)}"
+        + ("" if observation is None else f": {quoted(observation)}")
     )
 
 
 def _checked(values: Any, where: str) -> list[Message]:
     if not isinstance(values, list | tuple):
-        raise TypeError(f"{where} must be a list of messages, but it is {type(values).__name__}")
-    for index, value in enumerate(values):
-        if isinstance(value, Mapping) and isinstance(value.get("content"), list | tuple):
-            raise ImageObservationError(f"{where}[{index}]['content'] is a list of parts, as images come in")
-        if fault := message_fault(value):
-            raise ValueError(f"{where}[{index}]: {fault}")
-    # Copies of exactly these strings: what the environment does to its own afterwards is nobody's concern.
-    return [{key: str(text) for key, text in value.items()} for value in values]  # type: ignore[misc]
+        raise TypeError(f"{where} must be a list of messages, but it is {type_in_words(values)}")
+    return [_message(value, f"{where}[{index}]") for index, value in enumerate(values)]
+
+
+def _message(value: Any, where: str) -> Message:
+    """Return a copy with exactly these strings: what the environment does to its own changes nothing here."""
+    parts: Content = ""
+    if isinstance(value, dict) and isinstance(value.get("content"), list | tuple):
+        parts = _parts(value["content"], where)
+        value = {**value, "content": parts if isinstance(parts, str) else ""}
+    if fault := message_fault(value):
+        raise ValueError(f"{where}: {fault}")
+    message = {key: str(text) for key, text in value.items()}
+    return {**message, "content": parts or message["content"]}  # type: ignore[typeddict-item]
+
+
+def _parts(values: Sequence[Any], where: str) -> Content:
+    try:
+        content = content_of(list(values))
+    except ValueError as error:
+        if any(isinstance(v, Mapping) and str(v.get("type", "")).startswith("image") for v in values):
+            raise ImageObservationError(f"{where}['content'] holds an image") from error
+        raise ValueError(f"{where}['content'] is a list, but not of parts: {quoted(values)}") from error
+    texts = [content] if isinstance(content, str) else [t for part in content for _, t in part]
+    if not all(map(is_unicode, texts)):
+        raise ValueError(f"{where}['content'] holds a lone surrogate, which is no Unicode text")
+    return content
 
 
 def _refuse_images(observation: Mapping[Any, Any]) -> None:

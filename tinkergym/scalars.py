@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from tinkergym.quoting import quoted
+from tinkergym.quoting import quoted, type_in_words
 
 
 def finite_number(value: object) -> float:
@@ -27,6 +27,8 @@ def finite_number(value: object) -> float:
 
 
 def _as_float(value: object) -> float:
+    if value is None:
+        raise ValueError(type_in_words(value))
     kind = type(value).__name__
     if inspect.iscoroutine(value):
         value.close()  # or Python complains that nobody awaited it

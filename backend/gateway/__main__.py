@@ -7,15 +7,15 @@ import socket
 import sys
 import time
 
+from backend.admission.models import FileCatalog
+from backend.admission.preflight import Preflight
 from backend.config import ServiceConfig
-from backend.garbage import spare_the_collector
 from backend.gateway.app import create_app
 from backend.gateway.event_tail import EventTail
-from backend.gateway.models import FileCatalog
 from backend.gateway.parts import GatewayParts
 from backend.gateway.pool_proxy import PoolProxy
-from backend.gateway.preflight import Preflight
 from backend.gateway.server import serve_on
+from backend.processes.children import spare_the_collector
 from backend.store.job_folders import JobFolders
 from backend.store.store import Store
 from backend.store.uploads import remove_unfinished

@@ -15,12 +15,14 @@ from backend.gateway import (
     routes_evaluations,
     routes_events,
     routes_jobs,
+    routes_policies,
     routes_sample,
     routes_service,
 )
 from backend.gateway.evaluations import Evaluations
 from backend.gateway.guards import BodyGuard
 from backend.gateway.parts import GatewayParts
+from backend.gateway.turns import Turns
 
 _JOB_CHECK_THREADS = 8
 """Submissions that are checked, or wait for their check, at the same time; further ones queue."""
@@ -35,11 +37,12 @@ def create_app(parts: GatewayParts) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.job_check_threads = CapacityLimiter(_JOB_CHECK_THREADS)
         # To read one takes many times its size in memory.
-        app.state.large_bodies = CapacityLimiter(1)
+        app.state.large_bodies = Turns(1)
         app.state.evaluations = Evaluations(parts.config.limits)
         app.state.health_threads = CapacityLimiter(_HEALTH_THREADS)
         yield
         await parts.tail.close()
+        await parts.key_watch.close()
         await parts.proxy.close()
 
     app = FastAPI(
@@ -59,6 +62,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
         routes_events,
         routes_episodes,
         routes_evaluations,
+        routes_policies,
         routes_sample,
         routes_service,
     ):

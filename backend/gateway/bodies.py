@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
 
-from anyio import to_thread
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from pydantic_core import from_json
+from starlette.datastructures import Headers
 
 from backend.gateway.parts import parts_of
+from backend.gateway.turns import Turns
 from backend.store.store import TenantStore
 from tinkergym.errors import AuthenticationError, InvalidRequestError, PayloadTooLargeError
-from tinkergym.spec_errors import explain
+from tinkergym.schema.parsing import parse_json
 
 Model = TypeVar("Model", bound=BaseModel)
 Value = TypeVar("Value")
@@ -36,7 +37,12 @@ _BEARER = HTTPBearer(scheme_name="ApiKey", description="`Authorization: Bearer t
 
 def key_of(request: Request) -> str:
     """Return the request's API key, or nothing."""
-    scheme, _, key = request.headers.get("Authorization", "").partition(" ")
+    return key_in(request.headers)
+
+
+def key_in(headers: Headers) -> str:
+    """Return the API key that these headers carry, however they spell it, or nothing."""
+    scheme, _, key = headers.get("Authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else ""
 
 
@@ -55,7 +61,7 @@ async def _tenant(
     if tenant_id is None:
         raise AuthenticationError("the API key is unknown or revoked", hint="check TINKERGYM_API_KEY")
     tenant = store.tenant(tenant_id)
-    request.state.is_local_owner = tenant.is_local_owner
+    request.state.tenant_id, request.state.is_local_owner = tenant_id, tenant.is_local_owner
     return tenant
 
 
@@ -95,10 +101,7 @@ def read_as(request: Request, model: type[Model], body: bytearray) -> Model:
         PayloadTooLargeError: It holds more values than a body of its kind may.
     """
     refuse_many_values(request, body, _BYTES_PER_READ_VALUE)
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        raise explain(error, model) from None
+    return parse_json(model, body)
 
 
 def refuse_many_values(request: Request, body: bytearray, bytes_per_value: int = _BYTES_PER_VALUE) -> None:
@@ -137,14 +140,15 @@ def json_object(body: bytearray) -> dict[str, Any]:
 
 
 async def aside(request: Request, read: Callable[[], Value], body: bytearray) -> Value:
-    """Read a large body in a thread, one at a time; a small one here, which is faster."""
+    """Read a large body in a thread, in the tenant's turn; a small one here, which is faster."""
     if len(body) < _SMALL_BODY_BYTES:
         return read()
-    return await to_thread.run_sync(read, limiter=request.app.state.large_bodies)
+    turns: Turns = request.app.state.large_bodies
+    return await turns.run(request.state.tenant_id, read)
 
 
 def describes(model: type[BaseModel]) -> dict[str, Any]:
     """Return the OpenAPI description of a body that `body_of` reads."""
     schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    schema.pop("$defs", None)  # the names alone; the schema of record is tinkergym/wire.py
+    schema.pop("$defs", None)  # the names alone; the schema of record is tinkergym/schema/
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -6,20 +6,18 @@ from the gateway, with the caller's own key, so it can sample nothing else than 
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from collections.abc import Iterator
 
-from backend.processes import die_with_parent
+from backend.processes.one_question import one_question
 from tinkergym.errors import InternalServiceError, TinkerGymError
-from tinkergym.evaluation import PolicyEpisode, make_once, play_policy
-from tinkergym.registration import make_environment
+from tinkergym.evaluation.evaluate import PolicyEpisode, make_once, play_policy
+from tinkergym.registration.environments import make_environment
 from tinkergym.remote.api import Api
 from tinkergym.remote.policy import Policy
 from tinkergym.remote.transport import Connection
-from tinkergym.wire import Cut, ErrorView
-from tinkergym.wire_evaluation import EvaluationLine, EvaluationRequest
+from tinkergym.schema.evaluation import EvaluationLine, EvaluationRequest
+from tinkergym.schema.events import ErrorView
+from tinkergym.schema.sampling import Cut
 
 _MOST_CONCURRENT = 64
 
@@ -63,22 +61,16 @@ def play(wanted: EvaluationRequest, url: str, key: str) -> Iterator[EvaluationLi
 
 def main() -> None:
     """Answer one question."""
-    die_with_parent()
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    question = json.load(sys.stdin)
-    try:
-        for line in play(
-            EvaluationRequest.model_validate(question["wanted"]), question["url"], question["key"]
-        ):
-            answers.write(line.model_dump_json() + "\n")
-            answers.flush()
-    except Exception as error:  # foreign code, at the edge of its process
-        known = error if isinstance(error, TinkerGymError) else InternalServiceError(f"{error!r:.500}")
-        answers.write(EvaluationLine(error=ErrorView(**known.to_wire())).model_dump_json() + "\n")
-        answers.flush()
-    # Not by returning: a thread of the environment could keep the process, and the client, waiting.
-    os._exit(0)
+    with one_question() as (question, answers):
+        try:
+            for line in play(
+                EvaluationRequest.model_validate(question["wanted"]), question["url"], question["key"]
+            ):
+                answers.write(line.model_dump_json() + "\n")
+                answers.flush()
+        except Exception as error:  # foreign code, at the edge of its process
+            known = error if isinstance(error, TinkerGymError) else InternalServiceError(f"{error!r:.500}")
+            answers.write(EvaluationLine(error=ErrorView(**known.to_wire())).model_dump_json() + "\n")
 
 
 if __name__ == "__main__":

@@ -9,17 +9,22 @@ import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 from backend.config import CONFIG_VARIABLE, GatewayLimits
 from tinkergym.errors import InternalServiceError, TinkerGymError, TooManyRequestsError
-from tinkergym.wire import ErrorView
-from tinkergym.wire_evaluation import EvaluationLine, EvaluationRequest
+from tinkergym.schema.evaluation import EvaluationLine, EvaluationRequest
+from tinkergym.schema.events import ErrorView
+
+Value = TypeVar("Value")
 
 _BEAT_SECONDS = 5.0
 """After so much silence an empty line says that the evaluation still lives."""
 _CHUNK_BYTES = 64 * 1024
+_MOST_LINE_BYTES = 64 * 2**20
+"""Of one episode. The process runs foreign code, which may write there too."""
 _MOST_OF_A_TENANT = 4
 """Evaluations of one tenant that play or wait; further ones are refused."""
 
@@ -33,43 +38,45 @@ class Evaluations:
         self._there: Counter[str] = Counter()
         self._seconds = limits.evaluation_seconds
 
-    def admit(self, tenant_id: str) -> None:
-        """Refuse a tenant's evaluation if too many of theirs wait already.
+    @contextmanager
+    def entered(self, tenant_id: str) -> Iterator[None]:
+        """Count an evaluation in, whether it plays already or waits.
 
         Raises:
-            TooManyRequestsError: They do.
+            TooManyRequestsError: The tenant has too many.
         """
         if self._there[tenant_id] >= _MOST_OF_A_TENANT:
             raise TooManyRequestsError(
                 f"{_MOST_OF_A_TENANT} of your evaluations play or wait already",
                 hint="try again when one has ended",
             )
+        self._there[tenant_id] += 1
+        try:
+            yield
+        finally:
+            self._there[tenant_id] -= 1
 
     async def lines(
         self, tenant_id: str, wanted: EvaluationRequest, url: str, key: str
     ) -> AsyncGenerator[bytes, None]:
         """Wait for a turn, play, and yield whole lines; closing it ends the process."""
-        self._there[tenant_id] += 1
+        playing = self._played(tenant_id, {"wanted": wanted.model_dump(), "url": url, "key": key})
+        step = asyncio.ensure_future(anext(playing, None))
         try:
-            playing = self._played(tenant_id, {"wanted": wanted.model_dump(), "url": url, "key": key})
-            step = asyncio.ensure_future(anext(playing, None))
-            try:
-                while True:
-                    done, _ = await asyncio.wait({step}, timeout=_BEAT_SECONDS)
-                    if not done:
-                        yield b"\n"
-                        continue
-                    if (chunk := step.result()) is None:
-                        return
-                    yield chunk
-                    step = asyncio.ensure_future(anext(playing, None))
-            finally:
-                step.cancel()
-                with suppress(asyncio.CancelledError, Exception):
-                    await step
-                await playing.aclose()
+            while True:
+                done, _ = await asyncio.wait({step}, timeout=_BEAT_SECONDS)
+                if not done:
+                    yield b"\n"
+                    continue
+                if (chunk := step.result()) is None:
+                    return
+                yield chunk
+                step = asyncio.ensure_future(anext(playing, None))
         finally:
-            self._there[tenant_id] -= 1
+            step.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await step
+            await playing.aclose()
 
     async def _played(self, tenant_id: str, question: dict[str, object]) -> AsyncGenerator[bytes, None]:
         async with self._of_tenant[tenant_id], self._all:
@@ -81,11 +88,13 @@ class Evaluations:
                 env={name: value for name, value in os.environ.items() if name != CONFIG_VARIABLE},
                 start_new_session=True,
             )
+            deadline = asyncio.get_running_loop().time() + self._seconds
             try:
-                async with asyncio.timeout(self._seconds):
-                    async for chunk in _whole_lines(child, json.dumps(question).encode()):
-                        yield chunk
-                if code := await child.wait():
+                lines = _whole_lines(child, json.dumps(question).encode())
+                # Around each wait: a timeout belongs to a task, and each chunk is asked for by another.
+                while chunk := await _until(deadline, anext(lines, b"")):
+                    yield chunk
+                if code := await _until(deadline, child.wait()):
                     yield _error(
                         InternalServiceError(
                             f"the process that played the evaluation ended with code {code}",
@@ -99,10 +108,21 @@ class Evaluations:
                         hint="ask for fewer episodes, or let the operator raise limits.evaluation_seconds",
                     )
                 )
+            except InternalServiceError as error:
+                yield _error(error)
             finally:
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(child.pid, signal.SIGKILL)
+                # asyncio does not hear of its end before all that it wrote is read.
+                assert child.stdout is not None
+                while await child.stdout.read(_CHUNK_BYTES):
+                    pass
                 await child.wait()
+
+
+async def _until(deadline: float, awaited: Awaitable[Value]) -> Value:
+    async with asyncio.timeout_at(deadline):
+        return await awaited
 
 
 async def _whole_lines(child: Process, question: bytes) -> AsyncGenerator[bytes, None]:
@@ -111,11 +131,18 @@ async def _whole_lines(child: Process, question: bytes) -> AsyncGenerator[bytes,
     with suppress(ConnectionError):  # it ended already; its exit code says more
         await child.stdin.drain()
     child.stdin.close()
-    rest = b""
+    rest = bytearray()
     while chunk := await child.stdout.read(_CHUNK_BYTES):
-        whole, newline, rest = (rest + chunk).rpartition(b"\n")
+        whole, newline, begun = chunk.rpartition(b"\n")
         if newline:
-            yield whole + newline
+            yield bytes(rest) + whole + newline
+            rest.clear()
+        rest += begun
+        if len(rest) > _MOST_LINE_BYTES:
+            raise InternalServiceError(
+                f"an episode of the evaluation has a record of more than {_MOST_LINE_BYTES} bytes",
+                hint="let the environment show less text",
+            )
 
 
 def _error(error: TinkerGymError) -> bytes:

@@ -1,4 +1,4 @@
-"""Keeps a request's body small and punctual, whatever its sender does.
+"""Keeps a request's body small and punctual, and the requests of one key few, whatever its sender does.
 
 As plain ASGI, around everything else. A body is checked while it arrives: one that is too large or too slow,
 or for which there is no room among the others, is refused in the middle and never held in memory.
@@ -7,15 +7,23 @@ or for which there is no room among the others, is refused in the middle and nev
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from contextlib import suppress
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend.config import GatewayLimits
 from backend.errors import RequestTimeoutError
 from backend.gateway.answers import error_response
-from tinkergym.errors import PayloadTooLargeError, ServiceUnavailableError, TinkerGymError
+from backend.gateway.bodies import key_in
+from tinkergym.errors import (
+    PayloadTooLargeError,
+    ServiceUnavailableError,
+    TinkerGymError,
+    TooManyRequestsError,
+)
 
 _SLOWEST_BYTES_PER_SECOND = 32 * 1024
 """A large body has `request_seconds` and the time that it takes at this speed."""
@@ -36,24 +44,61 @@ class BodyGuard:
         self._app = app
         self._limits = limits
         self._budget = _Budget(limits)
+        self._open = _OpenRequests(limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = dict(scope["headers"])
-        announced = int(headers.get(b"content-length", b"0"))
-        empty = announced == 0 and b"transfer-encoding" not in headers
-        share = _Share(self._budget, headers.get(b"authorization", b""))
+        headers = Headers(scope=scope)
+        announced = int(headers.get("content-length", "0"))
+        empty = announced == 0 and "transfer-encoding" not in headers
+        # As routes read it: many spellings of a header are still one key.
+        key = key_in(headers)
+        share = _Share(self._budget, key)
         body = _Body(receive, send, self._limits, share, complete=empty)
+        app = error_response(body.too_large()) if announced > self._limits.body_bytes else self._app
+        with ExitStack() as stack:
+            stack.callback(share.give_back)
+            try:
+                stack.enter_context(self._open.entered(key))
+            except TooManyRequestsError as error:
+                app = error_response(error)
+            await app(scope, body.receive, body.send)
+
+
+class _OpenRequests:
+    """How many requests of each key are not answered to their end, event streams among them."""
+
+    def __init__(self, limits: GatewayLimits) -> None:
+        # One key alone cannot keep all others out.
+        self._most = limits.connections // 2
+        self._by_key: Counter[str] = Counter()
+
+    @contextmanager
+    def entered(self, key: str) -> Iterator[None]:
+        """Count a request in until it is answered. Those without a key never wait, and are not counted.
+
+        Raises:
+            TooManyRequestsError: The key has too many.
+        """
+        if not key:
+            yield
+            return
+        if self._by_key[key] >= self._most:
+            raise TooManyRequestsError(
+                f"{self._most} of your requests are open, event streams among them, which is the limit for "
+                "one key",
+                hint="close some; the operator can raise limits.connections, of which one key may have half",
+            )
+        self._by_key[key] += 1
         try:
-            if announced > self._limits.body_bytes:
-                await error_response(body.too_large())(scope, body.receive, body.send)
-            else:
-                await self._app(scope, body.receive, body.send)
+            yield
         finally:
-            share.give_back()
+            self._by_key[key] -= 1
+            if not self._by_key[key]:
+                del self._by_key[key]
 
 
 class _Budget:
@@ -64,9 +109,9 @@ class _Budget:
         # One key alone cannot keep all others out.
         self._most_per_key = max(limits.body_bytes, limits.bodies_bytes // 2)
         self._taken = 0
-        self._taken_by: defaultdict[bytes, int] = defaultdict(int)
+        self._taken_by: defaultdict[str, int] = defaultdict(int)
 
-    def take(self, key: bytes, count: int) -> None:
+    def take(self, key: str, count: int) -> None:
         """Count further bytes of a key.
 
         Raises:
@@ -80,7 +125,7 @@ class _Budget:
         self._taken += count
         self._taken_by[key] += count
 
-    def give_back(self, key: bytes, count: int) -> None:
+    def give_back(self, key: str, count: int) -> None:
         """Count them no longer."""
         self._taken -= count
         self._taken_by[key] -= count
@@ -91,7 +136,7 @@ class _Budget:
 class _Share:
     """What one request takes of the budget."""
 
-    def __init__(self, budget: _Budget, key: bytes) -> None:
+    def __init__(self, budget: _Budget, key: str) -> None:
         self._budget = budget
         self._key = key
         self._taken = 0

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from backend.config import ServiceConfig
+from backend.store.database import sqlite_path
 from tinkergym.errors import TinkerGymError
 
 
@@ -22,6 +23,8 @@ class MachinePaths:
         # Of a checkout; an installed package is below Python's.
         folders |= {str(Path(__file__).parents[2]): "TINKERGYM", str(Path.home()): "HOME"}
         folders |= {path: f"MODEL:{name}" for name, path in config.models.items() if Path(path).is_absolute()}
+        # The database may lie elsewhere.
+        folders[str(sqlite_path(config.store_url).resolve().parent)] = "DATABASE"
         folders |= {str(config.data_dir): "DATA", str(config.data_dir.resolve()): "DATA"}
         self._names = {folder.rstrip("/"): name for folder, name in folders.items()}
         self._names.pop("", None)

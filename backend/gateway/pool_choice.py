@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from backend.gateway.models import may_name
+from backend.admission.models import may_name
 from backend.gateway.parts import GatewayParts
 from backend.store.store import PoolRecord, TenantStore
 from tinkergym.errors import (
@@ -14,7 +14,8 @@ from tinkergym.errors import (
     UnknownModelError,
     from_wire,
 )
-from tinkergym.wire_jobs import JobView
+from tinkergym.schema.jobs import JobView
+from tinkergym.schema.policy_refs import PolicyRef
 
 _REFUSAL_SECONDS = 60.0
 """After this long without another attempt, why a pool did not start may not be true any more."""
@@ -77,7 +78,7 @@ def _whose(parts: GatewayParts, tenant: TenantStore, policy: str) -> tuple[str, 
     if job is not None:
         return job
     # Like a job's model, it may be a folder or a hub id; `want_pool` looks whether it is, off the event loop.
-    if may_name(parts.config, tenant, policy) and not policy.startswith("job-"):
+    if may_name(parts.config, tenant, policy) and not PolicyRef.is_meant(policy):
         return policy, None
     raise _unknown(policy)
 

@@ -7,8 +7,10 @@ By aiohttp and not by the SDK's httpx, which looks at all of its connections bef
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -24,6 +26,18 @@ _CALL_SECONDS = 90.0
 """Above the longest wait that a `LeaseRequest` may ask for."""
 _CONNECT_SECONDS = 5.0
 _KEEP_ALIVE_SECONDS = 30.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStream:
+    """An answer that arrives bit by bit."""
+
+    chunks: AsyncIterator[bytes]
+    """Its bytes. They end early if the pool dies: the head was sent by then, so it cannot be an error."""
+    break_off: Callable[[], None]
+    """Ends the chunks, and the pool's work for them."""
 
 
 class PoolProxy:
@@ -43,10 +57,10 @@ class PoolProxy:
             return await response.read()
 
     @asynccontextmanager
-    async def stream(self, pool: PoolRecord, path: str, body: bytes) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def stream(self, pool: PoolRecord, path: str, body: bytes) -> AsyncIterator[PoolStream]:
         """Post a body and hand out the answer's bytes as they arrive; otherwise as `call`."""
         async with self._posted(pool, path, body, {}, _SAMPLE_SILENCE_SECONDS) as response:
-            yield response.content.iter_any()
+            yield PoolStream(_until_it_breaks(response, pool), response.close)
 
     @asynccontextmanager
     async def _posted(
@@ -101,6 +115,14 @@ class PoolProxy:
             for old in gone:
                 await old.close()
         return session
+
+
+async def _until_it_breaks(response: aiohttp.ClientResponse, pool: PoolRecord) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in response.content.iter_any():
+            yield chunk
+    except aiohttp.ClientError as error:
+        _log.warning("an answer of pool %s broke off: %s", pool.pool_id, type(error).__name__)
 
 
 def _refusal(status: int, body: bytes) -> TinkerGymError:

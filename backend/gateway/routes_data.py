@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from anyio import to_thread
 from fastapi import APIRouter, Depends, Path, Request
 
 from backend.gateway.bodies import Body, Tenant, body_of, describes, refuse_many_values
 from backend.gateway.parts import parts_of
+from backend.gateway.turns import Turns
 from backend.store.uploads import Uploads
 from tinkergym.errors import PayloadTooLargeError
-from tinkergym.wire import WireModel
-from tinkergym.wire_data import DataChunk, DataManifest, DataView
+from tinkergym.schema.data import DataChunk, DataManifest, DataView
+from tinkergym.schema.model import WireModel
 
 router = APIRouter(prefix="/v1/data")
 
@@ -40,7 +40,8 @@ async def put_chunk(request: Request, tenant: Tenant, sha256: Sha256Path, body: 
             uploads.make_room(most - len(body), in_use=tenant.data_in_use())
             uploads.add_chunk(sha256, body, most_bytes=most)
 
-    await to_thread.run_sync(keep, limiter=request.app.state.large_bodies)
+    turns: Turns = request.app.state.large_bodies
+    await turns.run(tenant.tenant_id, keep)
     return ChunkKept(sha256=sha256)
 
 

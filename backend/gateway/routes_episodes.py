@@ -7,30 +7,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 from pydantic_core import from_json
 from starlette.concurrency import run_in_threadpool
 
 from backend.gateway.bodies import Body, Tenant, aside, body_of, describes, refuse_many_values
 from backend.gateway.parts import GatewayParts, parts_of
 from backend.gateway.pool_choice import job_and_pool
-from backend.gateway.pool_proxy import PoolProxy
 from backend.store.store import PoolRecord, TenantStore
 from tinkergym.errors import ConflictError, InvalidRequestError, ServiceUnavailableError
-from tinkergym.spec_errors import explain
-from tinkergym.wire import (
-    MOST_RESULTS,
-    JobState,
-    LeaseReply,
-    LeaseRequest,
-    PlayedSpec,
-    SubmitReply,
-    SubmitRequest,
-)
-from tinkergym.wire_jobs import JobView
+from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
+from tinkergym.schema.events import JobState
+from tinkergym.schema.job_spec import PlayedSpec
+from tinkergym.schema.jobs import JobView
+from tinkergym.schema.model import MOST_RESULTS
+from tinkergym.schema.parsing import parse_json
 
 router = APIRouter(prefix="/v1")
 
@@ -56,12 +51,13 @@ async def lease_episodes(
     if job.state.final:
         return LeaseReply(episodes=[], lost=wanted.renew, job_state=job.state)
     if pool is not None:
-        return _json(await _lease_from(parts.proxy, pool, job_id, wanted, request.is_disconnected))
+        return _json(await _lease_from(parts, pool, job_id, wanted, request.is_disconnected))
     if job.state is JobState.WAITING_FOR_CLIENT and not wanted.leaving:
         await run_in_threadpool(parts.store.service().client_came, job_id)
     # Nobody runs the job now. Whoever plays goes on playing: the results will be wanted.
     await asyncio.sleep(min(_PAUSE_SECONDS, wanted.wait_seconds))
-    return LeaseReply(episodes=[], job_state=job.state)
+    waits_for = job.reason if job.state is JobState.QUEUED else ""
+    return LeaseReply(episodes=[], job_state=job.state, waits_for=waits_for)
 
 
 @router.post(
@@ -75,7 +71,8 @@ async def submit_episodes(
     job, pool = await run_in_threadpool(_job_of_clients, parts, tenant, job_id)
     ids = await aside(request, lambda: _episode_ids(request, body), body)
     # The pool keeps the episodes of many jobs and trusts us; it alone reads the trajectories.
-    foreign = next((episode_id for episode_id in ids if not episode_id.startswith(f"{job_id}:")), None)
+    own = (f"{job_id}:", f"{job_id}/")
+    foreign = next((episode_id for episode_id in ids if not episode_id.startswith(own)), None)
     if foreign is not None:
         raise InvalidRequestError(f"{foreign!r} is no episode of {job_id}", field="results.episode_id")
     if job.state.final:
@@ -99,7 +96,7 @@ def _job_of_clients(
 
 
 async def _lease_from(
-    proxy: PoolProxy,
+    parts: GatewayParts,
     pool: PoolRecord,
     job_id: str,
     wanted: LeaseRequest,
@@ -109,15 +106,17 @@ async def _lease_from(
 
     A long wait at the pool would outlive a client that died, and then take the next episodes to nobody.
     """
-    loop = asyncio.get_running_loop()
+    loop, proxy = asyncio.get_running_loop(), parts.proxy
     deadline = loop.time() + wanted.wait_seconds
+    waits = wanted.wait_seconds > 0 and wanted.max_episodes > 0
     while True:
-        left = deadline - loop.time()
-        asked = wanted.model_copy(update={"wait_seconds": max(0.0, min(left, _SHORT_WAIT_SECONDS))})
-        began = loop.time()
-        answer = await proxy.call(
-            pool, "/episodes/lease", asked.model_dump_json().encode(), {"job_id": job_id}
-        )
+        # What only renews waits for nothing, so neither for others.
+        async with parts.waiting_leases.turn(job_id) if waits else nullcontext():
+            left = deadline - loop.time()
+            asked = wanted.model_copy(update={"wait_seconds": max(0.0, min(left, _SHORT_WAIT_SECONDS))})
+            began = loop.time()
+            body = asked.model_dump_json().encode()
+            answer = await proxy.call(pool, "/episodes/lease", body, {"job_id": job_id})
         if await gone():
             # Its process ended, or its network did: others need not wait until its leases run out.
             body = wanted.model_dump_json().encode()
@@ -147,10 +146,7 @@ class _HandedIn(BaseModel):
 
 def _episode_ids(request: Request, body: bytearray) -> list[str]:
     refuse_many_values(request, body)
-    try:
-        return [result.episode_id for result in _HandedIn.model_validate_json(body).results]
-    except ValidationError as error:
-        raise explain(error, _HandedIn) from None
+    return [result.episode_id for result in parse_json(_HandedIn, body).results]
 
 
 def _json(body: bytes) -> Response:

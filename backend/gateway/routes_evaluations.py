@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
+from math import inf
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import StreamingResponse
 
-from backend.environment_urls import is_remote
-from backend.gateway.bodies import Tenant, body_of, describes
+from backend.environments.urls import is_remote
+from backend.gateway.bodies import Tenant, body_of, describes, key_of
 from backend.gateway.evaluations import Evaluations
 from backend.gateway.parts import parts_of
+from backend.lines_response import LinesResponse
 from tinkergym.errors import InvalidRequestError
-from tinkergym.wire_evaluation import EvaluationRequest
+from tinkergym.schema.evaluation import EvaluationRequest
 
 router = APIRouter(prefix="/v1")
 
@@ -22,7 +25,7 @@ async def evaluate(
     request: Request,
     tenant: Tenant,
     wanted: Annotated[EvaluationRequest, Depends(body_of(EvaluationRequest))],
-) -> StreamingResponse:
+) -> LinesResponse:
     """Play episodes of a policy: one JSON line for each as it ends; an empty line means: still playing."""
     parts = parts_of(request)
     if is_remote(wanted.environment):
@@ -38,11 +41,11 @@ async def evaluate(
             field="environment",
         )
     evaluations: Evaluations = request.app.state.evaluations
-    evaluations.admit(tenant.tenant_id)
     # Its own address, for the process that plays: it samples as any client does.
     host, port = request.scope["server"]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    key = request.headers["Authorization"].partition(" ")[2].strip()
-    return StreamingResponse(
-        evaluations.lines(tenant.tenant_id, wanted, url, key), media_type="application/x-ndjson"
-    )
+    held = AsyncExitStack()
+    # Here and not when the answer begins: of requests that come together each would find a free place.
+    held.enter_context(evaluations.entered(tenant.tenant_id))
+    lines = evaluations.lines(tenant.tenant_id, wanted, url, key_of(request))
+    return LinesResponse(lines, inf, held)

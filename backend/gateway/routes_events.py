@@ -14,17 +14,15 @@ from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from backend.gateway.bodies import Tenant, key_of
+from backend.gateway.key_watch import KEY_CHECK_SECONDS
 from backend.gateway.parts import parts_of
 from backend.gateway.shown import Shown, shown_to
 from backend.store.store import TenantStore
 from tinkergym.errors import InvalidRequestError
-from tinkergym.wire import Event, StateEvent
+from tinkergym.schema.events import Event, StateEvent
 
 HEARTBEAT_SECONDS = 10.0
 """Without events, a comment this often, so that both sides notice a dead connection."""
-
-KEY_CHECK_SECONDS = 1.0
-"""How long a stream may outlive its key. Until somebody writes to the database the answer is remembered."""
 
 _PAGE = 500
 

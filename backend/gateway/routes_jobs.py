@@ -13,18 +13,18 @@ from fastapi.responses import FileResponse
 from pydantic import Field, ValidationError
 from starlette.concurrency import run_in_threadpool
 
+from backend.admission import datasets, engine_bounds, origins, remote_environments
+from backend.admission.models import require_offered
 from backend.config import GatewayLimits
-from backend.gateway import engine_bounds, origins, remote_environments, written_data
 from backend.gateway.bodies import Body, Tenant, aside, describes, json_object
-from backend.gateway.models import require_offered
 from backend.gateway.parts import GatewayParts, parts_of
 from backend.gateway.shown import shown_to
 from backend.store.job_folders import JobFolders
 from backend.store.tenant import TenantStore
 from tinkergym.errors import InvalidRequestError, NotFoundError, PayloadTooLargeError
-from tinkergym.spec_errors import parse_any_spec
-from tinkergym.wire import MOST_JOBS_LISTED, CheckpointView, JobSpec, PlayedSpec, WireModel
-from tinkergym.wire_jobs import (
+from tinkergym.schema.events import MOST_JOBS_LISTED, CheckpointView, EvaluationEvent
+from tinkergym.schema.job_spec import JobSpec, PlayedSpec
+from tinkergym.schema.jobs import (
     CLIENT_PACKS_HEADER,
     INSTALLED_PACKS,
     AnyJobSpec,
@@ -34,6 +34,10 @@ from tinkergym.wire_jobs import (
     JobView,
     WrittenDataSpec,
 )
+from tinkergym.schema.model import WireModel
+from tinkergym.schema.parsing import parse_any_spec
+from tinkergym.schema.policy_calls import PolicySpec
+from tinkergym.schema.policy_refs import PolicyRef
 
 router = APIRouter(prefix="/v1/jobs")
 
@@ -42,6 +46,12 @@ class JobList(WireModel):
     """A page of jobs, newest first."""
 
     jobs: list[JobView] = Field(max_length=MOST_JOBS_LISTED)
+
+
+class EvaluationList(WireModel):
+    """A job's evaluations on the way, in order."""
+
+    evaluations: list[EvaluationEvent] = Field(max_length=10_000_000)
 
 
 class CheckpointList(WireModel):
@@ -132,6 +142,12 @@ def list_checkpoints(request: Request, tenant: Tenant, job_id: str) -> Checkpoin
     return CheckpointList(checkpoints=[shown.checkpoint(view) for view in tenant.checkpoints(job_id)])
 
 
+@router.get("/{job_id}/evaluations")
+def list_evaluations(request: Request, tenant: Tenant, job_id: str) -> EvaluationList:
+    """List the evaluations on the way that are done, in order."""
+    return EvaluationList(evaluations=tenant.evaluations(job_id))
+
+
 @router.get("/{job_id}/checkpoints/{step}/files/{name}", response_class=FileResponse)
 def download_file(tenant: Tenant, job_id: str, step: int, name: str) -> FileResponse:
     """Stream one file of a checkpoint; ranges are served, so a download can be taken up again."""
@@ -150,12 +166,15 @@ def download_file(tenant: Tenant, job_id: str, step: int, name: str) -> FileResp
 def _check(parts: GatewayParts, tenant: TenantStore, spec: AnyJobSpec) -> tuple[AnyJobSpec, dict[str, str]]:
     """Return the job as it will be stored, and the versions of the packs that it uses."""
     require_offered(parts.config, tenant, spec.model)
-    if isinstance(spec, DistillationSpec) and not spec.teacher.startswith("job-"):
+    if isinstance(spec, DistillationSpec) and not PolicyRef.is_meant(spec.teacher):
         require_offered(parts.config, tenant, spec.teacher, field="teacher")
     engine_bounds.refuse_impossible(spec, parts.config, parts.catalog)
-    spec = origins.with_definite_origins(parts, tenant, spec)
+    spec = origins.with_definite_origins(parts.catalog, tenant, spec)
+    if isinstance(spec, PolicySpec):
+        return spec, {}
     if isinstance(spec, WrittenDataSpec):
-        written_data.check(parts, tenant, spec)
+        datasets.check(parts.catalog, parts.config.uploads_dir, tenant, spec)
+        parts.job_check.check_evaluations(spec)
         return spec, {}
     found = parts.job_check.check(remote_environments.allowed(spec, parts.config))
     if spec.rollout == "server":
@@ -202,7 +221,7 @@ def _check_size(spec: AnyJobSpec, limits: GatewayLimits) -> None:
     """Refuse what would take memory or time from other tenants."""
     if len(spec.model_dump_json()) > limits.job_bytes:
         raise _too_large(limits)
-    if isinstance(spec, WrittenDataSpec):
+    if isinstance(spec, WrittenDataSpec | PolicySpec):
         return
     most = spec.most_episodes_per_step if isinstance(spec, JobSpec) else spec.episodes_per_step
     if most > limits.episodes_per_step:
@@ -215,4 +234,13 @@ def _check_size(spec: AnyJobSpec, limits: GatewayLimits) -> None:
             f"dynamic_sampling_rounds) are over the service's limit of {limits.episodes_per_step}",
             hint="ask for fewer, or let the operator raise limits.episodes_per_step",
             field=field,
+        )
+    if spec.deterministic and spec.rollout == "client" and spec.episodes_per_step > limits.samples_in_flight:
+        # In lockstep nothing is answered before all have asked: the last ones would be refused for ever.
+        raise InvalidRequestError(
+            f"the {spec.episodes_per_step} episodes of a step of a deterministic job ask together, "
+            f"and the service takes {limits.samples_in_flight} requests for tokens of a tenant at a time",
+            hint="ask for fewer episodes, or let the service play them, or the operator raise "
+            "limits.samples_in_flight",
+            field="deterministic",
         )

@@ -16,13 +16,14 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from backend.gateway.bodies import Tenant, body_of, describes
-from backend.gateway.in_flight import Batch
+from backend.admission.in_flight import Batch
+from backend.admission.sampling_bounds import refuse_too_many_logprobs
+from backend.gateway.bodies import Tenant, body_of, describes, key_of
 from backend.gateway.parts import parts_of
 from backend.gateway.pool_choice import pools_at_hand, want_pool
 from backend.lines_response import LinesResponse
 from tinkergym.errors import InvalidRequestError
-from tinkergym.wire import SampleBatch, SampleRequest
+from tinkergym.schema.sampling import SampleBatch, SampleRequest
 
 router = APIRouter(prefix="/v1")
 
@@ -38,6 +39,7 @@ async def sample(
     parts = parts_of(request)
     if len({wanted.request_id for wanted in batch.requests}) < len(batch.requests):
         raise InvalidRequestError("two requests have one request_id", field="requests.request_id")
+    refuse_too_many_logprobs(batch.requests)
     policies = {wanted.policy for wanted in batch.requests}
     if len(policies) <= _FEW_POLICIES:
         chosen = pools_at_hand(parts, tenant, policies)
@@ -49,7 +51,7 @@ async def sample(
     by_pool: dict[str, list[SampleRequest]] = defaultdict(list)
     for wanted in batch.requests:
         by_pool[chosen[wanted.policy].pool_id].append(_own_session(wanted, tenant.tenant_id))
-    bodies = {pool_id: _batch_json(requests) for pool_id, requests in by_pool.items()}
+    bodies = {pool_id: _batch_json(requests, batch.together) for pool_id, requests in by_pool.items()}
     # What was read is many times as large as what was sent, and an answer may take minutes.
     by_pool.clear()
     count = len(batch.requests)
@@ -59,10 +61,12 @@ async def sample(
     try:
         flying = stack.enter_context(parts.in_flight.entered(tenant.tenant_id, count))
         # Opened here, so that a pool that refuses is an HTTP error and not a stream that breaks off.
-        sources = [
-            await stack.enter_async_context(parts.proxy.stream(pools[pool_id], "/sample", body))
-            for pool_id, body in bodies.items()
-        ]
+        sources = []
+        for pool_id, body in bodies.items():
+            source = await stack.enter_async_context(parts.proxy.stream(pools[pool_id], "/sample", body))
+            # Then the answer breaks off, and the client is told why when it asks for the rest.
+            stack.enter_context(parts.key_watch.watched(key_of(request), source.break_off))
+            sources.append(source.chunks)
     except BaseException:
         await stack.aclose()
         raise
@@ -77,8 +81,8 @@ def _own_session(wanted: SampleRequest, tenant_id: str) -> SampleRequest:
     return wanted.model_copy(update={"session_id": f"{quote(tenant_id, safe='')}/{wanted.session_id}"})
 
 
-def _batch_json(requests: list[SampleRequest]) -> bytes:
-    return SampleBatch.model_construct(requests=requests).model_dump_json().encode()
+def _batch_json(requests: list[SampleRequest], together: bool) -> bytes:
+    return SampleBatch.model_construct(requests=requests, together=together).model_dump_json().encode()
 
 
 async def _lines(sources: list[AsyncIterator[bytes]], flying: Batch) -> AsyncGenerator[bytes, None]:

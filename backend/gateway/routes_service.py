@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Request
 from pydantic import Field
 
-from backend.gateway.bodies import Tenant
-from backend.gateway.models import require_offered
+from backend.admission.models import require_offered
+from backend.gateway.bodies import Tenant, key_of
 from backend.gateway.parts import GatewayParts, parts_of
 from backend.gateway.shown import disk_is_full, shown_to
 from tinkergym import __version__
 from tinkergym.errors import TinkerGymError
-from tinkergym.packs import find_packs
-from tinkergym.wire import EnvironmentView, HealthView, ModelView, RendererBundle, WireModel
+from tinkergym.registration.packs import find_packs
+from tinkergym.schema.model import WireModel
+from tinkergym.schema.views import EnvironmentView, HealthView, ModelView, RendererBundle
 
 router = APIRouter(prefix="/v1")
 
@@ -35,10 +38,13 @@ class EnvironmentList(WireModel):
 
 @router.get("/health")
 async def health(request: Request) -> HealthView:
-    """Say whether the service answers, and what it waits for. Needs no key."""
+    """Say whether the service answers, and what it waits for. Needs no key.
+
+    To the local owner's key it also says how much memory each loaded model takes.
+    """
     # In threads of its own: an answer must not wait for requests that keep all others busy.
     threads: CapacityLimiter = request.app.state.health_threads
-    return await to_thread.run_sync(_health, parts_of(request), limiter=threads)
+    return await to_thread.run_sync(_health, parts_of(request), key_of(request), limiter=threads)
 
 
 @router.get("/models")
@@ -49,34 +55,49 @@ def list_models(request: Request, tenant: Tenant) -> ModelList:
 
 
 @router.get("/environments")
-def list_environments(request: Request, _tenant: Tenant) -> EnvironmentList:
+async def list_environments(request: Request, _tenant: Tenant) -> EnvironmentList:
     """List the environments of the packs that are installed with the service, which its workers play."""
     if parts_of(request).config.env_workers == 0:
         return EnvironmentList(environments=[])
+    # In the threads of job checks: the metadata of all that is installed take some 0.1 s to read.
+    packs = await to_thread.run_sync(find_packs, limiter=request.app.state.job_check_threads)
     # Their ids stand in entry points: nothing of a pack is imported.
     found = [
         EnvironmentView(id=environment_id, distribution=pack.distribution, version=pack.version)
-        for pack in find_packs()
+        for pack in packs
         for environment_id in pack.environment_ids
     ]
     return EnvironmentList(environments=found)
 
 
 @router.get("/renderer")
-def renderer(request: Request, tenant: Tenant, model: str) -> RendererBundle:
+async def renderer(request: Request, tenant: Tenant, model: str) -> RendererBundle:
     """Return what turns messages into a model's token ids, and back, under the model's own name."""
     require_offered(parts_of(request).config, tenant, model)
     catalog = parts_of(request).catalog
-    return catalog.renderer(catalog.known_as(model))
+    # In the threads of job checks: a model that nobody named before is looked at for a second or more.
+    return await to_thread.run_sync(
+        lambda: catalog.renderer(catalog.known_as(model)),
+        limiter=request.app.state.job_check_threads,
+        abandon_on_cancel=True,
+    )
 
 
-def _health(parts: GatewayParts) -> HealthView:
+def _health(parts: GatewayParts, key: str) -> HealthView:
     missing = parts.missing.look(_missing(parts), parts.clock())
+    memory: dict[str, int] = {}
+    with suppress(TinkerGymError):  # the database is what is missing
+        # A loaded model may be a folder of the owner's, whose name is not for everybody.
+        tenant_id = parts.store.keys.tenant_of(key) if key else None
+        if tenant_id is not None and parts.store.tenant(tenant_id).is_local_owner:
+            pools = parts.store.service().pools(parts.clock(), max_age=parts.config.lease_seconds)
+            memory = {pool.model: pool.memory_bytes for pool in pools if pool.memory_bytes}
     return HealthView(
         status="degraded" if missing else "ok",
         version=__version__,
         waiting_for=list(missing),
         missing_since=missing,
+        memory=memory,
     )
 
 

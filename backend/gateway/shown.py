@@ -14,16 +14,16 @@ from backend.config import ServiceConfig
 from backend.gateway.machine_paths import MachinePaths
 from backend.gateway.parts import parts_of
 from backend.store.store import TenantStore
-from tinkergym.wire import (
+from tinkergym.schema.events import (
     CheckpointEvent,
     CheckpointView,
     ErrorView,
     Event,
-    ModelView,
     StateEvent,
     WarningEvent,
 )
-from tinkergym.wire_jobs import JobView
+from tinkergym.schema.jobs import JobView
+from tinkergym.schema.views import ModelView
 
 _FULL_BYTES = 2**20
 """With less free space the database may not be able to say what became of a job."""

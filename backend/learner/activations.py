@@ -10,11 +10,9 @@ the last bits of its gradient, and a job that is resumed shall find the same.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +20,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from backend.compute.memory import machine_bytes
 from backend.learner.shared_attention import attending, layout_in_use
 
 MOST_TOKENS = 4096
@@ -32,7 +31,6 @@ _FEWEST_TOKENS = 512
 """With fewer, products are slow, and to compute layers twice costs less."""
 _PART_OF_A_CPUS_MEMORY = 8
 _PART_OF_A_GPUS_MEMORY = 2
-_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,10 +117,7 @@ def room_for_activations(device: torch.device) -> int:
     """
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0]) // _PART_OF_A_GPUS_MEMORY
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with suppress(OSError, ValueError):  # no container, or one without a limit
-        memory = min(memory, int(_CGROUP_LIMIT.read_text()))
-    return memory // _PART_OF_A_CPUS_MEMORY
+    return machine_bytes() // _PART_OF_A_CPUS_MEMORY
 
 
 def _power_of_two(number: int) -> int:

@@ -20,10 +20,10 @@ import torch
 from peft.tuners.lora.layer import Linear as PeftLinear
 from torch import nn
 
-from backend.fast_linears import linear
+from backend.compute.fast_linears import linear
 from backend.learner.adapted_layers import adapted_layers
 from tinkergym.errors import InvalidRequestError
-from tinkergym.wire import LoRA
+from tinkergym.schema.job_spec import LoRA
 
 
 @dataclass(slots=True)
@@ -204,7 +204,7 @@ class AdapterSet:
             adapted = self._active[name]
             if adapted.merged is None:
                 raise AssertionError("prepare() was not called")
-            # As rows, as in `backend.fast_linears`: what a layer returns may be written into afterwards.
+            # As rows, as in `compute.fast_linears`: what a layer returns may be written into afterwards.
             rows = x.reshape(-1, x.shape[-1])
             out: torch.Tensor = _MergedLinear.apply(  # type: ignore[no-untyped-call]
                 rows, adapted.merged, base.bias, adapted.lora_a, adapted.lora_b, adapted.scaling

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from backend.compute.same_rounding import filled_keys
 from backend.learner.sequences import TrainSequence
-from backend.same_rounding import filled_keys
 
 IntArray = npt.NDArray[np.int64]
 

@@ -19,18 +19,19 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch.nn import functional as F  # noqa: N812
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 from transformers.utils.logging import disable_progress_bar
 
-from backend.context_length import context_length
-from backend.fast_linears import speed_up_linears
-from backend.fast_norms import speed_up_norms
+from backend.catalog.context_length import context_length
+from backend.catalog.recurrence import keeps_a_state
+from backend.compute.fast_linears import speed_up_linears
+from backend.compute.fast_norms import speed_up_norms
+from backend.compute.whole_model import load_whole
 from backend.learner.activations import kept_bytes, layers_of, recompute
 from backend.learner.batching import MicroBatch, micro_batches
 from backend.learner.sequences import TokenLimits, TrainSequence
 from backend.learner.shared_attention import ATTENTION, AttentionLayout, attending
 from backend.learner.swiglu import slim_swiglu
-from backend.recurrence import keeps_a_state
 from tinkergym.errors import InvalidRequestError, UnknownModelError
 
 _PROBE_LENGTH = 12
@@ -94,9 +95,7 @@ class CausalLM:
             config = AutoConfig.from_pretrained(model_dir)
             # transformers' fast attention leaves a soft cap out without a word.
             attention = "eager" if getattr(_text(config), "attn_logit_softcapping", None) else None
-            model = AutoModelForCausalLM.from_pretrained(
-                model_dir, config=config, dtype=dtype, attn_implementation=attention
-            )
+            model = load_whole(model_dir, config=config, dtype=dtype, attn_implementation=attention)
         except (OSError, ValueError, SafetensorError) as error:
             raise UnknownModelError(
                 f"no causal language model can be loaded from {model_dir}: {error}",

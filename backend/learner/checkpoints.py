@@ -23,7 +23,7 @@ from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save_file
 
 from tinkergym.errors import CheckpointCorruptError, StorageFullError
-from tinkergym.wire import Adapter
+from tinkergym.schema.job_spec import Adapter
 
 MANIFEST = "manifest.json"
 _UNFINISHED = ".unfinished-"
@@ -53,7 +53,7 @@ class CheckpointManifest(BaseModel):
     optimizer_steps: int
     weights_file: str
     weights_sha256: str
-    """Of names, shapes and bits of the weights, as `backend.weights.weights_sha256` computes it."""
+    """Of names, shapes and bits of the weights, as `backend.compute.weights.weights_sha256` computes it."""
     files: dict[str, FileEntry]
     extra: dict[str, JsonValue] = {}
     """What the job adds: its specification, random states, data cursor."""

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from pydantic import JsonValue
 
+from backend.compute.weights import PolicyWeights
 from backend.errors import RankLostError
 from backend.learner.checkpoints import CheckpointManifest
 from backend.learner.optimiser import OptimStepResult
@@ -38,9 +39,8 @@ from backend.learner.shards import shards
 from backend.learner.spikes import LEAST_LOSS, SpikeWatch
 from backend.learner.token_loss import TokenLoss
 from backend.learner.train_pass import BatchPart, ForwardBackwardResult, metrics_over_parts
-from backend.weights import PolicyWeights
 from tinkergym.errors import InvalidRequestError, NonFiniteGradientError, TinkerGymError
-from tinkergym.wire import FullParameters, LoRA
+from tinkergym.schema.job_spec import FullParameters, LoRA
 
 _log = logging.getLogger(__name__)
 _LOSS_SPIKE = "loss_spike"
@@ -187,6 +187,10 @@ class DataParallelLearner:
         merged.metrics.update(spike)
         return merged
 
+    def has_gradient(self, policy_id: str) -> bool:
+        """Whether a gradient waits for `optim_step`."""
+        return any(self._group.ask_all("has_gradient", policy_id))
+
     def forget_gradient(self, policy_id: str) -> None:
         """Drop what waits for `optim_step` on any rank."""
         self._group.ask_all("forget_gradient", policy_id)
@@ -301,6 +305,18 @@ class DataParallelLearner:
         self._group.ask_all("drop", policy_id)
         self._divided.pop(policy_id, None)
         self._losses.pop(policy_id, None)
+
+    def replace(self, policy_id: str, other_id: str) -> None:
+        """Drop a policy and give its name to another; see `Learner.replace`."""
+        self._group.ask_all("replace", policy_id, other_id)
+        self._divided[policy_id] = self._divided.pop(other_id)
+        self._losses.pop(policy_id, None)
+        if other_id in self._losses:
+            self._losses[policy_id] = self._losses.pop(other_id)
+
+    def rest(self) -> None:
+        """Let each rank give memory back; see `Learner.rest`."""
+        self._group.ask_all("rest")
 
     def close(self) -> None:
         """End the ranks, after the call that they work on unless it takes long."""

@@ -14,12 +14,12 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
+from backend.compute.weights import weights_sha256
 from backend.learner.activations import layers_of
 from backend.learner.causal_lm import CausalLM
 from backend.learner.policies import FullPolicy
 from backend.learner.sequences import TrainSequence
-from backend.weights import weights_sha256
-from tinkergym.wire import FullParameters
+from tinkergym.schema.job_spec import FullParameters
 
 
 class DividedPolicy(FullPolicy):

@@ -6,11 +6,9 @@ added to the loss - is for the caller.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 
-KLEstimator = Literal["k1", "k2", "k3"]
+from tinkergym.schema.algorithms import KLEstimator
 
 
 def kl_estimates(

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
-from backend.device_lock import can_divide_threads, computing_with
+from backend.compute.device_lock import can_divide_threads, computing_with
 
 _MOST_LANES = 4
 """More would wait for Python's lock."""

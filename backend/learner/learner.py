@@ -23,8 +23,10 @@ import numpy.typing as npt
 import torch
 from pydantic import JsonValue
 
-from backend.device_lock import DeviceLock, computing_with
-from backend.fair_lock import FairLock
+from backend.compute.device_lock import DeviceLock, computing_with
+from backend.compute.fair_lock import FairLock
+from backend.compute.memory import give_memory_back
+from backend.compute.weights import PolicyWeights
 from backend.learner.activations import (
     MOST_PADDED_TOKENS,
     MOST_TOKENS,
@@ -61,9 +63,8 @@ from backend.learner.spikes import LEAST_LOSS, SpikeWatch
 from backend.learner.token_loss import TokenLoss
 from backend.learner.train_pass import ForwardBackwardResult, TrainPass
 from backend.learner.value_head import ValueHead, ValuePass
-from backend.weights import PolicyWeights
 from tinkergym.errors import ConflictError, NonFiniteLossError, NotFoundError
-from tinkergym.wire import FullParameters, LoRA
+from tinkergym.schema.job_spec import FullParameters, LoRA
 
 _log = logging.getLogger(__name__)
 
@@ -458,6 +459,23 @@ class Learner:
             # transformers' modules refer to each other in circles, which hold a model's memory until then.
             del entry
             gc.collect()
+
+    def replace(self, policy_id: str, other_id: str) -> None:
+        """Drop a policy and give its name to another.
+
+        Raises:
+            NotFoundError: There is no such policy; nothing was changed.
+        """
+        self._entry(other_id)
+        self.drop(policy_id)
+        self._policies[policy_id] = self._policies.pop(other_id)
+
+    def rest(self) -> None:
+        """Give back the memory that earlier calls have left behind; the next one takes it anew."""
+        give_memory_back()
+        if self.device.type == "cuda":
+            with self._lock:  # while the engine records a step, nothing may be freed
+                torch.cuda.empty_cache()
 
     def _begin(self, policy_id: str, part: PolicyBatch) -> _Begun:
         """Check what can be checked before anything is computed."""

@@ -7,18 +7,16 @@ them; where an importance correction is asked for, against those of the policy a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
 from backend.learner.aggregation import Aggregation
 from backend.learner.importance import ImportanceCorrection, importance_ratios, importance_weights
-from backend.learner.kl import KLEstimator, kl_estimates
+from backend.learner.kl import kl_estimates
 from backend.learner.token_loss import LossTokens, TokenLosses
 from backend.learner.value_loss import ValueLoss, value_losses
 from tinkergym.errors import InvalidRequestError
-
-LossName = Literal["ppo", "reinforce", "importance_sampling", "cispo", "gspo", "dro"]
+from tinkergym.schema.algorithms import KLEstimator, LossName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

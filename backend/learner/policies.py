@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from backend.compute.weights import AdapterWeights, FullWeights, PolicyWeights, weights_sha256
 from backend.learner.adapters import AdapterSet
 from backend.learner.causal_lm import CausalLM
 from backend.learner.divided import is_divided, on_cpu
-from backend.weights import AdapterWeights, FullWeights, PolicyWeights, weights_sha256
-from tinkergym.wire import FullParameters, LoRA
+from tinkergym.schema.job_spec import FullParameters, LoRA
 
 
 class Policy(ABC):

@@ -10,13 +10,13 @@ from pydantic import JsonValue
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from backend.compute.weights import FullWeights, PolicyWeights, weights_sha256
 from backend.learner.checkpoints import Checkpoint, CheckpointManifest, writing
 from backend.learner.optimiser import PolicyOptimiser
 from backend.learner.policies import FullPolicy, LoraPolicy, Policy, restore
 from backend.learner.value_head import ValueHead
-from backend.weights import FullWeights, PolicyWeights, weights_sha256
 from tinkergym.errors import CheckpointCorruptError, ConflictError
-from tinkergym.wire import FullParameters, LoRA
+from tinkergym.schema.job_spec import FullParameters, LoRA
 
 _ADAPTER_FILE = "adapter_model.safetensors"
 _MODEL_FILE = "model.safetensors"

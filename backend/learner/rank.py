@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
+from backend.compute.weights import PolicyWeights
 from backend.learner.batching import MicroBatch
 from backend.learner.checkpoints import CheckpointManifest
 from backend.learner.divided import is_divided, whole
@@ -27,9 +28,8 @@ from backend.learner.divided_policy import DividedPolicy
 from backend.learner.learner import Learner
 from backend.learner.optimiser import OptimStepResult
 from backend.learner.policies import FullPolicy
-from backend.weights import PolicyWeights
 from tinkergym.errors import InternalServiceError, TinkerGymError
-from tinkergym.wire import FullParameters
+from tinkergym.schema.job_spec import FullParameters
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Of `mallopt`, in glibc's malloc.h."""

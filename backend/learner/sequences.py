@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tinkergym.errors import InvalidRequestError
-from tinkergym.loop.trajectory import Segment
+from tinkergym.errors import InvalidRequestError, UnsupportedPartError
+from tinkergym.trajectory.trajectory import Segment
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -84,7 +84,17 @@ class TrainSequence:
     def from_segment(
         cls, segment: Segment, *, advantage: float | Sequence[float], temperature: float = 1.0
     ) -> TrainSequence:
-        """Take a trajectory's segment as it is."""
+        """Take a trajectory's segment as it is.
+
+        Raises:
+            UnsupportedPartError: It has an image, and models take text.
+        """
+        if segment.images:
+            raise UnsupportedPartError(
+                "a segment has a part of the kind 'image', and this model takes text",
+                hint="train on episodes without images",
+                field="images",
+            )
         return cls(
             token_ids=segment.token_ids,
             loss_mask=segment.loss_mask,

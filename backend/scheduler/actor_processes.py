@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from backend.config import ServiceConfig
-from backend.garbage import spare_the_collector
-from backend.processes import die_with_parent
-from backend.scheduler.workers import PoolAddress
+from backend.processes.children import die_with_parent, spare_the_collector
+from backend.scheduler.workers import PoolAddress, WorkerPool
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class PoolProcess:
     def start(self) -> None:
         """Load the model and listen; an error of ours says why not."""
         from backend.scheduler.ray_ranks import ray_ranks
-        from backend.training.pool_worker import PoolWorker
+        from backend.workers.pool_worker import PoolWorker
 
         _log_to_stderr()
         config = ServiceConfig.model_validate_json(self._config_json)
@@ -91,9 +91,9 @@ class EnvWorkerProcess:
 
     def run(self) -> None:
         """Play until the process ends."""
-        from backend.env_tokens import EnvTokens
-        from backend.rollout.env_worker import run_env_worker
-        from backend.rollout.environments import environment_maker
+        from backend.environments.tokens import EnvTokens
+        from backend.workers.env_worker import run_env_worker
+        from backend.workers.environments import environment_maker
 
         _log_to_stderr()
         config = ServiceConfig.model_validate_json(self._config_json)
@@ -117,17 +117,16 @@ class EnvWorkerProcess:
 class SchedulerProcess:
     """Runs in an actor: the scheduler, in a thread of its own."""
 
-    def __init__(self, config_json: str) -> None:
+    def __init__(self, config_json: str, start_workers: Callable[[ServiceConfig], WorkerPool]) -> None:
         die_with_parent()
         _log_to_stderr()
         from backend.scheduler.core import Scheduler
-        from backend.scheduler.ray_cluster import RayWorkers
         from backend.store.store import Store
 
         config = ServiceConfig.model_validate_json(config_json)
         self._stop = threading.Event()
         store = Store.open(config.store_url).service()
-        self._scheduler = Scheduler(store, RayWorkers(config), config)
+        self._scheduler = Scheduler(store, start_workers(config), config)
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
         self._thread.start()
 

@@ -16,10 +16,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from backend.compute.memory import machine_bytes
 from backend.config import ServiceConfig
-from backend.env_tokens import EnvTokens
+from backend.environments.tokens import EnvTokens
 from backend.errors import SERVICE_LOG
 from backend.scheduler.fair_share import WaitingJob, next_jobs
+from backend.scheduler.room import MEMORY_TAKEN, MemoryBudget, PoolMemory, make_room, too_many
 from backend.scheduler.workers import (
     Change,
     EnvWorkerEnded,
@@ -30,8 +32,8 @@ from backend.scheduler.workers import (
     WorkerPool,
 )
 from backend.store.store import HeldJob, QueuedJob, ServiceStore
-from tinkergym.errors import InternalServiceError, TinkerGymError
-from tinkergym.wire import ErrorView, JobState
+from tinkergym.errors import InternalServiceError, ServiceUnavailableError, TinkerGymError
+from tinkergym.schema.events import ErrorView, JobState
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +48,12 @@ _MOST_DEATHS = 5
 """Workers that may die of a job, or hang, without a finished step in between."""
 _PLACES_TAKEN = "are taken (jobs_per_pool)"
 _MAY_HAVE = "may have (jobs_per_tenant)"
-"""What a reason holds that speaks of places, and is to go when there are some."""
+_PASSING = (_PLACES_TAKEN, _MAY_HAVE, MEMORY_TAKEN)
+"""What a reason holds that speaks of places or memory, and is to go when there are some."""
+_LOADING = "loading the model"
+"""How a reason begins while the pool of the job's model starts."""
+_REFUSED_AGAIN_SECONDS = 20.0
+"""Between two notes that a model which is only sampled has no room."""
 _OWNER_SECONDS = 30.0
 """After this long without a job an owner's environment workers are ended, if there are enough others."""
 _MOST_NAMED = 4
@@ -71,6 +78,10 @@ class _Pool:
     ready_at: float = 0.0
     wanted_at: float = 0.0
     """When it was last seen that somebody needs it."""
+    jobs_at: float = 0.0
+    """When a job was last seen that runs in it or waits for it."""
+    memory_bytes: int = 0
+    """What it and its environment workers were last seen to take."""
 
 
 class Scheduler:
@@ -84,8 +95,18 @@ class Scheduler:
         *,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        memory: Callable[[], int] = machine_bytes,
     ) -> None:
-        """Take over what runs already. `clock` is Unix seconds; `monotonic` is one that nobody sets."""
+        """Take over what runs already.
+
+        Args:
+            store: Of the service.
+            workers: What runs the processes.
+            config: Of the service.
+            clock: Unix seconds.
+            monotonic: Seconds that nobody sets.
+            memory: Bytes that this machine has.
+        """
         self._store, self._workers, self._config, self._clock = store, workers, config, clock
         self._monotonic = monotonic
         self._pools: dict[str, _Pool] = {}
@@ -95,6 +116,10 @@ class Scheduler:
         self._not_before: dict[str, float] = {}
         self._refused: set[str] = set()
         """Models whose pool said why it cannot start. That failed their jobs, so only new ones ask again."""
+        self._room = MemoryBudget(int(config.pools_memory * memory()), config.models)
+        self._no_room: dict[str, float] = {}
+        """Models that wait for memory, and when it was last noted for those who sample them."""
+        self._weighed_at = 0.0
         self._touched_at = 0.0
         self._tokens = EnvTokens(config.tokens_dir)
         self._swept_at = 0.0
@@ -128,10 +153,12 @@ class Scheduler:
             self._store.requeue_expired(now)
         queued = self._store.queued_jobs()
         waiting = _waiting(queued)
-        self._start_pools([job.model for job in waiting], now)
-        self._mind_env_workers()
+        # After the queue: a job that is taken between the two is in both, and its pool not idle.
         held = self._store.held_jobs()
+        self._weigh_pools(now)
         self._end_idle_pools({job.worker_id for job in held}, {job.model for job in waiting}, now)
+        self._start_pools([job.model for job in waiting], now)
+        self._mind_env_workers(now)
         self._place(waiting, held, now)
         self._explain_queue(queued, held)
         if now - self._swept_at >= _SWEEP_SECONDS:
@@ -155,11 +182,11 @@ class Scheduler:
         self._patient_until = now + self._config.lease_seconds
         if now < before:
             # What was noted by the old clock lies in the future and would be waited for.
-            self._touched_at = self._swept_at = 0.0
+            self._touched_at = self._swept_at = self._weighed_at = 0.0
             self._placed.clear()
             self._not_before.clear()
             for pool in self._pools.values():
-                pool.ready_at = pool.wanted_at = now
+                pool.ready_at = pool.wanted_at = pool.jobs_at = now
 
     # --- processes ---
 
@@ -180,7 +207,9 @@ class Scheduler:
                     socket_path=record.socket_path,
                     token=record.token,
                 )
-                self._pools[process.pool_id] = _Pool(address, ready=True, ready_at=now, wanted_at=now)
+                self._pools[process.pool_id] = _Pool(
+                    address, ready=True, ready_at=now, wanted_at=now, jobs_at=now
+                )
         for process in found:
             if process.kind == "env_worker" and process.pool_id in self._pools:
                 self._pools[process.pool_id].env_workers.add(process.worker_id)
@@ -193,6 +222,7 @@ class Scheduler:
             case PoolReady(pool_id=pool_id) if pool_id in self._pools:
                 pool = self._pools[pool_id]
                 pool.ready, pool.ready_at = True, now
+                self._weighed_at = 0.0  # what it was expected to take is no longer of interest
                 self._started(pool.address.model)
             case PoolEnded(pool_id=pool_id, error=error) if pool_id in self._pools:
                 pool = self._pools[pool_id]
@@ -258,13 +288,20 @@ class Scheduler:
     def _end_idle_pools(self, busy: set[str], queued_models: set[str], now: float) -> None:
         wanted = {*self._config.preload, *queued_models, *self._store.wanted_pools(now)}
         for pool_id, pool in list(self._pools.items()):
+            if pool_id in busy or pool.address.model in queued_models:
+                pool.jobs_at = now
             if not pool.ready or pool_id in busy or pool.address.model in wanted:
                 pool.wanted_at = now
             elif now - pool.wanted_at > self._config.pool_idle_seconds:
-                _log.info("pool %s of %s is not needed any more", pool_id, pool.address.model)
-                self._workers.end_pool(pool_id)
-                self._bury(pool_id, "its worker was ended")
-                del self._pools[pool_id]
+                self._end_pool(pool_id, "is not needed any more")
+        for pool_id in too_many(self._pool_memory(now), self._room.budget):
+            self._end_pool(pool_id, "has to go, as all together take too much memory")
+
+    def _end_pool(self, pool_id: str, why: str) -> None:
+        _log.info("pool %s of %s %s", pool_id, self._pools[pool_id].address.model, why)
+        self._workers.end_pool(pool_id)
+        self._bury(pool_id, "its worker was ended")
+        del self._pools[pool_id]
 
     def _bury(self, pool_id: str, reason: str) -> None:
         self._store.remove_pool(pool_id)
@@ -294,9 +331,62 @@ class Scheduler:
         served = {pool.address.model for pool in self._pools.values()}
         # Whoever submits a job after a refusal may have mended the cause, and is to hear at once if not.
         at_once = self._refused.intersection(queued_models)
+        waited, self._no_room = self._no_room, {}
         for model in dict.fromkeys([*self._config.preload, *queued_models, *self._store.wanted_pools(now)]):
             if model not in served and (model in at_once or now >= self._not_before.get(model, 0.0)):
-                self._start_pool(model, now)
+                # First come, first served: small models do not pass a large one, which might wait for ever.
+                if model in self._config.preload or (not self._no_room and self._has_room(model, now)):
+                    if model in waited:
+                        self._store.forget_refusal(model)
+                    self._start_pool(model, now)
+                else:
+                    self._no_room[model] = self._noted(model, waited.get(model, 0.0), now)
+
+    def _has_room(self, model: str, now: float) -> bool:
+        """Whether another pool fits into memory; ends idle ones for it if it then does."""
+        ends = make_room(self._pool_memory(now), self._room.expected(model), self._room.budget)
+        for pool_id in ends or ():
+            self._end_pool(pool_id, f"makes room for {model}")
+        return ends is not None
+
+    def _noted(self, model: str, noted_at: float, now: float) -> float:
+        """Let the gateway tell those who sample a model that it waits for memory; returns when it was."""
+        if now - noted_at < _REFUSED_AGAIN_SECONDS:
+            return noted_at
+        error = ServiceUnavailableError(self._why_no_room(model), hint="try again later")
+        self._store.note_refusal(model, ErrorView.model_validate(error.to_wire()), now)
+        return now
+
+    def _why_no_room(self, model: str) -> str:
+        return self._room.why_none(model, sum(pool.memory_bytes for pool in self._pools.values()))
+
+    def _pool_memory(self, now: float) -> list[PoolMemory]:
+        return [
+            PoolMemory(
+                pool_id=pool_id,
+                # It grows while it starts.
+                used_bytes=max(
+                    pool.memory_bytes, 0 if pool.ready else self._room.expected(pool.address.model)
+                ),
+                preloaded=pool.address.model in self._config.preload,
+                idle_since=pool.wanted_at if pool.ready and pool.wanted_at < now else None,
+            )
+            for pool_id, pool in self._pools.items()
+        ]
+
+    def _weigh_pools(self, now: float) -> None:
+        """See how much memory the pools take, and note it for whoever asks."""
+        if now - self._weighed_at < self._config.heartbeat_seconds:
+            return
+        self._weighed_at = now
+        weighed = self._workers.memory()
+        for pool_id, size in weighed.items():
+            if pool_id in self._pools:
+                pool = self._pools[pool_id]
+                pool.memory_bytes = size
+                if pool.ready:
+                    self._room.saw(pool.address.model, size)
+        self._store.weigh_pools(weighed)
 
     def _start_pool(self, model: str, now: float) -> None:
         pool_id = f"pool-{uuid.uuid4().hex[:12]}"
@@ -306,30 +396,34 @@ class Scheduler:
             socket_path=str(self._socket(pool_id)),
             token=secrets.token_urlsafe(32),
         )
-        self._pools[pool_id] = _Pool(address, wanted_at=now)
+        self._pools[pool_id] = _Pool(address, wanted_at=now, jobs_at=now)
         self._workers.start_pool(address)
 
     def _socket(self, pool_id: str) -> Path:
         return Path(self._config.run_dir) / f"{pool_id}.sock"
 
-    def _mind_env_workers(self) -> None:
+    def _mind_env_workers(self, now: float) -> None:
         """Keep `env_workers` of them for each owner, and end those whose owner has had no job for a while.
 
-        One that has played nothing yet takes the first owner it meets, so the next one's are there in time.
+        One that has played nothing yet takes the first owner it meets, so the next one's are there in time. A
+        model that is not preloaded has none while it rests: two take a third of what a small model does.
         """
         for pool in self._pools.values():
+            preloaded = pool.address.model in self._config.preload
+            rests = not preloaded and now - pool.jobs_at > self._config.pool_rest_seconds
             since = pool.seen_at - _OWNER_SECONDS
             pool.wanted_at_by_owner = {k: at for k, at in pool.wanted_at_by_owner.items() if at > since}
             wanted = [owner for owner, at in pool.wanted_at_by_owner.items() if at == pool.seen_at]
             playing = {worker: pool.owners[worker] for worker in pool.env_workers & pool.owners.keys()}
             count, free = Counter(playing.values()), len(pool.env_workers) - len(playing)
-            most = self._config.env_workers
+            most = 0 if rests and not wanted else self._config.env_workers
             missing = sum(max(0, most - count[owner]) for owner in wanted) - free
             for _ in range(max(missing, most - len(pool.env_workers))):
                 worker_id = f"env-{uuid.uuid4().hex[:12]}"
                 pool.env_workers.add(worker_id)
                 self._workers.start_env_worker(pool.address, worker_id)
             left = [worker for worker, owner in playing.items() if owner not in pool.wanted_at_by_owner]
+            left += list(pool.env_workers - playing.keys()) if most == 0 else []
             for worker_id in left[: max(0, len(pool.env_workers) - most)]:
                 pool.env_workers.discard(worker_id)
                 self._workers.end_env_worker(pool.address.pool_id, worker_id)
@@ -372,7 +466,7 @@ class Scheduler:
         return {key: most - running[key] for key in {(job.tenant_id, job.model) for job in waiting}}
 
     def _explain_queue(self, queued: list[QueuedJob], held: list[HeldJob]) -> None:
-        """Say in a job why it is still here: all places are taken, or all of its tenant.
+        """Say in a job why it is still here: its model is being loaded, or all places are taken.
 
         Whose jobs hold places while their client is silent, reads which ones they are. Written if it changed.
         """
@@ -385,14 +479,21 @@ class Scheduler:
             if len(jobs := [job for job in held if job.worker_id == pool_id]) + coming[pool.address.model]
             >= self._config.jobs_per_pool
         }
+        ready = {pool.address.model for pool in self._pools.values() if pool.ready}
         waiting = [job for job in queued if job.job_id not in self._placed]
         own = self._tenant_slots(_waiting(queued), held) if waiting else {}
         for job in waiting:
-            if job.model in full:
+            if job.model in self._no_room:
+                # What its memory is at the moment, changes all the time.
+                known = MEMORY_TAKEN in job.reason
+                reason = job.reason if known else self._why_no_room(job.model)
+            elif job.model not in ready:
+                reason = self._why_loading(job)
+            elif job.model in full:
                 reason = self._why_full(job, full[job.model], coming[job.model])
             elif own.get((job.tenant_id, job.model), 1) < 1:
                 reason = f"your jobs have all places of {job.model!r} that one tenant {_MAY_HAVE}"
-            elif _PLACES_TAKEN in job.reason or _MAY_HAVE in job.reason:
+            elif any(past in job.reason for past in (_LOADING, *_PASSING)):
                 reason = ""
             else:
                 reason = job.reason
@@ -400,6 +501,15 @@ class Scheduler:
                 told.setdefault(reason, []).append(job.job_id)
         for reason, job_ids in told.items():
             self._store.explain_queue(job_ids, reason)
+
+    def _why_loading(self, queued: QueuedJob) -> str:
+        failures = self._failed_starts[queued.model]
+        attempt = f", attempt {failures + 1} of {_START_ATTEMPTS}" if failures else ""
+        # Why it is in the queue comes last: a reason that begins with a worker's death is counted as one.
+        before = queued.reason.partition(": ")[2] if _LOADING in queued.reason else queued.reason
+        if any(past in before for past in _PASSING):
+            before = ""
+        return f"{_LOADING} {queued.model!r}{attempt}" + (f": {before}" if before else "")
 
     def _why_full(self, queued: QueuedJob, held: list[HeldJob], coming: int) -> str:
         places = self._config.jobs_per_pool

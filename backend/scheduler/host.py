@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,11 +20,12 @@ from pathlib import Path
 import psutil
 
 from backend.config import ServiceConfig
-from backend.guardian import guarded
 from backend.private_folder import make_private
-from backend.processes import MARK_VARIABLE
-from backend.rollout import env_worker_files
+from backend.processes.children import MARK_VARIABLE
+from backend.processes.guardian import guarded
+from backend.scheduler import early_worker
 from backend.scheduler.ray_logs import remove_old_logs
+from backend.workers import env_worker_files
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.1
@@ -78,6 +80,7 @@ def main() -> int:
     os.environ[MARK_VARIABLE] = mark
     # Another one than the supervisor's, as both may be killed together.
     with guarded(mark), _ray_folder(config) as folder:
+        early = early_worker.start(config.early_worker_socket) if config.preload else None
         from backend.scheduler import ray_cluster
 
         ray_cluster.start_ray(folder)
@@ -86,12 +89,17 @@ def main() -> int:
             signal.signal(number, lambda *_: stop.set())
         core = _core_processes()
         scheduler = ray_cluster.start_scheduler(config)
-        _watch(config, core, stop)
+        _watch(config, core, stop, early)
         _within(_STOP_SECONDS, lambda: ray_cluster.stop_everything(scheduler, seconds=_STOP_SECONDS / 2))
     return 0
 
 
-def _watch(config: ServiceConfig, core: Sequence[psutil.Process], stop: threading.Event) -> None:
+def _watch(
+    config: ServiceConfig,
+    core: Sequence[psutil.Process],
+    stop: threading.Event,
+    early: subprocess.Popen[bytes] | None,
+) -> None:
     """Return when it is time to stop; end this process at once when Ray dies."""
     parent = os.getppid()
     swept_at = time.monotonic()
@@ -99,6 +107,8 @@ def _watch(config: ServiceConfig, core: Sequence[psutil.Process], stop: threadin
         if time.monotonic() - swept_at >= _SWEEP_SECONDS:
             swept_at = time.monotonic()
             remove_old_logs(config.ray_dir)
+        if early is not None:
+            early.poll()  # take note of its end: Ray's processes do so of all others
         if os.getppid() != parent:
             _log.warning("the supervisor is gone")
             return

@@ -18,7 +18,9 @@ from typing import Any, cast
 
 from backend.config import ServiceConfig
 from backend.errors import RankLostError
+from backend.scheduler import early_worker
 from backend.scheduler.actor_processes import EnvWorkerProcess, PoolProcess, SchedulerProcess
+from backend.scheduler.process_memory import resident_bytes
 from backend.scheduler.workers import (
     Change,
     EnvWorkerEnded,
@@ -56,14 +58,22 @@ def start_ray(temp_dir: Path) -> None:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     # An actor that asks Ray for no GPU would not see any; ours divide the device among themselves.
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    # Behind the desktop, but clearly before environments in processes of their own. Ray's 15 leaves
+    # them no room below.
+    os.environ.setdefault("RAY_worker_niceness", "5")
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     # Without these a worker's output is never rotated: an environment that prints would fill the disk.
     os.environ.setdefault("RAY_ROTATION_MAX_BYTES", str(_LOG_FILE_BYTES))
     os.environ.setdefault("RAY_ROTATION_BACKUP_COUNT", "1")
+    # No worker starts before Ray's own agent answers, which Ray would ask once a second only.
+    os.environ.setdefault("RAY_agent_manager_retry_interval_ms", "100")
+    # A pool must not wait for an environment worker that Ray starts before it: it takes far longer.
+    os.environ.setdefault("RAY_worker_maximum_startup_concurrency", "2")
     # What it prints of its workers goes to a file.
     os.environ["RAY_COLOR_PREFIX"] = "0"
     import ray
 
+    _leave_out_unused_parts()
     ray.init(
         address="local",
         namespace=NAMESPACE,
@@ -77,6 +87,20 @@ def start_ray(temp_dir: Path) -> None:
     )
 
 
+def _leave_out_unused_parts() -> None:
+    """Keep Ray from starting its dashboard's server and its autoscaler, for which it has no setting.
+
+    Nothing of ours asks them anything. `include_dashboard=False` only makes the server serve less: Ray still
+    waits for it, and each takes half a second of a core while the service starts or recovers.
+    """
+    from ray._private.node import Node
+
+    # Another release of Ray may name them differently; then it starts them, and all else is as before.
+    for name in ("start_api_server", "start_monitor"):
+        if hasattr(Node, name):
+            setattr(Node, name, lambda _node, **_options: None)
+
+
 _ASK_SECONDS = 0.5
 """How often pools are asked about their environment workers."""
 
@@ -86,7 +110,7 @@ def start_scheduler(config: ServiceConfig) -> Any:
     import ray
 
     actor = ray.remote(num_cpus=0, max_restarts=-1, max_concurrency=2)(SchedulerProcess)
-    return actor.options(name=_SCHEDULER, lifetime="detached").remote(config.model_dump_json())
+    return actor.options(name=_SCHEDULER, lifetime="detached").remote(config.model_dump_json(), RayWorkers)
 
 
 def stop_everything(scheduler: Any, *, seconds: float) -> None:
@@ -111,6 +135,7 @@ class RayWorkers:
 
     def __init__(self, config: ServiceConfig) -> None:
         self._config_json = config.model_dump_json()
+        self._early_worker = config.early_worker_socket
         self._pools: dict[str, Any] = {}
         self._env_workers: dict[str, tuple[str, Any]] = {}
         self._pids: dict[str, int] = {}
@@ -150,9 +175,14 @@ class RayWorkers:
         import ray
 
         name = _SEPARATOR.join(("pool", address.pool_id, address.model))
+        python = early_worker.python_in(self._early_worker)
         actor = (
             ray.remote(num_cpus=0, max_restarts=0, max_concurrency=16)(PoolProcess)
-            .options(name=name, lifetime="detached")
+            .options(
+                name=name,
+                lifetime="detached",
+                runtime_env={"py_executable": python} if python else None,
+            )
             .remote(self._config_json, address)
         )
         self._pools[address.pool_id] = actor
@@ -208,6 +238,16 @@ class RayWorkers:
                 self._kill(who, actor)  # its process is still there if it ended by an exception
                 found.append(EnvWorkerEnded(pool_id=pool_id, worker_id=who))
         return found
+
+    def memory(self) -> dict[str, int]:
+        """Return by pool how many bytes it takes with its environment workers, but without ranks."""
+        processes: dict[str, list[int]] = {
+            pool_id: [self._pids[pool_id]] for pool_id in self._pools if pool_id in self._pids
+        }
+        for worker_id, (pool_id, _) in self._env_workers.items():
+            if pool_id in processes and worker_id in self._pids:
+                processes[pool_id].append(self._pids[worker_id])
+        return resident_bytes(processes)
 
     def start_job(self, pool_id: str, job_id: str) -> None:
         """Tell a ready pool to take a job."""

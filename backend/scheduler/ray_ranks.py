@@ -22,7 +22,7 @@ from typing import Any
 from backend.errors import RankLostError
 from backend.learner.rank import RankOptions, serve_rank
 from backend.learner.rank_process import RankProcess
-from backend.processes import die_with_parent
+from backend.processes.children import die_with_parent
 
 _log = logging.getLogger(__name__)
 _START_SECONDS = 120.0

@@ -87,6 +87,10 @@ class WorkerPool(Protocol):
         """Return what happened since the last call."""
         ...
 
+    def memory(self) -> Mapping[str, int]:
+        """Return by pool how many bytes it takes with its environment workers, as far as that is known."""
+        ...
+
     def start_job(self, pool_id: str, job_id: str) -> None:
         """Tell a ready pool to take a job; it acquires the lease itself and says nothing if it cannot."""
         ...

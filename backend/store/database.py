@@ -18,8 +18,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from backend.compute.fair_lock import FairLock
 from backend.errors import ConfigError
-from backend.fair_lock import FairLock
 from backend.store.remembered import Remembered
 from tinkergym.errors import InternalServiceError, ServiceUnavailableError, StorageFullError, TinkerGymError
 

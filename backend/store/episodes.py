@@ -11,7 +11,7 @@ from sqlalchemy import delete, select
 from backend.store.database import Database
 from backend.store.records import JobLease, fenced
 from backend.store.tables import episodes
-from tinkergym.wire import EpisodeResult
+from tinkergym.schema.episodes import EpisodeResult
 
 _COMPRESSION_LEVEL = 1
 """The fastest; token ids and logprobs as JSON shrink to a third and the disk has less to sync."""

@@ -1,17 +1,36 @@
-"""What a job's loop writes down as it goes: states, events, steps, checkpoints. All of it under its lease."""
+"""What a job's loop writes down as it goes: states, events, steps. All of it under its lease."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from sqlalchemy import delete, select, update
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy import Connection, select, update
 
 from backend.store.database import Database
+from backend.store.policies import ONLY_AGENT, record_version
 from backend.store.records import BODY, JobLease, append, enter_state, fenced
-from backend.store.tables import checkpoints, events, jobs, versions
-from backend.store.tenant import checkpoint_views
-from tinkergym.wire import CheckpointView, ErrorView, Event, EventBody, JobState, StateEvent, StepEvent
+from backend.store.tables import events, jobs
+from tinkergym.schema.events import (
+    ErrorView,
+    EvaluationEvent,
+    Event,
+    EventBody,
+    JobState,
+    StateEvent,
+    StepEvent,
+)
+
+
+def evaluation_events(connection: Connection, job_id: str) -> list[EvaluationEvent]:
+    """Return the evaluations that a job recorded, in order."""
+    query = (
+        select(events.c.body)
+        .where(events.c.job_id == job_id, events.c.body.like('%"type":"evaluation"%'))
+        .order_by(events.c.seq)
+    )
+    found = map(BODY.validate_json, connection.scalars(query))
+    # A transcript may have the same words in it.
+    return [body for body in found if isinstance(body, EvaluationEvent)]
 
 
 class JournalStore:
@@ -20,6 +39,11 @@ class JournalStore:
     def __init__(self, database: Database, clock: Callable[[], float]) -> None:
         self._db = database
         self._clock = clock
+
+    def evaluations(self, job_id: str) -> list[EvaluationEvent]:
+        """Return the evaluations that a job recorded, in order."""
+        with self._db.read() as connection:
+            return evaluation_events(connection, job_id)
 
     def set_state(
         self, lease: JobLease, state: JobState, reason: str = "", error: ErrorView | None = None
@@ -62,23 +86,31 @@ class JournalStore:
                 for offset, body in enumerate(bodies)
             ]
 
-    def record_step(self, lease: JobLease, event: StepEvent, weights_sha256: str) -> Event:
+    def record_step(
+        self, lease: JobLease, event: StepEvent, weights_sha256: str | Mapping[str, str]
+    ) -> Event:
         """Record a train step: the job's counters, the hash of the version it made, and the event.
+
+        Args:
+            lease: Of the job.
+            event: What the step did.
+            weights_sha256: Of its policy, or by agent of its policies.
 
         Raises:
             LeaseLostError: Another worker has the job, or it ended.
         """
         with self._db.write() as connection:
             row = fenced(connection, lease)
-            hashed = insert(versions).values(
-                job_id=lease.job_id, version=event.policy_version, weights_sha256=weights_sha256
-            )
-            # A step that is done again after a resume counts as it was done last.
-            connection.execute(
-                hashed.on_conflict_do_update(
-                    index_elements=["job_id", "version"], set_={"weights_sha256": weights_sha256}
+            hashes = {ONLY_AGENT: weights_sha256} if isinstance(weights_sha256, str) else weights_sha256
+            for agent, sha256 in hashes.items():
+                record_version(
+                    connection,
+                    lease.job_id,
+                    version=event.policy_version,
+                    train_step=event.step,
+                    weights_sha256=sha256,
+                    agent=agent,
                 )
-            )
             connection.execute(
                 update(jobs)
                 .where(jobs.c.job_id == lease.job_id)
@@ -96,44 +128,3 @@ class JournalStore:
                     # A step that is done again after a resume counts as it was done last.
                     counts[body.step] = body.failed_episodes, body.episodes
         return sum(failed for failed, _ in counts.values()), sum(total for _, total in counts.values())
-
-    def version_sha256(self, job_id: str, version: int) -> str | None:
-        """Return the hash that was recorded for a policy version."""
-        with self._db.read() as connection:
-            return connection.scalar(
-                select(versions.c.weights_sha256).where(
-                    versions.c.job_id == job_id, versions.c.version == version
-                )
-            )
-
-    def add_checkpoint(self, lease: JobLease, view: CheckpointView) -> None:
-        """Make a checkpoint known; one of the same step is replaced.
-
-        Raises:
-            LeaseLostError: Another worker has the job, or it ended.
-        """
-        with self._db.write() as connection:
-            fenced(connection, lease)
-            written = view.model_dump_json()
-            connection.execute(
-                insert(checkpoints)
-                .values(job_id=lease.job_id, step=view.step, view=written)
-                .on_conflict_do_update(index_elements=["job_id", "step"], set_={"view": written})
-            )
-
-    def remove_checkpoint(self, lease: JobLease, step: int) -> None:
-        """Forget a checkpoint; its files are the caller's to delete, after this.
-
-        Raises:
-            LeaseLostError: Another worker has the job, or it ended.
-        """
-        with self._db.write() as connection:
-            fenced(connection, lease)
-            connection.execute(
-                delete(checkpoints).where(checkpoints.c.job_id == lease.job_id, checkpoints.c.step == step)
-            )
-
-    def checkpoints(self, job_id: str) -> list[CheckpointView]:
-        """Return the job's checkpoints, oldest first."""
-        with self._db.read() as connection:
-            return checkpoint_views(connection, job_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from backend.store.tables import api_keys, tenants
 from tinkergym.errors import NotFoundError
 
 _PREFIX = "tg-"
+_KEY_ID = re.compile(r"key-[0-9a-z]{1,24}")
+_LISTED = "`tinkergym keys list` shows the ids: they begin with key-"
 
 LOCAL_TENANT = "local"
 """Whom the key in `local.json` speaks for: the owner of the service's machine account."""
@@ -64,6 +67,18 @@ class KeyStore:
             )
         return key
 
+    def id_of(self, key: str) -> str:
+        """Return what a key is listed and revoked by.
+
+        Raises:
+            NotFoundError: There is no such key.
+        """
+        with self._db.read() as connection:
+            key_id = connection.scalar(select(api_keys.c.key_id).where(api_keys.c.sha256 == _sha256(key)))
+        if key_id is None:
+            raise NotFoundError("there is no such key")
+        return str(key_id)
+
     def tenant_of(self, key: str) -> str | None:
         """Return whom the key speaks for, or None for one that is unknown or revoked."""
         if not key.startswith(_PREFIX):
@@ -106,8 +121,10 @@ class KeyStore:
         """Make a key void from now on.
 
         Raises:
-            NotFoundError: There is no such key.
+            NotFoundError: There is no such key. Its text never repeats a key.
         """
+        if not _KEY_ID.fullmatch(key_id):
+            raise NotFoundError("that is no id of a key", hint=self._where_the_id_is(key_id))
         with self._db.write() as connection:
             changed = connection.execute(
                 update(api_keys)
@@ -118,6 +135,13 @@ class KeyStore:
                 select(api_keys.c.key_id).where(api_keys.c.key_id == key_id)
             ):
                 raise NotFoundError(f"there is no key {key_id}")
+
+    def _where_the_id_is(self, key: str) -> str:
+        """Name a key's id to whoever has written the key itself."""
+        try:
+            return f"you gave a key; its id is {self.id_of(key)}"
+        except NotFoundError:
+            return _LISTED
 
 
 def _sha256(key: str) -> str:

@@ -23,8 +23,9 @@ from backend.store.records import (
 )
 from backend.store.tables import events, jobs, tenants
 from tinkergym.errors import NotFoundError
-from tinkergym.wire import EnvironmentRef, ErrorView, JobState, PlayedSpec, StateEvent, StepEvent
-from tinkergym.wire_jobs import JobView, stored_spec
+from tinkergym.schema.events import CheckpointEvent, ErrorView, JobState, StateEvent, StepEvent
+from tinkergym.schema.job_spec import EnvironmentRef, PlayedSpec
+from tinkergym.schema.jobs import JobView, stored_spec
 
 
 class LeaseStore:
@@ -196,13 +197,14 @@ class LeaseStore:
     def deaths_since_step(self, job_id: str, *reasons: str) -> int:
         """Return how often the job was queued again for a reason that begins so, since it last got further.
 
-        A step that is done again after a death is no progress.
+        A step that is done again after a death is no progress. A policy that is trained by calls has no
+        steps; its checkpoints are numbered by calls.
         """
         deaths = furthest = 0
         with self._db.read() as connection:
             query = select(events.c.body).where(events.c.job_id == job_id).order_by(events.c.seq)
             for body in map(BODY.validate_json, connection.scalars(query)):
-                if isinstance(body, StepEvent) and body.step > furthest:
+                if isinstance(body, StepEvent | CheckpointEvent) and body.step > furthest:
                     deaths, furthest = 0, body.step
                 if isinstance(body, StateEvent) and body.state is JobState.QUEUED:
                     deaths += body.reason.startswith(reasons)

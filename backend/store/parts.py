@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from sqlalchemy import delete, select, update
 from sqlalchemy.dialects.sqlite import insert
@@ -10,7 +10,7 @@ from sqlalchemy.dialects.sqlite import insert
 from backend.store.database import Database
 from backend.store.records import PoolRecord, RefusedPool
 from backend.store.tables import parts, pools, refused_pools, wanted_pools
-from tinkergym.wire import ErrorView
+from tinkergym.schema.events import ErrorView
 
 
 class PartStore:
@@ -35,6 +35,12 @@ class PartStore:
         with self._db.write() as connection:
             changed = connection.execute(update(pools).where(pools.c.pool_id == pool_id).values(seen_at=now))
             return changed.rowcount > 0
+
+    def weigh_pools(self, memory_bytes: Mapping[str, int]) -> None:
+        """Say how much memory pools take; of those that are not registered nothing is kept."""
+        with self._db.write() as connection:
+            for pool_id, size in memory_bytes.items():
+                connection.execute(update(pools).where(pools.c.pool_id == pool_id).values(memory_bytes=size))
 
     def remove_pool(self, pool_id: str) -> None:
         """Forget a pool."""

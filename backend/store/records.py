@@ -14,8 +14,8 @@ from sqlalchemy import Connection, Row, delete, select, update
 
 from backend.errors import LeaseLostError
 from backend.store.tables import episodes, events, jobs
-from tinkergym.wire import ErrorView, Event, EventBody, JobState, StateEvent
-from tinkergym.wire_jobs import INSTALLED_PACKS, AnyJobSpec, JobView, stored_spec
+from tinkergym.schema.events import ErrorView, Event, EventBody, JobState, StateEvent
+from tinkergym.schema.jobs import INSTALLED_PACKS, AnyJobSpec, JobView, stored_spec
 
 FINAL_STATES = tuple(state.value for state in JobState if state.final)
 
@@ -70,6 +70,8 @@ class PoolRecord:
     token: str
     """Bearer token of its endpoint."""
     seen_at: float
+    memory_bytes: int = 0
+    """What it takes with its environment workers; 0 until it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,17 +18,26 @@ from backend.store.episodes import EpisodeStore
 from backend.store.journal import JournalStore
 from backend.store.keys import KeyStore
 from backend.store.leases import LeaseStore
-from backend.store.migrations import migrate
 from backend.store.parts import PartStore
+from backend.store.policies import PolicyStore
+from backend.store.policy_calls import PolicyCalls, PolicyCallStore
 from backend.store.records import HeldJob, JobLease, PoolRecord, QueuedJob, job_row
+from backend.store.references import ReferredPolicy, find_policy
+from backend.store.schema_version import require_current_schema
 from backend.store.tables import events
 from backend.store.tenant import TenantStore
+from tinkergym.schema.policy_refs import PolicyRef
 
 __all__ = ["HeldJob", "JobLease", "PoolRecord", "QueuedJob", "ServiceStore", "Store", "TenantStore"]
 
 
-class ServiceStore(LeaseStore, JournalStore, EpisodeStore, PartStore):
+class ServiceStore(LeaseStore, JournalStore, PolicyStore, EpisodeStore, PolicyCallStore, PartStore):
     """The store as the scheduler, the job loops and the pools see it."""
+
+    def find_policy(self, ref: PolicyRef, *, field: str = "policy") -> ReferredPolicy:
+        """Return the policy that a reference names; see `TenantStore.find_policy`."""
+        with self._db.read() as connection:
+            return find_policy(connection, ref, tenant_id=None, field=field)
 
 
 class Store:
@@ -41,14 +50,14 @@ class Store:
 
     @classmethod
     def open(cls, url: str, *, clock: Callable[[], float] = time.time) -> Self:
-        """Open the database behind `url` (`sqlite:///...`), creating or migrating it if need be.
+        """Open the database behind `url` (`sqlite:///...`), creating it if need be.
 
         Args:
             url: Where it lies.
             clock: Unix seconds, for the times of events and rows.
 
         Raises:
-            ConfigError: It cannot be opened, or a newer tinkergym wrote it.
+            ConfigError: It cannot be opened, or it has another schema version.
             StorageFullError: No space is left.
         """
         path = sqlite_path(url)
@@ -59,12 +68,16 @@ class Store:
                 f"{path.parent} cannot be made: {error.strerror or error}", field="database_url"
             ) from error
         database = Database(path)
-        migrate(database)
+        require_current_schema(database)
         return cls(database, clock)
 
     def tenant(self, tenant_id: str) -> TenantStore:
         """Return the store as one tenant sees it."""
         return TenantStore(self._db, tenant_id, self._clock)
+
+    def policy_calls(self) -> PolicyCalls:
+        """Return the calls of policies, as a gateway that has checked the tenant sees them."""
+        return PolicyCalls(self._db)
 
     def service(self) -> ServiceStore:
         """Return the store as the service's own parts see it."""

@@ -1,4 +1,4 @@
-"""The tables, as they are after the last migration.
+"""The tables.
 
 JSON that only pydantic reads is kept as text, so that what comes out is to the letter what went in. One row
 of `episodes` holds a whole trajectory: nothing in the service asks for single tokens.
@@ -104,18 +104,54 @@ episodes = Table(
     Index("episodes_by_step", "job_id", "step"),
 )
 
+policy_calls = Table(
+    "policy_calls",
+    metadata,
+    Column("job_id", String, ForeignKey("jobs.job_id"), primary_key=True),
+    Column("seq", Integer, primary_key=True),
+    # zlib over the call's JSON; empty once a checkpoint covers it.
+    Column("request", LargeBinary),
+    Column("request_sha256", String, nullable=False),
+    # zlib over the CallResult's JSON; empty until it is done.
+    Column("result", LargeBinary),
+)
+
+policies = Table(
+    "policies",
+    metadata,
+    Column("policy_id", String, primary_key=True),
+    Column("tenant_id", String, ForeignKey("tenants.tenant_id"), nullable=False),
+    Column("model", String, nullable=False),
+    Column("adapter", Text, nullable=False),
+    Column("created_at", Float, nullable=False),
+    # The job whose creation made it, if any.
+    Column("made_by_job", String, ForeignKey("jobs.job_id")),
+    Index("policies_by_job", "made_by_job"),
+)
+
+# Which policies a job trains. The agent is empty in a job with a single policy.
+job_policies = Table(
+    "job_policies",
+    metadata,
+    Column("job_id", String, ForeignKey("jobs.job_id"), primary_key=True),
+    Column("agent", String, primary_key=True),
+    Column("policy_id", String, ForeignKey("policies.policy_id"), nullable=False),
+)
+
 versions = Table(
     "versions",
     metadata,
-    Column("job_id", String, ForeignKey("jobs.job_id"), primary_key=True),
+    Column("policy_id", String, ForeignKey("policies.policy_id"), primary_key=True),
+    # Counts publishes, from 1.
     Column("version", Integer, primary_key=True),
+    Column("train_step", Integer, nullable=False),
     Column("weights_sha256", String, nullable=False),
 )
 
 checkpoints = Table(
     "checkpoints",
     metadata,
-    Column("job_id", String, ForeignKey("jobs.job_id"), primary_key=True),
+    Column("policy_id", String, ForeignKey("policies.policy_id"), primary_key=True),
     Column("step", Integer, primary_key=True),
     Column("view", Text, nullable=False),
 )
@@ -128,6 +164,8 @@ pools = Table(
     Column("socket_path", String, nullable=False),
     Column("token", String, nullable=False),
     Column("seen_at", Float, nullable=False),
+    # With its environment workers; 0 until it is known.
+    Column("memory_bytes", Integer, nullable=False, server_default="0"),
 )
 
 wanted_pools = Table(

@@ -10,12 +10,23 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, select, update
 
 from backend.store.database import Database
+from backend.store.journal import evaluation_events
 from backend.store.keys import LOCAL_TENANT
+from backend.store.policies import (
+    PolicyRecord,
+    add_policy,
+    checkpoint_views,
+    forget_policies,
+    policies_by_agent,
+    policy_record,
+    policy_row,
+)
 from backend.store.records import FINAL_STATES, append, enter_state, event_view, job_row, job_view
-from backend.store.tables import checkpoints, episodes, events, jobs, versions
-from tinkergym.errors import ConflictError, NotFoundError
-from tinkergym.wire import CheckpointView, Event, JobState, StateEvent
-from tinkergym.wire_jobs import (
+from backend.store.references import ReferredPolicy, find_policy
+from backend.store.tables import episodes, events, jobs, policy_calls
+from tinkergym.errors import ConflictError, InvalidRequestError, NotFoundError
+from tinkergym.schema.events import CheckpointView, EvaluationEvent, Event, JobState, StateEvent
+from tinkergym.schema.jobs import (
     INSTALLED_PACKS,
     AnyJobSpec,
     DistillationSpec,
@@ -24,6 +35,10 @@ from tinkergym.wire_jobs import (
     WrittenDataSpec,
     stored_spec,
 )
+from tinkergym.schema.policy_refs import PolicyRef
+
+_PAGE_CHARACTERS = 4 * 2**20
+"""Of the specs of jobs that are listed together, which take several times that while they are sent."""
 
 
 class TenantStore:
@@ -86,6 +101,7 @@ class TenantStore:
                     updated_at=now,
                 )
             )
+            add_policy(connection, job_id=job_id, tenant_id=self.tenant_id, spec=spec, now=now)
             append(connection, job_id, 0, now, StateEvent(state=JobState.QUEUED))
             return job_view(self._own(connection, job_id))
 
@@ -98,6 +114,8 @@ class TenantStore:
     def list_jobs(self, limit: int = 50, before: str = "") -> list[JobView]:
         """Return jobs, newest first; `before` is the last job id of the previous page.
 
+        Large jobs make a page shorter than `limit`; only an empty one is the end.
+
         Raises:
             NotFoundError: `before` is no job of this tenant.
         """
@@ -105,8 +123,14 @@ class TenantStore:
             query = select(jobs).where(jobs.c.tenant_id == self.tenant_id)
             if before:
                 query = query.where(jobs.c.number < self._own(connection, before).number)
-            rows = connection.execute(query.order_by(jobs.c.number.desc()).limit(limit))
-            return [job_view(row) for row in rows]
+            page: list[JobView] = []
+            size = 0
+            for row in connection.execute(query.order_by(jobs.c.number.desc()).limit(limit)):
+                size += len(row.spec)
+                if page and size > _PAGE_CHARACTERS:
+                    break
+                page.append(job_view(row))
+            return page
 
     def get_job(self, job_id: str) -> JobView:
         """Return one job.
@@ -157,14 +181,15 @@ class TenantStore:
                     f"{job_id} is {row.state}; only a job that has ended can be deleted",
                     hint=f"`tinkergym jobs cancel {job_id}`, and delete it when it has ended",
                 )
+            its_own = {job_id, *policies_by_agent(connection, job_id).values()}
             for other_id, spec in self._unfinished(connection):
-                teacher = spec.teacher if isinstance(spec, DistillationSpec) else ""
-                if job_id in {spec.initial_policy.partition("@")[0], teacher.partition("@")[0]}:
+                if its_own & _builds_on(spec):
                     raise ConflictError(
                         f"{other_id}, which has not ended, builds on {job_id}",
                         hint="delete it when that job has ended",
                     )
-            for table in (episodes, events, versions, checkpoints, jobs):
+            forget_policies(connection, job_id)
+            for table in (episodes, events, policy_calls, jobs):
                 connection.execute(delete(table).where(table.c.job_id == job_id))
             put_away()
 
@@ -184,6 +209,41 @@ class TenantStore:
             )
             return [event_view(row) for row in rows]
 
+    def policies_of(self, job_id: str) -> dict[str, str]:
+        """Return the ids of the policies that a job trains, by agent; "" is the agent of a single policy.
+
+        Raises:
+            NotFoundError: The job does not exist or is another tenant's.
+        """
+        with self._db.read() as connection:
+            self._own(connection, job_id)
+            return policies_by_agent(connection, job_id)
+
+    def get_policy(self, policy_id: str) -> PolicyRecord:
+        """Return one policy.
+
+        Raises:
+            NotFoundError: It does not exist or is another tenant's.
+        """
+        with self._db.read() as connection:
+            row = policy_row(connection, policy_id)
+        if row is None or row.tenant_id != self.tenant_id:
+            raise NotFoundError(
+                f"there is no policy {policy_id!r}",
+                hint="`client.find_policy(JOB_ID)` says the id of a job's policy",
+            )
+        return policy_record(row)
+
+    def find_policy(self, ref: PolicyRef, *, field: str = "policy") -> ReferredPolicy:
+        """Return the policy that a reference names, and which versions of it are kept.
+
+        Raises:
+            NotFoundError: It does not exist or is another tenant's; with this `field`.
+            InvalidRequestError: The job trains several policies, and the reference does not say which.
+        """
+        with self._db.read() as connection:
+            return find_policy(connection, ref, tenant_id=self.tenant_id, field=field)
+
     def checkpoints(self, job_id: str) -> list[CheckpointView]:
         """Return the job's checkpoints, oldest first.
 
@@ -193,6 +253,16 @@ class TenantStore:
         with self._db.read() as connection:
             self._own(connection, job_id)
             return checkpoint_views(connection, job_id)
+
+    def evaluations(self, job_id: str) -> list[EvaluationEvent]:
+        """Return the evaluations that the job recorded, in order.
+
+        Raises:
+            NotFoundError: The job does not exist or is another tenant's.
+        """
+        with self._db.read() as connection:
+            self._own(connection, job_id)
+            return evaluation_events(connection, job_id)
 
     def data_in_use(self) -> set[str]:
         """Return the names of the data sets that jobs need which have not ended."""
@@ -216,21 +286,34 @@ class TenantStore:
             row = self._own(connection, job_id)
             return job_view(row), row.worker_id
 
-    def model_and_worker(self, job_id: str) -> tuple[str, str | None] | None:
-        """Return the model of a job and the worker that holds it, or None if it is no job of the tenant's.
+    def model_and_worker(self, policy: str) -> tuple[str, str | None] | None:
+        """Return the base model of a policy and the worker that holds it, or None if it is not the tenant's.
 
         Remembered until anybody commits, so that it may be asked for with every request.
+
+        Args:
+            policy: A reference without a version: the policy's id, or its job's.
+
+        Raises:
+            InvalidRequestError: The job trains several policies, and the reference does not say which.
         """
         return self._db.remembered.get(
-            ("model and worker", self.tenant_id, job_id), lambda: self._model_and_worker(job_id)
+            ("model and worker", self.tenant_id, policy), lambda: self._model_and_worker(policy)
         )
 
-    def _model_and_worker(self, job_id: str) -> tuple[str, str | None] | None:
+    def _model_and_worker(self, policy: str) -> tuple[str, str | None] | None:
         try:
-            job, worker_id = self.get_job_and_worker(job_id)
-        except NotFoundError:
+            ref = PolicyRef.parse(policy)
+        except InvalidRequestError:
             return None
-        return job.spec.model, worker_id
+        if ref.whose != policy:
+            return None
+        with self._db.read() as connection:
+            try:
+                found = find_policy(connection, ref, tenant_id=self.tenant_id, field="policy")
+            except NotFoundError:
+                return None
+            return found.policy.model, self._own(connection, found.job_id).worker_id
 
     def _unfinished(self, connection: Connection) -> list[tuple[str, AnyJobSpec]]:
         """Return the tenant's jobs that have not ended, by id."""
@@ -255,14 +338,12 @@ class TenantStore:
         return row
 
 
+def _builds_on(spec: AnyJobSpec) -> set[str]:
+    """Return the ids of the jobs and policies that a job begins with or learns from."""
+    named = [spec.initial_policy, spec.teacher if isinstance(spec, DistillationSpec) else ""]
+    return {PolicyRef.parse(text).owner for text in named if PolicyRef.is_meant(text)}
+
+
 def _was_sent(row: Row[Any], request_sha256: str) -> bool:
-    """Whether this request made the job; False where that was not written down, as in older databases."""
+    """Whether this request made the job."""
     return bool(request_sha256) and row.request_sha256 == request_sha256
-
-
-def checkpoint_views(connection: Connection, job_id: str) -> list[CheckpointView]:
-    """Read a job's checkpoints, oldest first."""
-    rows = connection.execute(
-        select(checkpoints.c.view).where(checkpoints.c.job_id == job_id).order_by(checkpoints.c.step)
-    )
-    return [CheckpointView.model_validate_json(view) for (view,) in rows]

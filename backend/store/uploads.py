@@ -14,8 +14,6 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from tinkergym.errors import (
     CheckpointCorruptError,
     InvalidRequestError,
@@ -23,11 +21,13 @@ from tinkergym.errors import (
     PayloadTooLargeError,
     StorageFullError,
 )
-from tinkergym.spec_errors import explain
-from tinkergym.wire import WireModel
-from tinkergym.wire_data import DataChunk, DataKind, DataManifest, DataView, TokenSequence
+from tinkergym.schema.data import DataChunk, DataKind, DataManifest, DataView, TokenSequence
+from tinkergym.schema.model import WireModel
+from tinkergym.schema.parsing import parse_json
 
 _LATELY_SECONDS = 3600.0
+_MOST_CHUNKS = 20_000
+"""Of one tenant. A small file takes more of the disk than its size, and each upload looks at all of them."""
 _TOO_MUCH = "train on less data, or let the operator raise limits.data_bytes"
 
 
@@ -54,16 +54,20 @@ def remove_unfinished(root: Path) -> None:
     """Remove what writers that were killed left half written; nobody may be writing."""
     for part in root.glob("*/*/.*"):
         part.unlink(missing_ok=True)
+    for chunk in root.glob("*/chunks/*.json"):
+        if not chunk.with_suffix(".summary").is_file():
+            chunk.unlink()
 
 
 class Uploads:
     """One tenant's uploaded data."""
 
-    def __init__(self, root: Path, tenant_id: str) -> None:
+    def __init__(self, root: Path, tenant_id: str, *, most_chunks: int = _MOST_CHUNKS) -> None:
         """Use the tenant's folder below `root`; nothing is made until something is written."""
         # A tenant's id comes from an operator and may hold anything; a folder's name may not.
         folder = root / hashlib.sha256(tenant_id.encode()).hexdigest()[:32]
         self._chunks, self._sets = folder / "chunks", folder / "sets"
+        self._most_chunks = most_chunks
 
     def add_chunk(self, sha256: str, body: bytes | bytearray, *, most_bytes: int) -> None:
         """Keep a chunk.
@@ -82,11 +86,14 @@ class Uploads:
             raise InvalidRequestError("the body's SHA-256 is not the chunk's name", hint="send it again")
         if self._summary_file(sha256).is_file():
             return
-        try:
-            chunk = DataChunk.model_validate_json(body)
-        except ValidationError as error:
-            raise explain(error, DataChunk) from None
+        chunk = parse_json(DataChunk, body)
         self._refuse_too_much(len(body), most_bytes)
+        if self._count() >= self._most_chunks:
+            raise PayloadTooLargeError(
+                f"a tenant may have {self._most_chunks} chunks of data",
+                hint="send larger chunks",
+                field="data",
+            )
         with _full_disk_named(self._chunks):
             self._chunks.mkdir(parents=True, exist_ok=True, mode=0o700)
             _write(self._chunks / f"{sha256}.json", body)
@@ -102,7 +109,7 @@ class Uploads:
         stored = sorted(self._sets.glob("*.json"), key=lambda path: path.stat().st_mtime)
         used = self._drop_loose_chunks()  # also of uploads that broke off before they were a set
         for path in stored:
-            if used <= most_bytes:
+            if used <= most_bytes and self._count() < self._most_chunks:
                 break
             if path.stem not in in_use:
                 path.unlink(missing_ok=True)
@@ -209,6 +216,9 @@ class Uploads:
         """Return the size of all chunks and sets."""
         folders = [folder for folder in (self._chunks, self._sets) if folder.is_dir()]
         return sum(_size(entry) for folder in folders for entry in os.scandir(folder))
+
+    def _count(self) -> int:
+        return sum(1 for _ in self._chunks.glob("*.json"))
 
     def _missing(self, manifest: DataManifest) -> list[str]:
         return [sha for sha in dict.fromkeys(manifest.chunks) if not self._summary_file(sha).is_file()]

@@ -3,11 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from backend.config import GatewayLimits, ServiceConfig, load_config
+from backend.config import ServiceConfig, load_config
 from backend.errors import ConfigError
-from tinkergym.setting_names import SERVICE_SETTINGS
-from tinkergym.wire import JobSpec, Limits
-from tinkergym.wire_jobs import DistillationSpec, PreferenceSpec, SFTSpec
 
 
 @pytest.mark.parametrize(
@@ -22,7 +19,7 @@ from tinkergym.wire_jobs import DistillationSpec, PreferenceSpec, SFTSpec
         (["port=1", "port.x=3"], "port.x", "no section"),
         (['preload=["x"]', "allow_any_model=false"], "preload", "add it there"),
         (["port"], "", "key=value"),
-        (["device=gpu"], "device", "must be auto, cpu, cuda, or cuda:N for GPU number N, not 'gpu'"),
+        (["device=gpu"], "device", "auto|cpu|cuda"),
         (["engine=vllm", "device=cpu", "vllm.full_weights=device"], "", "on a GPU"),
         (["vllm.full_weights=device"], "", "not for engine=transformers"),
     ],
@@ -74,11 +71,3 @@ def test_a_socket_fits_into_the_run_folder_however_long_the_data_folder_is(tmp_p
         assert len(os.fsencode(config.run_dir / socket)) <= 107
     assert config.run_dir == load_config(None, [f"data_dir={deep}"]).run_dir
     assert config.run_dir != load_config(None, [f"data_dir={deep}2"]).run_dir
-
-
-def test_clients_know_which_settings_are_the_service_s_and_no_job_s():
-    kinds = (JobSpec, SFTSpec, PreferenceSpec, DistillationSpec)
-    jobs = {name for kind in kinds for name in kind.model_fields}
-    limits = {f"limits.{name}" for name in set(GatewayLimits.model_fields) - set(Limits.model_fields)}
-    slips = {"models"}
-    assert set(ServiceConfig.model_fields) - jobs - slips | limits == SERVICE_SETTINGS

@@ -1,9 +1,9 @@
-from backend.rollout.engines.protocol import BASE_POLICY
-from backend.rollout.engines.transformers_engine import TransformersEngine
-from backend.rollout.models import load_renderer_bundle
+from backend.catalog.models import load_renderer_bundle
+from backend.engines.embedded.engine import TransformersEngine
+from backend.engines.protocol import BASE_POLICY
 from benchmarks.step_work import ANSWER_TOKENS, END_OF_TURN, PROMPT_TOKENS, fixed_prompts, model_directory
-from tinkergym.loop.renderer import Renderer
-from tinkergym.wire import Completion, SampleRequest
+from tinkergym.agent.renderer import Renderer
+from tinkergym.schema.sampling import Completion, SampleRequest
 
 
 def test_every_answer_of_the_random_model_has_all_its_tokens_and_every_prompt_the_same_number():

@@ -12,13 +12,17 @@ DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+def test_the_quickstart_runs_from_top_to_bottom(reader):
+    reader.follow(DOCS / "quickstart.md")
+
+
 def test_write_an_environment_runs_from_top_to_bottom(reader):
-    reader.follow(DOCS / "writing_environments.md")
+    reader.follow(DOCS / "guides" / "environments.md")
 
 
 @pytest.mark.slow
 def test_publish_a_pack_really_builds_installs_and_finds_it(reader):
-    reader.follow(DOCS / "publishing_a_pack.md")
+    reader.follow(DOCS / "guides" / "packs.md")
     listed = json.loads(reader.run([sys.executable, "-m", "tinkergym.cli.main", "envs", "riddles", "--json"]))
     (riddles,) = [one for one in listed["environments"] if one["pack"] == "riddles"]
     assert (riddles["turns"], riddles["data"], riddles["version"]) == ("single", "dependent", "0.2.0")

@@ -7,7 +7,6 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-import tinkergym as tg
 from tinkergym.cli.local_service import local_service
 from tinkergym.cli.main import app
 from tinkergym.errors import (
@@ -16,8 +15,9 @@ from tinkergym.errors import (
     InvalidRequestError,
     UnknownEnvironmentError,
 )
-from tinkergym.wire import EnvironmentRef
-from tinkergym.wire_evaluation import EvaluationEpisode
+from tinkergym.schema.evaluation import EvaluationEpisode
+from tinkergym.schema.job_spec import EnvironmentRef
+from tinkergym.schema.sampling import Cut
 
 pytestmark = pytest.mark.service
 
@@ -60,12 +60,6 @@ def service(tmp_path_factory):
             yield
 
 
-@pytest.fixture
-def client(service):
-    with tg.Client() as client:
-        yield client
-
-
 def test_the_service_plays_what_this_machine_lacks_and_gets_the_episodes_that_would_be_played_here(client):
     assert AFAR in [one.id for one in client.environments()]
     policy = client.policy("nano", max_turn_tokens=8)
@@ -106,5 +100,5 @@ def test_the_service_connects_to_no_server_for_an_evaluation(client):
     episode = EvaluationEpisode(episode_id="e", seed=0, sampling_seed=0)
     reference = EnvironmentRef(id="tinkergym/Remote-v0", kwargs={"url": "ws://127.0.0.1:1"})
     with pytest.raises(InvalidRequestError) as refused:
-        list(policy.play_there(reference, [episode], temperature=0.0, cut=tg.wire.Cut()))
+        list(policy.play_there(reference, [episode], temperature=0.0, cut=Cut()))
     assert refused.value.field == "environment"

@@ -9,8 +9,8 @@ import pytest
 
 import tinkergym as tg
 from tinkergym.errors import AuthenticationError, TinkerGymError
+from tinkergym.schema.events import StepEvent
 from tinkergym.testing.environment_server import TOKEN, environment_server
-from tinkergym.wire import StepEvent
 
 pytestmark = pytest.mark.service
 

@@ -8,19 +8,9 @@ import psutil
 import pytest
 
 import tinkergym as tg
-from tinkergym.cli.local_service import local_service
-from tinkergym.wire import JobState, StateEvent, StepEvent, WarningEvent
+from tinkergym.schema.events import JobState, StateEvent, StepEvent, WarningEvent
 
 pytestmark = pytest.mark.service
-
-
-@pytest.fixture
-def client(tmp_path, monkeypatch):
-    monkeypatch.setenv("TINKERGYM_HOME", str(tmp_path))
-    for name in ("TINKERGYM_URL", "TINKERGYM_API_KEY"):
-        monkeypatch.delenv(name, raising=False)
-    with local_service(announce=lambda line: None), tg.Client() as client:
-        yield client
 
 
 def kill_pool_workers():

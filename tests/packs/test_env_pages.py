@@ -10,7 +10,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 import tinkergym as tg
-from tinkergym.listing import ListedEnvironment
+from tinkergym.registration.listing import ListedEnvironment
 
 ROOT = Path(__file__).parents[2]
 _spec = importlib.util.spec_from_file_location("make_env_pages", ROOT / "scripts" / "make_env_pages.py")

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from tinkergym.packs import find_packs
-from tinkergym.registration import make, pack_of, registered
+from tinkergym.registration.environments import make, pack_of, registered
+from tinkergym.registration.packs import find_packs
 from tinkergym.spaces import Text
 
 OURS = {

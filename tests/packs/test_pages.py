@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tinkergym.registration import make, registered
+from tinkergym.registration.environments import make, registered
 
 PAGES = sorted((Path(__file__).parents[2] / "envs").glob("*/README.md"))
 EPISODE = re.compile(
@@ -40,7 +40,9 @@ def test_the_episode_on_a_page_is_what_the_environment_plays(page):
 
 
 def test_every_environment_is_on_the_overview():
-    overview = (PAGES[0].parents[2] / "docs" / "environments.md").read_text(encoding="utf-8")
+    overview = (PAGES[0].parents[2] / "docs" / "reference" / "environments" / "index.md").read_text(
+        encoding="utf-8"
+    )
     ours = [name for name in registered() if name.split("/")[0] in {page.parent.name for page in PAGES}]
     assert ours
     assert all(f"`{name}`" in overview for name in ours)

@@ -9,7 +9,7 @@ import pytest
 DEMO = Path(__file__).parents[2] / "scripts" / "demo.py"
 EXAMPLE = """
 from types import SimpleNamespace
-from tinkergym.wire import JobState
+from tinkergym.schema.events import JobState
 
 class Job:
     id = "job-1"
@@ -22,7 +22,7 @@ raise KeyboardInterrupt
 """
 WHOLE = """
 from types import SimpleNamespace
-from tinkergym.wire import EnvironmentRef, JobSpec
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
 
 spec = JobSpec(environment=EnvironmentRef(id="board/TicTacToeVs-v0"), steps=5)
 job = SimpleNamespace(id="job-1", spec=spec)

@@ -5,6 +5,8 @@ import pytest
 from tinkergym.remote.client import Client
 from tinkergym.testing.scripted_service import ScriptedService
 
+_MOMENT_SECONDS = 10.0
+
 
 @pytest.fixture
 def start_service(monkeypatch):
@@ -29,7 +31,11 @@ def nothing_plays_on():
     before = set(threading.enumerate())
     yield
     playing = [t for t in threading.enumerate() if t.name == "tinkergym-rollout" and t not in before]
-    assert not playing, "end the test with job.close(), or with client.train(...) as job"
+    for thread in playing:  # one whose job has just ended hears of it in a moment
+        thread.join(_MOMENT_SECONDS)
+    assert not any(thread.is_alive() for thread in playing), (
+        "end the test with job.close(), or with client.train(...) as job"
+    )
 
 
 @pytest.fixture

@@ -22,7 +22,9 @@ class Countdown(tg.TextEnv):
 
 
 class Capitals(tg.SingleTurnEnv):
-    tasks = tg.SequenceTasks([{"country": country, "capital": capital} for country, capital in CAPITALS])
+    tasks = tg.tasks.SequenceTasks(
+        [{"country": country, "capital": capital} for country, capital in CAPITALS]
+    )
 
     def ask(self, options):
         _, task = self.tasks.choose(self.np_random, options)

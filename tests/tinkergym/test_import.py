@@ -19,7 +19,7 @@ def loaded_after(statement):
     "statement",
     [
         "import tinkergym",
-        "import tinkergym as tg; tg.TextEnv, tg.GRPO(), tg.spaces.Text(), tg.evaluate, tg.find_packs()",
+        "import tinkergym as tg; tg.TextEnv, tg.GRPO(), tg.spaces.Text(), tg.evaluate",
     ],
 )
 def test_importing_the_sdk_loads_nothing_heavy(statement):
@@ -48,16 +48,36 @@ def test_a_script_beside_a_folder_called_tinkergym_finds_the_package(tmp_path):
     assert run.stdout.strip() == "8"
 
 
+def test_a_name_that_nothing_is_known_of_is_only_missing():
+    assert not hasattr(tg, "GRPOO")
+    with pytest.raises(AttributeError, match=r"has no attribute 'zebra'$"):
+        tg.zebra  # noqa: B018 - it is the access that fails
+
+
 @pytest.mark.parametrize(
-    ("name", "said"),
-    [("GSPO", "tg.GRPO(loss='gspo')"), ("REINFORCE", "loss='reinforce'"), ("DAPO", "DAPO's additions")],
+    ("name", "meant"), [("Grpo", "GRPO"), ("LORA", "LoRA"), ("train", "Client().train"), ("Cient", "Client")]
 )
-def test_an_algorithm_that_is_a_loss_here_is_said_to_be_one(name, said):
-    with pytest.raises(AttributeError, match=re.escape(said)):
+def test_a_misspelt_name_says_which_was_meant(name, meant):
+    with pytest.raises(AttributeError, match=re.escape(meant)):
         getattr(tg, name)
 
 
-def test_a_name_that_nothing_is_known_of_is_only_missing():
-    assert not hasattr(tg, "GRPOO")
-    with pytest.raises(AttributeError, match=r"has no attribute 'Grpo'$"):
-        tg.Grpo  # noqa: B018 - it is the access that fails
+@pytest.mark.parametrize(
+    "place",
+    [
+        "algorithms.PPO",
+        "algorithms.DPO",
+        "tasks.JsonlTasks",
+        "errors.IllegalMoveError",
+        "registration.registered",
+    ],
+)
+def test_a_name_that_moved_says_where_it_is_now(place):
+    module, _, name = place.partition(".")
+    with pytest.raises(AttributeError, match=re.escape(f"tinkergym.{place}")):
+        getattr(tg, name)
+    assert getattr(getattr(tg, module), name) is not None
+
+
+def test_the_top_has_few_names():
+    assert len(tg.__all__) <= 30

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinkergym.errors import ImageObservationError, InvalidEnvironmentError, TinkerGymError
+from tinkergym.agent.renderer import Renderer
+from tinkergym.errors import (
+    ImageObservationError,
+    InvalidEnvironmentError,
+    TinkerGymError,
+    UnsupportedPartError,
+)
 from tinkergym.messages import (
     ROLES,
     assistant,
@@ -19,6 +25,8 @@ from tinkergym.messages import (
     user,
 )
 from tinkergym.spaces import Chat
+from tinkergym.testing import byte_bundle
+from tinkergym.trajectory.parts import ImagePart, TextPart, ToolCallPart
 
 TOOL = {"role": "tool", "content": "42", "name": "calculator", "tool_call_id": "call-1"}
 PIXELS = np.zeros((2, 3, 3), np.uint8)
@@ -66,7 +74,7 @@ def test_every_chat_of_the_space_becomes_its_messages(seed):
     ("observation", "error", "reason"),
     [
         (7, TypeError, "int"),
-        (None, TypeError, "NoneType"),
+        (None, TypeError, "None .did you forget"),
         ({}, TypeError, "'text'"),
         ({"text": 3}, TypeError, "'text'"),
         ({"messages": "go"}, TypeError, "list of messages"),
@@ -99,7 +107,10 @@ def test_what_is_no_text_and_no_messages_is_refused(observation, error, reason):
         ({"text": "look", "screen": np.zeros((5, 5, 1), np.uint8)}, "'screen'"),
         (PIXELS, "the observation is an image"),
         ([{"role": "user", "content": [{"type": "image"}]}], r"\[0\]\['content'\]"),
-        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, r"'messages'\[0\]\['content'\]"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            r"'messages'\[0\]\['content'\]",
+        ),
     ],
 )
 def test_an_image_is_refused_and_the_error_names_its_place_and_says_what_to_do(observation, key):
@@ -109,6 +120,49 @@ def test_an_image_is_refused_and_the_error_names_its_place_and_says_what_to_do(o
     # For those who catch what any unusable observation raises, and for those who want the type.
     assert isinstance(caught.value, ValueError)
     assert isinstance(caught.value, InvalidEnvironmentError)
+
+
+IMAGE = {"type": "image", "sha256": "ab" * 32}
+
+
+def test_parts_that_are_all_text_are_one_string():
+    content = [{"type": "text", "text": "look "}, TextPart(text="there")]
+    assert observation_messages([{"role": "user", "content": content}]) == [user("look there")]
+    assert content == [{"type": "text", "text": "look "}, TextPart(text="there")]
+
+
+def test_other_parts_keep_their_kind_and_can_be_read_as_text():
+    call = ToolCallPart(id="1", name="add", arguments='{"a": 1}')
+    content = [{"type": "text", "text": "see "}, IMAGE, call]
+    (message,) = observation_messages([{"role": "user", "content": content}])
+    assert message["content"] == [TextPart(text="see "), ImagePart(sha256="ab" * 32), call]
+    assert messages_text([message]) == 'see [image abababababab][call 1: add({"a": 1})]'
+
+
+@pytest.mark.parametrize(
+    "content", [[{"type": "text"}], [{"type": "sound", "sha256": "ab" * 32}], [{"text": "\ud800"}], [3]]
+)
+def test_what_is_no_part_is_refused_in_its_place(content):
+    with pytest.raises(ValueError, match=r"\[0\]\['content'\]"):
+        observation_messages([{"role": "user", "content": content}])
+
+
+@pytest.mark.parametrize("part", [IMAGE, {"type": "tool_call", "id": "1", "name": "f", "arguments": "{}"}])
+def test_a_part_that_a_model_of_text_does_not_take_is_refused_by_its_kind(part):
+    renderer = Renderer.from_bundle(byte_bundle())
+    messages = observation_messages(
+        [
+            {"role": "user", "content": "go"},
+            {"role": "user", "content": [{"type": "text", "text": "see"}, part]},
+        ]
+    )
+    for render in (
+        renderer.start,
+        lambda given: renderer.continuation(given, answer_closed=True),
+        lambda given: renderer.delta([1], given),
+    ):
+        with pytest.raises(UnsupportedPartError, match=rf"{part['type']}.*takes text"):
+            render(messages)
 
 
 def test_an_image_error_keeps_its_type_on_the_wire():

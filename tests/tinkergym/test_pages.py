@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ["bridges.md", "loop.md", "spaces.md"]
+DOCS = Path(__file__).parents[2] / "docs" / "guides"
+PAGES = ["bridges.md", "episodes.md", "spaces.md"]
 
 
 def blocks(page):

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import tinkergym as tg
 from tinkergym.core import refuse_unfinished
 from tinkergym.errors import InvalidEnvironmentError, InvalidRewardError
-from tinkergym.loop.trajectory import StopReason
-from tinkergym.policies import RandomTextPolicy, play_episode
+from tinkergym.evaluation.baselines import RandomTextPolicy, play_episode
 from tinkergym.scalars import finite_number
+from tinkergym.trajectory.trajectory import StopReason
 
 KINDS = [
     float,
@@ -41,7 +41,7 @@ def test_so_is_an_integer(value, kind):
 @pytest.mark.parametrize(
     ("value", "named"),
     [
-        (None, "NoneType"),
+        (None, "None (did you forget"),
         ("1.0", "str"),
         (np.str_("1.0"), "str_"),
         ([1.0], "list"),

@@ -13,7 +13,7 @@ import tinkergym as tg
 from tinkergym.testing.checks import Outcome, run_checks
 from tinkergym.testing.checks_subject import Subject
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "guides"
 BLOCK = re.compile(r"```python( needs (?P<needs>\w+))?\n(?P<code>.*?)```", re.DOTALL)
 CASES = [
     pytest.param(page, found["code"], found["needs"], id=f"{page} {number}")

@@ -21,12 +21,13 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from backend.compute.weights import weights_sha256
+from backend.engines.embedded.engine import TransformersEngine
 from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
-from backend.rollout.engines.transformers_engine import TransformersEngine
-from backend.weights import weights_sha256
-from tinkergym.wire import Completion, LoRA, SampleRequest
+from tinkergym.schema.job_spec import LoRA
+from tinkergym.schema.sampling import Completion, SampleRequest
 
 VOCABULARY = 64
 ADAPTER = LoRA(rank=4, alpha=12.0)
@@ -203,9 +204,9 @@ def bench():
 
 def _training_conftest():
     """The fixtures of the job loop's tests."""
-    name = "tests.backend.training.conftest"
+    name = "tests.backend.lab"
     if name not in sys.modules:
-        path = Path(__file__).parents[1] / "backend" / "training" / "conftest.py"
+        path = Path(__file__).parents[1] / "backend" / "lab.py"
         spec = importlib.util.spec_from_file_location(name, path)
         sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])

@@ -7,10 +7,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from backend.compute.weights import AdapterWeights, weights_sha256
+from backend.engines.asking import Asked
 from backend.learner.learner import Learner
-from backend.rollout.engines.asking import Asked
-from backend.weights import AdapterWeights, weights_sha256
-from tinkergym.wire import Completion, LoRA, SampleFailure
+from tinkergym.schema.job_spec import LoRA
+from tinkergym.schema.sampling import Completion, SampleFailure
 
 
 def ask(engine, requests):

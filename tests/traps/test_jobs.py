@@ -3,8 +3,10 @@
 import pytest
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.loop.trajectory import StopReason
-from tinkergym.wire import GRPO, EpisodeResult, JobState
+from tinkergym.schema.algorithms import GRPO
+from tinkergym.schema.episodes import EpisodeResult
+from tinkergym.schema.events import JobState
+from tinkergym.trajectory.trajectory import StopReason
 
 ALGORITHM = GRPO(group_size=3, groups_per_step=2, learning_rate=1e-2)
 
@@ -38,7 +40,7 @@ class Table:
             EpisodeResult(
                 episode_id=leases[index].episode_id,
                 lease_id=leases[index].lease_id,
-                trajectory=change(index, trajectory),
+                trajectories=[change(index, trajectory)],
             )
             for index, trajectory in enumerate(self.results)
         ]
@@ -46,7 +48,7 @@ class Table:
             assert lab.submit(job_id, results[:4]) == ["accepted"] * 4
             # The answer was lost on the way, and the worker sends them again, once changed by a bug.
             again = [
-                result.model_copy(update={"trajectory": _earning(result.trajectory, 7.0)})
+                result.model_copy(update={"trajectories": [_earning(result.trajectory, 7.0)]})
                 for result in reversed(results[:4])
             ]
             assert lab.submit(job_id, again) == ["duplicate"] * 4
@@ -152,19 +154,24 @@ def test_every_answer_carries_the_version_that_sampled_it_also_after_a_restart(l
     lab.replace_pool()
     lab.pool.start_job(job_id)
     requests = lab.lease(job_id)
-    assert {(request.step, request.policy_version) for request in requests} == {(2, 1)}
+    assert {
+        (request.step, seat.policy_version) for request in requests for seat in request.seats.values()
+    } == {(2, 1)}
     results = lab.play(requests)
     assert {turn.policy_version for result in results for turn in result.trajectory.turns} == {1}
     stale = [
         result.model_copy(
             update={
-                "trajectory": result.trajectory.model_copy(
-                    update={
-                        "turns": [
-                            turn.model_copy(update={"policy_version": 0}) for turn in result.trajectory.turns
-                        ]
-                    }
-                )
+                "trajectories": [
+                    result.trajectory.model_copy(
+                        update={
+                            "turns": [
+                                turn.model_copy(update={"policy_version": 0})
+                                for turn in result.trajectory.turns
+                            ]
+                        }
+                    )
+                ]
             }
         )
         for result in results

@@ -8,15 +8,15 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
+from backend.compute.weights import weights_sha256
 from backend.learner.learner import Learner, PolicyBatch
 from backend.learner.losses import LossConfig
 from backend.learner.merging import merge_adapter
 from backend.learner.sequences import BatchTotals
 from backend.learner.sft_loss import LikelihoodLoss
 from backend.learner.shards import shards
-from backend.weights import weights_sha256
 from tinkergym.errors import ConflictError, NonFiniteLossError
-from tinkergym.wire import FullParameters, LoRA
+from tinkergym.schema.job_spec import FullParameters, LoRA
 
 
 def close(found, expected, tolerance=1e-5):

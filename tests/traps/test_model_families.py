@@ -22,11 +22,11 @@ from transformers import (
     SiglipVisionConfig,
 )
 
+from backend.compute.weights import weights_sha256
 from backend.learner.learner import Learner
 from backend.learner.merging import merge_adapter
-from backend.weights import weights_sha256
 from tinkergym.errors import InvalidRequestError, UnknownModelError
-from tinkergym.wire import FullParameters, LoRA
+from tinkergym.schema.job_spec import FullParameters, LoRA
 
 VOCABULARY = 64
 SHAPE = {

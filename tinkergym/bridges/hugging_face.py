@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from tinkergym.agent.renderer import Renderer
+from tinkergym.agent.templates import ChatTemplate
+from tinkergym.agent.turn_ends import find_stop_ids
 from tinkergym.errors import InvalidRequestError
-from tinkergym.loop.renderer import Renderer
-from tinkergym.loop.templates import ChatTemplate
-from tinkergym.loop.turn_ends import find_stop_ids
 
 
 def renderer_of(tokenizer: Any, *, context_length: int) -> Renderer:

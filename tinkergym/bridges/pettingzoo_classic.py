@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.games.registry import make_against_opponent
 from tinkergym.games.text_game import TextGame
+from tinkergym.registration.games import make_against_opponent
 
 _MARKS = ("X", "O")
 

@@ -7,15 +7,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import chz
-import tinker
-from tinker_cookbook.rl import types
-from tinker_cookbook.tokenizer_utils import get_tokenizer
-
+from tinkergym.bridges.cookbook_package import chz, get_tokenizer, tinker, types
 from tinkergym.bridges.hugging_face import renderer_of
 from tinkergym.bridges.token_episode import TokenEpisode
-from tinkergym.loop.trajectory import StopReason
-from tinkergym.registration import make
+from tinkergym.registration.environments import make
+from tinkergym.trajectory.trajectory import StopReason
 
 _REASONS = {StopReason.TERMINATED: "completed", StopReason.CONTEXT_LIMIT: "context_overflow"}
 

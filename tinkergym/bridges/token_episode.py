@@ -12,13 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from tinkergym.agent.agent_loop import AgentLoop
+from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import EpisodeProtocolError, InvalidEnvironmentError, InvalidRewardError
-from tinkergym.loop.agent_loop import AgentLoop
-from tinkergym.loop.environment_host import AnyEnv, system_prompt_of
-from tinkergym.loop.plan import EpisodePlan
-from tinkergym.loop.renderer import Renderer
-from tinkergym.loop.trajectory import FAILED_REASONS, StopReason
-from tinkergym.wire import Completion, Limits, SampleRequest
+from tinkergym.rollout.environment_host import AnyEnv, system_prompt_of
+from tinkergym.schema.job_spec import Limits
+from tinkergym.schema.sampling import Completion, SampleRequest
+from tinkergym.trajectory.trajectory import FAILED_REASONS, StopReason
 
 T = TypeVar("T")
 

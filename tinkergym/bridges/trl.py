@@ -10,17 +10,12 @@ import re
 from typing import Any
 
 from tinkergym.errors import EpisodeProtocolError, InvalidRequestError
-from tinkergym.loop.environment_host import AnyEnv, system_prompt_of
 from tinkergym.messages import observation_text
-from tinkergym.registration import make
+from tinkergym.registration.environments import make
+from tinkergym.rollout.environment_host import AnyEnv, system_prompt_of
 
 
-def environment_factory(
-    id: str,  # noqa: A002 - Gymnasium's own name for it
-    *,
-    unplayed_reward: float = 0.0,
-    **kwargs: Any,
-) -> type[Any]:
+def environment_factory(id: str, *, unplayed_reward: float = 0.0, **kwargs: Any) -> type[Any]:  # noqa: A002
     """Return a class that TRL takes as `environment_factory`, one episode at a time in each instance.
 
     The data set needs a column `seed`, and may have `task_index`: the members of a group have one row in
@@ -37,61 +32,64 @@ def environment_factory(
         >>> rows = Dataset.from_list(training_rows(64))
         >>> GRPOTrainer(model, train_dataset=rows, environment_factory=factory)
     """
+    name = re.sub(r".*/|-v\d+$|\W", "", id)  # TRL logs the reward under it
+    return type(name, (_Environment,), {"_id": id, "_kwargs": kwargs, "_unplayed": unplayed_reward})
 
-    class Environment:
-        def __init__(self) -> None:
-            self._env: AnyEnv = make(id, **kwargs)
-            self._rewards: list[float] = []
-            self._over = True
-            self._failed = False
 
-        def reset(self, seed: int | None = None, task_index: int | None = None, **row: Any) -> str:
-            """Begin an episode and return what stands at the end of the prompt."""
-            del row
-            if seed is None:
-                raise InvalidRequestError(
-                    "the row has no seed, so the members of a group would start differently",
-                    hint="make the data set with tinkergym.bridges.trl.training_rows",
-                    field="seed",
-                )
-            options = None if task_index is None else {"task_index": int(task_index)}
-            observation, _ = self._env.reset(seed=int(seed), options=options)
-            self._rewards, self._over, self._failed = [], False, False
-            prompt = system_prompt_of(self._env)
+class _Environment:
+    _id: str
+    _kwargs: dict[str, Any]
+    _unplayed: float
+
+    def __init__(self) -> None:
+        self._env: AnyEnv = make(self._id, **self._kwargs)
+        self._rewards: list[float] = []
+        self._over = True
+        self._failed = False
+
+    def reset(self, seed: int | None = None, task_index: int | None = None, **row: Any) -> str:
+        """Begin an episode and return what stands at the end of the prompt."""
+        del row
+        if seed is None:
+            raise InvalidRequestError(
+                "the row has no seed, so the members of a group would start differently",
+                hint="make the data set with tinkergym.bridges.trl.training_rows",
+                field="seed",
+            )
+        options = None if task_index is None else {"task_index": int(task_index)}
+        observation, _ = self._env.reset(seed=int(seed), options=options)
+        self._rewards, self._over, self._failed = [], False, False
+        prompt = system_prompt_of(self._env)
+        shown = observation_text(observation)
+        return f"{prompt}\n\n{shown}" if prompt else shown
+
+    def step(self, action: str) -> str:
+        """Act in the environment and read what it answers.
+
+        Args:
+            action: The action, as the text that the environment expects.
+        """
+        if self._over:
+            raise EpisodeProtocolError("the episode is over", hint="answer without calling a tool")
+        try:
+            observation, reward, terminated, truncated, _ = self._env.step(action)
             shown = observation_text(observation)
-            return f"{prompt}\n\n{shown}" if prompt else shown
+        except Exception:
+            self._failed = self._over = True
+            raise
+        self._rewards.append(float(reward))
+        self._over = terminated or truncated
+        return f"{shown}\nThe episode is over.".strip() if self._over else shown
 
-        def step(self, action: str) -> str:
-            """Act in the environment and read what it answers.
+    def get_reward(self) -> float | None:
+        """Return the episode's return; None if the environment failed."""
+        if self._failed:
+            return None
+        return sum(self._rewards) if self._rewards else self._unplayed
 
-            Args:
-                action: The action, as the text that the environment expects.
-            """
-            if self._over:
-                raise EpisodeProtocolError("the episode is over", hint="answer without calling a tool")
-            try:
-                observation, reward, terminated, truncated, _ = self._env.step(action)
-                shown = observation_text(observation)
-            except Exception:
-                self._failed = self._over = True
-                raise
-            self._rewards.append(float(reward))
-            self._over = terminated or truncated
-            return f"{shown}\nThe episode is over.".strip() if self._over else shown
-
-        def get_reward(self) -> float | None:
-            """Return the episode's return; None if the environment failed."""
-            if self._failed:
-                return None
-            return sum(self._rewards) if self._rewards else unplayed_reward
-
-        def __del__(self) -> None:
-            if hasattr(self, "_env"):
-                self._env.close()
-
-    # TRL logs the reward under this name.
-    Environment.__name__ = Environment.__qualname__ = re.sub(r".*/|-v\d+$|\W", "", id)
-    return Environment
+    def __del__(self) -> None:
+        if hasattr(self, "_env"):
+            self._env.close()
 
 
 def training_rows(count: int, *, seed: int = 0, prompt: str = "") -> list[dict[str, Any]]:

@@ -8,22 +8,15 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from tinkergym.cli.console import err, out, typed
+from tinkergym.cli.console import INTERRUPTED, err, out, typed
+from tinkergym.cli.json_output import AsJson, emit
+from tinkergym.cli.options import EnvironmentId, EnvironmentSettings
 
 
 def check(
-    env: Annotated[
-        str,
-        typer.Argument(
-            metavar="ENV",
-            help="An environment's id, see `tinkergym envs`; module:ClassName of your own; or ws://HOST:PORT.",
-        ),
-    ],
+    env: EnvironmentId,
     *,
-    env_setting: Annotated[
-        list[str] | None,
-        typer.Option("--env-set", metavar="KEY=VALUE", help="An argument of the environment; repeatable."),
-    ] = None,
+    env_setting: EnvironmentSettings = None,
     kwargs: Annotated[
         str | None, typer.Option(metavar="JSON", help="The environment's arguments as one JSON object.")
     ] = None,
@@ -31,7 +24,7 @@ def check(
         list[str] | None,
         typer.Option(metavar="CHECK", help="Run only this check, as it is named in the list; repeatable."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check an environment before you train in it or publish it.
 
@@ -68,11 +61,11 @@ def check(
                 _print(result.name, result.what, result.outcome.value, result.message, result.hint)
     except KeyboardInterrupt:
         err.print("\nstopped; the checks above are complete")
-        raise typer.Exit(130) from None
+        raise typer.Exit(INTERRUPTED) from None
     failed = sum(result.outcome is Outcome.FAILED for result in results)
     if as_json:
         checks = [result.to_json() for result in results]
-        typer.echo(json.dumps({"environment": env, "ok": not failed, "checks": checks}))
+        emit({"environment": env, "ok": not failed, "checks": checks})
     else:
         counts = [f"{sum(r.outcome is kind for r in results)} {kind.value}" for kind in Outcome]
         out.print(f"{escape(env)}: {', '.join(counts)}", highlight=False, soft_wrap=True)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tinkergym.cli.console import out
+from tinkergym.cli.json_output import AsJson, emit
 from tinkergym.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from tinkergym.records import Records
+    from tinkergym.evaluation.records import Records
 
 
 def compare(
@@ -24,7 +25,7 @@ def compare(
     ] = False,
     resamples: Annotated[int, typer.Option(help="How often tasks are drawn anew.", min=100)] = 10_000,
     seed: Annotated[int, typer.Option(help="Of the drawing.", min=0)] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare two evaluations task by task: B minus A, with a 95 % interval and a p value.
 
@@ -34,8 +35,8 @@ def compare(
 
     Example: tinkergym compare before.jsonl after.jsonl
     """
-    from tinkergym.records import read_records
-    from tinkergym.statistics import paired_bootstrap
+    from tinkergym.evaluation.records import read_records
+    from tinkergym.evaluation.statistics import paired_bootstrap
 
     one, other = read_records(first), read_records(second)
     _refuse_other_environments(one, other)
@@ -43,18 +44,16 @@ def compare(
     found = paired_bootstrap(pairs, resamples=resamples, seed=seed)
     means = [sum(pair[side] for pair in pairs) / len(pairs) for side in (0, 1)]
     if as_json:
-        typer.echo(
-            json.dumps(
-                {
-                    "a": {"file": str(first), "mean_return": means[0]},
-                    "b": {"file": str(second), "mean_return": means[1]},
-                    "difference": found.mean,
-                    "interval_95": [found.low, found.high],
-                    "p": found.p,
-                    "tasks": found.tasks,
-                    "left_out": left_out,
-                }
-            )
+        emit(
+            {
+                "a": {"file": str(first), "mean_return": means[0]},
+                "b": {"file": str(second), "mean_return": means[1]},
+                "difference": found.mean,
+                "interval_95": [found.low, found.high],
+                "p": found.p,
+                "tasks": found.tasks,
+                "left_out": left_out,
+            }
         )
         return
     clear = "" if found.low > 0 or found.high < 0 else "  (the interval contains 0: no clear difference)"
@@ -88,7 +87,7 @@ def _environment(records: Records) -> Any:
 
 
 def _paired(one: Records, other: Records, *, common: bool) -> tuple[list[tuple[float, float]], int]:
-    from tinkergym.scores import Scores
+    from tinkergym.evaluation.scores import Scores
 
     first, second = (Scores(records.episodes).task_means for records in (one, other))
     shared = sorted(first.keys() & second.keys())

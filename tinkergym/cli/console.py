@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Any
+from contextlib import nullcontext
+from typing import Any
 
 import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from tinkergym.cli import json_output
 from tinkergym.errors import InvalidRequestError, NotFoundError, TinkerGymError
 
 # What is shown is often somebody's text, and `:car:` in it is no emoji.
@@ -18,31 +20,52 @@ err = Console(stderr=True, emoji=False)
 
 WRONG_USE = 2
 """Exit code when the command line or a setting is wrong; 1 when the work itself failed."""
+INTERRUPTED = 130
+"""The usual exit code after Ctrl-C."""
+
+_UsageError: Any = typer.BadParameter.__mro__[1]
+"""What a command line that cannot be parsed raises; typer has no public name for it."""
 
 
-TopP = Annotated[
-    float | None,
-    typer.Option(help="Draw only among the fewest likeliest tokens of so much probability, up to 1."),
-]
-TopK = Annotated[int | None, typer.Option(help="Draw only among so many of the likeliest tokens; 0 is all.")]
+class InterruptedCommandError(TinkerGymError):
+    """Ctrl-C ended a command."""
 
 
 class Commands(TyperGroup):
-    """A group of commands that ends with a sentence, not a traceback, when something foreseen goes wrong."""
+    """All commands. One that fails ends with a sentence, not a traceback; with `--json` in JSON too."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
-        try:
-            return super().invoke(ctx)
-        except TinkerGymError as error:
-            complain(error)
-            code = WRONG_USE if isinstance(error, InvalidRequestError | NotFoundError) else 1
-            raise typer.Exit(code) from None
-        except BrokenPipeError:
-            raise  # the reader of a pipe has seen enough; click ends quietly
-        except OSError as error:
-            complain(TinkerGymError(str(error)))
-            raise typer.Exit(1) from None
+        as_json = json_output.is_asked_for([*getattr(ctx, "_protected_args", ()), *ctx.args])
+        with json_output.only_json() if as_json else nullcontext():
+            try:
+                return super().invoke(ctx)
+            except TinkerGymError as error:
+                complain(error, as_json=as_json)
+                code = WRONG_USE if isinstance(error, InvalidRequestError | NotFoundError) else 1
+                raise typer.Exit(code) from None
+            except BrokenPipeError:
+                raise  # the reader of a pipe has seen enough; typer ends quietly
+            except OSError as error:
+                complain(TinkerGymError(str(error)), as_json=as_json)
+                raise typer.Exit(1) from None
+            except (typer.Exit, typer.Abort, KeyboardInterrupt, EOFError, _UsageError) as end:
+                if as_json and (reason := _reason(end)) is not None:
+                    json_output.emit_error(reason)
+                if isinstance(end, KeyboardInterrupt):
+                    raise typer.Exit(INTERRUPTED) from None
+                raise  # typer says it to people, and knows the exit code
+
+
+def _reason(end: BaseException) -> TinkerGymError | None:
+    """Return why typer ends a command, or None where the command has printed its result."""
+    if isinstance(end, KeyboardInterrupt) or getattr(end, "exit_code", 0) == INTERRUPTED:
+        return InterruptedCommandError("Ctrl-C ended the command")
+    if isinstance(end, typer.Abort | EOFError):
+        return TinkerGymError("the question was not answered with yes", hint="add --yes")
+    if isinstance(end, _UsageError):
+        return InvalidRequestError(end.format_message(), hint="see --help")
+    return None
 
 
 def _env_settings(written: re.Match[str]) -> str:
@@ -53,7 +76,6 @@ _OPTIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\bon_overlong='drop'", "--drop-overlong"),
     (r"\b(rollout)='(\w+)'", r"--\1 \2"),
     (r"\b([a-z_]+\.[a-z_]+)='([^']+)'", r"--set \1=\2"),
-    (r", in a script tg\.\w+\([^)]*\)", ""),
     (r"\benv_kwargs=\{'[^}]*\}", _env_settings),
     (r"\bgets env_kwargs and\b", "gets what --env-set says and"),
 )
@@ -67,8 +89,10 @@ def typed(text: str) -> str:
     return text
 
 
-def complain(error: TinkerGymError) -> None:
-    """Print an error as people read it: what is wrong, then what to do."""
+def complain(error: TinkerGymError, *, as_json: bool = False) -> None:
+    """Print an error as people read it: what is wrong, then what to do; also as JSON if that is wanted."""
+    if as_json:
+        json_output.emit_error(error)
     where = f"{error.field}: " if error.field else ""
     message, hint = typed(error.message), typed(error.hint)
     err.print(f"error: {where}{message}", style="red", markup=False, highlight=False, soft_wrap=True)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import json
+import os
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from tinkergym.cli.console import err, out
+from tinkergym.cli.json_output import AsJson, emit
 from tinkergym.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from tinkergym.packs import Pack
+    from tinkergym.registration.listing import ListedEnvironment
+    from tinkergym.registration.packs import Pack
+
+_PIPE_COLUMNS = 1000
 
 
 def envs(
@@ -25,7 +31,7 @@ def envs(
     service: Annotated[
         bool, typer.Option("--service", help="Those of the service, which this machine need not have.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs: one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the environments of installed packs, and the entry points that were refused.
 
@@ -35,8 +41,8 @@ def envs(
     if service:
         _of_service(packs or [], as_json)
         return
-    from tinkergym.listing import list_environments
-    from tinkergym.packs import find_packs
+    from tinkergym.registration.listing import list_environments
+    from tinkergym.registration.packs import find_packs
 
     installed = find_packs()
     if unknown := sorted(set(packs or ()) - {name for pack in installed for name in _names(pack)}):
@@ -47,27 +53,37 @@ def envs(
     shown = [pack for pack in installed if not packs or set(packs) & set(_names(pack))]
     listed = list(list_environments(shown))
     if as_json:
-        # Not through rich, which would wrap and colour it.
-        print(
-            json.dumps(
-                {
-                    "environments": [environment.to_json() for environment in listed],
-                    "packs": [
-                        {
-                            "name": pack.name,
-                            "distribution": pack.distribution,
-                            "version": pack.version,
-                            "environments": list(pack.environment_ids),
-                            "games": list(pack.game_ids),
-                            "refused": list(pack.refused),
-                        }
-                        for pack in shown
-                    ],
-                },
-                indent=2,
-            )
+        emit(
+            {
+                "environments": [environment.to_json() for environment in listed],
+                "packs": [_pack_json(pack) for pack in shown],
+            }
         )
         return
+    if listed:
+        _wide().print(_table(listed))
+    else:
+        out.print(
+            "no packs are installed; install one with pip, or begin one of your own: tinkergym new-env NAME"
+        )
+    _tell_of_failures(listed)
+    for pack in shown:
+        for refusal in pack.refused:
+            err.print(f"[yellow]{escape(refusal)}[/]", soft_wrap=True, highlight=False)
+
+
+def _pack_json(pack: Pack) -> dict[str, Any]:
+    return {
+        "name": pack.name,
+        "distribution": pack.distribution,
+        "version": pack.version,
+        "environments": list(pack.environment_ids),
+        "games": list(pack.game_ids),
+        "refused": list(pack.refused),
+    }
+
+
+def _table(listed: Sequence[ListedEnvironment]) -> Table:
     table = Table(box=None, pad_edge=False)
     # The id is what one copies, so it is never cut; of the rest, what is long folds on a narrow terminal.
     table.add_column(
@@ -89,18 +105,21 @@ def envs(
             escape(f"{one.observation_space} -> {one.action_space}"),
             " ".join(one.splits) or "-",
         )
-    if listed:
-        out.print(table)
-    else:
-        out.print(
-            "no packs are installed; install one with pip, or begin one of your own: tinkergym new-env NAME"
-        )
+    return table
+
+
+def _tell_of_failures(listed: Sequence[ListedEnvironment]) -> None:
     for one in listed:
         if one.error:
             _warn(f"{one.id} cannot be made", one.error)
-    for pack in shown:
-        for refusal in pack.refused:
-            err.print(f"[yellow]{escape(refusal)}[/]", soft_wrap=True, highlight=False)
+    if any(one.id.startswith("pettingzoo/") and "No module named" in one.error for one in listed):
+        err.print(
+            "PettingZoo's classic games need an extra: pip install '.[pettingzoo]' in a checkout; "
+            "`tinkergym envs --service` lists what the service can play",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _of_service(packs: list[str], as_json: bool) -> None:
@@ -115,13 +134,20 @@ def _of_service(packs: list[str], as_json: bool) -> None:
         )
     shown = [one for one in found if not packs or one.distribution in packs]
     if as_json:
-        typer.echo(json.dumps({"environments": [one.model_dump() for one in shown]}, indent=2))
+        emit({"environments": shown})
         return
     for one in shown:
         pack = escape(f"{one.distribution} {one.version}")
         out.print(f"{one.id}  [dim]{pack}[/]", highlight=False, soft_wrap=True)
     if not shown:
         out.print("the service plays no environments itself; yours train with rollout='client'")
+
+
+def _wide() -> Console:
+    """Return where a table is printed: a pipe has no width, so nothing is folded there."""
+    if out.is_terminal or "COLUMNS" in os.environ:
+        return out
+    return Console(file=out.file, width=_PIPE_COLUMNS, emoji=False)
 
 
 def _names(pack: Pack) -> tuple[str, str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,74 +10,73 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from tinkergym.cli.console import TopK, TopP, err, out
+from tinkergym.cli.console import INTERRUPTED, err, out
+from tinkergym.cli.json_output import AsJson, emit
+from tinkergym.cli.options import EnvironmentId, EnvironmentSettings, TopK, TopP
 
 if TYPE_CHECKING:
-    from tinkergym.records import EpisodeRecord
-    from tinkergym.remote.local_environment import Environment
-    from tinkergym.scores import Scores
+    from tinkergym.evaluation.records import EpisodeRecord, RecordWriter
+    from tinkergym.evaluation.scores import Scores
+    from tinkergym.rollout.local_environment import Environment
 
-INTERRUPTED = 130
 USUAL_TASKS = 32
 BAR_COLUMNS = 30
 
 
+_PolicyName = Annotated[
+    str,
+    typer.Option(
+        metavar="POLICY",
+        help="random (words of the observation), legal, gold, JOB_ID or MODEL; "
+        "JOB_ID is its newest version, JOB_ID@0 the model before training.",
+    ),
+]
+_Tasks = Annotated[
+    int | None,
+    typer.Option(
+        help="How many tasks: seeds that count up. (default: 32; by index, at most all there are)", min=1
+    ),
+]
+_PassAtK = Annotated[
+    str, typer.Option("--k", metavar="K,K,...", help="Estimate pass@k for these; none above -n.")
+]
+_Success = Annotated[float, typer.Option(help="The least return that is a success, for pass@k.")]
+_ByIndex = Annotated[
+    bool, typer.Option("--by-index", help="Take tasks 0, 1, 2, ... of the data instead of drawn ones.")
+]
+_Temperature = Annotated[
+    float | None,
+    typer.Option(help="Of a model's answers; 0 takes the likeliest token. (default: 0)", min=0),
+]
+_TurnTokens = Annotated[
+    int | None,
+    typer.Option(help="Of one answer of a model. (default: the job's own; of a model 64)", min=1),
+]
+_MostTurns = Annotated[int, typer.Option(help="Where an episode of random, legal or gold is cut off.", min=1)]
+_OutFile = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="FILE", help="Keep the episodes; a run that was stopped goes on there."),
+]
+
+
 def evaluate(
-    env: Annotated[
-        str,
-        typer.Argument(
-            metavar="ENV",
-            help="An environment's id, see `tinkergym envs`; module:ClassName; or ws://HOST:PORT.",
-        ),
-    ],
+    env: EnvironmentId,
     *,
-    policy: Annotated[
-        str,
-        typer.Option(
-            metavar="POLICY",
-            help="random (words of the observation), legal, gold, JOB_ID or MODEL; "
-            "JOB_ID is its newest version, JOB_ID@0 the model before training.",
-        ),
-    ] = "random",
+    policy: _PolicyName = "random",
     samples: Annotated[int, typer.Option("-n", "--samples", help="Episodes per task.", min=1)] = 1,
-    tasks: Annotated[
-        int | None,
-        typer.Option(
-            help="How many tasks: seeds that count up. (default: 32; by index, at most all there are)", min=1
-        ),
-    ] = None,
-    k: Annotated[
-        str, typer.Option("--k", metavar="K,K,...", help="Estimate pass@k for these; none above -n.")
-    ] = "1",
-    success: Annotated[float, typer.Option(help="The least return that is a success, for pass@k.")] = 1.0,
+    tasks: _Tasks = None,
+    k: _PassAtK = "1",
+    success: _Success = 1.0,
     seed: Annotated[int, typer.Option(help="Of the first task.", min=0)] = 0,
-    by_index: Annotated[
-        bool, typer.Option("--by-index", help="Take tasks 0, 1, 2, ... of the data instead of drawn ones.")
-    ] = False,
-    temperature: Annotated[
-        float | None,
-        typer.Option(help="Of a model's answers; 0 takes the likeliest token. (default: 0)", min=0),
-    ] = None,
-    max_turn_tokens: Annotated[
-        int | None,
-        typer.Option(help="Of one answer of a model. (default: the job's own; of a model 64)", min=1),
-    ] = None,
+    by_index: _ByIndex = False,
+    temperature: _Temperature = None,
+    max_turn_tokens: _TurnTokens = None,
     top_p: TopP = None,
     top_k: TopK = None,
-    most_turns: Annotated[
-        int, typer.Option(help="Where an episode of random, legal or gold is cut off.", min=1)
-    ] = 200,
-    out_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="FILE", help="Keep the episodes; a run that was stopped goes on there."
-        ),
-    ] = None,
-    env_setting: Annotated[
-        list[str] | None,
-        typer.Option("--env-set", metavar="KEY=VALUE", help="An argument of the environment; repeatable."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
+    most_turns: _MostTurns = 200,
+    out_file: _OutFile = None,
+    env_setting: EnvironmentSettings = None,
+    as_json: AsJson = False,
 ) -> None:
     """Play episodes and print the mean return with its 95 % interval, pass@k, and why episodes ended.
 
@@ -90,18 +88,15 @@ def evaluate(
     """
     from tinkergym.cli.eval_policy import given, open_policy
     from tinkergym.cli.settings import find_environment, parse_settings
-    from tinkergym.policies import POLICIES
-    from tinkergym.records import RecordWriter
-    from tinkergym.remote.local_environment import describe, without_token
-    from tinkergym.sampled_runs import wanted_episodes
-    from tinkergym.scores import Scores
+    from tinkergym.evaluation.baselines import POLICIES
+    from tinkergym.evaluation.records import RecordWriter
+    from tinkergym.evaluation.sampled_runs import wanted_episodes
+    from tinkergym.evaluation.scores import Scores
+    from tinkergym.rollout.local_environment import describe, without_token
 
     ks = _numbers(k, at_most=samples)
     described = describe(find_environment(env), parse_settings(env_setting or []))
-    if by_index:
-        tasks = _tasks_by_index(_known(described, env), tasks)
-    elif tasks is None:
-        tasks = USUAL_TASKS
+    tasks = _tasks_by_index(_known(described, env), tasks) if by_index else tasks or USUAL_TASKS
     with ExitStack() as stack:
         sampling = given(temperature=temperature, max_turn_tokens=max_turn_tokens, top_p=top_p, top_k=top_k)
         # What is not known here is played by the service, if the policy is one of the service.
@@ -115,32 +110,40 @@ def evaluate(
             "by_index": by_index,
             **source.settings,
         }
-        writer = None
-        there: list[EpisodeRecord] = []
-        if out_file is not None:
-            writer = stack.enter_context(RecordWriter(out_file, settings))
-            there = list(writer.episodes)
+        writer = stack.enter_context(RecordWriter(out_file, settings)) if out_file is not None else None
+        there = list(writer.episodes) if writer is not None else []
         wanted = wanted_episodes(
             seed=seed, tasks=tasks, samples=samples, by_index=by_index, done={r.key for r in there}
         )
         asked = {(seed + index, sample) for index in range(tasks) for sample in range(samples)}
         records = [record for record in there if record.key in asked]
-        try:
-            for record in _shown(source.play(wanted), done=len(records), total=len(asked)):
-                records.append(record)
-                if writer is not None:
-                    writer.write(record)
-        except KeyboardInterrupt:
-            kept = f"the same command goes on in {out_file}" if out_file else "nothing is kept without --out"
-            err.print(f"\nstopped after {len(records)} of {len(asked)} episodes; {kept}", highlight=False)
-            raise typer.Exit(INTERRUPTED) from None
+        _play(source.play(wanted), records, writer, len(asked))
     scores = Scores(records, success=success)
     if as_json:
-        typer.echo(json.dumps({"settings": settings, **scores.to_json(ks)}))
+        emit({"settings": settings, **scores.to_json(ks)})
     else:
         _print(scores, ks, f"{env}, policy {source.name}{_how(source.settings)}", out_file)
     if not scores.completed:
         raise typer.Exit(1)
+
+
+def _play(
+    played: Iterable[EpisodeRecord], records: list[EpisodeRecord], writer: RecordWriter | None, asked: int
+) -> None:
+    """Add what is played to `records`, and write it down at once."""
+    from tinkergym.display.episode_progress import episodes_shown
+
+    try:
+        with episodes_shown(asked, done=len(records)) as one_more:
+            for record in played:
+                records.append(record)
+                if writer is not None:
+                    writer.write(record)
+                one_more()
+    except KeyboardInterrupt:
+        kept = f"the same command goes on in {writer.path}" if writer else "nothing is kept without --out"
+        err.print(f"\nstopped after {len(records)} of {asked} episodes; {kept}", highlight=False)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _refuse_idle(settings: Mapping[str, Any], samples: int) -> None:
@@ -172,7 +175,7 @@ def _how(settings: Mapping[str, Any]) -> str:
 
 def _known(described: Environment, env: str) -> Environment:
     if described.make is None:
-        from tinkergym.registration import make
+        from tinkergym.registration.environments import make
 
         make(env)  # raises with the close matches
     return described
@@ -180,8 +183,8 @@ def _known(described: Environment, env: str) -> Environment:
 
 def _tasks_by_index(environment: Environment, wanted: int | None) -> int:
     from tinkergym.errors import InvalidRequestError, ServiceUnavailableError
-    from tinkergym.grid import tasks_of
-    from tinkergym.loop.executors import made
+    from tinkergym.rollout.executors import made
+    from tinkergym.tasks.grid import tasks_of
 
     assert environment.make is not None
     usual = USUAL_TASKS if wanted is None else wanted
@@ -227,18 +230,6 @@ def _numbers(text: str, *, at_most: int) -> list[int]:
     return found
 
 
-def _shown(records: Iterator[EpisodeRecord], *, done: int, total: int) -> Iterator[EpisodeRecord]:
-    """Hand the records on and show on a terminal how far it is."""
-    from rich.progress import Progress
-
-    # To the error stream, so that a pipe gets figures only.
-    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
-        bar = progress.add_task("episodes", total=total, completed=done)
-        for record in records:
-            yield record
-            progress.advance(bar)
-
-
 def _print(scores: Scores, ks: Sequence[int], what: str, out_file: Path | None) -> None:
     tasks = len({record.seed for record in scores.records})
     out.print(
@@ -262,7 +253,7 @@ def _print(scores: Scores, ks: Sequence[int], what: str, out_file: Path | None) 
         bar = "█" * max(1, round(BAR_COLUMNS * count / most))
         out.print(f"    {reason:20} {count:6} {bar}", highlight=False)
     if scores.failed:
-        from tinkergym.loop.trajectory import reason_line
+        from tinkergym.trajectory.trajectory import reason_line
 
         first = next(r.trajectory for r in scores.records if not r.trajectory.completed)
         reason = reason_line(first.stop_reason, first.error)

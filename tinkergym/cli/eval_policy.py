@@ -14,14 +14,16 @@ from tinkergym.errors import (
     ServiceUnreachableError,
     UnknownModelError,
 )
-from tinkergym.evaluation import make_once
-from tinkergym.policies import POLICIES
-from tinkergym.remote.local_environment import Environment
-from tinkergym.sampled_runs import Wanted, play_with_model, play_with_text
-from tinkergym.wire import Cut
+from tinkergym.evaluation.baselines import POLICIES
+from tinkergym.evaluation.evaluate import make_once
+from tinkergym.evaluation.sampled_runs import Wanted, play_with_model, play_with_text
+from tinkergym.rollout.local_environment import Environment
+from tinkergym.schema.policy_refs import PolicyRef
+from tinkergym.schema.sampling import Cut
 
 if TYPE_CHECKING:
-    from tinkergym.records import EpisodeRecord
+    from tinkergym.evaluation.records import EpisodeRecord
+    from tinkergym.remote.client import Client
     from tinkergym.remote.job import Job
     from tinkergym.remote.policy import Policy
 
@@ -44,7 +46,7 @@ def given(**sampling: float | None) -> dict[str, Any]:
 def open_policy(
     name: str, environment: Environment, sampling: Mapping[str, Any], most_turns: int, stack: ExitStack
 ) -> PolicySource:
-    """Find a policy: `random`, `legal`, `gold`, a job or a model, the last two perhaps with `@version`.
+    """Find a policy: `random`, `legal`, `gold`, a model, or a reference to a trained policy.
 
     Args:
         name: As above.
@@ -81,14 +83,7 @@ def _of_service(
 ) -> PolicySource:
     from tinkergym.remote.client import Client
 
-    base, _, version_text = name.partition("@")
-    if version_text and not version_text.isdecimal():
-        raise InvalidRequestError(
-            f"{version_text!r} is no version",
-            hint="write JOB_ID for the newest, or JOB_ID@0 for before training",
-            field="--policy",
-        )
-    version = int(version_text) if version_text else None
+    ref = PolicyRef.parse(name, field="--policy") if PolicyRef.is_meant(name) else None
     try:
         client = stack.enter_context(Client())
     except ServiceUnreachableError as error:
@@ -96,14 +91,15 @@ def _of_service(
             f"{name!r} is none of {', '.join(POLICIES)}, and jobs and models need a service: {error.message}",
             hint=error.hint,
         ) from None
-    policy = _find(client, base, version, {"temperature": 0.0, **sampling})
+    sampling = {"temperature": 0.0, **sampling}
+    policy = _of_model(client, name, sampling) if ref is None else _of_job(client, ref, sampling)
     make_env = environment.make
     if make_env is not None:
         make_once(make_env, environment.ref)
     return PolicySource(
-        name=base if policy.version is None else f"{base}@{policy.version}",
+        name=policy.name if policy.version is None else f"{policy.name}@{policy.version}",
         settings={
-            "policy": base,
+            "policy": name if ref is None else policy.name,
             "policy_version": policy.version,
             "model": policy.model,
             "temperature": policy.temperature,
@@ -119,21 +115,26 @@ def _of_service(
     )
 
 
-def _find(client: Any, name: str, version: int | None, sampling: Mapping[str, Any]) -> Policy:
+def _of_model(client: Client, name: str, sampling: Mapping[str, Any]) -> Policy:
     try:
-        job = client.job(name)
-    except NotFoundError:
-        try:
-            policy: Policy = client.policy(name, **sampling)
-        except UnknownModelError as error:
-            raise InvalidRequestError(
-                f"{name!r} is no policy: neither {', '.join(POLICIES)}, nor one of your jobs, "
-                f"nor a model of the service: {error.message}",
-                hint=f"`tinkergym jobs` lists your jobs; {error.hint}",
-                field="--policy",
-            ) from None
-        policy.version = version
-        return policy
+        return client.policy(name, **sampling)
+    except UnknownModelError as error:
+        raise InvalidRequestError(
+            f"{name!r} is no policy: neither {', '.join(POLICIES)}, nor one of your jobs, "
+            f"nor a model of the service: {error.message}",
+            hint=f"`tinkergym jobs` lists your jobs; {error.hint}",
+            field="--policy",
+        ) from None
+
+
+def _of_job(client: Client, ref: PolicyRef, sampling: Mapping[str, Any]) -> Policy:
+    try:
+        job_id, version = client.job_and_version(ref)
+        job = client.job(job_id)
+    except NotFoundError as error:
+        raise InvalidRequestError(
+            f"{str(ref)!r} is no policy: {error.message}", hint=error.hint, field="--policy"
+        ) from None
     # The newest of now, not of whenever an episode begins: the job may still be training.
     return policy_of(job, job.view().policy_version if version is None else version, sampling)
 

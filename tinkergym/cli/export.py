@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tinkergym.cli.console import out
+from tinkergym.cli.json_output import AsJson, emit
 from tinkergym.errors import InvalidRequestError
 
 
@@ -25,6 +27,7 @@ def export(
             help="With --merge: the base model's directory or hub id, if it is not found by itself."
         ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write a trained policy to a folder that transformers and PEFT load.
 
@@ -32,14 +35,18 @@ def export(
 
     Example: tinkergym export job-74e0b0387b33b183@40 my-policy --merge
     """
-    from tinkergym.cli.settings import policy_and_version
     from tinkergym.remote.client import Client
+    from tinkergym.schema.policy_refs import PolicyRef
 
-    job_id, version = policy_and_version(policy, field="policy")
+    reference = PolicyRef.parse(policy)
     if base and not merge:
         raise InvalidRequestError("--base is for --merge only", hint="add --merge", field="base")
     with Client() as client:
+        job_id, version = client.job_and_version(reference)
         done = client.job(job_id).export(to, version=version, merge=merge, base=base)
+    if as_json:
+        emit(dataclasses.asdict(done))
+        return
     kind = "adapter" if done.is_adapter else "whole model"
     out.print(
         f"{done.folder}: version {done.policy_version}, {kind}, {done.bytes / 2**20:.1f} MiB",

@@ -4,35 +4,39 @@ from __future__ import annotations
 
 import typer
 
-from tinkergym.cli.console import out
-from tinkergym.progress import TrainingDisplay
+from tinkergym.cli.console import INTERRUPTED, out
+from tinkergym.cli.json_output import emit
+from tinkergym.display.progress import TrainingDisplay
 from tinkergym.remote.job import Job
-from tinkergym.report import play_command
-from tinkergym.wire import PlayedSpec
-
-INTERRUPTED = 130
-"""The usual exit code after Ctrl-C."""
+from tinkergym.reporting.report import play_command
+from tinkergym.schema.job_spec import PlayedSpec
 
 
-def follow(job: Job, env: str | None = None) -> None:
+def follow(job: Job, env: str | None = None, *, as_json: bool = False) -> None:
     """Show a job's progress until it ends; Ctrl-C leaves it running.
 
     Args:
         job: The job.
         env: How the command line was told the environment, to say it again in what to type next.
+        as_json: Print each event as a line of JSON, and nothing else.
 
     Raises:
         JobFailedError: it ended without success.
     """
-    display = TrainingDisplay(job.id, job.spec, console=out)
     try:
-        with display:
-            display.watch(job.events())
+        if as_json:
+            for event in job.events():
+                emit(event)
+        else:
+            with TrainingDisplay(job.id, job.spec, console=out) as display:
+                display.watch(job.events())
     except KeyboardInterrupt:
         _say_how_to_go_on(job, env)
         job.close()
         raise typer.Exit(INTERRUPTED) from None
-    view = job.wait(progress=False, warn=False)  # the display has shown the warnings
+    view = job.wait(progress=False, warn=False)  # the events have shown the warnings
+    if as_json:
+        return
     out.print(
         f"done: step {view.step} of {view.spec.steps}, policy version {view.policy_version}", highlight=False
     )
@@ -42,10 +46,15 @@ def follow(job: Job, env: str | None = None) -> None:
         out.print(f"play it: {play_command(job, env)}", markup=False, highlight=False, soft_wrap=True)
 
 
-def follow_or_detach(job: Job, env: str | None = None, *, detach: bool) -> None:
+def follow_or_detach(job: Job, env: str | None = None, *, detach: bool, as_json: bool) -> None:
     """Follow a job that was just started, or say how to see it later."""
     if not detach:
-        follow(job, env)
+        follow(job, env, as_json=as_json)
+        return
+    if as_json:
+        emit(job.view())
+        if isinstance(job.spec, PlayedSpec) and job.spec.rollout == "client":
+            job.close()
         return
     attach = attach_command(job, env)
     out.print(f"{job.id} is started; see it with: {attach}", highlight=False, soft_wrap=True)

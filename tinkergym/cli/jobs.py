@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import datetime
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.cells import cell_len
 
-from tinkergym.cli.console import Commands, out
-from tinkergym.wire import MOST_JOBS_LISTED, JobState, PlayedSpec
+from tinkergym.cli.console import out
+from tinkergym.cli.json_output import AsJson, AsJsonLines, emit
+from tinkergym.cli.options import ReportTo
+from tinkergym.schema.events import MOST_JOBS_LISTED, JobState
+from tinkergym.schema.job_spec import PlayedSpec
 
-app = typer.Typer(
-    cls=Commands, help="List jobs, follow them, cancel and delete them, fetch their checkpoints."
-)
+app = typer.Typer(help="List jobs, follow them, cancel and delete them, fetch their checkpoints.")
 
 _RECENTLY, _LONG_AGO = "%m-%d %H:%M", "%Y-%m-%d"
 
@@ -24,17 +24,24 @@ JobId = Annotated[str, typer.Argument(metavar="JOB_ID", help="As `tinkergym jobs
 
 @app.callback(invoke_without_command=True)
 def list_jobs(
-    ctx: typer.Context, limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 20
+    ctx: typer.Context,
+    limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 20,
+    as_json: AsJson = False,
 ) -> None:
     """List your jobs, newest first."""
     if ctx.invoked_subcommand is not None:
+        if as_json:  # `jobs --json show JOB_ID` is `jobs show JOB_ID --json`
+            ctx.default_map = {ctx.invoked_subcommand: {"as_json": True}}
         return
     from tinkergym.remote.client import Client
 
     with Client() as client:
         views = client.jobs(limit=limit)
         # Not one more at once: the service may already have been asked for the most that it lists.
-        has_older = len(views) == limit and bool(client.jobs(limit=1, before=views[-1].job_id))
+        has_older = bool(views) and bool(client.jobs(limit=1, before=views[-1].job_id))
+    if as_json:
+        emit({"jobs": views, "has_older": has_older})
+        return
     if not views:
         out.print("no jobs yet; start one with: tinkergym train board/TicTacToeVs-v0 --steps 60")
         return
@@ -77,13 +84,16 @@ def _print_rows(rows: list[list[str]]) -> None:
 
 
 @app.command()
-def show(job_id: JobId) -> None:
+def show(job_id: JobId, as_json: AsJson = False) -> None:
     """Show a job: its state, why, and its complete configuration."""
     from tinkergym.remote.client import Client
     from tinkergym.remote.job import how_to_play_on
 
     with Client() as client:
         view = client.job(job_id).view()
+    if as_json:
+        emit(view)
+        return
     out.print(f"{view.job_id}: {view.state}, step {view.step} of {view.spec.steps}", highlight=False)
     if view.reason:
         out.print(f"reason: {view.reason}", markup=False, highlight=False, soft_wrap=True)
@@ -93,8 +103,7 @@ def show(job_id: JobId) -> None:
         out.print(f"error: {view.error.message}", markup=False, highlight=False, soft_wrap=True)
         if view.error.hint:
             out.print(f"  {view.error.hint}", markup=False, highlight=False, soft_wrap=True)
-    shown = view.model_dump(mode="json", include={"spec", "packs", "client_packs"})
-    out.print_json(json.dumps(shown))
+    out.print_json(data=view.model_dump(mode="json", include={"spec", "packs", "client_packs"}))
 
 
 @app.command()
@@ -104,6 +113,8 @@ def attach(
         str | None,
         typer.Option(help="module:ClassName, for a job that was started with a class of your own."),
     ] = None,
+    report_to: ReportTo = None,
+    as_json: AsJsonLines = False,
 ) -> None:
     """Follow a job's progress, and play its episodes if they are played in the client."""
     from tinkergym.cli.following import follow
@@ -111,16 +122,20 @@ def attach(
     from tinkergym.remote.client import Client
 
     with Client() as client:
-        follow(client.attach(job_id, env=find_environment(env) if env else None), env)
+        here = find_environment(env) if env else None
+        follow(client.attach(job_id, here, report_to=report_to or ()), env, as_json=as_json)
 
 
 @app.command()
-def cancel(job_id: JobId) -> None:
+def cancel(job_id: JobId, as_json: AsJson = False) -> None:
     """End a job; its checkpoints are kept."""
     from tinkergym.remote.client import Client
 
     with Client() as client:
         view = client.job(job_id).cancel()
+    if as_json:
+        emit(view)
+        return
     if view.state is JobState.WAITING_FOR_CLIENT:
         text = "did nothing but wait for a client, and ends now"
     elif view.state.final:
@@ -136,26 +151,33 @@ def delete(
         list[str], typer.Argument(metavar="JOB_ID...", help="As `tinkergym jobs` lists them.")
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJsonLines = False,
 ) -> None:
     """Delete ended jobs with their checkpoints; there is no way back."""
     from tinkergym.remote.client import Client
 
     what = job_ids[0] if len(job_ids) == 1 else f"{len(job_ids)} jobs"
     if not yes:
-        typer.confirm(f"Delete {what} with all checkpoints?", abort=True)
+        typer.confirm(f"Delete {what} with all checkpoints?", abort=True, err=as_json)
     with Client() as client:
         for job_id in dict.fromkeys(job_ids):
             freed = client.job(job_id).delete()
-            out.print(f"{job_id} is deleted ({freed / 2**20:.1f} MiB)", highlight=False)
+            if as_json:
+                emit({"job_id": job_id, "bytes": freed})
+            else:
+                out.print(f"{job_id} is deleted ({freed / 2**20:.1f} MiB)", highlight=False)
 
 
 @app.command()
-def checkpoints(job_id: JobId) -> None:
+def checkpoints(job_id: JobId, as_json: AsJson = False) -> None:
     """List a job's checkpoints."""
     from tinkergym.remote.client import Client
 
     with Client() as client:
         found = client.job(job_id).checkpoints()
+    if as_json:
+        emit({"checkpoints": found})
+        return
     for checkpoint in found:
         size = sum(checkpoint.files.values())
         out.print(
@@ -179,10 +201,14 @@ def download(
     job_id: JobId,
     to: Annotated[Path, typer.Option(help="The folder to put it into.")] = Path("checkpoints"),
     step: Annotated[int | None, typer.Option(help="Of which step. (default: the newest)")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Fetch a checkpoint and check every file's SHA-256."""
     from tinkergym.remote.client import Client
 
     with Client() as client:
         folder = client.job(job_id).download(step, to)
+    if as_json:
+        emit({"folder": folder})
+        return
     out.print(f"{folder}", markup=False, highlight=False, soft_wrap=True)

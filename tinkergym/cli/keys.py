@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from tinkergym.cli.console import Commands
+from tinkergym.cli.json_output import AsJson
 from tinkergym.cli.serve import run_service_program
 
 app = typer.Typer(
-    cls=Commands,
     no_args_is_help=True,
     help="Create, list and revoke API keys of the service on this machine.",
 )
@@ -29,9 +28,10 @@ def create(
     tenant: Tenant = "local",
     data_dir: DataDir = None,
     config: Config = None,
+    as_json: AsJson = False,
 ) -> None:
     """Make a key and print it: the only time that it can be read."""
-    _run(["create", tenant, "--name", name], data_dir, config)
+    _run(["create", tenant, "--name", name], data_dir, config, as_json)
 
 
 @app.command("list")
@@ -39,9 +39,10 @@ def list_keys(
     tenant: Annotated[str | None, typer.Option(help="Whose; everybody's unless it is said.")] = None,
     data_dir: DataDir = None,
     config: Config = None,
+    as_json: AsJson = False,
 ) -> None:
     """List keys, without the keys themselves."""
-    _run(["list", *([tenant] if tenant else [])], data_dir, config)
+    _run(["list", *([tenant] if tenant else [])], data_dir, config, as_json)
 
 
 @app.command()
@@ -49,12 +50,13 @@ def revoke(
     key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="As `tinkergym keys list` shows it.")],
     data_dir: DataDir = None,
     config: Config = None,
+    as_json: AsJson = False,
 ) -> None:
     """Make a key void from now on."""
-    _run(["revoke", key_id], data_dir, config)
+    _run(["revoke", key_id], data_dir, config, as_json)
 
 
-def _run(command: list[str], data_dir: Path | None, config: Path | None) -> None:
-    where = [*(["--config", str(config)] if config else [])]
+def _run(command: list[str], data_dir: Path | None, config: Path | None, as_json: bool) -> None:
+    where = [*(["--json"] if as_json else []), *(["--config", str(config)] if config else [])]
     where += [*(["--set", f"data_dir={data_dir}"] if data_dir else [])]
-    run_service_program("backend.keys", [*where, *command])
+    run_service_program("backend.app.keys", [*where, *command])

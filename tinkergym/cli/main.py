@@ -19,6 +19,7 @@ from tinkergym.cli import (
     replay,
     serve,
     serve_env,
+    status,
     tokens,
     train,
     written,
@@ -62,6 +63,7 @@ app.command()(written.sft)
 app.command()(written.preference)
 app.command()(written.distill)
 app.add_typer(jobs.app, name="jobs")
+app.command()(status.status)
 app.command()(export.export)
 app.command()(play.play)
 app.command(name="envs")(environments.envs)

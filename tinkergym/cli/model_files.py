@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tinkergym.errors import InvalidRequestError, ServiceUnreachableError
-from tinkergym.wire import RendererBundle
+from tinkergym.schema.views import RendererBundle
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 _UNKNOWN_CONTEXT = 1_000_000
@@ -75,7 +75,7 @@ def read_bundle(directory: Path) -> RendererBundle:
         context_length=int(
             _json(directory / "config.json").get("max_position_embeddings") or _UNKNOWN_CONTEXT
         ),
-        sha256=hashlib.sha256((tokenizer_json + template).encode()).hexdigest(),
+        sha256=hashlib.sha256((tokenizer_json + template).encode(errors="replace")).hexdigest(),
     )
 
 
@@ -98,7 +98,7 @@ def _stop_ids(
     directory: Path, tokenizer: Mapping[str, Any], template: str, special: Mapping[str, str]
 ) -> list[int]:
     # Only here: what reads this module's other files has no need of templates.
-    from tinkergym.loop.turn_ends import find_stop_ids, special_ids
+    from tinkergym.agent.turn_ends import find_stop_ids, special_ids
 
     ids = {entry["content"]: int(entry["id"]) for entry in tokenizer.get("added_tokens", [])}
     named = _json(directory / "generation_config.json").get("eos_token_id")

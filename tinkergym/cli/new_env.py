@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from tinkergym.cli.console import out
+from tinkergym.cli.json_output import AsJson, emit
 from tinkergym.cli.new_env_template import NewPack
 from tinkergym.errors import ConflictError, InvalidRequestError
 
@@ -46,6 +47,7 @@ def new_env(
     data: Annotated[
         Data, typer.Option(help="The seed makes the task, or the tasks come from a file.")
     ] = Data.FREE,
+    as_json: AsJson = False,
 ) -> None:
     """Write a new pack with a working environment and its test into the folder NAME.
 
@@ -68,6 +70,10 @@ def new_env(
         # A service that runs keeps the code with which it loaded a pack, and this one is about to change.
         f"tinkergym train {pack.env_id} --steps 20 --rollout client",
     ]
+    if as_json:
+        files = [folder / path for path in pack.files()]
+        emit({"environment": pack.env_id, "folder": folder, "files": files, "next": commands})
+        return
     listed = "".join(f"  {name}/{path}\n" for path in pack.files())
     out.print(f"wrote {pack.env_id}, {pack.turns}-turn, data-{pack.data}:\n{listed}", highlight=False)
     out.print("next:\n" + "\n".join(f"  {command}" for command in commands), highlight=False)

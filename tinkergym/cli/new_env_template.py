@@ -95,7 +95,7 @@ _MODULE = """\
 _INIT = """\
     def __init__(self, split="train", render_mode=None):
         super().__init__(render_mode)
-        self.tasks = tg.JsonlTasks(Path(__file__).parent / "data", split=split)
+        self.tasks = tg.tasks.JsonlTasks(Path(__file__).parent / "data", split=split)
 
 """
 

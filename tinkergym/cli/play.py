@@ -4,62 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from tinkergym.cli.console import TopK, TopP, out
+from tinkergym.cli.console import INTERRUPTED, err, out
+from tinkergym.cli.json_output import AsJsonLines, emit
+from tinkergym.cli.options import EnvironmentId, EnvironmentSettings, TopK, TopP
 from tinkergym.errors import InvalidRequestError, NotFoundError
 from tinkergym.messages import Message, messages_text, observation_messages, user
+from tinkergym.trajectory.parts import content_text
 
 if TYPE_CHECKING:
-    from tinkergym.loop.renderer import Renderer
+    from tinkergym.agent.renderer import Renderer
     from tinkergym.remote.client import Client
     from tinkergym.remote.job import Job
+    from tinkergym.remote.policy import Policy
+    from tinkergym.rollout.environment_host import AnyEnv
 
 MOST_STEPS = 1000
 """An environment that never ends is left after so many."""
 
 
+_PolicyName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="JOB_ID",
+        help="The job whose policy plays; JOB_ID@0: before training; JOB_ID@40 or JOB_ID@step:40: a version "
+        "that is kept. (default: you play)",
+    ),
+]
+_Watch = Annotated[
+    bool, typer.Option("--watch", help="Only watch the policy, also where you could play against it.")
+]
+_Temperature = Annotated[
+    float | None, typer.Option(help="Of the policy's answers. (default: as in training)", min=0)
+]
+_Raw = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODEL",
+        help="Show the text that this model's chat template makes of it, special tokens and all; "
+        "a model of the service or a directory with its tokenizer.",
+    ),
+]
+
+
 def play(
-    env: Annotated[
-        str,
-        typer.Argument(
-            metavar="ENV",
-            help="An environment's id, see `tinkergym envs`; module:ClassName; or ws://HOST:PORT.",
-        ),
-    ],
+    env: EnvironmentId,
     *,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            metavar="JOB_ID",
-            help="The job whose policy plays; JOB_ID@0: before training. (default: you play)",
-        ),
-    ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Only watch the policy, also where you could play against it.")
-    ] = False,
+    policy: _PolicyName = None,
+    watch: _Watch = False,
     episodes: Annotated[int, typer.Option(help="How many.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help="Of the first episode; the next ones count up.", min=0)] = 0,
-    temperature: Annotated[
-        float | None, typer.Option(help="Of the policy's answers. (default: as in training)", min=0)
-    ] = None,
+    temperature: _Temperature = None,
     top_p: TopP = None,
     top_k: TopK = None,
-    raw: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="Show the text that this model's chat template makes of it, special tokens and all; "
-            "a model of the service or a directory with its tokenizer.",
-        ),
-    ] = None,
-    env_setting: Annotated[
-        list[str] | None,
-        typer.Option("--env-set", metavar="KEY=VALUE", help="An argument of the environment; repeatable."),
-    ] = None,
+    raw: _Raw = None,
+    env_setting: EnvironmentSettings = None,
+    as_json: AsJsonLines = False,
 ) -> None:
     """Play an environment yourself, or let a trained policy play.
 
@@ -70,56 +75,49 @@ def play(
     Example: tinkergym play board/TicTacToeVs-v0 --policy JOB_ID
     """
     from tinkergym.cli.settings import find_environment, given, parse_settings
-    from tinkergym.loop.environment_host import system_prompt_of
-    from tinkergym.remote.local_environment import describe
+    from tinkergym.rollout.environment_host import system_prompt_of
+    from tinkergym.rollout.local_environment import describe
 
     sampling = given(temperature=temperature, top_p=top_p, top_k=top_k)
     if policy is None:
         _refuse_of_a_policy([*(["watch"] if watch else []), *sampling])
     described = describe(find_environment(env), parse_settings(env_setting or []))
     if described.make is None:
-        from tinkergym.registration import make
+        from tinkergym.registration.environments import make
 
         make(env)  # raises with the close matches
         return
     renderer = None
     if raw is not None:
+        from tinkergym.agent.renderer import Renderer
         from tinkergym.cli.model_files import find_bundle
-        from tinkergym.loop.renderer import Renderer
 
         renderer = Renderer.from_bundle(find_bundle(raw))
     made = described.make(described.ref)
     seeds = range(seed, seed + episodes)
+    table_of = _JsonTable if as_json else _Table
     try:
         if policy is None:
-            _episodes(_Table(made, _ask_for_action, prompt=None, renderer=renderer), seeds)
+            _episodes(table_of(made, _ask_for_action, prompt=None, renderer=renderer), seeds, as_json=as_json)
             return
-        from tinkergym.cli.eval_policy import policy_of
-        from tinkergym.cli.settings import policy_and_version
         from tinkergym.remote.client import Client
 
         with Client() as client:
-            job_id, version = policy_and_version(policy, field="--policy")
-            player = policy_of(_job(client, job_id), version, {"seed": seed, **sampling})
+            player = _player(client, policy, {"seed": seed, **sampling})
             player.environment_prompt = system_prompt_of(made)
-            # Offered by environments whose opponent may be anybody who reads and answers text.
-            seat_opponent = getattr(made.unwrapped, "seat_opponent", None)
-            seated = False
-            if seat_opponent is not None and not watch:
-                seated = True
-                seat_opponent(_ask_for_move)
-                out.print("You take the opponent's seat. Answer as the policy does; Ctrl-C leaves.\n")
-            table = _Table(
+            table = table_of(
                 made,
                 player.act,
                 prompt=player.system_prompt,
                 renderer=renderer,
                 reset=player.reset,
-                seated=seated,
+                seated=not watch and _take_opponents_seat(made, as_json=as_json),
             )
-            _episodes(table, seeds)
-    except (KeyboardInterrupt, EOFError):
-        out.print("\nleft the game")
+            _episodes(table, seeds, as_json=as_json)
+    except (KeyboardInterrupt, EOFError) as left:
+        (err if as_json else out).print("\nleft the game")
+        if isinstance(left, KeyboardInterrupt):
+            raise typer.Exit(INTERRUPTED) from None
     finally:
         made.close()
 
@@ -133,15 +131,50 @@ def _refuse_of_a_policy(names: Sequence[str]) -> None:
         )
 
 
-def _job(client: Client, name: str) -> Job:
-    try:
-        return client.job(name)
-    except NotFoundError as error:
+def _player(client: Client, policy: str, sampling: dict[str, Any]) -> Policy:
+    from tinkergym.cli.eval_policy import policy_of
+
+    job, version = _job_and_version(client, policy)
+    return policy_of(job, version, sampling)
+
+
+def _take_opponents_seat(env: AnyEnv, *, as_json: bool) -> bool:
+    """Let whoever types answer for the opponent; return False where the environment has none to replace."""
+    # Offered by environments whose opponent may be anybody who reads and answers text.
+    seat_opponent = getattr(env.unwrapped, "seat_opponent", None)
+    if seat_opponent is None:
+        return False
+    seat_opponent(_ask_a_program_for_move if as_json else _ask_for_move)
+    (err if as_json else out).print(
+        "You take the opponent's seat. Answer as the policy does; Ctrl-C leaves.\n"
+    )
+    return True
+
+
+def _job_and_version(client: Client, name: str) -> tuple[Job, int | None]:
+    from tinkergym.schema.policy_refs import PolicyRef
+
+    if not PolicyRef.is_meant(name):
         raise NotFoundError(
-            error.message,
+            f"{name!r} is not the id of a job or policy",
             hint="play takes the id of a job, see `tinkergym jobs`; `tinkergym eval` takes a model too",
             field="--policy",
-        ) from None
+        )
+    ref = PolicyRef.parse(name, field="--policy")
+    try:
+        job_id, version = client.job_and_version(ref)
+        return client.job(job_id), version
+    except NotFoundError as error:
+        error.field = "--policy"
+        raise
+
+
+class Ending(Enum):
+    """What ended an episode."""
+
+    TERMINATED = "the task ended"
+    TRUNCATED = "cut off by a limit"
+    STEP_LIMIT = "left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,62 +191,110 @@ class _Table:
     seated: bool = False
     """Whether a person sits in the opponent's seat, who is shown the game when it is their turn."""
 
-    def begin(self, observation: Any) -> None:
+    def begin(self, seed: int, observation: Any) -> None:
         """Show what stands at the start."""
-        from tinkergym.loop.environment_host import system_prompt_of
+        out.rule(f"episode with seed {seed}", style="dim")
+        text, messages = self._opening(observation)
+        if text is not None:
+            _say("prompt", text)
+        else:
+            self._show(messages)
+
+    def acted(self, action: str) -> None:
+        """Show what the policy did; a person knows it."""
+        if self.act is not _ask_for_action:
+            _say("policy", action)
+
+    def go_on(self, observation: Any, reward: float) -> None:
+        """Show what the environment answered."""
+        text, messages = self._continuation(observation)
+        if text is not None:
+            _say("prompt", text)
+        else:
+            self._show(messages)
+
+    def end(self, seed: int, observation: Any, reward: float, total: float, how: Ending) -> None:
+        """Show how the episode ended."""
+        if how is Ending.STEP_LIMIT:
+            out.print(f"left after {MOST_STEPS} steps, return {total:+g}\n", highlight=False)
+            return
+        if text := messages_text(_messages(observation)):
+            _say("the policy is told" if self.seated else "environment", text)
+        out.print(f"{'its ' if self.seated else ''}return {total:+g} ({how.value})\n", highlight=False)
+
+    def _opening(self, observation: Any) -> tuple[str | None, list[Message]]:
+        """Return the first prompt: the chat template's text if that is wanted, else the messages."""
         from tinkergym.messages import opening_messages
+        from tinkergym.rollout.environment_host import system_prompt_of
 
         messages = opening_messages(
             _messages(observation), job_prompt=self.prompt, environment_prompt=system_prompt_of(self.env)
         )
         if self.renderer is not None:
-            _say("prompt", self.renderer.decode(self.renderer.start(messages)))
-        else:
-            self._show([m for m in messages if m["role"] == "system" or not self.seated])
+            return self.renderer.decode(self.renderer.start(messages)), []
+        return None, [m for m in messages if m["role"] == "system" or not self.seated]
 
-    def go_on(self, observation: Any) -> None:
-        """Show what the environment answered."""
+    def _continuation(self, observation: Any) -> tuple[str | None, list[Message]]:
+        """Return what comes after an answer, likewise."""
         messages = _messages(observation)
         if self.renderer is not None:
-            ids = self.renderer.continuation(messages, answer_closed=True)
-            _say("prompt", self.renderer.decode(ids))
-        elif not self.seated:
-            self._show(messages)
+            return self.renderer.decode(self.renderer.continuation(messages, answer_closed=True)), []
+        return None, [] if self.seated else messages
 
     def _show(self, messages: list[Message]) -> None:
         for message in messages:
-            _say("environment" if message["role"] == "user" else message["role"], message["content"])
+            _say(
+                "environment" if message["role"] == "user" else message["role"],
+                content_text(message["content"]),
+            )
 
 
-def _episodes(table: _Table, seeds: range) -> None:
+class _JsonTable(_Table):
+    """A table whose guests are programs: one line of JSON for each thing that happens."""
+
+    def begin(self, seed: int, observation: Any) -> None:
+        emit({"event": "reset", "seed": seed, **_prompt(*self._opening(observation))})
+
+    def acted(self, action: str) -> None:
+        emit({"event": "action", "action": action})
+
+    def go_on(self, observation: Any, reward: float) -> None:
+        emit({"event": "observation", "reward": reward, **_prompt(*self._continuation(observation))})
+
+    def end(self, seed: int, observation: Any, reward: float, total: float, how: Ending) -> None:
+        last = {"reward": reward, "messages": _messages(observation)}
+        emit({"event": "end", "seed": seed, "return": total, "ended_by": how.name.lower(), **last})
+
+
+def _prompt(text: str | None, messages: list[Message]) -> dict[str, Any]:
+    return {"messages": messages} if text is None else {"prompt": text}
+
+
+def _episodes(table: _Table, seeds: range, *, as_json: bool) -> None:
     returns: list[float] = []
     for seed in seeds:
         table.reset()
         returns.append(_episode(table, seed))
-    if len(returns) > 1:
+    if len(returns) > 1 and not as_json:
         mean = sum(returns) / len(returns)
         out.print(f"{len(returns)} episodes, mean return {mean:+.3f}", highlight=False)
 
 
 def _episode(table: _Table, seed: int) -> float:
-    out.rule(f"episode with seed {seed}", style="dim")
     observation, _ = table.env.reset(seed=seed)
-    table.begin(observation)
-    total = 0.0
+    table.begin(seed, observation)
+    total = reward = 0.0
     for _ in range(MOST_STEPS):
         action = table.act(observation)
-        if table.act is not _ask_for_action:
-            _say("policy", action)
-        observation, reward, terminated, truncated, _ = table.env.step(action)
-        total += float(reward)
+        table.acted(action)
+        observation, earned, terminated, truncated, _ = table.env.step(action)
+        reward = float(earned)
+        total += reward
         if terminated or truncated:
-            if text := messages_text(_messages(observation)):
-                _say("the policy is told" if table.seated else "environment", text)
-            how = "the task ended" if terminated else "cut off by a limit"
-            out.print(f"{'its ' if table.seated else ''}return {total:+g} ({how})\n", highlight=False)
+            table.end(seed, observation, reward, total, Ending.TERMINATED if terminated else Ending.TRUNCATED)
             return total
-        table.go_on(observation)
-    out.print(f"left after {MOST_STEPS} steps, return {total:+g}\n", highlight=False)
+        table.go_on(observation, reward)
+    table.end(seed, observation, reward, total, Ending.STEP_LIMIT)
     return total
 
 
@@ -233,6 +314,11 @@ def _ask_for_action(_: object) -> str:
 
 def _ask_for_move(board: str) -> str:
     return out.input(f"[cyan]your move[/]\n{escape(board)}\n> ", emoji=False)
+
+
+def _ask_a_program_for_move(board: str) -> str:
+    emit({"event": "your_move", "observation": board})
+    return out.input()
 
 
 def _messages(observation: Any) -> list[Message]:

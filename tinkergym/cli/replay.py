@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
 from tinkergym.cli.console import out
+from tinkergym.cli.json_output import AsJsonLines, emit
 from tinkergym.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from tinkergym.loop.renderer import Renderer
-    from tinkergym.loop.trajectory import Segment, Trajectory
-    from tinkergym.records import EpisodeRecord
+    from tinkergym.agent.renderer import Renderer
+    from tinkergym.evaluation.records import EpisodeRecord
+    from tinkergym.trajectory.trajectory import Segment, Trajectory
 
 STYLES = {"environment": "cyan", "sampled": "bold green", "masked": "yellow"}
 """By kind: what the policy read, what it sampled and learns from, what it sampled and does not learn from."""
@@ -38,6 +39,7 @@ def replay(
         bool, typer.Option("--logprobs", help="List the sampled tokens with their logprobs, in nats.")
     ] = False,
     failed: Annotated[bool, typer.Option("--failed", help="Only episodes that failed.")] = False,
+    as_json: AsJsonLines = False,
 ) -> None:
     """Show saved episodes: what the policy read, what it sampled, what it earned, and how each ended.
 
@@ -47,7 +49,7 @@ def replay(
 
     Example: tinkergym replay run.jsonl --episode 0 --model nano --logprobs
     """
-    from tinkergym.records import read_records
+    from tinkergym.evaluation.records import read_records
 
     records = read_records(file).episodes
     numbered = [
@@ -61,14 +63,30 @@ def replay(
         )
     renderer = None
     if model is not None:
+        from tinkergym.agent.renderer import Renderer
         from tinkergym.cli.model_files import find_bundle
-        from tinkergym.loop.renderer import Renderer
 
         renderer = Renderer.from_bundle(find_bundle(model))
     for number, record in numbered:
+        if as_json:
+            emit(_document(number, record, renderer))
+            continue
         _show(number, record, renderer, logprobs=logprobs)
-    if not numbered:
+    if not numbered and not as_json:
         out.print("no such episodes")
+
+
+def _document(number: int, record: EpisodeRecord, renderer: Renderer | None) -> dict[str, Any]:
+    document = {"number": number, **record.model_dump(mode="json")}
+    if renderer is not None:
+        document["segments"] = [
+            [
+                {"kind": kind, "text": text}
+                for kind, text in _pieces(segment.token_ids, _kinds(record.trajectory, index), renderer)
+            ]
+            for index, segment in enumerate(record.trajectory.segments)
+        ]
+    return document
 
 
 def _show(number: int, record: EpisodeRecord, renderer: Renderer | None, *, logprobs: bool) -> None:

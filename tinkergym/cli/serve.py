@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from tinkergym.cli import json_output
+from tinkergym.cli.json_output import AsJsonLines
 from tinkergym.errors import InvalidRequestError, ServiceUnavailableError
 
 
@@ -24,6 +26,7 @@ def serve(
     setting: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other setting; repeatable.")
     ] = None,
+    as_json: AsJsonLines = False,
 ) -> None:
     """Start the service on this machine and keep it running until Ctrl-C.
 
@@ -39,8 +42,8 @@ def serve(
                 field="--set",
             )
     settings = [*(f"{name}={value}" for name, value in said.items()), *(setting or [])]
-    arguments = ["--config", str(config)] if config else []
-    run_service_program("backend.main", [*arguments, *(part for s in settings for part in ("--set", s))])
+    arguments = [*(["--json"] if as_json else []), *(["--config", str(config)] if config else [])]
+    run_service_program("backend.app.main", [*arguments, *(part for s in settings for part in ("--set", s))])
 
 
 def run_service_program(module: str, arguments: list[str]) -> None:
@@ -58,6 +61,7 @@ def run_service_program(module: str, arguments: list[str]) -> None:
             "pip install torch --index-url https://download.pytorch.org/whl/cpu)",
         )
     sys.stdout.flush()
+    json_output.hand_back()
     os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
 
 

@@ -5,13 +5,28 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tinkergym.cli.console import out
+from tinkergym.cli.json_output import AsJsonLines, emit
 from tinkergym.errors import InvalidRequestError, ServiceUnavailableError
-from tinkergym.spec_errors import parse
+from tinkergym.schema.parsing import parse
+
+if TYPE_CHECKING:
+    from tinkergym.serving.settings import ServerSettings
+    from tinkergym.serving.tokens import Token
+
+
+_TokenText = Annotated[
+    str | None,
+    typer.Option(help="What clients must show. (default: $TINKERGYM_ENV_TOKEN, else one is drawn)"),
+]
+_Processes = Annotated[
+    bool,
+    typer.Option("--processes", help="One process per environment, which can be killed when it hangs."),
+]
 
 
 def serve_env(
@@ -25,10 +40,7 @@ def serve_env(
     ] = 64,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes any free one.")] = 8300,
-    token: Annotated[
-        str | None,
-        typer.Option(help="What clients must show. (default: $TINKERGYM_ENV_TOKEN, else one is drawn)"),
-    ] = None,
+    token: _TokenText = None,
     token_file: Annotated[Path | None, typer.Option(help="A file with the token in it.")] = None,
     idle_timeout: Annotated[
         float, typer.Option(help="Seconds without a call after which a session is closed.")
@@ -41,23 +53,14 @@ def serve_env(
     ] = 60.0,
     max_message_bytes: Annotated[int, typer.Option(help="Longest message, in bytes.")] = 16 * 2**20,
     kwargs: Annotated[str, typer.Option(help="Arguments of the environment, as a JSON object.")] = "{}",
-    processes: Annotated[
-        bool,
-        typer.Option("--processes", help="One process per environment, which can be killed when it hangs."),
-    ] = False,
+    processes: _Processes = False,
+    as_json: AsJsonLines = False,
 ) -> None:
     """Serve an environment to other machines until Ctrl-C.
 
     There, gymnasium.make("tinkergym/Remote-v0", url=...) plays it as if it were installed.
     """
-    missing = [
-        name for name in ("fastapi", "uvicorn", "websockets") if importlib.util.find_spec(name) is None
-    ]
-    if missing:
-        raise ServiceUnavailableError(
-            f"serving environments needs {', '.join(missing)}",
-            hint="pip install '.[serving]' in a checkout of tinkergym",
-        )
+    _require_serving()
     from tinkergym.serving.server import serve
     from tinkergym.serving.settings import ServerSettings
     from tinkergym.serving.tokens import choose_token
@@ -79,26 +82,44 @@ def serve_env(
             "processes": processes,
         },
     )
+    show = _show_ready_json if as_json else _show_ready
+    serve(settings, lambda url, description: show(url, description, settings, chosen))
+    if as_json:
+        emit({"event": "stopped"})
+    else:
+        _say("stopped")
 
-    def ready(url: str, description: dict[str, Any]) -> None:
-        _say(f"serving {description['id']}, {capacity} at a time, on {url}")
-        if chosen.drawn:
-            _say(f"token (shown only now): {chosen.text}")
-        if not settings.only_this_machine:
-            _say(
-                "others can connect, and without TLS the token travels in the clear: put a TLS proxy in front"
-            )
-        _say(f'play it with: gymnasium.make("tinkergym/Remote-v0", url="{url}", token="...")')
 
-    serve(settings, ready)
-    _say("stopped")
+def _show_ready(url: str, description: dict[str, Any], settings: ServerSettings, chosen: Token) -> None:
+    _say(f"serving {description['id']}, {settings.capacity} at a time, on {url}")
+    if chosen.drawn:
+        _say(f"token (shown only now): {chosen.text}")
+    if not settings.only_this_machine:
+        _say("others can connect, and without TLS the token travels in the clear: put a TLS proxy in front")
+    _say(f'play it with: gymnasium.make("tinkergym/Remote-v0", url="{url}", token="...")')
+
+
+def _show_ready_json(url: str, description: dict[str, Any], settings: ServerSettings, chosen: Token) -> None:
+    told = {"environment": description["id"], "capacity": settings.capacity, "url": url}
+    emit({"event": "serving", **told, **({"token": chosen.text} if chosen.drawn else {})})
+
+
+def _require_serving() -> None:
+    missing = [
+        name for name in ("fastapi", "uvicorn", "websockets") if importlib.util.find_spec(name) is None
+    ]
+    if missing:
+        raise ServiceUnavailableError(
+            f"serving environments needs {', '.join(missing)}",
+            hint="pip install '.[serving]' in a checkout of tinkergym",
+        )
 
 
 def _named(environment: str) -> dict[str, str]:
     """Return the id to serve it under, and where it stands if no pack registers it."""
     from tinkergym.cli.settings import find_environment
-    from tinkergym.remote.environment_url import is_environment_url
-    from tinkergym.remote.local_environment import describe
+    from tinkergym.rollout.local_environment import describe
+    from tinkergym.schema.environment_url import is_environment_url
 
     if is_environment_url(environment):
         raise InvalidRequestError("it is served already", hint="hand its address on", field="ENV")

@@ -14,14 +14,16 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from tinkergym.algorithm_names import what_it_is
-from tinkergym.arguments import argument_hint
-from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError
-from tinkergym.remote.environment_url import is_environment_url
-from tinkergym.remote.local_environment import EnvSource, describe
-from tinkergym.setting_names import models_in
-from tinkergym.wire import JobSpec
-from tinkergym.wire_jobs import PreferenceSpec
+from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, TinkerGymError
+from tinkergym.games.text_game import TextGame
+from tinkergym.quoting import raised
+from tinkergym.registration.arguments import argument_hint
+from tinkergym.remote.imported import imported
+from tinkergym.rollout.local_environment import EnvSource, describe
+from tinkergym.schema.environment_url import is_environment_url
+from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.jobs import PreferenceSpec
+from tinkergym.schema.setting_errors import models_in
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
@@ -113,8 +115,6 @@ def _both(name: str, value: Any) -> InvalidRequestError:
 def _which(name: str, value: Any) -> str:
     """Say how it is written which one of several a part of a job is."""
     inner, spec = _SECTIONS[name]
-    if name == "algorithm" and (known := what_it_is(str(value))):
-        return known
     names = [str(model.model_fields[inner].default) for model in models_in(spec, name)]
     close = difflib.get_close_matches(str(value), names, n=1, cutoff=0.6)
     if not close:
@@ -164,22 +164,6 @@ def adapter_settings(*, full: bool, rank: int | None) -> dict[str, Any] | None:
     return {"kind": "full"} if full else None
 
 
-def policy_and_version(policy: str, *, field: str) -> tuple[str, int | None]:
-    """Read `JOB` or `JOB@VERSION`; None is the newest version.
-
-    Raises:
-        InvalidRequestError: what follows the @ is no number; `field` is where it was written.
-    """
-    job_id, at, version = policy.partition("@")
-    if at and not version.isdecimal():
-        raise InvalidRequestError(
-            f"{version!r} is no version of a policy",
-            hint="write JOB@12 for version 12, or JOB for the newest",
-            field=field,
-        )
-    return job_id, int(version) if at else None
-
-
 def find_environment(name: str) -> EnvSource:
     """Return an id or a `ws://` address as it is, and the class or function that `module:Name` names.
 
@@ -193,12 +177,19 @@ def find_environment(name: str) -> EnvSource:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        module = importlib.import_module(module_name)
+        with imported(module_name):
+            module = importlib.import_module(module_name)
+    except TinkerGymError:
+        raise
     except ImportError as error:
         raise InvalidRequestError(
             f"{name!r} names no environment: {error}",
             hint="write an id as `tinkergym envs` lists them, or module:ClassName, without .py",
             field="ENV",
+        ) from error
+    except Exception as error:  # whatever the user's module does
+        raise InvalidRequestError(
+            f"{module_name!r} cannot be imported: {raised(error)}", hint="mend it", field="ENV"
         ) from error
     try:
         found: EnvSource = getattr(module, attribute)
@@ -229,7 +220,7 @@ def environment_maker(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]
     found = find_environment(name)
     if not isinstance(found, str):
         return partial(_make, name, found, kwargs)
-    from tinkergym.registration import make, registered
+    from tinkergym.registration.environments import make, registered
 
     env_id = found
     if is_environment_url(env_id):
@@ -237,7 +228,8 @@ def environment_maker(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]
         assert there.make is not None
         return partial(there.make, there.ref)
     if env_id not in registered():
-        from tinkergym.games.registry import make_game, registered_games
+        from tinkergym.registration.games import make_game
+        from tinkergym.registration.known_games import registered_games
 
         if env_id in registered_games():
             return lambda: make_game(env_id, **kwargs)
@@ -254,10 +246,15 @@ def _make(name: str, build: Callable[..., Any], kwargs: Mapping[str, Any]) -> An
         raise InvalidEnvironmentError(
             f"{name} cannot be made: {error}", hint=hint, field="environment"
         ) from error
+    if isinstance(made, TextGame):
+        from tinkergym.games.against_opponent import AgainstOpponent
+        from tinkergym.games.game_env import GameEnv
+
+        return AgainstOpponent(GameEnv(made))
     if not hasattr(made, "step") or not hasattr(made, "reset"):
         raise InvalidEnvironmentError(
             f"{name} makes no environment, but {type(made).__name__}",
-            hint="name a gymnasium.Env; of a TextGame, a function that registers it and returns make(id)",
+            hint="name a gymnasium.Env, a TextGame, or a function that returns one",
             field="environment",
         )
     return made

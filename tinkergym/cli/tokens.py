@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from tinkergym.cli.console import out
+from tinkergym.cli.json_output import AsJson, emit
+
+if TYPE_CHECKING:
+    from tinkergym.agent.round_trip import RoundTrip
+    from tinkergym.schema.views import RendererBundle
 
 _STYLES = {"same": "green", "different": "red", "refused": "yellow"}
 
@@ -22,7 +26,7 @@ def tokens(
         ),
     ],
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check that a model's conversations, grown turn by turn, have the tokens its chat template would write.
 
@@ -35,8 +39,8 @@ def tokens(
     """
     from tokenizers import Tokenizer
 
+    from tinkergym.agent.round_trip import round_trip
     from tinkergym.cli.model_files import find_bundle
-    from tinkergym.loop.round_trip import round_trip
 
     bundle = find_bundle(model)
     found = round_trip(bundle)
@@ -46,49 +50,59 @@ def tokens(
         token: added.content for token, added in tokenizer.get_added_tokens_decoder().items() if added.special
     }
     if as_json:
-        typer.echo(
-            json.dumps(
-                {
-                    "model": bundle.model,
-                    "exact": found.exact,
-                    "prefix_preserving": found.prefix_preserving,
-                    "rewrites_history": found.rewrites_history,
-                    "context_length": bundle.context_length,
-                    "vocabulary": tokenizer.get_vocab_size(with_added_tokens=True),
-                    "stop_ids": {str(token): text for token, text in stops.items()},
-                    "special_tokens": {str(token): text for token, text in specials.items()},
-                    "conversations": {
-                        result.name: {
-                            "outcome": result.outcome,
-                            "detail": result.detail,
-                            "segments": result.segments,
-                        }
-                        for result in found.conversations
-                    },
-                }
-            )
-        )
+        _emit(bundle, found, tokenizer.get_vocab_size(with_added_tokens=True), stops, specials)
     else:
-        _say(f"{bundle.model}: {tokenizer.get_vocab_size(with_added_tokens=True)} tokens")
-        _say(f"an answer ends with  {_listed(stops)}")
-        _say(f"special tokens       {_listed(specials)}")
-        _say(f"prefix-preserving    {_preserving(found.prefix_preserving)}")
-        if found.rewrites_history:
-            _say("the past             is rewritten: training opens a new segment with each turn")
-        for result in found.conversations:
-            style = _STYLES[result.outcome]
-            detail = " ".join(result.detail.split())
-            if result.segments > 1:
-                detail = f"in {result.segments} segments {detail}"
-            line = f"[{style}]{result.outcome:9}[/] {result.name:14} {escape(detail)}"
-            out.print(line.rstrip(), highlight=False, soft_wrap=True)
-        _say(
-            "no difference outside the policy's answers"
-            if found.exact
-            else "the tokens differ outside the policy's answers: training would not see the template's text"
-        )
+        _print(bundle, found, tokenizer.get_vocab_size(with_added_tokens=True), stops, specials)
     if not found.exact:
         raise typer.Exit(1)
+
+
+def _emit(
+    bundle: RendererBundle, found: RoundTrip, size: int, stops: dict[int, str], specials: dict[int, str]
+) -> None:
+    emit(
+        {
+            "model": bundle.model,
+            "exact": found.exact,
+            "prefix_preserving": found.prefix_preserving,
+            "rewrites_history": found.rewrites_history,
+            "context_length": bundle.context_length,
+            "vocabulary": size,
+            "stop_ids": {str(token): text for token, text in stops.items()},
+            "special_tokens": {str(token): text for token, text in specials.items()},
+            "conversations": {
+                result.name: {
+                    "outcome": result.outcome,
+                    "detail": result.detail,
+                    "segments": result.segments,
+                }
+                for result in found.conversations
+            },
+        }
+    )
+
+
+def _print(
+    bundle: RendererBundle, found: RoundTrip, size: int, stops: dict[int, str], specials: dict[int, str]
+) -> None:
+    _say(f"{bundle.model}: {size} tokens")
+    _say(f"an answer ends with  {_listed(stops)}")
+    _say(f"special tokens       {_listed(specials)}")
+    _say(f"prefix-preserving    {_preserving(found.prefix_preserving)}")
+    if found.rewrites_history:
+        _say("the past             is rewritten: training opens a new segment with each turn")
+    for result in found.conversations:
+        style = _STYLES[result.outcome]
+        detail = " ".join(result.detail.split())
+        if result.segments > 1:
+            detail = f"in {result.segments} segments {detail}"
+        line = f"[{style}]{result.outcome:9}[/] {result.name:14} {escape(detail)}"
+        out.print(line.rstrip(), highlight=False, soft_wrap=True)
+    _say(
+        "no difference outside the policy's answers"
+        if found.exact
+        else "the tokens differ outside the policy's answers: training would not see the template's text"
+    )
 
 
 def _preserving(preserves: bool) -> str:

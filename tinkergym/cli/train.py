@@ -6,59 +6,63 @@ from typing import Annotated
 
 import typer
 
+from tinkergym.cli.json_output import AsJsonLines
+from tinkergym.cli.options import EnvironmentId, EnvironmentSettings, ReportTo
 from tinkergym.cli.written import Begin
+
+_Model = Annotated[
+    str, typer.Option(help="A model of the service, a model directory there, or a Hugging Face hub id.")
+]
+_Full = Annotated[bool, typer.Option("--full", help="Train all parameters instead of a LoRA adapter.")]
+_GroupSize = Annotated[
+    int | None,
+    typer.Option(help="Episodes that start equal and are compared. (default: 8; of ppo and reinforce++: 1)"),
+]
+_Groups = Annotated[
+    int | None,
+    typer.Option(help="Groups in a train step. (default: 16; of ppo and reinforce++: 128)"),
+]
+_Seed = Annotated[
+    int | None,
+    typer.Option(help="Of all that is drawn. The same bits need --set deterministic=true too. (default: 0)"),
+]
+_Rollout = Annotated[
+    str | None,
+    typer.Option(help="Who plays the episodes: server or client. (default: the server if it can)"),
+]
+_EvaluateEvery = Annotated[
+    int | None,
+    typer.Option(
+        help="Play 64 held-out episodes every so many steps, and before and after. (default: never)"
+    ),
+]
+_Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Any other setting, e.g. sampling.temperature=0.8; repeatable."
+    ),
+]
 
 
 def train(
-    env: Annotated[
-        str,
-        typer.Argument(
-            metavar="ENV",
-            help="An environment's id, see `tinkergym envs`; module:ClassName of your own; or ws://HOST:PORT.",
-        ),
-    ],
+    env: EnvironmentId,
     *,
     steps: Annotated[int, typer.Option(help="Train steps.")],
-    model: Annotated[
-        str, typer.Option(help="A model of the service, a model directory there, or a Hugging Face hub id.")
-    ] = "nano",
-    full: Annotated[
-        bool, typer.Option("--full", help="Train all parameters instead of a LoRA adapter.")
-    ] = False,
+    model: _Model = "nano",
+    full: _Full = False,
     rank: Annotated[int | None, typer.Option(help="Rank of the LoRA adapter. (default: 8)")] = None,
-    group_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Episodes that start equal and are compared. (default: 8; of ppo and reinforce++: 1)"
-        ),
-    ] = None,
-    groups: Annotated[
-        int | None,
-        typer.Option(help="Groups in a train step. (default: 16; of ppo and reinforce++: 128)"),
-    ] = None,
+    group_size: _GroupSize = None,
+    groups: _Groups = None,
     learning_rate: Annotated[float | None, typer.Option(help="(default: 0.001)")] = None,
+    evaluate_every: _EvaluateEvery = None,
     begin: Begin = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            help="Of all that is drawn. The same bits need --set deterministic=true too. (default: 0)"
-        ),
-    ] = None,
-    rollout: Annotated[
-        str | None,
-        typer.Option(help="Who plays the episodes: server or client. (default: the server if it can)"),
-    ] = None,
-    env_setting: Annotated[
-        list[str] | None,
-        typer.Option("--env-set", metavar="KEY=VALUE", help="An argument of the environment; repeatable."),
-    ] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Any other setting, e.g. sampling.temperature=0.8; repeatable."
-        ),
-    ] = None,
+    seed: _Seed = None,
+    rollout: _Rollout = None,
+    env_setting: EnvironmentSettings = None,
+    setting: _Settings = None,
+    report_to: ReportTo = None,
     detach: Annotated[bool, typer.Option("--detach", help="Start the job and do not wait for it.")] = False,
+    as_json: AsJsonLines = False,
 ) -> None:
     """Train a policy and show how it goes. Ctrl-C leaves the job running.
 
@@ -80,12 +84,14 @@ def train(
         "steps": steps,
         "algorithm": algorithm,
         "adapter": adapter_settings(full=full, rank=rank),
+        "evaluate": {"steps": evaluate_every} if evaluate_every is not None else None,
         "initial_policy": begin,
         "seed": seed,
+        "report_to": report_to or None,
         "rollout": rollout,
         "env_kwargs": parse_settings(env_setting) if env_setting else None,
     }
     settings = with_settings("env", {"model": model, "adapter": ADAPTER}, options, setting)
     with Client() as client:
         job = client.train(find_environment(env), **settings)
-        follow_or_detach(job, env, detach=detach)
+        follow_or_detach(job, env, detach=detach, as_json=as_json)

@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+from tinkergym.cli.json_output import AsJsonLines
+from tinkergym.cli.options import ReportTo
+
 Data = Annotated[str, typer.Argument(metavar="DATA", help="A .jsonl file, one JSON object per line.")]
 Model = Annotated[
     str, typer.Option(help="A model of the service, a model directory there, or a Hugging Face hub id.")
@@ -51,7 +54,9 @@ def sft(
     seed: Seed = None,
     drop_overlong: Drop = False,
     setting: Setting = None,
+    report_to: ReportTo = None,
     detach: Detach = False,
+    as_json: AsJsonLines = False,
 ) -> None:
     """Fine-tune on conversations: {"messages": [...]} or {"prompt": ..., "completion": ...} per line.
 
@@ -73,12 +78,13 @@ def sft(
         "eval_data": eval_data,
         "initial_policy": begin,
         "seed": seed,
+        "report_to": report_to or None,
     }
     with Client() as client:
         job = client.sft(
             data, **with_settings("data", {"model": model, "adapter": ADAPTER}, options, setting)
         )
-        follow_or_detach(job, detach=detach)
+        follow_or_detach(job, detach=detach, as_json=as_json)
 
 
 def preference(
@@ -98,7 +104,9 @@ def preference(
     seed: Seed = None,
     drop_overlong: Drop = False,
     setting: Setting = None,
+    report_to: ReportTo = None,
     detach: Detach = False,
+    as_json: AsJsonLines = False,
 ) -> None:
     """Train on pairs of answers: {"prompt": ..., "chosen": ..., "rejected": ...} per line.
 
@@ -120,12 +128,13 @@ def preference(
         "eval_data": eval_data,
         "initial_policy": begin,
         "seed": seed,
+        "report_to": report_to or None,
     }
     with Client() as client:
         defaults = {"model": model, "adapter": ADAPTER, "loss": {"name": "dpo"}}
         settings = with_settings("data", defaults, options, setting)
         job = client.preference(data, **settings)
-        follow_or_detach(job, detach=detach)
+        follow_or_detach(job, detach=detach, as_json=as_json)
 
 
 def distill(
@@ -146,7 +155,9 @@ def distill(
     begin: Begin = None,
     seed: Seed = None,
     setting: Setting = None,
+    report_to: ReportTo = None,
     detach: Detach = False,
+    as_json: AsJsonLines = False,
 ) -> None:
     """Let a student play and learn, token by token, what a teacher would rather have said.
 
@@ -165,8 +176,9 @@ def distill(
         "rollout": rollout,
         "initial_policy": begin,
         "seed": seed,
+        "report_to": report_to or None,
     }
     with Client() as client:
         settings = with_settings("env", {"model": model, "adapter": ADAPTER}, options, setting)
         job = client.distill(find_environment(env), **settings)
-        follow_or_detach(job, env, detach=detach)
+        follow_or_detach(job, env, detach=detach, as_json=as_json)

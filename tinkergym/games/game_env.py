@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,9 +21,11 @@ from tinkergym.games.illegal import IllegalPolicy
 from tinkergym.games.text_game import Rewards, TextGame
 from tinkergym.spaces import Text
 
+_MOST_PLAYERS = 1000
+
 
 class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # pettingzoo has no types here
-    """One game. Agents are `player_0`, `player_1`, ...; an observation is `{"text": ...}`.
+    """One game. Agents are the game's, or `player_0`, `player_1`, ...; an observation is `{"text": ...}`.
 
     An agent's text holds what is new since its last action: what it was told, and the game's `observe`. It
     stays the same however often it is asked for. With `on_illegal="retry:N"` an agent whose move was illegal
@@ -48,9 +52,7 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         self._policy = IllegalPolicy.parse(self.on_illegal)
         if self._policy.kind == "random":
             self._needs_legal("on_illegal")
-        self.possible_agents = [f"player_{player}" for player in range(len(game.player_names))]
-        if not self.possible_agents:
-            raise InvalidEnvironmentError(f"{type(game).__name__} has no players", field="environment")
+        self.possible_agents = _agent_ids(game)
         self.agents: list[str] = []
         self._players = {agent: player for player, agent in enumerate(self.possible_agents)}
         self._observation_spaces = {name: spaces.Dict({"text": Text()}) for name in self.possible_agents}
@@ -184,9 +186,12 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
             InvalidRequestError: It does not, or the random one has no legal moves to choose from.
         """
         if name not in self.game.opponents:
-            known = ", ".join(self.game.opponents)
+            close = difflib.get_close_matches(name, self.game.opponents, n=1)
+            meant = f"did you mean {close[0]!r}? " if close else ""
             raise InvalidRequestError(
-                f"{name!r} is no opponent", hint=f"choose one of {known}", field="opponent"
+                f"{name!r} is no opponent",
+                hint=f"{meant}choose one of {', '.join(self.game.opponents)}",
+                field="opponent",
             )
         if name == "random":
             self._needs_legal("opponent")
@@ -333,3 +338,28 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
                 hint="define legal(player), or choose another",
                 field=field,
             )
+
+
+def _agent_ids(game: TextGame) -> list[str]:
+    count = _count_players(game)
+    agents = list(game.agents) or [f"player_{player}" for player in range(count)]
+    if len(agents) != count or len(set(agents)) != count or not all(agents):
+        raise InvalidEnvironmentError(
+            f"{type(game).__name__} has {count} players and the agents {agents!r:.200}",
+            hint="`agents` has an id of its own for each player",
+            field="environment",
+        )
+    return agents
+
+
+def _count_players(game: TextGame) -> int:
+    players = game.players
+    names = players if isinstance(players, Sequence) and not isinstance(players, str) else ()
+    count = players if isinstance(players, int) else len(names)
+    if not 0 < count <= _MOST_PLAYERS:
+        raise InvalidEnvironmentError(
+            f"{type(game).__name__} cannot be played by {players!r:.100} players",
+            hint=f"`players` is a number from 1 to {_MOST_PLAYERS}, or a list of names",
+            field="environment",
+        )
+    return len(game.player_names)

@@ -15,6 +15,7 @@ import numpy as np
 
 from tinkergym.errors import IllegalMoveError, InvalidEnvironmentError, InvalidRewardError
 from tinkergym.games.illegal import quoted_action, read_legal
+from tinkergym.scalars import finite_number
 
 Rewards = float | Sequence[float]
 """What a finished game pays: a number per player; or one number for the player who moved, whose single
@@ -29,7 +30,7 @@ class TextGame:
     A player is a number from 0. All randomness comes from the generator that `begin` is given; keep it if the
     game needs chance later.
 
-    Example:
+    Examples:
         >>> class Nim(TextGame):
         ...     def begin(self, rng):
         ...         self.left = int(rng.integers(8, 16))
@@ -47,6 +48,8 @@ class TextGame:
 
     players: int | Sequence[str] = 2
     """How many, or what they are called in the text."""
+    agents: Sequence[str] = ()
+    """The agent ids of the players, in PettingZoo and in a job; `player_0` and so on by default."""
     simultaneous: bool = False
     """All players move at once and unseen by each other: define `play_round` instead of `play`."""
     opponents: Sequence[str] = ("random",)
@@ -266,14 +269,11 @@ class TextGame:
 
     def _number(self, reward: object) -> float:
         try:
-            number = float(reward)  # type: ignore[arg-type] # what cannot be converted is reported
-        except (TypeError, ValueError):
-            number = float("nan")
-        if not isfinite(number):
+            return finite_number(reward)
+        except ValueError as error:
             raise InvalidRewardError(
-                f"{type(self).__name__} paid {reward!r}", hint="pay a finite number", field="environment"
-            )
-        return number
+                f"{type(self).__name__} paid {error}", hint="pay a finite number", field="environment"
+            ) from None
 
     def _wrong(self, outcome: object, wanted: str) -> InvalidEnvironmentError:
         return InvalidEnvironmentError(

@@ -17,10 +17,12 @@ from pydantic_core import from_json
 from tinkergym.errors import InternalServiceError, NotFoundError, UnknownModelError
 from tinkergym.remote.target_files import writing_to
 from tinkergym.remote.transport import Connection
-from tinkergym.wire import CheckpointView, EnvironmentView, HealthView, ModelView, RendererBundle
-from tinkergym.wire_data import DataManifest, DataView
-from tinkergym.wire_evaluation import EvaluationLine, EvaluationRequest
-from tinkergym.wire_jobs import CLIENT_PACKS_HEADER, AnyJobSpec, DeletedJob, InstalledPack, JobView
+from tinkergym.schema.data import DataManifest, DataView
+from tinkergym.schema.evaluation import EvaluationLine, EvaluationRequest
+from tinkergym.schema.events import CheckpointView, EvaluationEvent
+from tinkergym.schema.jobs import CLIENT_PACKS_HEADER, AnyJobSpec, DeletedJob, InstalledPack, JobView
+from tinkergym.schema.policy_refs import PolicyRef
+from tinkergym.schema.views import EnvironmentView, HealthView, ModelView, PolicyView, RendererBundle
 
 View = TypeVar("View", bound=BaseModel)
 
@@ -68,6 +70,26 @@ class Api:
         params = {"limit": str(limit)} | ({"before": before} if before else {})
         return self._list(JobView, "/v1/jobs", "jobs", params)
 
+    def find_policy(self, reference: str) -> PolicyView:
+        """Say which policy a reference names, which version, and which are kept."""
+        return self._get(PolicyView, "/v1/policies", {"reference": reference})
+
+    def job_and_version(self, reference: PolicyRef) -> tuple[str, int | None]:
+        """Return the job that trains a policy, and the number of the version that a reference names.
+
+        None is the newest version. Asks the service only where the reference does not say both itself.
+
+        Raises:
+            NotFoundError: There is no such policy, or no such version is kept.
+        """
+        ref = reference
+        if ref.owner.startswith("job-") and not ref.agent and (ref.is_newest or ref.version is not None):
+            return ref.owner, ref.version
+        if ref.version is not None:  # which may be one that was never saved
+            return self.find_policy(ref.whose).job_id, ref.version
+        found = self.find_policy(str(ref))
+        return found.job_id, found.version
+
     def cancel(self, job_id: str) -> JobView:
         """Ask a job to end; asking twice changes nothing."""
         return _read(JobView, self.connection.call("POST", f"{_job_path(job_id)}/cancel"))
@@ -80,6 +102,10 @@ class Api:
         """List the checkpoints that are still there, oldest first."""
         found = self._list(CheckpointView, f"{_job_path(job_id)}/checkpoints", "checkpoints")
         return sorted(found, key=lambda checkpoint: checkpoint.step)
+
+    def evaluations(self, job_id: str) -> list[EvaluationEvent]:
+        """List the evaluations on the way that are done, in order."""
+        return self._list(EvaluationEvent, f"{_job_path(job_id)}/evaluations", "evaluations")
 
     def download(self, job_id: str, step: int, name: str, target: Path) -> str:
         """Stream one file of a checkpoint to `target` and return its SHA-256; a broken one leaves nothing.

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pydantic import ValidationError
 from pydantic_core import from_json
 
+from tinkergym.backoff import Backoff
 from tinkergym.errors import InternalServiceError, ServiceUnavailableError, from_wire
-from tinkergym.remote.backoff import Backoff
 from tinkergym.remote.transport import Connection
-from tinkergym.wire import Completion, SampleBatch, SampleRequest
+from tinkergym.schema.sampling import Completion, SampleBatch, SampleRequest
 
 SAMPLE_PATH = "/v1/sample"
 SILENCE_SECONDS = 300.0
@@ -33,6 +33,32 @@ def ask(
     while True:
         try:
             return _read(connection.call("POST", SAMPLE_PATH, body=body, timeout_seconds=SILENCE_SECONDS))
+        except ServiceUnavailableError:
+            if next(waits, None) is None:
+                raise
+
+
+def sampled_together(
+    connection: Connection,
+    requests: Sequence[SampleRequest],
+    *,
+    sleep: Callable[[float], object] = time.sleep,
+) -> dict[str, Completion]:
+    """Have requests sampled as one batch that nothing else joins; return completions by request id.
+
+    Raises:
+        ServiceUnavailableError: no answer within a minute of asking.
+        TinkerGymError: why the service does not sample one of them.
+    """
+    body = SampleBatch.model_construct(requests=list(requests), together=True).model_dump_json().encode()
+    waits = Backoff(patience_seconds=PATIENCE_SECONDS, first_seconds=0.2, sleep=sleep).waits()
+    while True:
+        try:
+            answer = connection.call("POST", SAMPLE_PATH, body=body, timeout_seconds=SILENCE_SECONDS)
+            # A line that is missing is read as an answer that ended early.
+            lines = [line for line in answer.split(b"\n") if line.strip()]
+            lines += [b""] * (len(requests) - len(lines))
+            return {completion.request_id: completion for completion in map(_read, lines)}
         except ServiceUnavailableError:
             if next(waits, None) is None:
                 raise

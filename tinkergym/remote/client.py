@@ -6,22 +6,34 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Self
 
+from tinkergym.agent.renderer import Renderer
+from tinkergym.datasets.prepare import Overlong
+from tinkergym.datasets.rows import DataSource
+from tinkergym.datasets.tokens import Answers
 from tinkergym.errors import (
     InvalidRequestError,
     ServiceUnreachableError,
     UnknownEnvironmentError,
     UnknownModelError,
 )
-from tinkergym.loop.environment_host import system_prompt_of
-from tinkergym.loop.executors import made
-from tinkergym.loop.host_pool import MakeEnv
-from tinkergym.loop.renderer import Renderer
-from tinkergym.registration import make_environment
+from tinkergym.registration.environments import make_environment
 from tinkergym.remote import discovery
 from tinkergym.remote.api import Api
 from tinkergym.remote.ask import ask
+from tinkergym.remote.datasets import written_job
+from tinkergym.remote.imported import refuse_while_imported
 from tinkergym.remote.job import Job
-from tinkergym.remote.local_environment import (
+from tinkergym.remote.policy import Policy
+from tinkergym.remote.preflight import check_environment
+from tinkergym.remote.rollout_thread import RolloutThread
+from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
+from tinkergym.remote.training_policy import TrainingPolicy
+from tinkergym.remote.transport import Connection
+from tinkergym.reporting.trackers import ReportTo, callbacks_of
+from tinkergym.rollout.environment_host import system_prompt_of
+from tinkergym.rollout.executors import made
+from tinkergym.rollout.host_pool import MakeEnv
+from tinkergym.rollout.local_environment import (
     Environment,
     EnvSource,
     describe,
@@ -29,32 +41,16 @@ from tinkergym.remote.local_environment import (
     installed_packs,
     without_token,
 )
-from tinkergym.remote.policy import Policy
-from tinkergym.remote.preflight import check_environment
-from tinkergym.remote.rollout_thread import RolloutThread
-from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
-from tinkergym.remote.transport import Connection
-from tinkergym.remote.written import written_job
-from tinkergym.serving.names import REMOTE_ID
-from tinkergym.spec_errors import parse_any_spec, refuse_environment_prompt
-from tinkergym.wire import (
-    GRPO,
-    Adapter,
-    Completion,
-    EnvironmentView,
-    HealthView,
-    JobSpec,
-    LoRA,
-    ModelView,
-    PlayedSpec,
-    SampleRequest,
-    Structured,
-)
-from tinkergym.wire_algorithms import PolicyGradient
-from tinkergym.wire_jobs import AnyJobSpec, DistillationSpec, JobView, PreferenceLoss
-from tinkergym.written.prepare import Overlong
-from tinkergym.written.rows import DataSource
-from tinkergym.written.tokens import Answers
+from tinkergym.schema.algorithms import GRPO, PolicyGradient
+from tinkergym.schema.checks import refuse_environment_prompt
+from tinkergym.schema.job_spec import Adapter, JobSpec, LoRA, PlayedSpec
+from tinkergym.schema.jobs import AnyJobSpec, DistillationSpec, JobView, PreferenceLoss
+from tinkergym.schema.names import REMOTE_ID
+from tinkergym.schema.parsing import parse_any_spec
+from tinkergym.schema.policy_refs import PolicyRef
+from tinkergym.schema.sampling import Completion, SampleRequest
+from tinkergym.schema.structured import Structured
+from tinkergym.schema.views import EnvironmentView, HealthView, ModelView, PolicyView, TrainedWith
 
 MOST_EPISODES_AT_ONCE = 256
 FIRST_PATIENCE_SECONDS = 1.0
@@ -119,6 +115,7 @@ class Client:
         adapter: Adapter | Mapping[str, Any] | None = None,
         rollout: str | None = None,
         env_kwargs: Mapping[str, Any] | None = None,
+        report_to: ReportTo = (),
         **settings: Any,
     ) -> Job:
         """Start a training job.
@@ -135,6 +132,7 @@ class Client:
             adapter: `LoRA(...)` or `FullParameters()`; None is `LoRA()`.
             rollout: "server" or "client"; explicit always wins.
             env_kwargs: For the environment's constructor; JSON values.
+            report_to: Trackers that are told of every step, as in `Job.report_to`.
             **settings: Any other field of `JobSpec`: seed, sampling, limits, deterministic, ...
 
         Raises:
@@ -146,7 +144,9 @@ class Client:
             "algorithm": GRPO() if algorithm is None else algorithm,
             "adapter": LoRA() if adapter is None else adapter,
         }
-        return self._play("rl", env, env_kwargs, rollout, chosen | _given(steps=steps) | settings)
+        callbacks = callbacks_of(report_to)
+        job = self._play("rl", env, env_kwargs, rollout, chosen | _given(steps=steps) | settings)
+        return job.report_to(*callbacks)
 
     def sft(
         self,
@@ -161,6 +161,7 @@ class Client:
         eval_data: DataSource | None = None,
         answers: Answers = "all",
         on_overlong: Overlong = "refuse",
+        report_to: ReportTo = (),
         **settings: Any,
     ) -> Job:
         """Start supervised fine-tuning on conversations: the answers of the assistant are learned, exactly.
@@ -179,6 +180,7 @@ class Client:
             eval_data: To measure the loss with; or say `held_out=0.1` for a share of `data`.
             answers: Learn from all answers of a conversation, or from the last only.
             on_overlong: "drop" leaves out rows that are longer than the model's context, "refuse" names them.
+            report_to: Trackers that are told of every step, as in `Job.report_to`.
             **settings: Any other field of `SFTSpec`: seed, lr_schedule, warmup_steps, initial_policy, ...
 
         Raises:
@@ -186,6 +188,7 @@ class Client:
             InvalidRequestError: a setting is wrong; nothing was started.
         """
         given = {"batch_size": batch_size, "learning_rate": learning_rate, "adapter": adapter, **settings}
+        callbacks = callbacks_of(report_to)
         spec = written_job(
             self._api,
             "sft",
@@ -198,7 +201,7 @@ class Client:
             on_overlong=on_overlong,
             settings=given,
         )
-        return self.submit(spec)
+        return self.submit(spec).report_to(*callbacks)
 
     def preference(
         self,
@@ -213,6 +216,7 @@ class Client:
         adapter: Adapter | Mapping[str, Any] | None = None,
         eval_data: DataSource | None = None,
         on_overlong: Overlong = "refuse",
+        report_to: ReportTo = (),
         **settings: Any,
     ) -> Job:
         """Start preference training on pairs of answers: the chosen one is raised over the rejected one.
@@ -230,6 +234,7 @@ class Client:
             adapter: `LoRA(...)` or `FullParameters()`; None is `LoRA()`.
             eval_data: To measure with; or say `held_out=0.1` for a share of `data`.
             on_overlong: "drop" leaves out rows that are longer than the model's context, "refuse" names them.
+            report_to: Trackers that are told of every step, as in `Job.report_to`.
             **settings: Any other field of `PreferenceSpec`: seed, initial_policy, warmup_steps, ...
 
         Raises:
@@ -237,6 +242,7 @@ class Client:
             InvalidRequestError: a setting is wrong; nothing was started.
         """
         given = {"batch_size": batch_size, "learning_rate": learning_rate, "adapter": adapter, "loss": loss}
+        callbacks = callbacks_of(report_to)
         spec = written_job(
             self._api,
             "preference",
@@ -249,7 +255,7 @@ class Client:
             on_overlong=on_overlong,
             settings={**given, **settings},
         )
-        return self.submit(spec)
+        return self.submit(spec).report_to(*callbacks)
 
     def distill(
         self,
@@ -261,19 +267,21 @@ class Client:
         adapter: Adapter | Mapping[str, Any] | None = None,
         rollout: str | None = None,
         env_kwargs: Mapping[str, Any] | None = None,
+        report_to: ReportTo = (),
         **settings: Any,
     ) -> Job:
         """Start on-policy distillation: the student plays and learns what the teacher would rather say.
 
         Args:
             env: A registered id, an environment class, or a function that makes an environment.
-            teacher: Has to be given: a model as in `model`, or a job's id (with `@version`), for what that
-                job trained.
+            teacher: Has to be given: a model as in `model`, or a job's id, for the newest version of
+                what that job trained, or `JOB@VERSION` as in `policy`.
             steps: Train steps. Has to be given.
             model: The student.
             adapter: `LoRA(...)` or `FullParameters()`, of the student; None is `LoRA()`.
             rollout: Who plays, as in `train`.
             env_kwargs: For the environment's constructor; JSON values.
+            report_to: Trackers that are told of every step, as in `Job.report_to`.
             **settings: Any other field of `DistillationSpec`: episodes_per_step, learning_rate, sampling, ...
 
         Raises:
@@ -282,15 +290,54 @@ class Client:
         """
         chosen = {"model": model, "adapter": LoRA() if adapter is None else adapter}
         said = _given(teacher=teacher, steps=steps)
-        return self._play("distillation", env, env_kwargs, rollout, chosen | said | settings)
+        callbacks = callbacks_of(report_to)
+        job = self._play("distillation", env, env_kwargs, rollout, chosen | said | settings)
+        return job.report_to(*callbacks)
+
+    def create_policy(
+        self,
+        *,
+        model: str = "nano",
+        adapter: Adapter | Mapping[str, Any] | None = None,
+        initial_policy: str = "",
+        **settings: Any,
+    ) -> TrainingPolicy:
+        """Create a policy for a training loop of your own.
+
+        It is queued and placed like a job and counts against the same limits. Returns at once; the first call
+        waits until the policy has its place.
+
+        Args:
+            model: As in `train`.
+            adapter: `LoRA(...)` or `FullParameters()`; None is `LoRA()`.
+            initial_policy: `job-...@40`, `job-...@step:40`, ..., to begin with a trained policy.
+            **settings: Any other field of `PolicySpec`: seed, idle_seconds, keep_checkpoints, name, ...
+
+        Raises:
+            InvalidRequestError: A setting is wrong; nothing was started.
+        """
+        chosen = {"kind": "policy", "model": model, "adapter": LoRA() if adapter is None else adapter}
+        spec = parse_any_spec(chosen | {"initial_policy": initial_policy} | settings)
+        return self._training_policy(self._api.create_job(spec, idempotency_key=uuid.uuid4().hex))
+
+    def training_policy(self, policy_id: str) -> TrainingPolicy:
+        """Take up a policy that `create_policy` made, in this script or another.
+
+        Only one script may train it at a time: the calls of two would get the same numbers, and are refused.
+        """
+        return self._training_policy(self._api.job(policy_id))
+
+    def _training_policy(self, view: JobView) -> TrainingPolicy:
+        return TrainingPolicy(self._api, view, Renderer.from_bundle(self._api.renderer(view.spec.model)))
 
     def submit(self, spec: AnyJobSpec) -> Job:
         """Start a job from a complete specification; who plays its episodes is the caller's business."""
+        refuse_while_imported()
         # One key per call: if the answer is lost and the request repeated, it is still one job.
         packs = installed_packs() if isinstance(spec, PlayedSpec) and spec.rollout != "server" else []
         return Job(self._api, self._api.create_job(spec, idempotency_key=uuid.uuid4().hex, packs=packs))
 
-    def attach(self, job_id: str, env: EnvSource | None = None) -> Job:
+    def attach(self, job_id: str, env: EnvSource | None = None, *, report_to: ReportTo = ()) -> Job:
         """Take up a job that was started earlier, by this script or another.
 
         A job whose episodes are played in the client gets a new worker in this process.
@@ -298,11 +345,16 @@ class Client:
         Args:
             job_id: As `Job.id` or `tinkergym jobs` show it.
             env: The environment's class or function, if the job was started with one.
+            report_to: Trackers that are told of the steps that they do not have yet, as in `Job.report_to`.
 
         Raises:
             InvalidRequestError: `env` is another environment than the job's, or no client plays its episodes.
             UnknownEnvironmentError: the job's environment is not known here, and `env` was not given.
         """
+        callbacks = callbacks_of(report_to)
+        return self._attached(job_id, env).report_to(*callbacks)
+
+    def _attached(self, job_id: str, env: EnvSource | None) -> Job:
         view = self._api.job(job_id)
         spec = view.spec
         if not isinstance(spec, PlayedSpec) or spec.rollout != "client":
@@ -320,11 +372,31 @@ class Client:
         """Look at a job without playing its episodes."""
         return Job(self._api, self._api.job(job_id))
 
+    def find_policy(self, reference: str) -> PolicyView:
+        """Say which policy a reference names, which of its versions, and which versions are kept.
+
+        Args:
+            reference: `job-...` or `policy-...`, perhaps with `@40`, `@step:40` or `@latest`.
+
+        Raises:
+            NotFoundError: there is no such policy of yours, or that version is not kept.
+            InvalidRequestError: it is not a reference.
+        """
+        return self._api.find_policy(str(PolicyRef.parse(reference, field="reference")))
+
+    def job_and_version(self, reference: PolicyRef) -> tuple[str, int | None]:
+        """Return the job that trains a policy, and the version that a reference names; None is the newest.
+
+        Raises:
+            NotFoundError: there is no such policy of yours, or no such version.
+        """
+        return self._api.job_and_version(reference)
+
     def jobs(self, *, limit: int = 50, before: str = "") -> list[JobView]:
         """List jobs, newest first.
 
         Args:
-            limit: At most so many.
+            limit: At most so many. Long descriptions make a page shorter; only an empty page is the end.
             before: A job id; the list goes on after it.
         """
         return self._api.jobs(limit=limit, before=before)
@@ -345,8 +417,8 @@ class Client:
         self,
         model: str = "nano",
         *,
-        temperature: float = 1.0,
-        max_turn_tokens: int = 64,
+        temperature: float | None = None,
+        max_turn_tokens: int | None = None,
         seed: int = 0,
         top_p: float = 1.0,
         top_k: int = 0,
@@ -355,42 +427,59 @@ class Client:
         env: EnvSource | None = None,
         env_kwargs: Mapping[str, Any] | None = None,
     ) -> Policy:
-        """Return an untrained model as a policy, to act with or to compare with; see `Job.policy`.
+        """Return a policy to act with: one that was trained, or an untrained model to compare with.
 
         Args:
-            model: A name that the service offers, a model directory on its machine, or a Hugging Face hub id.
-            temperature: Of its answers; 0 always takes the likeliest token.
-            max_turn_tokens: Of one answer.
+            model: `job-...` or `policy-...` for what was trained, with `@40`, `@step:40` or `@latest` for a
+                version; or a name that the service offers, a model directory on its machine, or a Hugging
+                Face hub id.
+            temperature: Of its answers; 0 always takes the likeliest token. None is as in training, 1.0 for a
+                model.
+            max_turn_tokens: Of one answer; None is as in training, 64 for a model.
             seed: Makes its answers repeatable.
             top_p: As in `Job.policy`.
             top_k: Likewise.
             structured: Likewise.
-            system_prompt: Stands before the first observation, in place of the environment's own.
+            system_prompt: Stands before the first observation, in place of the environment's own. None is
+                what training used, also for the folder of an export (`job.export(..., merge=True)`).
             env: The environment that `act` will answer in, as in `train`: its own system prompt is read here,
                 because `act` sees observations only. `evaluate` needs none.
             env_kwargs: For its constructor.
 
         Raises:
             UnknownModelError: the service has no such model.
-            InvalidRequestError: a setting is out of range.
+            NotFoundError: it was not trained by you, or there is no such version.
+            PolicyVersionGoneError: that version is not kept.
+            InvalidRequestError: a setting is out of range, or a reference is none.
         """
+        sampling: dict[str, Any] = {"seed": seed, "top_p": top_p, "top_k": top_k, "structured": structured}
+        environment_prompt = None if env is None else _prompt_of(describe(env, env_kwargs))
+        if PolicyRef.is_meant(model):
+            job_id, version = self._api.job_and_version(PolicyRef.parse(model, field="model"))
+            policy = self.job(job_id).policy(
+                version, temperature=temperature, max_turn_tokens=max_turn_tokens, **sampling
+            )
+            if system_prompt is not None:
+                policy.system_prompt = system_prompt
+            if environment_prompt is not None:
+                policy.environment_prompt = environment_prompt
+            return policy
         try:
             bundle = self._api.renderer(model)
         except UnknownModelError as error:
             error.hint = f"{error.hint}; client.job(JOB_ID).policy() is what a job trained".removeprefix("; ")
             raise
+        trained_with = bundle.trained_with or TrainedWith()
         return Policy.of_model(
             self._api,
             bundle.model,  # a folder has one name there, however it is written here
             renderer=Renderer.from_bundle(bundle),
-            temperature=temperature,
-            max_turn_tokens=max_turn_tokens,
-            seed=seed,
-            top_p=top_p,
-            top_k=top_k,
-            structured=structured,
-            system_prompt=system_prompt,
-            environment_prompt=None if env is None else _prompt_of(describe(env, env_kwargs)),
+            temperature=1.0 if temperature is None else temperature,
+            max_turn_tokens=64 if max_turn_tokens is None else max_turn_tokens,
+            **sampling,
+            system_prompt=trained_with.system_prompt if system_prompt is None else system_prompt,
+            reasoning=trained_with.reasoning,
+            environment_prompt=environment_prompt,
         )
 
     def rollout_transport(self, job_id: str) -> HttpRolloutTransport:
@@ -450,7 +539,9 @@ class Client:
     def _play_here(self, view: JobView, make_env: MakeEnv) -> Job:
         transport = self.rollout_transport(view.job_id)
         assert isinstance(view.spec, JobSpec | DistillationSpec)
-        at_once = min(MOST_EPISODES_AT_ONCE, view.spec.episodes_per_step)
+        # One more than a step has: so a request for episodes is always open, and when this process is killed,
+        # the service sees it break and gives the episodes to the next client instead of waiting for leases.
+        at_once = min(MOST_EPISODES_AT_ONCE, view.spec.episodes_per_step) + 1
         thread = RolloutThread(transport, make_env, job_id=view.job_id, max_episodes=at_once)
         thread.start()
         return Job(self._api, view, rollout=thread)

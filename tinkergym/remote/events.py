@@ -6,10 +6,10 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 
+from tinkergym.backoff import Backoff
 from tinkergym.errors import ServiceUnavailableError
-from tinkergym.remote.backoff import Backoff
 from tinkergym.remote.transport import Connection
-from tinkergym.wire import Event, StateEvent
+from tinkergym.schema.events import Event, StateEvent
 
 _log = logging.getLogger(__name__)
 

@@ -30,7 +30,9 @@ from tinkergym.errors import (
 )
 from tinkergym.remote.api import Api
 from tinkergym.remote.target_files import writing_to
-from tinkergym.wire import CheckpointView, PlayedSpec, RendererBundle
+from tinkergym.schema.events import CheckpointView
+from tinkergym.schema.job_spec import PlayedSpec
+from tinkergym.schema.views import EXPORT_FILE, RendererBundle
 
 _MANIFEST = "manifest.json"
 _NOT_EXPORTED = frozenset({_MANIFEST, "optimizer.safetensors", "value_head.safetensors"})
@@ -98,7 +100,7 @@ def export_policy(
         if isinstance(spec, PlayedSpec):
             # What another program needs to ask the policy as training did.
             origin |= {"system_prompt": spec.effective_prompt, "reasoning": spec.reasoning}
-        (folder / "tinkergym.json").write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
+        (folder / EXPORT_FILE).write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
         is_adapter = (folder / _ADAPTER_FILE).exists()
         size = sum(path.stat().st_size for path in folder.iterdir())
     return Exported(

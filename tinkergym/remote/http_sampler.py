@@ -10,11 +10,18 @@ from collections.abc import Callable, Iterable, Sequence
 
 from pydantic_core import from_json
 
+from tinkergym.backoff import Backoff
 from tinkergym.errors import ServiceUnavailableError, TinkerGymError, TooManyRequestsError
-from tinkergym.remote.backoff import Backoff
 from tinkergym.remote.transport import Connection
-from tinkergym.unchecked import unchecked
-from tinkergym.wire import Completion, ErrorView, SampleBatch, SampleFailure, SampleRequest
+from tinkergym.schema.events import ErrorView
+from tinkergym.schema.sampling import (
+    MOST_EXTRA_LOGPROBS,
+    Completion,
+    SampleBatch,
+    SampleFailure,
+    SampleRequest,
+)
+from tinkergym.trajectory.unchecked import unchecked
 
 Answer = Completion | SampleFailure
 Deliver = Callable[[Sequence[Answer]], None]
@@ -38,7 +45,7 @@ RETRIED = frozenset({"ServiceUnavailableError", "ServiceUnreachableError"})
 
 
 class HttpSampler:
-    """Implements `tinkergym.loop.sampler.Sampler` on `POST /v1/sample` and its internal sibling.
+    """Implements `tinkergym.agent.sampler.Sampler` on `POST /v1/sample` and its internal sibling.
 
     What arrives while others wait is merged into one POST. An answer that got lost with its connection is
     asked for again: a sample is a function of policy version, prompt and seed, so nothing changes by it.
@@ -173,10 +180,12 @@ class HttpSampler:
 
 
 def _how_many_fit(requests: Iterable[SampleRequest]) -> int:
-    ids = 0
+    ids = logprobs = 0
     for count, request in enumerate(requests):
         ids += len(request.prompt_ids)
-        if count == MOST_PER_BATCH or (count and ids > MOST_IDS_PER_BATCH):
+        logprobs += request.extra_logprobs
+        too_long = ids > MOST_IDS_PER_BATCH or logprobs > MOST_EXTRA_LOGPROBS
+        if count == MOST_PER_BATCH or (count and too_long):
             return count
     return MOST_PER_BATCH
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from tinkergym.display.html import card, curve
+from tinkergym.display.tables import frame, with_metrics
 from tinkergym.errors import (
     CheckpointCorruptError,
     InvalidRequestError,
@@ -20,23 +24,25 @@ from tinkergym.errors import (
     TinkerGymError,
     from_wire,
 )
-from tinkergym.html import card, curve
 from tinkergym.remote.api import Api
 from tinkergym.remote.events import follow
 from tinkergym.remote.target_files import writing_to
 from tinkergym.remote.watching import watched
-from tinkergym.tables import frame, with_metrics
-from tinkergym.wire import (
+from tinkergym.reporting.callbacks import Callback
+from tinkergym.reporting.reporter import Reporter
+from tinkergym.reporting.trackers import callbacks_of
+from tinkergym.schema.events import (
     CheckpointView,
+    EvaluationEvent,
     Event,
     JobState,
-    PlayedSpec,
     StateEvent,
     StepEvent,
-    Structured,
     WarningEvent,
 )
-from tinkergym.wire_jobs import AnyJobSpec, JobView
+from tinkergym.schema.job_spec import PlayedSpec
+from tinkergym.schema.jobs import AnyJobSpec, JobView
+from tinkergym.schema.structured import Structured
 
 if TYPE_CHECKING:
     from tinkergym.remote.export import Exported
@@ -61,6 +67,7 @@ class Job:
         self._api = api
         self._view = view
         self._rollout = rollout
+        self._reporters: list[Reporter] = []
         self._followed = False
         """Whether `events` has yielded the last one."""
         self._warnings: dict[str, str] = {}
@@ -113,11 +120,17 @@ class Job:
         """The state it is in now."""
         return self.view().state
 
-    def events(self, *, after: int = 0) -> Iterator[Event]:
+    def events(self, *, after: int = 0, replay: bool = True) -> Iterator[Event]:
         """Yield everything that happens, each event once, from the beginning or after number `after`.
 
         Ends after the event that carries the final state; does not raise when the job failed, `wait` does. A
         lost connection is taken up again where it broke.
+
+        Ctrl-C ends the iteration, not the job; the note below the traceback says how to see it again.
+
+        Args:
+            after: The `seq` of the last event already seen.
+            replay: False leaves out what happened before this call, except the final state of an ended job.
 
         Raises:
             ServiceUnreachableError: the service stayed away for five minutes; the job itself may go on.
@@ -130,13 +143,23 @@ class Job:
             patience_seconds=RESULT_PATIENCE_SECONDS,
             check=self._check_rollout,
         )
-        for event in events:
+        before = -math.inf if replay else self.view().updated_at
+        while True:
+            try:
+                event = next(events, None)
+            except KeyboardInterrupt:
+                # The traceback shows the line that waited, not the HTTP library's below it.
+                raise self._interrupted() from None
+            if event is None:
+                return
             self._view = _after(self._view, event)
             self._note(event)
-            if isinstance(event.body, StateEvent) and event.body.state.final:
+            is_final = isinstance(event.body, StateEvent) and event.body.state.final
+            if is_final:
                 self._followed = True
                 self.close()
-            yield event
+            if is_final or event.time > before:
+                yield event
 
     def steps(self) -> list[StepEvent]:
         """Return the train steps that are done, each once."""
@@ -149,6 +172,14 @@ class Job:
                 if event.body.step >= last and not self._view.state.final:
                     break
         return [found[number] for number in sorted(found)]
+
+    def evaluations(self, name: str | None = None) -> list[EvaluationEvent]:
+        """Return the evaluations on the way that are done, in order of their steps.
+
+        Args:
+            name: Only those of this name, see `EvaluateEvery.name`; None returns all.
+        """
+        return [done for done in self._api.evaluations(self.id) if name in (None, done.name)]
 
     def to_pandas(self) -> Any:
         """Return a `pandas.DataFrame` with a row for each train step that is done; metrics are columns.
@@ -182,17 +213,32 @@ class Job:
                         show(event)
                         for news in self._news() if warn else ():
                             warnings.warn(news, stacklevel=2)
-            except KeyboardInterrupt as interrupt:
-                goes_on = "goes on" if self._rollout is None else "waits for a client to play its episodes"
-                interrupt.add_note(
-                    f"The job {goes_on}: `tinkergym jobs attach {self.id}` shows it, `cancel` ends it."
-                )
-                raise
+            except KeyboardInterrupt:
+                raise self._interrupted() from None
             view = self._final_view()
         for news in self._news() if warn else ():
             warnings.warn(news, stacklevel=2)
         self.close()
         return raise_for(view)
+
+    def report_to(self, *trackers: str | Callback) -> Self:
+        """Tell trackers of every train step, in the background; see `docs/guides/tracking.md`.
+
+        A tracker that has steps of this job from before gets the others only. What it has not been told when
+        this process ends, the next `report_to` of the job tells it.
+
+        Args:
+            trackers: "csv", "jsonl", "mlflow", "tensorboard", "trackio", "wandb", or callbacks of your own.
+
+        Raises:
+            InvalidRequestError: there is no such tracker.
+            MissingExtraError: a tracker's package is not installed.
+        """
+        callbacks = callbacks_of(trackers)
+        if callbacks:
+            events = partial(follow, self._api.connection, self.id, patience_seconds=RESULT_PATIENCE_SECONDS)
+            self._reporters.append(Reporter(self._view, lambda check: events(check=check), callbacks))
+        return self
 
     def cancel(self) -> JobView:
         """Ask the job to end. Returns at once; `wait` or `events` see it end."""
@@ -221,12 +267,13 @@ class Job:
         top_p: float = 1.0,
         top_k: int = 0,
         structured: Structured | None = None,
+        agent: str = "",
     ) -> Policy:
         """Return what the job trains, to act with.
 
         Args:
             version: None takes the newest at every answer, also while the job still trains; 0 is the model
-                before any training. Versions in between are gone as soon as the next one is published.
+                before any training. Others are those that have a checkpoint.
             temperature: Of its answers; None is the job's own, 0 always takes the likeliest token.
             max_turn_tokens: Of one answer; None is the job's own.
             seed: Makes its answers repeatable.
@@ -234,10 +281,12 @@ class Job:
                 probability together.
             top_k: Before that, only among so many of the likeliest; 0 is all.
             structured: What every answer must look like; needs a service with `engine=vllm`.
+            agent: Whose policy, where the job trains the agents of a game.
 
         Raises:
-            InvalidRequestError: a setting of sampling is out of range, or `version` is no number.
-            PolicyVersionGoneError: `version` is neither 0 nor the newest.
+            InvalidRequestError: a setting of sampling is out of range, `version` is no number, or the job has
+                no such agent.
+            PolicyVersionGoneError: `version` is neither 0 nor the newest, and has no checkpoint.
         """
         from tinkergym.remote.policy import Policy
 
@@ -247,14 +296,17 @@ class Job:
                 hint="leave it out for the newest; 0 is the model before training",
                 field="version",
             )
-        if version and version != (newest := self.view().policy_version):
-            raise PolicyVersionGoneError(
-                f"version {version} of {self.id} is not loaded: only the newest, {newest}, and 0, the model "
-                "before training, can be played",
-                hint=f"take one of those, or `tinkergym export {self.id}@{version} FOLDER` while it has a "
-                "checkpoint (see `tinkergym jobs checkpoints`)",
-                field="version",
-            )
+        # The checkpoints of several policies are not listed here; the service says which are kept.
+        if not agent and version and version != (newest := self.view().policy_version):
+            kept = [checkpoint.policy_version for checkpoint in self.checkpoints()]
+            if version not in kept:
+                there = ", ".join(map(str, kept)) or "none"
+                raise PolicyVersionGoneError(
+                    f"version {version} of {self.id} is not kept: it has no checkpoint, and is neither the "
+                    f"newest, {newest}, nor 0, the model before training",
+                    hint=f"versions with a checkpoint: {there}; see checkpoint_every and keep_checkpoints",
+                    field="version",
+                )
         return Policy.of_job(
             self._api,
             self._view,
@@ -265,6 +317,7 @@ class Job:
             top_p=top_p,
             top_k=top_k,
             structured=structured,
+            agent=agent,
         )
 
     def checkpoints(self) -> list[CheckpointView]:
@@ -330,9 +383,15 @@ class Job:
         return export_policy(self._api, self.id, Path(path), version=version, merge=merge, base=base)
 
     def close(self) -> None:
-        """Stop playing episodes in this process; the job goes on, and waits for a client if it needs one."""
+        """Stop playing episodes and reporting in this process.
+
+        The job goes on, and waits for a client if it needs one. Of a job that has ended, trackers are told
+        everything first.
+        """
         if self._rollout is not None:
             self._rollout.stop()
+        for reporter in self._reporters:
+            reporter.close(ended=self._view.state.final)
 
     def _checkpoint(self, step: int | None) -> CheckpointView:
         found = self.checkpoints()
@@ -345,6 +404,15 @@ class Job:
                 field="step",
             )
         return chosen[-1]
+
+    def _interrupted(self) -> KeyboardInterrupt:
+        goes_on = "goes on" if self._rollout is None else "waits for a client to play its episodes"
+        interrupt = KeyboardInterrupt()
+        interrupt.add_note(
+            f"The job {goes_on}. `tinkergym jobs attach {self.id}` shows it, and "
+            f"`tinkergym jobs cancel {self.id}` ends it."
+        )
+        return interrupt
 
     def _check_rollout(self) -> None:
         if self._rollout is not None:
@@ -409,7 +477,7 @@ def raise_for(view: JobView) -> JobView:
 
 def how_to_play_on(view: JobView) -> str:
     """Return what plays the episodes of a job that waits for it."""
-    from tinkergym.remote.local_environment import LOCAL
+    from tinkergym.rollout.local_environment import LOCAL
 
     assert isinstance(view.spec, PlayedSpec)
     if view.spec.rollout == "script":

@@ -11,22 +11,38 @@ from typing import Any, Self
 
 import numpy as np
 
-from tinkergym.errors import EpisodeProtocolError, PromptTooLongError, ServiceUnavailableError, from_wire
-from tinkergym.evaluation import EnvironmentSource, Evaluation, evaluate
-from tinkergym.html import card
-from tinkergym.loop.agent_loop import AgentLoop
-from tinkergym.loop.plan import EpisodePlan
-from tinkergym.loop.renderer import Renderer
-from tinkergym.loop.trajectory import StopReason
+from tinkergym.agent.agent_loop import AgentLoop
+from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.renderer import Renderer
+from tinkergym.display.html import card
+from tinkergym.errors import (
+    EpisodeProtocolError,
+    InvalidRequestError,
+    PromptTooLongError,
+    ServiceUnavailableError,
+    from_wire,
+)
+from tinkergym.evaluation.evaluate import EnvironmentSource, Evaluation, evaluate
 from tinkergym.messages import Observation
 from tinkergym.remote.api import Api
 from tinkergym.remote.ask import SAMPLE_PATH, ask
 from tinkergym.remote.http_sampler import HttpSampler
-from tinkergym.spec_errors import require_count, require_cut, require_temperature
-from tinkergym.wire import Cut, EnvironmentRef, Limits, PlayedSpec, Reasoning, SampleRequest, Structured
-from tinkergym.wire_evaluation import EvaluationEpisode, EvaluationLine, EvaluationRequest
-from tinkergym.wire_jobs import JobView
-from tinkergym.wire_structured import require_structured
+from tinkergym.schema.checks import require_count, require_cut, require_temperature
+from tinkergym.schema.evaluation import EvaluationEpisode, EvaluationLine, EvaluationRequest
+from tinkergym.schema.job_spec import (
+    EnvironmentRef,
+    JobSpec,
+    Limits,
+    PlayedSpec,
+    Reasoning,
+    SharedWith,
+    Train,
+)
+from tinkergym.schema.jobs import JobView
+from tinkergym.schema.policy_refs import policy_of
+from tinkergym.schema.sampling import Cut, SampleRequest
+from tinkergym.schema.structured import Structured, require_structured
+from tinkergym.trajectory.trajectory import StopReason
 
 
 class Policy:
@@ -84,7 +100,7 @@ class Policy:
             top_p: Above temperature 0, draw only among the fewest likeliest tokens that have so much of the
                 probability together.
             top_k: Before that, only among so many of the likeliest; 0 is all.
-            structured: What every answer must look like, `Regex` or `JsonSchema` of `tinkergym.wire`; the
+            structured: What every answer must look like, `Regex` or `JsonSchema` of `tinkergym.schema`; the
                 service needs `engine=vllm` for it.
             renderer: The model's renderer, if it is at hand.
 
@@ -120,22 +136,28 @@ class Policy:
         version: int | None,
         temperature: float | None,
         max_turn_tokens: int | None = None,
+        agent: str = "",
         **sampling: Any,
     ) -> Self:
-        """Return the policy that a job trains, which answers as in training but for `sampling`."""
+        """Return the policy that a job trains, which answers as in training but for `sampling`.
+
+        Raises:
+            InvalidRequestError: The job trains several, and `agent` names none of its seats; or the reverse.
+        """
         spec = view.spec
+        trained, prompt = _seat_of(view, agent)
         temperature = spec.sampling.temperature if temperature is None else temperature
         played: dict[str, Any] = {}
         if isinstance(spec, PlayedSpec):
             played = {
                 "limits": spec.limits,
-                "system_prompt": spec.system_prompt,
+                "system_prompt": spec.system_prompt if prompt is None else prompt,
                 "reasoning": spec.reasoning,
                 "environment_prompt": spec.environment_prompt,
             }
         return cls(
             api,
-            name=view.job_id,
+            name=policy_of(view.job_id, trained),
             model=spec.model,
             version=version,
             temperature=temperature,
@@ -278,6 +300,7 @@ class Policy:
         top_p: float | None = None,
         top_k: int | None = None,
         env_kwargs: Mapping[str, Any] | None = None,
+        progress: bool | None = None,
     ) -> Evaluation:
         """Play episodes that it is not trained on and return wins, draws, losses and intervals.
 
@@ -290,6 +313,7 @@ class Policy:
             top_p: Above temperature 0, as in `Job.policy`; None is the policy's own.
             top_k: Likewise.
             env_kwargs: For the environment.
+            progress: Show on the error stream how many episodes have ended; None does so on a terminal only.
         """
         return evaluate(
             self,
@@ -300,6 +324,7 @@ class Policy:
             top_p=top_p,
             top_k=top_k,
             env_kwargs=env_kwargs,
+            progress=progress,
         )
 
     def _hear(self, observation: Observation) -> SampleRequest:
@@ -342,3 +367,22 @@ class Policy:
             top_k=self.top_k,
             structured=self.structured,
         )
+
+
+def _seat_of(view: JobView, agent: str) -> tuple[str, str | None]:
+    """Return the agent whose policy plays an agent's seat, empty for a job's only one, and its prompt."""
+    spec = view.spec
+    agents = spec.agents if isinstance(spec, JobSpec) else {}
+    if not agents and not agent:
+        return "", None
+    if agent not in agents:
+        names = ", ".join(repr(name) for name in agents)
+        raise InvalidRequestError(
+            f"{view.job_id} has no agent {agent!r}" if agent else f"{view.job_id} trains several policies",
+            hint=f"name one of its agents: {names}" if names else "leave agent out: it trains one policy",
+            field="agent",
+        )
+    seat = agents[agent]
+    trained = seat.agent if isinstance(seat, SharedWith) else agent
+    settings = agents[trained]
+    return trained, settings.system_prompt if isinstance(settings, Train) else None

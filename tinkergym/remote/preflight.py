@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from tinkergym.agent.agent_loop import AgentLoop
+from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.renderer import Renderer
 from tinkergym.core import refuse_unfinished
 from tinkergym.errors import InvalidEnvironmentError, PromptTooLongError
-from tinkergym.loop.agent_loop import AgentLoop
-from tinkergym.loop.environment_host import AnyEnv, system_prompt_of
-from tinkergym.loop.executors import made
-from tinkergym.loop.host_pool import MakeEnv
-from tinkergym.loop.plan import EpisodePlan
-from tinkergym.loop.renderer import Renderer
-from tinkergym.loop.trajectory import StopReason
 from tinkergym.messages import NOT_IN_WORDS
-from tinkergym.spec_errors import refuse_long_prompt
-from tinkergym.wire import PlayedSpec, RendererBundle
+from tinkergym.rollout.environment_host import AnyEnv, system_prompt_of
+from tinkergym.rollout.executors import made
+from tinkergym.rollout.game_table import GameTable
+from tinkergym.rollout.host_pool import MakeEnv
+from tinkergym.rollout.seat_check import check_seats, first_standing
+from tinkergym.schema.checks import refuse_long_prompt
+from tinkergym.schema.job_spec import JobSpec, PlayedSpec
+from tinkergym.schema.views import RendererBundle
+from tinkergym.trajectory.trajectory import StopReason
 
 
 def check_environment(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundle) -> str | None:
@@ -28,16 +31,19 @@ def check_environment(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundl
     """
     env = made(make_env, spec.environment)
     try:
-        refuse_unfinished(env)
-        _check_first_prompt(env, spec, Renderer.from_bundle(bundle))
+        agents = list(spec.agents) if isinstance(spec, JobSpec) else []
+        table = check_seats(env, agents, spec.environment.id)
+        if table is None:
+            refuse_unfinished(env)
+        _check_first_prompt(env if table is None else table, spec, Renderer.from_bundle(bundle))
         return system_prompt_of(env)
     finally:
         env.close()
 
 
-def _check_first_prompt(env: AnyEnv, spec: PlayedSpec, renderer: Renderer) -> None:
+def _check_first_prompt(env: AnyEnv | GameTable, spec: PlayedSpec, renderer: Renderer) -> None:
     try:
-        observation, info = env.reset(seed=spec.seed)
+        observation, info = _reset(env, spec)
     except Exception as failure:  # whatever a user's reset raises
         raise InvalidEnvironmentError(
             f"reset(seed={spec.seed}) fails: {type(failure).__name__}: {failure}",
@@ -68,3 +74,10 @@ def _check_first_prompt(env: AnyEnv, spec: PlayedSpec, renderer: Renderer) -> No
         hint=NOT_IN_WORDS,
         field="environment",
     )
+
+
+def _reset(env: AnyEnv | GameTable, spec: PlayedSpec) -> tuple[object, object]:
+    if isinstance(env, GameTable):
+        turn = first_standing(env, spec.seed, spec.environment.id)
+        return turn.observation, turn.info
+    return env.reset(seed=spec.seed)

@@ -16,6 +16,10 @@ from types import FrameType
 _calls: dict[int, Callable[[], None]] = {}
 _registered = False
 
+if hasattr(os, "register_at_fork"):
+    # What the parent holds is not the child's to hand back, and the threads that would do so are not there.
+    os.register_at_fork(after_in_child=_calls.clear)
+
 
 def before_the_end(call: Callable[[], None]) -> Callable[[], None]:
     """Have `call` called before this process ends, unless it is killed; returns what takes that back."""

@@ -10,8 +10,8 @@ import uuid
 from collections.abc import Callable
 
 from tinkergym.errors import TinkerGymError
-from tinkergym.loop.rollout import MakeEnv, RolloutTransport, RolloutWorker
 from tinkergym.remote.process_end import before_the_end
+from tinkergym.rollout.play import MakeEnv, RolloutTransport, RolloutWorker
 
 _LEAVE_SECONDS = 4.0
 
@@ -41,6 +41,7 @@ class RolloutThread:
         self._job_id = job_id
         self._stop = threading.Event()
         self._failure: BaseException | None = None
+        self._saw_the_end = False
         self._thread = threading.Thread(target=self._run, name="tinkergym-rollout", daemon=True)
         self._forget_the_end: Callable[[], None] = lambda: None
 
@@ -58,8 +59,8 @@ class RolloutThread:
 
     @property
     def is_playing(self) -> bool:
-        """Whether it was started and has neither been stopped nor broken."""
-        return self._thread.is_alive()
+        """Whether it plays, or has played until the job ended: of which its script may not know yet."""
+        return self._thread.is_alive() or self._saw_the_end
 
     def raise_if_broken(self) -> None:
         """Raise what ended the thread, if it ended by an error."""
@@ -69,7 +70,7 @@ class RolloutThread:
             raise self._failure
         raise TinkerGymError(
             f"the worker that plays the episodes here broke: {type(self._failure).__name__}: {self._failure}",
-            hint="the job waits; play on with Client.attach(job_id, env=...)",
+            hint=f"the job waits; play on with Client.attach({self._job_id!r}, env=...)",
         ) from self._failure
 
     def _leave(self) -> None:
@@ -77,7 +78,8 @@ class RolloutThread:
         if self._thread.is_alive():
             _log.warning(
                 "this script ends before %s, whose episodes are played here: the job waits for a client "
-                "(end a script with job.wait(); play on with Client.attach(job_id, env=...))",
+                "(end a script with job.wait(); play on with Client.attach(%r, env=...))",
+                self._job_id,
                 self._job_id,
             )
             self._stop.set()
@@ -86,6 +88,7 @@ class RolloutThread:
     def _run(self) -> None:
         try:
             self._worker.run(self._stop)
+            self._saw_the_end = not self._stop.is_set()
         except Exception as error:  # a thread's edge: the script hears of it at its next call
             self._failure = error
 

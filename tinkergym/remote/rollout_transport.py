@@ -12,7 +12,8 @@ from typing import Self
 
 from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.remote.transport import Connection
-from tinkergym.wire import LeaseReply, LeaseRequest, RendererBundle, SubmitReply, SubmitRequest
+from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
+from tinkergym.schema.views import RendererBundle
 
 _GOODBYE_SECONDS = 3.0
 """For the last word of a worker that ends."""
@@ -53,7 +54,7 @@ class Routes:
 
 
 class HttpRolloutTransport:
-    """Implements `tinkergym.loop.rollout.RolloutTransport` over a connection."""
+    """Implements `tinkergym.rollout.play.RolloutTransport` over a connection."""
 
     def __init__(self, connection: Connection, routes: Routes) -> None:
         """Talk over `connection`, which stays the caller's to close."""

@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tinkergym.agent.agent_loop import AgentLoop, AgentState
+from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import EpisodeProtocolError
-from tinkergym.loop.agent_loop import AgentLoop, AgentState
-from tinkergym.loop.plan import EpisodePlan
-from tinkergym.loop.renderer import Renderer
-from tinkergym.loop.trajectory import StopReason, Trajectory
 from tinkergym.messages import Observation
-from tinkergym.wire import Completion, EpisodeRequest, SampleRequest
+from tinkergym.schema.episodes import EpisodeRequest
+from tinkergym.schema.sampling import Completion, SampleRequest
+from tinkergym.trajectory.trajectory import StopReason, Trajectory
 
 
 @dataclass(frozen=True, slots=True)

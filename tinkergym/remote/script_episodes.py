@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 
+from tinkergym.backoff import Backoff
 from tinkergym.errors import ServiceUnavailableError, TinkerGymError
-from tinkergym.loop.trajectory import Trajectory
-from tinkergym.remote.backoff import Backoff
 from tinkergym.remote.process_end import before_the_end
 from tinkergym.remote.rollout_thread import worker_id
 from tinkergym.remote.rollout_transport import HttpRolloutTransport
-from tinkergym.wire import EpisodeRequest, EpisodeResult, JobState, LeaseRequest, SubmitRequest
+from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult, LeaseRequest, SubmitRequest
+from tinkergym.schema.events import JobState
+from tinkergym.trajectory.trajectory import Trajectory
 
 WAIT_SECONDS = 10.0
 LEAVE_SECONDS = 4.0
@@ -78,7 +79,7 @@ class ScriptEpisodes:
         with self._lock:
             self._held = ""
         result = EpisodeResult.model_construct(
-            episode_id=request.episode_id, lease_id=request.lease_id, trajectory=trajectory
+            episode_id=request.episode_id, lease_id=request.lease_id, trajectories=[trajectory]
         )
         body = SubmitRequest.model_construct(worker_id=self._worker_id, results=[result])
         waits = Backoff(patience_seconds=PATIENCE_SECONDS).waits()

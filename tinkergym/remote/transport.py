@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from tinkergym.backoff import Backoff
 from tinkergym.errors import (
     AuthenticationError,
     ClientClosedError,
@@ -33,7 +34,6 @@ from tinkergym.errors import (
     TooManyRequestsError,
     from_wire,
 )
-from tinkergym.remote.backoff import Backoff
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 KINDS: Mapping[int, type[TinkerGymError]] = {

@@ -6,18 +6,28 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from tinkergym.wire import Event, WarningEvent
-
-if TYPE_CHECKING:
-    from tinkergym.remote.job import Job
+from tinkergym.schema.events import Event, StateEvent, WarningEvent
+from tinkergym.schema.jobs import AnyJobSpec
 
 _REDRAW_SECONDS = 0.5
 
 
+class Watched(Protocol):
+    """What is asked of a job; a notebook also draws it by its own `_repr_html_`."""
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+
+    @property
+    def spec(self) -> AnyJobSpec:
+        """Its settings."""
+
+
 @contextmanager
-def watched(job: Job, progress: bool | None, *, warnings: bool) -> Iterator[Callable[[Event], None]]:
+def watched(job: Watched, progress: bool | None, *, warnings: bool) -> Iterator[Callable[[Event], None]]:
     """Yield what is to be called with each event of the job.
 
     Args:
@@ -31,7 +41,7 @@ def watched(job: Job, progress: bool | None, *, warnings: bool) -> Iterator[Call
     elif progress or (progress is None and sys.stderr is not None and sys.stderr.isatty()):
         from rich.console import Console
 
-        from tinkergym.progress import TrainingDisplay
+        from tinkergym.display.progress import TrainingDisplay
 
         # The error stream: what a script prints itself stays clean.
         with TrainingDisplay(job.id, job.spec, console=Console(stderr=True, emoji=False)) as display:
@@ -56,13 +66,15 @@ def _notebook() -> Any:
 
 
 @contextmanager
-def _in_notebook(job: Job, notebook: Any) -> Iterator[Callable[[Event], None]]:
+def _in_notebook(job: Watched, notebook: Any) -> Iterator[Callable[[Event], None]]:
     handle = notebook.display(job, display_id=True)
     drawn = time.monotonic()
 
-    def show(_: Event) -> None:
+    def show(event: Event) -> None:
         nonlocal drawn
-        if time.monotonic() - drawn >= _REDRAW_SECONDS:
+        # What a job waits for may be its last event for a long time.
+        told = isinstance(event.body, StateEvent)
+        if told or time.monotonic() - drawn >= _REDRAW_SECONDS:
             handle.update(job)
             drawn = time.monotonic()
 

@@ -38,6 +38,8 @@ _SWEEP_SECONDS = 0.2
 _CLOSE_SECONDS = 5.0
 _GOING_AWAY = 1001
 _BAD_MESSAGE = 1008
+_LARGE_FRAME = 64 * 1024
+"""Reading a larger one takes up to seconds, in which the event loop would answer no other client."""
 
 
 def create_app(settings: ServerSettings, description: Message) -> FastAPI:
@@ -163,7 +165,7 @@ class _Conversation:
                 await self._websocket.send_bytes(frame)
 
     async def _answer(self, frame: Frame) -> Frame:
-        message = decode(frame)
+        message = decode(frame) if len(frame) < _LARGE_FRAME else await asyncio.to_thread(decode, frame)
         op = message.get("op")
         try:
             if isinstance(op, str) and op in CALLS:

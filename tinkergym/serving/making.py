@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.loop.environment_host import AnyEnv
-from tinkergym.registration import make, register
+from tinkergym.registration.environments import make, register
+from tinkergym.rollout.environment_host import AnyEnv
 from tinkergym.serving.playing import describe
 from tinkergym.serving.process_env import ProcessEnv
 from tinkergym.serving.protocol import Message

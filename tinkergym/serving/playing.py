@@ -20,7 +20,6 @@ from tinkergym.errors import (
 )
 from tinkergym.quoting import quoted
 from tinkergym.scalars import finite_number
-from tinkergym.serving.process_env import ProcessEnv
 from tinkergym.serving.protocol import QUESTIONS, Frame, Message, encode, error_message
 from tinkergym.spaces import space_to_json
 
@@ -55,8 +54,6 @@ def play(env: AnyEnv, message: Message, most_bytes: int) -> Frame:
         most_bytes: Longest frame.
     """
     index, call = message["i"], message["op"]
-    if isinstance(env, ProcessEnv):
-        return _exchange(env, message)
     try:
         frame = encode({"i": index, **_PLAY[call](env, message)})
     except TinkerGymError as error:
@@ -70,14 +67,6 @@ def play(env: AnyEnv, message: Message, most_bytes: int) -> Frame:
             hint="show less at once, or start the server with a larger --max-message-bytes",
         )
         return encode(error_message(too_long, index=index))
-    return frame
-
-
-def _exchange(env: ProcessEnv, message: Message) -> Frame:
-    try:
-        frame: Frame = env.exchange(message)
-    except TinkerGymError as error:
-        return encode(error_message(error, index=message["i"]))
     return frame
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import gymnasium as gym
 
-from tinkergym.errors import EnvironmentGoneError, InvalidEnvironmentError
-from tinkergym.serving.protocol import Frame, Message
+from tinkergym.errors import EnvironmentGoneError, InvalidEnvironmentError, TinkerGymError
+from tinkergym.serving.protocol import Frame, Message, encode, error_message
 
 _CLOSE_SECONDS = 5.0
 
@@ -66,6 +66,14 @@ class ProcessEnv(gym.Env[Any, Any]):
             raise InvalidEnvironmentError(answer, field="environment")
         return answer
 
+    def play(self, message: Message) -> Frame:
+        """Have the child do what a message asks of the environment and return the frame of the answer."""
+        try:
+            frame: Frame = self.exchange(message)
+        except TinkerGymError as error:
+            return encode(error_message(error, index=message["i"]))
+        return frame
+
     def close(self) -> None:
         """Close the environment and end its process."""
         with suppress(OSError):
@@ -93,7 +101,7 @@ def _live(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, name="parent's end", daemon=True).start()
     # Imported here: this file is imported by the server, which may have nothing to play itself.
-    from tinkergym.registration import make, register
+    from tinkergym.registration.environments import make, register
     from tinkergym.serving.playing import describe, play
 
     env: gym.Env[Any, Any] | None = None

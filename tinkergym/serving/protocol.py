@@ -22,7 +22,7 @@ import struct
 from typing import Any, Final, NoReturn
 
 from tinkergym.errors import InvalidRequestError, TinkerGymError
-from tinkergym.serving.values import Blob, pack, unpack
+from tinkergym.serving.values import Blob, Blobs, pack, unpack
 
 VERSION: Final = 1
 PATH: Final = "/v1/session"
@@ -32,6 +32,11 @@ QUESTIONS: Final = frozenset({"gold_action", "legal_actions"})
 """Methods beyond Gymnasium's that an environment may offer and `ask` may call."""
 MESSAGE_BYTES: Final = 16 * 2**20
 """Longest message, unless a server is told otherwise."""
+
+MOST_JSON_CHARACTERS: Final = 2**26
+"""Of the JSON in a message, without the arrays."""
+MOST_JSON_VALUES: Final = 2**20
+"""Of that JSON, strings counted by their commas: each value takes many times what it does in the frame."""
 
 _LENGTH = struct.Struct("<I")
 
@@ -90,7 +95,7 @@ def _json(value: Any) -> str:
 def _decode_text(text: str) -> Message:
     message = _object(text)
     # Most messages hold nothing that is written with a `$`.
-    return {key: unpack(value, ()) for key, value in message.items()} if '"$' in text else message
+    return {key: unpack(value, []) for key, value in message.items()} if '"$' in text else message
 
 
 def _decode_binary(data: bytes) -> Message:
@@ -104,7 +109,8 @@ def _decode_binary(data: bytes) -> Message:
         raise ValueError("$blobs must list the lengths of what follows")
     if begin + sum(lengths) != len(data):
         raise ValueError(f"$blobs lists {sum(lengths)} bytes, but {len(data) - begin} follow")
-    view, blobs = memoryview(data), []
+    view = memoryview(data)
+    blobs: Blobs = []
     for n in lengths:
         blobs.append(view[begin : begin + n])
         begin += n
@@ -112,6 +118,11 @@ def _decode_binary(data: bytes) -> Message:
 
 
 def _object(text: str) -> Message:
+    if len(text) > MOST_JSON_CHARACTERS:
+        raise ValueError(f"its JSON has {len(text)} characters, and at most {MOST_JSON_CHARACTERS} are taken")
+    values = sum(map(text.count, ",[{:"))
+    if values > MOST_JSON_VALUES:
+        raise ValueError(f"its JSON holds about {values} values, and at most {MOST_JSON_VALUES} are taken")
     value = json.loads(text, parse_constant=_refuse_constant)
     if not isinstance(value, dict):
         raise TypeError(f"it is a JSON {type(value).__name__}, not an object")

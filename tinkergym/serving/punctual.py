@@ -1,4 +1,7 @@
-"""Limits on how long the head of a request may take, and on open connections; uvicorn itself has none."""
+"""Limits on the head of a request, on open connections, and on how long an answer may wait to be read.
+
+uvicorn itself has none.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,40 @@ from typing import Any, ClassVar, Self
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
-class PunctualHead(H11Protocol):
-    """Hangs up on a connection that has begun, but not finished, the head of a request.
+class PunctualReader(asyncio.Protocol):
+    """Hangs up on a client that reads nothing of what it is sent: a part of a protocol of uvicorn's."""
+
+    reading_seconds: ClassVar[float] = 60.0
+    """How long an answer may wait for a client that reads nothing of it: whatever makes it waits, too."""
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+    _reading_timer: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        """Too much waits to be read; see whether some of it is."""
+        super().pause_writing()
+        if self._reading_timer is None:
+            # Not `close`, which waits until everything was sent.
+            self._reading_timer = self.loop.call_later(self.reading_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client has read."""
+        self._stop_reading_timer()
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nobody is there any more."""
+        self._stop_reading_timer()
+        super().connection_lost(exc)
+
+    def _stop_reading_timer(self) -> None:
+        if self._reading_timer is not None:
+            self._reading_timer.cancel()
+            self._reading_timer = None
+
+
+class PunctualHead(PunctualReader, H11Protocol):
+    """Hangs up on a connection that has begun, but not finished, the head of a request, or reads no answer.
 
     uvicorn itself limits only the pause between two requests. A connection that became a WebSocket is left.
     """
@@ -31,15 +66,25 @@ class PunctualHead(H11Protocol):
         super().__init__(*args, **kwargs)
         self._head_timer: asyncio.TimerHandle | None = None
         self._upgraded = False
+        self._came_at = self.loop.time()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client is there: from now on it has to say something."""
         super().connection_made(transport)
-        if self.most_connections is not None and len(self.connections) > self.most_connections:
+        full = self.most_connections is not None and len(self.connections) > self.most_connections
+        if full and not self._made_room():
             transport.write(self.too_many)
             transport.close()
             return
         self._watch_head()
+
+    def _made_room(self) -> bool:
+        """Hang up on the oldest of the other connections that has not sent a whole head; False if none is."""
+        waiting = [other for other in self.connections if isinstance(other, PunctualHead) and other._head_due]
+        oldest = min((other for other in waiting if other is not self), key=_came_at, default=None)
+        if oldest is not None:
+            oldest.transport.abort()
+        return oldest is not None
 
     def data_received(self, data: bytes) -> None:
         """Some bytes came; see whether they end a head."""
@@ -55,6 +100,11 @@ class PunctualHead(H11Protocol):
         """Nobody is there any more."""
         self._stop_timer()
         super().connection_lost(exc)
+
+    @property
+    def _head_due(self) -> bool:
+        """Whether its first head is still to come."""
+        return self.cycle is None and not self._upgraded and not self.transport.is_closing()
 
     @property
     def _between_requests(self) -> bool:
@@ -75,3 +125,7 @@ class PunctualHead(H11Protocol):
         self._head_timer = None
         if self._between_requests and not self.transport.is_closing():
             self.transport.close()
+
+
+def _came_at(connection: PunctualHead) -> float:
+    return connection._came_at

@@ -10,15 +10,25 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import uvicorn
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from tinkergym.errors import InvalidRequestError
 from tinkergym.serving.app import create_app
 from tinkergym.serving.making import description_of
 from tinkergym.serving.protocol import Message
-from tinkergym.serving.punctual import PunctualHead
+from tinkergym.serving.punctual import PunctualHead, PunctualReader
 from tinkergym.serving.settings import ServerSettings
 
 _SHUTDOWN_SECONDS = 2
+_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
+"""After 10 s of silence the kernel asks every 5 s, and gives the connection up after 4 times."""
+
+
+class PunctualSocket(PunctualReader, WebSocketsSansIOProtocol):
+    """A WebSocket whose client has to read; uvicorn itself waits for ever.
+
+    Of uvicorn's protocols the one that buffers nothing: a frame that is too long is refused by its header.
+    """
 
 
 def serve(settings: ServerSettings, ready: Callable[[str, Message], None]) -> None:
@@ -68,6 +78,11 @@ def listen(host: str, port: int) -> socket.socket:
         ) from None
     # Connections inherit it; without it, answers wait for the client's delayed acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # A machine that vanished closes no connection; the kernel asks for a sign of life, and its lease begins.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):  # Linux has them all
+            listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return listener
 
 
@@ -89,8 +104,7 @@ def uvicorn_config(settings: ServerSettings, description: Message) -> uvicorn.Co
     return uvicorn.Config(
         create_app(settings, description),
         http=PunctualHead.within(settings.open_timeout_seconds),
-        # The one that buffers nothing: a frame that is too long is refused by its header.
-        ws="websockets-sansio",
+        ws=PunctualSocket,
         ws_max_size=settings.max_message_bytes,
         # Text this short gains nothing, and compressing it takes longer than sending it.
         ws_per_message_deflate=False,

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable
 
 from tinkergym.errors import EnvironmentTimeoutError, StepIndexError, TinkerGymError
-from tinkergym.loop.environment_host import AnyEnv, EnvironmentHost, Report, TakeReports
+from tinkergym.rollout.environment_host import AnyEnv, EnvironmentHost, Report, TakeReports
 from tinkergym.serving.playing import failed, play
 from tinkergym.serving.process_env import ProcessEnv
 from tinkergym.serving.protocol import Frame, Message, encode, error_message
@@ -98,7 +98,7 @@ class Session:
         self._call_ends_at = now + seconds
         self._index, self._op, self._request = index, message["op"], request
         self._answer = asyncio.get_running_loop().create_future()
-        self.host.call(index, lambda env: play(env, message, self._most_bytes))
+        self.host.call(index, lambda env: self._play(env, message))
         return await self._answer
 
     def reported(self, report: Report, now: float) -> None:
@@ -114,6 +114,9 @@ class Session:
                 error_message(failed("the environment's constructor", what, report.error), index=0)
             )
         self._answer.set_result(frame)
+
+    def _play(self, env: AnyEnv, message: Message) -> Frame:
+        return env.play(message) if isinstance(env, ProcessEnv) else play(env, message, self._most_bytes)
 
     def overdue(self, now: float) -> bool:
         """Whether a call has run for longer than it may."""

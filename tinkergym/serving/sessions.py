@@ -13,7 +13,7 @@ from tinkergym.errors import (
     InvalidRequestError,
     TinkerGymError,
 )
-from tinkergym.loop.environment_host import EnvironmentHost, Report
+from tinkergym.rollout.environment_host import EnvironmentHost, Report
 from tinkergym.serving.making import maker
 from tinkergym.serving.session import Session
 from tinkergym.serving.settings import ServerSettings

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.serving.names import TOKEN_VARIABLE
+from tinkergym.schema.names import TOKEN_VARIABLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ object with one key that starts with `$`; the bytes of arrays travel beside the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ _MOST_ITEM_BYTES = 8
 """A longer float is not the same everywhere."""
 
 Blob = bytes | memoryview
+Blobs = list[Blob | None]
+"""The bytes that came with a message; None for those that a value has taken."""
 
 
 def pack(value: Any, blobs: list[Blob]) -> Any:
@@ -59,8 +61,8 @@ def _pack_container(value: Any, blobs: list[Blob]) -> Any:
     )
 
 
-def unpack(value: Any, blobs: Sequence[Blob]) -> Any:
-    """Return what `pack` was given.
+def unpack(value: Any, blobs: Blobs) -> Any:
+    """Return what `pack` was given; each of `blobs` is taken by one value.
 
     Raises:
         ValueError: It is nothing that `pack` writes.
@@ -102,12 +104,21 @@ def _dtype(name: Any) -> np.dtype[Any]:
     return dtype
 
 
-def _unpack_array(inner: Any, blobs: Sequence[Blob]) -> Any:
+def _unpack_array(inner: Any, blobs: Blobs) -> Any:
     name, shape, number = inner
     dtype = _dtype(name)
-    flat = np.frombuffer(blobs[_index(number)], dtype=dtype.newbyteorder("<"))
+    flat = np.frombuffer(_taken(blobs, number), dtype=dtype.newbyteorder("<"))
     # A copy: an environment or a user may write into its array.
     return flat.reshape([_index(length) for length in shape]).astype(dtype)
+
+
+def _taken(blobs: Blobs, number: Any) -> Blob:
+    blob = blobs[_index(number)]
+    if blob is None:
+        # Named a thousand times, a small message would take a thousand times its size in memory.
+        raise ValueError(f"blob {number} is named twice")
+    blobs[number] = None
+    return blob
 
 
 def _index(number: Any) -> int:
@@ -120,7 +131,7 @@ _UNPACK: dict[str, Any] = {
     "$float": lambda inner, _blobs: {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}[inner],
     "$dict": lambda inner, blobs: {unpack(key, blobs): unpack(item, blobs) for key, item in inner},
     "$tuple": lambda inner, blobs: tuple(unpack(item, blobs) for item in inner),
-    "$bytes": lambda inner, blobs: bytes(blobs[_index(inner)]),
+    "$bytes": lambda inner, blobs: bytes(_taken(blobs, inner)),
     "$number": lambda inner, blobs: _dtype(inner[0]).type(unpack(inner[1], blobs)),
     "$array": _unpack_array,
 }

@@ -20,8 +20,8 @@ class TaskSource(Sequence[Task]):
     little until it is played. It can be pickled: what it has read stays behind and is read again where it is
     needed. Environments of one process that name the same source share what was read.
 
-    An environment that keeps one, under any attribute, is data-dependent (`tinkergym.grid`). It must not be
-    an argument of the environment: those travel as JSON, so they name the data (a path, a split).
+    An environment that keeps one, under any attribute, is data-dependent (`tinkergym.tasks.grid`). It
+    must not be an argument of the environment: those travel as JSON, so they name the data (a path, a split).
 
     A source of your own needs `name`, `fingerprint`, `__len__` and `read`.
     """

@@ -6,7 +6,7 @@ import hashlib
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from tinkergym.wire import RendererBundle
+from tinkergym.schema.views import RendererBundle
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"

@@ -13,8 +13,11 @@ _CYCLES = 200
 _WARNS_OF_ALL_TEXT = (
     "Observation is not a NumPy array",
     r"(Observation|Action) space for each agent probably should be gymnasium\.spaces\.box",
+    "We recommend agents to be named in the format",
 )
-"""What `api_test` says of every game in text; it knows numbers only. Nothing else is passed over."""
+"""What `api_test` says of every game in text, since it knows numbers only, and of agents that are called by
+what they are, such as `black`. Nothing else is passed over.
+"""
 
 
 def api(subject: Subject) -> None:

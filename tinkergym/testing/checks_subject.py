@@ -16,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 
 from tinkergym.errors import TinkerGymError
-from tinkergym.policies import RandomTextPolicy, TextPolicy
+from tinkergym.evaluation.baselines import RandomTextPolicy, TextPolicy
 from tinkergym.quoting import quoted
 
 SEEDS = range(5)

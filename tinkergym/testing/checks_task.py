@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.grid import cell_of, declares_cell
-from tinkergym.loop.trajectory import Trajectory, reason_line
+from tinkergym.evaluation.baselines import GoldPolicy, LegalPolicy, RandomTextPolicy, TextPolicy, play_episode
 from tinkergym.messages import observation_text
-from tinkergym.policies import GoldPolicy, LegalPolicy, RandomTextPolicy, TextPolicy, play_episode
 from tinkergym.quoting import quoted
+from tinkergym.tasks.grid import cell_of, declares_cell
 from tinkergym.testing.checks_subject import (
     SEEDS,
     AnyEnv,
@@ -18,6 +17,7 @@ from tinkergym.testing.checks_subject import (
     Subject,
     comparable,
 )
+from tinkergym.trajectory.trajectory import Trajectory, reason_line
 
 _LONG = 40
 """Characters from which on an observation that comes again is no coincidence."""
@@ -165,7 +165,7 @@ def _an_index_changes_nothing(env: AnyEnv) -> None:
             raise CheckFailedError(
                 f'metadata declares data="free", but options={{"task_index": 0}} changes seed {seed} from '
                 f"{quoted(drawn)} to {quoted(chosen)}",
-                hint='declare metadata["data"] = "dependent", or keep the tasks in a tinkergym.TaskSource',
+                hint='declare metadata["data"] = "dependent", or keep the tasks in a tasks.TaskSource',
             )
 
 

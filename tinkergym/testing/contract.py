@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import gymnasium as gym
 
-from tinkergym.registration import make
+from tinkergym.registration.environments import make
 from tinkergym.testing.checks import CHECKS, Check, Outcome, run_checks
 from tinkergym.testing.checks_subject import Subject
 

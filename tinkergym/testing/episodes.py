@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinkergym.loop.trajectory import Segment, StopReason, Trajectory, Turn
+from tinkergym.trajectory.trajectory import ONLY_AGENT, Segment, StopReason, Trajectory, Turn
 
 
 def one_turn_episode(
@@ -11,6 +11,7 @@ def one_turn_episode(
     *,
     error: str = "",
     seed: int = 0,
+    agent: str = ONLY_AGENT,
     **metrics: float,
 ) -> Trajectory:
     """Return an episode of one turn: a prompt of one token, an answer of one token, and this reward."""
@@ -27,6 +28,7 @@ def one_turn_episode(
         metrics=metrics,
     )
     return Trajectory(
+        agent=agent,
         segments=[segment],
         turns=[turn],
         terminated=stop_reason is StopReason.TERMINATED,

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tinkergym.loop.sampler import Deliver, Sampler
-from tinkergym.loop.trajectory import Trajectory
-from tinkergym.wire import Completion, SampleFailure, SampleRequest
+from tinkergym.agent.sampler import Deliver, Sampler
+from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+from tinkergym.trajectory.trajectory import Trajectory
 
 
 @dataclass(slots=True)

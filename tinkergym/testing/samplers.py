@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tinkergym.loop.renderer import Renderer
-from tinkergym.loop.sampler import Deliver
-from tinkergym.wire import Completion, SampleRequest
+from tinkergym.agent.renderer import Renderer
+from tinkergym.agent.sampler import Deliver
+from tinkergym.agent.stop_strings import stopped_text
+from tinkergym.schema.sampling import Completion, SampleRequest
 
 
 class ScriptedSampler:
@@ -34,12 +35,22 @@ class ScriptedSampler:
     def _complete(self, request: SampleRequest) -> Completion:
         ids = self._renderer.encode_answer(self._answer(self._renderer.decode(request.prompt_ids)))
         kept = ids[: request.max_tokens]
+        stops = self._renderer.stop_strings(request.stop) if request.stop else None
+        if stops is not None:
+            end = next((place for place, token in enumerate(kept) if stops.completed_by(token)), None)
+            if end is not None:
+                ids = kept = kept[: end + 1]
         return Completion(
             request_id=request.request_id,
             token_ids=kept,
             sampling_logprobs=[0.0] * len(kept),
             finish_reason="stop" if len(kept) == len(ids) else "length",
             policy_version=request.policy_version or 0,
+            text=None if stops is None else stopped_text(stops, kept, request.stop_ids),
+            top_logprobs=[[(token, 0.0)] for token in kept] if request.top_logprobs else None,
+            prompt_logprobs=[None, *[0.0] * (len(request.prompt_ids) - 1)]
+            if request.prompt_logprobs
+            else None,
         )
 
 

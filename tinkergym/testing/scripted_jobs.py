@@ -9,23 +9,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tinkergym.errors import ConflictError, NotFoundError, UnknownEnvironmentError
-from tinkergym.wire import (
-    CheckpointView,
+from tinkergym.schema.episodes import (
     EpisodeRequest,
     EpisodeResult,
-    ErrorView,
-    Event,
-    EventBody,
-    JobSpec,
-    JobState,
     LeaseReply,
     LeaseRequest,
-    PlayedSpec,
-    StateEvent,
-    StepEvent,
+    SeatPlan,
     SubmitReply,
 )
-from tinkergym.wire_jobs import AnyJobSpec, DeletedJob, DistillationSpec, InstalledPack, JobView
+from tinkergym.schema.events import (
+    CheckpointView,
+    ErrorView,
+    EvaluationEvent,
+    Event,
+    EventBody,
+    JobState,
+    StateEvent,
+    StepEvent,
+)
+from tinkergym.schema.job_spec import JobSpec, PlayedSpec
+from tinkergym.schema.jobs import AnyJobSpec, DeletedJob, DistillationSpec, InstalledPack, JobView
+from tinkergym.trajectory.trajectory import ONLY_AGENT
 
 
 @dataclass
@@ -197,13 +201,17 @@ class ScriptedJobs:
                 group=index // size,
                 environment=spec.environment,
                 seed=1000 * step + index // size,
-                sampling_seed=index,
-                model=spec.model,
-                policy=job.view.job_id,
-                policy_version=job.view.policy_version,
-                sampling=spec.sampling,
+                seats={
+                    ONLY_AGENT: SeatPlan(
+                        policy=job.view.job_id,
+                        policy_version=job.view.policy_version,
+                        model=spec.model,
+                        sampling_seed=index,
+                        sampling=spec.sampling,
+                        system_prompt=spec.system_prompt,
+                    )
+                },
                 limits=spec.limits,
-                system_prompt=spec.system_prompt,
                 lease_id=self._new_lease_id(),
                 lease_seconds=30.0,
             )
@@ -216,10 +224,15 @@ class ScriptedJobs:
 
     def _finish_step(self, job: ScriptedJob) -> None:
         step = job.view.step + 1
-        returns = [result.trajectory.episode_return for result in job.results]
+        returns = [one.episode_return for result in job.results for one in result.trajectories]
         job.history.append(job.results)
         self._update(job, step=step, policy_version=step)
         self._emit(job, _step_event(job.view, returns))
+        spec = job.view.spec
+        if isinstance(spec, PlayedSpec):
+            for wanted in spec.evaluate:
+                if wanted.is_due(step, last=spec.steps):
+                    self._emit(job, _evaluation_event(job.view, spec.name_of(wanted)))
         if step == job.view.spec.steps:
             self._enter(job, JobState.COMPLETED)
         elif isinstance(job.view.spec, PlayedSpec) and job.view.spec.rollout != "server":
@@ -237,6 +250,17 @@ class ScriptedJobs:
     def _emit(self, job: ScriptedJob, body: EventBody) -> None:
         job.events.append(Event(seq=len(job.events) + 1, job_id=job.view.job_id, time=time.time(), body=body))
         self.changed.notify_all()
+
+
+def _evaluation_event(view: JobView, name: str) -> EvaluationEvent:
+    return EvaluationEvent(
+        name=name,
+        step=view.step,
+        policy_version=view.policy_version,
+        episodes=0,
+        failed_episodes=0,
+        mean=None,
+    )
 
 
 def _step_event(view: JobView, returns: Sequence[float]) -> StepEvent:

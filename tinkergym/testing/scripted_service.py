@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
+from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import (
     AuthenticationError,
     NotFoundError,
@@ -23,23 +24,17 @@ from tinkergym.errors import (
     TooManyRequestsError,
     UnknownModelError,
 )
-from tinkergym.loop.renderer import Renderer
-from tinkergym.spec_errors import parse_any_spec
+from tinkergym.schema.data import DataChunk, DataManifest, DataView
+from tinkergym.schema.episodes import LeaseRequest, SubmitRequest
+from tinkergym.schema.events import EvaluationEvent, JobState
+from tinkergym.schema.jobs import CLIENT_PACKS_HEADER, INSTALLED_PACKS
+from tinkergym.schema.parsing import parse_any_spec
+from tinkergym.schema.policy_refs import PolicyRef
+from tinkergym.schema.sampling import SampleBatch, SampleRequest
+from tinkergym.schema.views import EnvironmentView, HealthView, ModelView, PolicyView
 from tinkergym.testing.bundles import byte_bundle
 from tinkergym.testing.samplers import ScriptedSampler
 from tinkergym.testing.scripted_jobs import ScriptedJobs
-from tinkergym.wire import (
-    EnvironmentView,
-    HealthView,
-    JobState,
-    LeaseRequest,
-    ModelView,
-    SampleBatch,
-    SampleRequest,
-    SubmitRequest,
-)
-from tinkergym.wire_data import DataChunk, DataManifest, DataView
-from tinkergym.wire_jobs import CLIENT_PACKS_HEADER, INSTALLED_PACKS
 
 API_KEY = "tg-scripted"
 MODELS = ("nano", "nano-instruct")
@@ -209,7 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
         service, jobs = self.service, self.service.jobs
         job_route = re.fullmatch(r"/v1/jobs/([^/]+)(/.*)?", path)
         if path == "/v1/health":
-            self._view(HealthView(status="ok", version="0"))
+            self._view(HealthView(status="ok", version="0", memory=dict.fromkeys(MODELS, 600_000_000)))
         elif path == "/v1/models":
             views = [ModelView(name=name, context_length=1024).model_dump() for name in MODELS]
             self.reply(200, {"models": views})
@@ -230,14 +225,10 @@ class _Handler(BaseHTTPRequestHandler):
             key = self.headers.get("Idempotency-Key", "")
             packs = INSTALLED_PACKS.validate_json(self.headers.get(CLIENT_PACKS_HEADER, "[]"))
             self._view(jobs.create(parse_any_spec(json.loads(body)), key, client_packs=packs), status=201)
-        elif path == "/v1/data":
-            manifest = DataManifest.model_validate_json(body)
-            missing = [name for name in manifest.chunks if name not in service.chunks]
-            self._view(DataView(data_id=manifest.data_id, kind=manifest.kind, missing=missing))
-        elif path.startswith("/v1/data/chunks/"):
-            DataChunk.model_validate_json(body)
-            service.chunks[path.rpartition("/")[2]] = body
-            self.reply(200, {})
+        elif path == "/v1/policies":
+            self._view(_policy_view(jobs, query["reference"][0]))
+        elif path.startswith("/v1/data"):
+            self._route_data(path, body)
         elif path == "/v1/jobs":
             limit, before = (query.get(key, [usual])[0] for key, usual in (("limit", "50"), ("before", "")))
             views = [view.model_dump(mode="json") for view in jobs.newest_first()]
@@ -247,6 +238,17 @@ class _Handler(BaseHTTPRequestHandler):
             self._route_job(method, job_route[1], job_route[2] or "", body)
         else:
             raise NotFoundError(f"there is no route {path}")
+
+    def _route_data(self, path: str, body: bytes) -> None:
+        chunks = self.service.chunks
+        if path == "/v1/data":
+            manifest = DataManifest.model_validate_json(body)
+            missing = [name for name in manifest.chunks if name not in chunks]
+            self._view(DataView(data_id=manifest.data_id, kind=manifest.kind, missing=missing))
+        else:
+            DataChunk.model_validate_json(body)
+            chunks[path.rpartition("/")[2]] = body
+            self.reply(200, {})
 
     def _route_job(self, method: str, job_id: str, rest: str, body: bytes) -> None:
         jobs = self.service.jobs
@@ -264,6 +266,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._view(jobs.lease(job_id, LeaseRequest.model_validate_json(body)))
         elif rest == "/episodes/submit":
             self._view(jobs.submit(job_id, SubmitRequest.model_validate_json(body).results))
+        elif rest == "/evaluations":
+            done = [event.body for event in job.events if isinstance(event.body, EvaluationEvent)]
+            self.reply(200, {"evaluations": [one.model_dump() for one in done]})
         elif rest == "/checkpoints":
             self.reply(200, {"checkpoints": [view.model_dump() for view in job.checkpoints]})
         elif file and file[1] in self.service.files:
@@ -296,3 +301,19 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
             if over and sent == len(job.events):
                 return
+
+
+def _policy_view(jobs: ScriptedJobs, reference: str) -> PolicyView:
+    """Say which version a reference names; nothing is trained here, so every version is kept."""
+    ref = PolicyRef.parse(reference, field="reference")
+    view = jobs.get(ref.owner).view
+    newest = view.policy_version
+    named = {"latest": newest, "best": newest}.get(ref.name, ref.step if ref.version is None else ref.version)
+    return PolicyView(
+        policy_id=ref.owner,
+        job_id=ref.owner,
+        agent=ref.agent,
+        model=view.spec.model,
+        version=None if ref.is_newest else named,
+        kept=list(range(1, newest + 1)),
+    )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tinkergym.wire import RendererBundle
+from tinkergym.schema.views import RendererBundle
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ def best_isolation() -> Isolation:
     if report.get("status") == "exited" and report.get("exit") == 0:
         return "namespaces"
     why = report.get("reason") or output[-500:]
-    _log.warning("no namespaces for sandboxed code, only limits (see docs/tools.md): %s", why)
+    _log.warning("no namespaces for sandboxed code, only limits (see docs/guides/tools.md): %s", why)
     return "limits"
 
 

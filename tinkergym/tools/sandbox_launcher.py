@@ -40,13 +40,22 @@ _AT_FDCWD, _AT_RECURSIVE, _READ_ONLY = -100, 0x8000, 1
 _NO_NEW_PRIVILEGES, _PARENT_DEATH_SIGNAL = 38, 1
 _SECCOMP, _FILTER = 22, 2
 _MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-_MEMORY_OF_NO_PROCESS = {"x86_64": (29, 319, 447), "aarch64": (194, 279, 447)}
-"""shmget, memfd_create, memfd_secret: what they hold belongs to no address space, so no limit counts it."""
+_MEMORY_OF_NO_PROCESS = {
+    "x86_64": (29, 64, 68, 240, 319, 321, 425, 447),
+    "aarch64": (194, 190, 186, 180, 279, 280, 425, 447),
+}
+"""shmget, semget, msgget, mq_open, memfd_create, bpf, io_uring_setup, memfd_secret: what they hold belongs to
+no address space, so no limit counts it."""
+_MMAP = {"x86_64": 9, "aarch64": 222}
+_SHARED_AND_ANONYMOUS = 0x21
+"""Such a mapping keeps its pages when a process lets go of them, and then nobody is seen to use them."""
 _FIRST_X32_CALL = 0x40000000
+_MOST_FILES = 10_000
 _LOOK_SECONDS = 0.02
 """Between two looks at the memory of all processes."""
 _SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/etc/ld.so.cache")
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+# Not /dev/zero: mapped and shared it is memory of no process, too.
+_DEVICES = ("/dev/null", "/dev/random", "/dev/urandom")
 
 Settings = dict[str, Any]
 
@@ -98,14 +107,18 @@ class Kernel:
     def refuse_hidden_memory(self) -> None:
         """Let the system calls that get memory outside of any address space fail with EPERM."""
         calls = _MEMORY_OF_NO_PROCESS[self._machine]
-        refuse = len(calls) + 2
-        load, equal, at_least, end = 0x20, 0x15, 0x35, 0x06
+        load, equal, at_least, and_, end = 0x20, 0x15, 0x35, 0x54, 0x06
+        refuse = len(calls) + 9  # the last step; a jump counts from the one behind it
         steps = [
             (load, 0, 0, 4),  # the machine whose numbers of system calls are meant
-            (equal, 0, refuse + 1, _MACHINES[self._machine]),
+            (equal, 0, refuse - 2, _MACHINES[self._machine]),
             (load, 0, 0, 0),  # the number
-            (at_least, refuse - 1, 0, _FIRST_X32_CALL),
-            *((equal, refuse - 2 - place, 0, call) for place, call in enumerate(calls)),
+            (at_least, refuse - 4, 0, _FIRST_X32_CALL),
+            *((equal, refuse - 5 - place, 0, call) for place, call in enumerate(calls)),
+            (equal, 0, 3, _MMAP[self._machine]),
+            (load, 0, 0, 16 + 3 * 8),  # the flags, the lower half of the fourth argument
+            (and_, 0, 0, _SHARED_AND_ANONYMOUS),
+            (equal, 1, 0, _SHARED_AND_ANONYMOUS),
             (end, 0, 0, 0x7FFF0000),  # allow
             (end, 0, 0, 0x00050001),  # EPERM
         ]
@@ -146,7 +159,8 @@ def build_walls(kernel: Kernel, settings: Settings) -> bool:
             _show(kernel, path, root)
     os.mkdir(f"{root}/tmp")  # noqa: PTH102 - as above
     kernel.make_read_only(root)
-    options = f"size={settings['file_bytes']},mode=777"
+    # Empty files have no size, and each takes a kilobyte of the kernel's memory.
+    options = f"size={settings['file_bytes']},nr_inodes={_MOST_FILES},mode=777"
     kernel.mount("tmpfs", f"{root}/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, options)
     for path in inside:
         _show(kernel, path, root)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_KERNEL = 0
+"""The parent of those whose parent cannot be seen from here."""
 
 
 class ProcessTree:
@@ -21,7 +23,7 @@ class ProcessTree:
     def __init__(self, proc: int, first: int) -> None:
         self._proc, self._first = proc, first
         self._members = {first}
-        self._others: set[int] = set()
+        self._others = {_KERNEL}
 
     def used_bytes(self) -> int:
         """Return the memory of all processes, shared pages counted once; 0 while there is only the first.
@@ -30,21 +32,22 @@ class ProcessTree:
         """
         present = {int(name) for name in os.listdir(self._proc) if name.isdigit()}  # noqa: PTH208
         self._members &= present
-        self._others &= present
+        self._others &= present | {_KERNEL}
         # Only what is new has to be looked at; a parent may stand behind its child in the list.
         new = {pid: self._parent(pid) for pid in present - self._members - self._others}
-        while found := {pid for pid, parent in new.items() if parent in self._members}:
-            self._members |= found
-            for pid in found:
-                del new[pid]
-        self._others |= new.keys()
+        for known in (self._members, self._others):
+            while found := {pid for pid, parent in new.items() if parent in known}:
+                known |= found  # noqa: PLW2901 - adds to the set itself
+                for pid in found:
+                    del new[pid]
+        # What is left has a parent that is not in the list yet: both are looked at again.
         if self._members <= {self._first}:
             return 0
         return sum(self._used(pid) for pid in self._members)
 
-    def _parent(self, pid: int) -> int:
+    def _parent(self, pid: int) -> int | None:
         stat = self._read(f"{pid}/stat").rpartition(")")[2].split()
-        return int(stat[1]) if len(stat) > 1 else 0
+        return int(stat[1]) if len(stat) > 1 else None
 
     def _used(self, pid: int) -> int:
         """Return a process's share of the memory; where that is not told, all that it can reach."""

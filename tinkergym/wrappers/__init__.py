@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tinkergym.wrappers.against_opponent import AgainstOpponent
+    from tinkergym.games.against_opponent import AgainstOpponent
     from tinkergym.wrappers.extract_answer import ExtractAnswer
     from tinkergym.wrappers.illegal_action import IllegalAction
     from tinkergym.wrappers.record_transcript import RecordTranscript, read_transcripts
@@ -37,19 +37,19 @@ __all__ = [
 
 # Where each name lives. On first use: `import tinkergym` must load neither httpx nor Gymnasium.
 _HOMES = {
-    "AgainstOpponent": "against_opponent",
-    "ExtractAnswer": "extract_answer",
-    "IllegalAction": "illegal_action",
-    "RecordTranscript": "record_transcript",
-    "RewardTerms": "reward_terms",
-    "StripReasoning": "strip_reasoning",
-    "SystemPrompt": "system_prompt",
-    "ToolCalling": "tool_calling",
-    "TrainRemotely": "train_remotely",
-    "TurnLimit": "turn_limit",
-    "Verbalize": "verbalize",
-    "Wording": "wording",
-    "read_transcripts": "record_transcript",
+    "AgainstOpponent": "tinkergym.games.against_opponent",
+    "ExtractAnswer": "tinkergym.wrappers.extract_answer",
+    "IllegalAction": "tinkergym.wrappers.illegal_action",
+    "RecordTranscript": "tinkergym.wrappers.record_transcript",
+    "RewardTerms": "tinkergym.wrappers.reward_terms",
+    "StripReasoning": "tinkergym.wrappers.strip_reasoning",
+    "SystemPrompt": "tinkergym.wrappers.system_prompt",
+    "ToolCalling": "tinkergym.wrappers.tool_calling",
+    "TrainRemotely": "tinkergym.wrappers.train_remotely",
+    "TurnLimit": "tinkergym.wrappers.turn_limit",
+    "Verbalize": "tinkergym.wrappers.verbalize",
+    "Wording": "tinkergym.wrappers.wording",
+    "read_transcripts": "tinkergym.wrappers.record_transcript",
 }
 
 
@@ -57,4 +57,4 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'tinkergym.wrappers' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"tinkergym.wrappers.{home}"), name)
+    return getattr(importlib.import_module(home), name)

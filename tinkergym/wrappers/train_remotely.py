@@ -14,19 +14,21 @@ from typing import Any, SupportsFloat
 
 import gymnasium as gym
 
+from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import EpisodeProtocolError, InvalidRequestError, PolicyVersionGoneError
-from tinkergym.loop.environment_host import stop_reason_of, system_prompt_of
-from tinkergym.loop.renderer import Renderer
-from tinkergym.loop.trajectory import StopReason
 from tinkergym.messages import Observation
 from tinkergym.remote.client import Client
 from tinkergym.remote.job import raise_for
-from tinkergym.remote.local_environment import LOCAL
 from tinkergym.remote.script_episode import ScriptEpisode
 from tinkergym.remote.script_episodes import ScriptEpisodes
-from tinkergym.spec_errors import parse_spec, refuse_environment_prompt
-from tinkergym.wire import GRPO, Adapter, EpisodeRequest, JobSpec, LoRA, PlayedSpec
-from tinkergym.wire_algorithms import PolicyGradient
+from tinkergym.rollout.environment_host import stop_reason_of, system_prompt_of
+from tinkergym.rollout.local_environment import LOCAL
+from tinkergym.schema.algorithms import GRPO, PolicyGradient
+from tinkergym.schema.checks import refuse_environment_prompt
+from tinkergym.schema.episodes import EpisodeRequest
+from tinkergym.schema.job_spec import Adapter, JobSpec, LoRA, PlayedSpec
+from tinkergym.schema.parsing import parse_spec
+from tinkergym.trajectory.trajectory import StopReason
 
 DEFAULT_STEPS = 100
 """A loop of one's own often ends by itself; the job then stays and can be taken up again."""

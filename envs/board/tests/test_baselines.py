@@ -4,7 +4,7 @@ from tinkergym_board.baselines import PLAYERS, returns
 from tinkergym_board.players import perfect_player
 from tinkergym_board.rules import Position, Rules
 
-from tinkergym.registration import make
+from tinkergym.registration.environments import make
 
 
 @pytest.mark.parametrize(

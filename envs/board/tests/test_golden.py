@@ -15,7 +15,7 @@ from tinkergym_board.players import heuristic_player, random_player
 from tinkergym_board.rules import Rules
 from tinkergym_board.text import cell_names, read_position
 
-from tinkergym.registration import make
+from tinkergym.registration.environments import make
 
 RECORD = Path(__file__).with_name("golden") / "episodes.json"
 CASES = {

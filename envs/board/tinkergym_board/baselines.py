@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tinkergym.registration import make
-from tinkergym.wrappers.against_opponent import AgainstOpponent
+from tinkergym.games.against_opponent import AgainstOpponent
+from tinkergym.registration.environments import make
 from tinkergym_board.players import Player, heuristic_player, perfect_player, random_player
 from tinkergym_board.text import cell_names, read_position
 

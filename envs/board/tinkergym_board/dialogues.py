@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tinkergym.games.registry import make_game
+from tinkergym.games.against_opponent import AgainstOpponent
 from tinkergym.messages import Message, assistant, user
-from tinkergym.wrappers.against_opponent import AgainstOpponent
+from tinkergym.registration.games import make_game
 from tinkergym_board.games import KInARow
 from tinkergym_board.players import random_player
 from tinkergym_board.text import cell_names, read_position

@@ -90,10 +90,14 @@ class KInARow(TextGame):
 
 
 def tictactoe(size: int = 3, win: int = 3, instructions: bool = False) -> KInARow:
-    """Return tic-tac-toe; the arguments are those of `KInARow`."""
-    return KInARow(size, win, instructions)
+    """Return tic-tac-toe, of the agents `x` and `o`; the arguments are those of `KInARow`."""
+    game = KInARow(size, win, instructions)
+    game.agents = ("x", "o")
+    return game
 
 
 def gomoku(size: int = 5, win: int = 4, instructions: bool = False) -> KInARow:
-    """Return gomoku; the arguments are those of `KInARow`."""
-    return KInARow(size, win, instructions)
+    """Return gomoku, of the agents `black` and `white`; the arguments are those of `KInARow`."""
+    game = KInARow(size, win, instructions)
+    game.agents = ("black", "white")
+    return game

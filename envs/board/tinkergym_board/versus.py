@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from tinkergym.games.registry import make_against_opponent
+from tinkergym.registration.games import make_against_opponent
 
 tictactoe = partial(make_against_opponent, "board/TicTacToe-v0")
 gomoku = partial(make_against_opponent, "board/Gomoku-v0")

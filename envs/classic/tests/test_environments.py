@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.registration import make
+from tinkergym.registration.environments import make
 from tinkergym.testing.contract import EnvContract
 
 BARE = {

@@ -3,7 +3,7 @@ import pytest
 from tinkergym_games.baselines import returns
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.registration import make
+from tinkergym.registration.environments import make
 from tinkergym.testing import EnvContract
 
 

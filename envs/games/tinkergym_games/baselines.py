@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tinkergym.registration import make
-from tinkergym.wrappers.against_opponent import AgainstOpponent
+from tinkergym.games.against_opponent import AgainstOpponent
+from tinkergym.registration.environments import make
 
 CASES: tuple[tuple[str, dict[str, str]], ...] = (
     ("games/GuessNumber-v0", {}),

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from tinkergym.games.registry import make_against_opponent
+from tinkergym.registration.games import make_against_opponent
 
 guess_number = partial(make_against_opponent, "games/GuessNumber-v0")
 nim = partial(make_against_opponent, "games/Nim-v0")

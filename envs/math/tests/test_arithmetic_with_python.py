@@ -6,7 +6,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.registration import make
+from tinkergym.registration.environments import make
 from tinkergym.tools import render_calls
 from tinkergym.tools.syntax import ToolCall
 

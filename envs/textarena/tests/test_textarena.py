@@ -20,7 +20,7 @@ from tinkergym.errors import (
     InvalidRequestError,
     InvalidRewardError,
 )
-from tinkergym.registration import make
+from tinkergym.registration.environments import make
 from tinkergym.testing.contract import EnvContract
 
 TALK = ["I offer you peace.", "[Offer: 2 Wood -> 1 Ore]", "[nonsense]", "[Player 0] hello", "🙂", "[3]", ""]
@@ -383,7 +383,7 @@ def test_every_registered_game_is_one_of_textarenas():
 
 
 def test_the_entry_points_name_every_game_and_are_read_without_textarena():
-    (pack,) = [pack for pack in tg.find_packs() if pack.distribution == "tinkergym-textarena"]
+    (pack,) = [pack for pack in tg.registration.find_packs() if pack.distribution == "tinkergym-textarena"]
     environments = {f"textarena/{name}-v0" for name in SINGLE} | {f"textarena/{name}Vs-v0" for name in VERSUS}
     assert set(pack.environment_ids) == environments
     assert set(pack.game_ids) == {f"textarena/{name}-v0" for name in VERSUS}

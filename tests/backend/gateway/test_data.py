@@ -2,8 +2,8 @@ import hashlib
 
 import pytest
 
-from tinkergym.wire import CheckpointView
-from tinkergym.wire_data import DataChunk, DataManifest
+from tinkergym.schema.data import DataChunk, DataManifest
+from tinkergym.schema.events import CheckpointView
 
 pytestmark = pytest.mark.service
 

@@ -3,11 +3,12 @@ import json
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from backend.gateway.pool_proxy import PoolProxy
 from backend.store.store import PoolRecord
-from tinkergym.wire import ErrorView
+from tinkergym.schema.events import ErrorView
 
 pytestmark = pytest.mark.service
 
@@ -38,7 +39,7 @@ def request_for(policy, request_id="r1", **more):
 
 def result_of(job_id, index=0):
     # The gateway does not read the trajectory; the pool does.
-    return {"episode_id": f"{job_id}:1:{index}", "lease_id": "l1", "trajectory": {"anything": [1, 2]}}
+    return {"episode_id": f"{job_id}:1:{index}", "lease_id": "l1", "trajectories": [{"anything": [1, 2]}]}
 
 
 def test_leases_and_results_go_to_the_pool_that_runs_the_job(client, running_job, start_pool):
@@ -71,12 +72,19 @@ def test_results_without_episodes_are_refused(client, running_job, body):
 
 def test_a_worker_whose_job_nobody_runs_keeps_what_it_plays_and_asks_again(client, job_id):
     reply = client.post(f"/v1/jobs/{job_id}/episodes/lease", json=LEASE)
-    assert reply.json() == {"episodes": [], "lost": [], "job_state": "queued", "held_seconds": 0.0}
+    nothing = {"episodes": [], "lost": [], "job_state": "queued", "held_seconds": 0.0}
+    assert reply.json() == {**nothing, "waits_for": ""}
     reply = client.post(
         f"/v1/jobs/{job_id}/episodes/submit", json={"worker_id": "w1", "results": [result_of(job_id)]}
     )
     assert (reply.status_code, error_of(reply)["type"]) == (503, "ServiceUnavailableError")
     assert reply.headers["retry-after"] == "1"
+
+
+def test_a_worker_whose_job_is_in_the_queue_is_told_what_it_waits_for(gateway, client, job_id):
+    gateway.store.service().explain_queue([job_id], "loading the model 'nano'")
+    reply = client.post(f"/v1/jobs/{job_id}/episodes/lease", json=LEASE)
+    assert reply.json()["waits_for"] == "loading the model 'nano'"
 
 
 def test_a_worker_that_asks_for_a_parked_jobs_episodes_has_it_queued_again(gateway, client, job_id):
@@ -93,7 +101,8 @@ def test_a_worker_that_asks_for_a_parked_jobs_episodes_has_it_queued_again(gatew
 def test_a_worker_whose_job_has_ended_is_told_to_stop(client, job_id):
     client.post(f"/v1/jobs/{job_id}/cancel")
     reply = client.post(f"/v1/jobs/{job_id}/episodes/lease", json=LEASE)
-    assert reply.json() == {"episodes": [], "lost": ["l1"], "job_state": "cancelled", "held_seconds": 0.0}
+    told = {"episodes": [], "lost": ["l1"], "job_state": "cancelled", "held_seconds": 0.0, "waits_for": ""}
+    assert reply.json() == told
     body = {"worker_id": "w1", "results": [result_of(job_id), result_of(job_id, 1)]}
     reply = client.post(f"/v1/jobs/{job_id}/episodes/submit", json=body)
     assert reply.json() == {"verdicts": ["stale", "stale"]}
@@ -155,6 +164,8 @@ def test_others_than_the_owner_learn_nothing_of_models_that_are_not_listed(clien
         client.post("/v1/jobs", json={**spec, "model": model}),
         client.post("/v1/jobs", json=teacher),
     ]
+    sampled = client.post("/v1/sample", json={"requests": [request_for(model)]})
+    assert (sampled.status_code, error_of(sampled)["field"]) == (404, "policy")
     for answer, field in zip(answers, ("model", "model", "teacher"), strict=True):
         error = error_of(answer)
         assert (answer.status_code, error["type"], error["field"]) == (422, "UnknownModelError", field)
@@ -324,6 +335,31 @@ def test_more_requests_for_tokens_than_a_tenant_may_have_in_flight_are_told_when
     assert client.post("/v1/sample", json=more).status_code == 200
 
 
+def test_an_answer_breaks_off_when_its_key_is_revoked(gateway, client, start_pool):
+    pool = start_pool("pool-1")
+    pool.gate.clear()
+    batch = {"requests": [request_for("nano", "a"), request_for("nano", "b")]}
+    with client.stream("POST", "/v1/sample", json=batch) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        gateway.store.keys.revoke(gateway.store.keys.list(gateway.tenants["ada"])[0].key_id)
+        assert list(lines) == []
+    assert client.post("/v1/sample", json=batch).status_code == 401
+
+
+def test_a_pool_that_dies_ends_its_answer_early_and_logs_no_traceback(client, start_pool, caplog):
+    pool = start_pool("pool-1")
+    pool.gate.clear()
+    batch = {"requests": [request_for("nano", "a"), request_for("nano", "b")]}
+    with client.stream("POST", "/v1/sample", json=batch) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        pool.dies.set()
+        assert list(lines) == []
+    assert not [record for record in caplog.records if record.exc_info]
+    assert any("broke off" in record.message for record in caplog.records)
+
+
 def test_what_a_client_that_hung_up_had_in_flight_does_not_count(client, start_pool):
     pool = start_pool("pool-1")
     pool.gate.clear()
@@ -336,3 +372,18 @@ def test_what_a_client_that_hung_up_had_in_flight_does_not_count(client, start_p
                     next(answer.iter_lines())
                     break
             assert time.monotonic() < deadline
+
+
+def test_the_leases_of_one_job_leave_room_at_the_pool_for_those_of_others(client, running_job, start_pool):
+    pool = start_pool("pool-1")
+
+    async def lease(asking, number):
+        wanted = {"worker_id": f"w{number}", "max_episodes": 1, "wait_seconds": 0.2}
+        return await asking.post(f"/v1/jobs/{running_job}/episodes/lease", json=wanted)
+
+    async def lease_all():
+        async with httpx.AsyncClient(base_url=client.base_url, headers=client.headers, timeout=30) as asking:
+            return await asyncio.gather(*(lease(asking, number) for number in range(45)))
+
+    assert {answer.status_code for answer in asyncio.run(lease_all())} == {200}
+    assert 1 < pool.most_waiting <= 32

@@ -3,7 +3,7 @@ import contextlib
 import pytest
 
 from backend.store.tenant import TenantStore
-from tinkergym.wire import Event, JobState, WarningEvent
+from tinkergym.schema.events import Event, JobState, WarningEvent
 
 pytestmark = pytest.mark.service
 

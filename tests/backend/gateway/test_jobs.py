@@ -5,7 +5,7 @@ from importlib.metadata import version
 import pytest
 
 from tinkergym.errors import InvalidEnvironmentError
-from tinkergym.wire import CheckpointView, JobState
+from tinkergym.schema.events import CheckpointView, JobState
 
 pytestmark = pytest.mark.service
 
@@ -34,6 +34,26 @@ def test_the_environments_own_prompt_is_written_into_the_job_by_whoever_plays(cl
     assert stored(rollout="server", environment_prompt="made up") == "Play to win."
     assert stored(rollout="client", environment_prompt="Count.") == "Count."
     assert stored(rollout="client") is None
+
+
+@pytest.mark.parametrize(
+    ("episodes", "settings", "status"),
+    [
+        (5, {"deterministic": True}, 422),
+        (4, {"deterministic": True}, 201),
+        (5, {}, 201),
+        (5, {"deterministic": True, "rollout": "server"}, 201),
+        (5, {"deterministic": True, "rollout": "script"}, 201),
+    ],
+)
+def test_a_job_in_lockstep_whose_requests_would_wait_for_each_other_is_refused(
+    client, spec, episodes, settings, status
+):
+    algorithm = {"group_size": episodes, "groups_per_step": 1}
+    response = client.post("/v1/jobs", json={**spec, "algorithm": algorithm, **settings})
+    assert response.status_code == status, response.text
+    if status == 422:
+        assert error_of(response)["field"] == "deterministic"
 
 
 def test_a_request_that_is_sent_twice_makes_one_job(client, spec):

@@ -9,9 +9,11 @@ pytestmark = pytest.mark.service
 
 OPEN = {("GET", "/v1/health")}
 TENANTLESS = {"/v1/health", "/v1/models", "/v1/renderer", "/v1/jobs", "/v1/sample", "/v1/data"}
-TENANTLESS |= {"/v1/environments", "/v1/evaluations"}
+TENANTLESS |= {"/v1/environments", "/v1/evaluations", "/v1/policies"}
 TENANTLESS |= {"/v1/data/{data_id}", "/v1/data/chunks/{sha256}"}
-"""Routes without a job's id in their path; /v1/sample has it in the body, of data `test_data.py` tells."""
+"""Routes without a job's id in their path; /v1/sample has it in the body, of data and of references to
+policies their own tests tell.
+"""
 
 
 def error_of(response):
@@ -27,12 +29,15 @@ def every_route(client):
 
 def filled(path, job_id):
     digest = hashlib.sha256(job_id.encode()).hexdigest()
-    return path.format(job_id=job_id, step=1, name="manifest.json", sha256=digest, data_id=digest)
+    return path.format(
+        job_id=job_id, policy_id=job_id, seq=1, step=1, name="manifest.json", sha256=digest, data_id=digest
+    )
 
 
 BODIES = {
     "/v1/jobs/{job_id}/episodes/lease": {"worker_id": "w", "max_episodes": 1, "wait_seconds": 0},
     "/v1/jobs/{job_id}/episodes/submit": {"worker_id": "w", "results": []},
+    "/v1/policies/{policy_id}/calls": {"seq": 1, "call": {"op": "publish"}},
 }
 
 
@@ -51,12 +56,17 @@ def test_the_inventory_is_what_the_clients_know(client):
         ("POST", "/v1/jobs/{job_id}/cancel"),
         ("GET", "/v1/jobs/{job_id}/events"),
         ("GET", "/v1/jobs/{job_id}/checkpoints"),
+        ("GET", "/v1/jobs/{job_id}/evaluations"),
         ("GET", "/v1/jobs/{job_id}/checkpoints/{step}/files/{name}"),
         ("POST", "/v1/jobs/{job_id}/episodes/lease"),
         ("POST", "/v1/jobs/{job_id}/episodes/submit"),
         ("PUT", "/v1/data/chunks/{sha256}"),
         ("POST", "/v1/data"),
         ("GET", "/v1/data/{data_id}"),
+        ("GET", "/v1/policies"),
+        ("GET", "/v1/policies/{policy_id}/calls"),
+        ("POST", "/v1/policies/{policy_id}/calls"),
+        ("GET", "/v1/policies/{policy_id}/calls/{seq}"),
     }
 
 
@@ -122,6 +132,17 @@ def test_the_service_says_what_it_waits_for_and_since_when(gateway, client, star
     again = client.get("/v1/health").json()
     assert again["waiting_for"] == ["scheduler", "pool:nano"]
     assert again["missing_since"]["scheduler"] > health["missing_since"]["scheduler"]
+
+
+def test_only_the_owner_of_the_machine_is_told_what_models_take(gateway, client, owner, start_pool):
+    start_pool()
+    service = gateway.store.service()
+    assert owner.get("/v1/health").json()["memory"] == {}
+    (pool,) = service.pools(time.time())
+    service.weigh_pools({pool.pool_id: 600_000_000})
+    assert owner.get("/v1/health").json()["memory"] == {"nano": 600_000_000}
+    with gateway.client(tenant="") as anonymous:
+        assert [who.get("/v1/health").json()["memory"] for who in (client, anonymous)] == [{}, {}]
 
 
 def test_models_and_renderers_are_shown_by_name(client):

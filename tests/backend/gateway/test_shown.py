@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from backend.config import ServiceConfig
+from backend.gateway.machine_paths import MachinePaths
 from tinkergym.errors import InvalidEnvironmentError
-from tinkergym.wire import CheckpointEvent, CheckpointView, ErrorView, JobState, WarningEvent
+from tinkergym.schema.events import CheckpointEvent, CheckpointView, ErrorView, JobState, WarningEvent
 
 pytestmark = pytest.mark.service
 
@@ -40,6 +42,15 @@ def test_only_the_owner_of_the_machine_sees_its_paths(gateway, spec, tenant):
     # What lies where within them helps whoever reads it.
     assert seen.count("/checkpoints/step-000001") == 8
     assert seen.count("/lib/pack/env.py") == 2
+
+
+@pytest.mark.parametrize(("folder", "name"), [("elsewhere", "DATABASE"), ("data", "DATA")])
+def test_where_the_database_lies_is_hidden_too(tmp_path, folder, name):
+    database = tmp_path / folder / "jobs.sqlite3"
+    config = ServiceConfig(data_dir=tmp_path / "data", database_url=f"sqlite:///{database}")
+    text = f"no space is left for the database {database}"
+    hidden = MachinePaths(config).hidden_in(text)
+    assert hidden == f"no space is left for the database <{name}>/jobs.sqlite3"
 
 
 def test_a_job_says_so_when_the_disk_is_full(client, spec, monkeypatch):

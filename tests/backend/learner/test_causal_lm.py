@@ -19,14 +19,14 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
+from backend.catalog.models import read_model_facts
 from backend.config import PACKAGED_MODELS
 from backend.learner.causal_lm import CausalLM
 from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
-from backend.rollout.models import read_model_facts
-from tinkergym.errors import InvalidRequestError
-from tinkergym.wire import LoRA
+from tinkergym.errors import InvalidRequestError, UnknownModelError
+from tinkergym.schema.job_spec import LoRA
 
 CPU = torch.device("cpu")
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -225,3 +225,18 @@ def test_a_soft_cap_that_small_logits_do_not_reach_is_seen(dtype):
     assert not CausalLM(Gemma2ForCausalLM._from_config(config, dtype=dtype), device=CPU).splits_head
     config.final_logit_softcapping = None
     assert CausalLM(Gemma2ForCausalLM._from_config(config, dtype=dtype), device=CPU).splits_head
+
+
+@pytest.mark.parametrize("fault", ["no head", "another shape"])
+def test_weights_that_are_not_all_there_or_of_another_shape_are_refused(fault, tmp_path):
+    model = nano(torch.float32)
+    weights = dict(model.state_dict())
+    if fault == "no head":
+        del weights["lm_head.weight"]
+    else:
+        weights["model.layers.0.mlp.up_proj.weight"] = torch.zeros(3, 5)
+    model.save_pretrained(tmp_path, state_dict=weights)
+    with pytest.raises(UnknownModelError) as caught:
+        CausalLM.load(tmp_path, device=CPU, dtype=torch.float32)
+    assert caught.value.field == "model"
+    assert ("lm_head.weight" if fault == "no head" else "up_proj") in caught.value.message

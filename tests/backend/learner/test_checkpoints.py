@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import backend
+from backend.compute.weights import weights_sha256
 from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
-from backend.weights import weights_sha256
-from tinkergym.errors import CheckpointCorruptError, ConflictError, StorageFullError
-from tinkergym.wire import FullParameters, LoRA
+from tinkergym.errors import CheckpointCorruptError, ConflictError, NotFoundError, StorageFullError
+from tinkergym.schema.job_spec import FullParameters, LoRA
 
 NANO = Path(backend.__file__).parent / "models" / "nano"
 ADAPTERS = [LoRA(rank=4), FullParameters()]
@@ -271,3 +271,15 @@ def test_a_gradient_that_waits_is_not_lost_in_a_checkpoint(learner, saved, batch
     learner.forward_backward("p", batch, LossConfig())
     with pytest.raises(ConflictError, match="optim_step"):
         learner.save("p", saved.with_name("step-3"), step=3, policy_version=3)
+
+
+def test_a_policy_takes_anothers_place_and_name(learner, saved, batch):
+    before = weights_sha256(learner.weights("p"))
+    train(learner, batch, steps=1)
+    learner.load("aside", saved, ADAPTERS[0])
+    learner.replace("p", "aside")
+    assert learner.policy_ids == ["p"]
+    assert weights_sha256(learner.weights("p")) == before
+    with pytest.raises(NotFoundError):
+        learner.replace("p", "nobody")
+    assert weights_sha256(learner.weights("p")) == before

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from backend.compute.weights import weights_sha256
 from backend.errors import RankLostError
 from backend.learner.data_parallel import DataParallelLearner
 from backend.learner.importance import ImportanceCorrection
@@ -18,9 +19,8 @@ from backend.learner.losses import LossConfig
 from backend.learner.sequences import BatchTotals
 from backend.learner.sft_loss import LikelihoodLoss
 from backend.learner.value_loss import ValueLoss
-from backend.weights import weights_sha256
 from tinkergym.errors import ConflictError, InvalidRequestError, NonFiniteGradientError, NonFiniteLossError
-from tinkergym.wire import FullParameters, LoRA
+from tinkergym.schema.job_spec import FullParameters, LoRA
 
 ADAPTERS = {"lora": LoRA(rank=4, alpha=12.0), "full": FullParameters()}
 
@@ -55,6 +55,20 @@ def assert_close(found, expected, tolerance=1e-6):
     assert scale > 0
     for name, gradient in expected.items():
         torch.testing.assert_close(found[name], gradient, atol=tolerance * scale, rtol=0.0)
+
+
+@pytest.mark.parametrize("kind", ADAPTERS)
+def test_a_policy_takes_anothers_place_on_every_rank(both, batch, kind, tmp_path):
+    group, learner = both
+    group.forward_backward(kind, batch, LossConfig())
+    group.optim_step(kind, learning_rate=2e-2)
+    group.load("aside", tmp_path / kind / "step-1", ADAPTERS[kind])
+    group.replace(kind, "aside")
+    assert "aside" not in group.policy_ids
+    assert weights_sha256(group.weights(kind)) == weights_sha256(learner.weights(kind))
+    for one in (group, learner):
+        one.forward_backward(kind, batch, LossConfig())
+    assert_close(group.gradient(kind), learner.gradient(kind))
 
 
 @pytest.mark.parametrize("kind", ADAPTERS)

@@ -8,11 +8,11 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from backend.compute.weights import weights_sha256
 from backend.learner.data_parallel import DataParallelLearner
 from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from backend.learner.value_loss import ValueLoss
-from backend.weights import weights_sha256
 from tinkergym.errors import (
     CheckpointCorruptError,
     ConflictError,
@@ -20,7 +20,7 @@ from tinkergym.errors import (
     InvalidRequestError,
     NonFiniteGradientError,
 )
-from tinkergym.wire import FullParameters
+from tinkergym.schema.job_spec import FullParameters
 
 FULL = FullParameters()
 UNCLIPPED = LossConfig(clip_low=1.0, clip_high=100.0)

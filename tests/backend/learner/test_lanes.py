@@ -18,7 +18,7 @@ from backend.learner.losses import LossConfig
 from backend.learner.train_pass import Found
 from backend.learner.value_loss import ValueLoss
 from tinkergym.errors import NonFiniteLossError
-from tinkergym.wire import FullParameters, LoRA
+from tinkergym.schema.job_spec import FullParameters, LoRA
 
 ADAPTERS = [LoRA(rank=4, alpha=12.0), FullParameters()]
 KINDS = pytest.mark.parametrize("adapter", ADAPTERS, ids=["lora", "full"])

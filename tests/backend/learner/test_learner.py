@@ -9,11 +9,11 @@ from peft import PeftModel
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import AutoModelForCausalLM
 
+from backend.compute.weights import FullWeights, weights_sha256
 from backend.learner import activations
 from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import BatchTotals, TrainSequence
-from backend.weights import FullWeights, weights_sha256
 from tinkergym.errors import (
     ConflictError,
     InvalidRequestError,
@@ -22,7 +22,7 @@ from tinkergym.errors import (
     NotFoundError,
     UnknownModelError,
 )
-from tinkergym.wire import FullParameters, LoRA
+from tinkergym.schema.job_spec import FullParameters, LoRA
 
 ADAPTERS = [LoRA(rank=4, alpha=12.0), FullParameters()]
 KINDS = pytest.mark.parametrize("adapter", ADAPTERS, ids=["lora", "full"])

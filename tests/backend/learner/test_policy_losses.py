@@ -14,7 +14,7 @@ from backend.learner.losses import LossConfig
 from backend.learner.sequences import BatchTotals
 from backend.learner.train_pass import BatchPart, metrics_over_parts
 from tinkergym.errors import InvalidRequestError
-from tinkergym.wire import FullParameters, LoRA
+from tinkergym.schema.job_spec import FullParameters, LoRA
 
 TOKEN = ImportanceCorrection(kind="truncated", cap=1.5)
 CONFIGS = {

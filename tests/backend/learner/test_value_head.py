@@ -15,19 +15,19 @@ from transformers import (
     GraniteForCausalLM,
 )
 
+from backend.compute.weights import weights_sha256
 from backend.learner.importance import ImportanceCorrection
 from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import BatchTotals
 from backend.learner.value_loss import ValueLoss
-from backend.weights import weights_sha256
 from tinkergym.errors import (
     CheckpointCorruptError,
     ConflictError,
     InvalidRequestError,
     NonFiniteGradientError,
 )
-from tinkergym.wire import FullParameters, LoRA
+from tinkergym.schema.job_spec import FullParameters, LoRA
 
 ADAPTERS = [LoRA(rank=4, alpha=12.0), FullParameters()]
 KINDS = pytest.mark.parametrize("adapter", ADAPTERS, ids=["lora", "full"])

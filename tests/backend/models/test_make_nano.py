@@ -11,7 +11,10 @@ SCRIPTS = Path(__file__).parents[3] / "scripts"
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "recipe",
-    [["make_nano.py", "--games", "0"], ["make_nano_instruct.py", "--dialogues", "0"]],
+    [
+        ["make_nano.py", "--games", "0", "--tokenizer-dialogues", "100"],
+        ["make_nano_instruct.py", "--dialogues", "0", "--tokenizer-dialogues", "100"],
+    ],
     ids=lambda r: r[0],
 )
 def test_the_same_seed_makes_the_same_model_and_another_seed_another(tmp_path, recipe):

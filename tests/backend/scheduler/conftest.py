@@ -8,7 +8,7 @@ from backend.config import ServiceConfig
 from backend.scheduler.core import Scheduler
 from backend.scheduler.workers import Change, PoolAddress, PoolReady, Running
 from backend.store.store import Store
-from tinkergym.wire import EnvironmentRef, JobSpec
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
 
 
 @dataclass
@@ -29,6 +29,8 @@ class ScriptedWorkers:
     told: list[tuple[str, str]] = field(default_factory=list)
     news: list[Change] = field(default_factory=list)
     found: list[Running] = field(default_factory=list)
+    weights: dict[str, int] = field(default_factory=dict)
+    """What a model's pool takes, in GB; 1 for those that are missing."""
 
     def running(self) -> list[Running]:
         return self.found
@@ -42,6 +44,9 @@ class ScriptedWorkers:
     def changes(self) -> list[Change]:
         news, self.news = self.news, []
         return news
+
+    def memory(self) -> dict[str, int]:
+        return {pool: self.weights.get(address.model, 1) * 10**9 for pool, address in self.pools.items()}
 
     def start_job(self, pool_id: str, job_id: str) -> None:
         self.started.append((pool_id, job_id))
@@ -67,7 +72,12 @@ class World:
 
     def new_scheduler(self) -> Scheduler:
         self.scheduler = Scheduler(
-            self.service, self.workers, self.config, clock=self.clock, monotonic=self.monotonic
+            self.service,
+            self.workers,
+            self.config,
+            clock=self.clock,
+            monotonic=self.monotonic,
+            memory=lambda: 10 * 10**9,
         )
         return self.scheduler
 

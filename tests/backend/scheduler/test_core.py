@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from backend.env_tokens import EnvTokens
+from backend.environments.tokens import EnvTokens
 from backend.errors import ConfigError, StartError
 from backend.scheduler.workers import EnvWorkerEnded, EnvWorkersSeen, PoolEnded, PoolReady, Running
 from tinkergym.errors import ServiceUnavailableError, UnknownModelError
-from tinkergym.wire import EnvironmentRef, JobSpec, JobState
+from tinkergym.schema.events import CheckpointEvent, JobState
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
 
 
 def test_preloaded_models_get_a_pool_and_environment_workers_before_any_job(world):
@@ -111,10 +112,9 @@ def test_a_dead_pools_jobs_are_queued_at_once_and_another_pool_is_started(world)
     world.scheduler.tick()
     assert not socket.exists()
     job = world.service.job(job_id)
-    assert (job.state, job.reason) == (
-        JobState.QUEUED,
-        "its worker died; resumes from the last checkpoint",
-    )
+    # What it waits for now, and why it is here again.
+    loading = "loading the model 'nano': its worker died; resumes from the last checkpoint"
+    assert (job.state, job.reason) == (JobState.QUEUED, loading)
     another = world.pool()
     assert another != dead
     world.scheduler.tick()
@@ -133,6 +133,19 @@ def test_a_job_that_its_workers_die_of_is_failed_instead_of_killing_more(world):
     job = world.service.job(job_id)
     assert job.state is JobState.FAILED
     assert "5 workers died or hung one after the other" in job.reason
+
+
+def test_a_checkpoint_between_two_deaths_is_progress_as_policies_have_no_steps(world):
+    job_id = world.submit()
+    for calls in range(1, 8):
+        dead = world.pool()
+        world.scheduler.tick()
+        lease = world.acquire(job_id, dead)
+        made = CheckpointEvent(step=calls, policy_version=calls, path="there", sha256="0" * 64)
+        world.service.append_event(lease, made)
+        world.workers.news.append(PoolEnded(pool_id=dead))
+        world.scheduler.tick()
+    assert not world.service.job(job_id).state.final
 
 
 def test_a_job_in_which_its_workers_hang_is_failed_too(world):
@@ -349,7 +362,9 @@ def test_what_happened_while_the_database_was_locked_is_noted_when_it_is_free(ma
         with pytest.raises(ServiceUnavailableError):
             world.scheduler.tick()
     world.scheduler.tick()
-    assert world.service.job(jobs["dead"]).reason == "its worker died; resumes from the last checkpoint"
+    assert world.service.job(jobs["dead"]).reason.endswith(
+        "its worker died; resumes from the last checkpoint"
+    )
     assert world.workers.started[-1] == (new.pool_id, jobs["new"])
     assert world.workers.told == [(new.pool_id, lost)]
     assert list(world.workers.env_workers.values()).count(new.pool_id) == 2
@@ -396,6 +411,24 @@ def test_jobs_that_run_count_for_their_tenants_share(make_world):
     bobs = world.submit("bob")
     world.scheduler.tick()
     assert world.workers.started == [(pool_id, bobs)]
+
+
+def test_a_job_whose_model_is_being_loaded_says_so_once_for_each_attempt(world):
+    job_id = world.submit()
+
+    def reasons():
+        for _ in range(3):
+            world.scheduler.tick()
+        return [event.body.reason for event in world.store.tenant("ada").events_after(job_id, 0)]
+
+    assert reasons() == ["", "loading the model 'nano'"]
+    (pool_id,) = world.workers.pools
+    world.workers.news.append(PoolEnded(pool_id=pool_id))
+    assert reasons()[2:] == ["loading the model 'nano', attempt 2 of 3"]
+    world.clock.now += 2.0  # the pause after the first
+    ready = world.pool()
+    world.scheduler.tick()
+    assert world.workers.started == [(ready, job_id)]
 
 
 def test_a_job_that_waits_for_a_place_says_why_once_and_as_long_as_it_is_true(make_world):
@@ -507,7 +540,7 @@ def test_a_place_that_is_given_to_another_changes_no_reason(make_world):
     world.scheduler.tick()
     events = world.store.tenant("ada").events_after(third, 0)
     taken = "1 of 1 places of 'nano' are taken (jobs_per_pool)"
-    assert [event.body.reason for event in events] == ["", taken]
+    assert [event.body.reason for event in events] == ["", "loading the model 'nano'", taken]
 
 
 def test_a_new_scheduler_takes_over_what_runs_and_starts_nothing_twice(world):
@@ -538,3 +571,110 @@ def test_a_new_scheduler_queues_the_jobs_of_pools_that_are_gone(world):
 def test_the_scheduler_shows_that_it_lives(world):
     world.scheduler.tick()
     assert world.service.parts(world.clock.now)["scheduler"] == 0.0
+
+
+def wanting(world, *models):
+    """Let the models' pools come up one by one, each because somebody samples it."""
+    pools = []
+    for model in models:
+        world.service.want_pool(model, world.clock.now)
+        pools.append(world.pool(model))
+        world.let_pass(1.0)
+        world.scheduler.tick()
+    return pools
+
+
+def loaded(world):
+    return [address.model for address in world.workers.pools.values()]
+
+
+@pytest.fixture
+def small(make_world):
+    """A service with room for three models."""
+    return make_world(preload=[], pools_memory=0.3, lease_seconds=1000.0)
+
+
+def test_a_model_without_room_waits_and_its_job_says_for_what(small):
+    wanting(small, "a", "b", "c")
+    job_id = small.submit(model="d")
+    small.scheduler.tick()
+    assert loaded(small) == ["a", "b", "c"]
+    assert "'d' waits for memory: the loaded models have 3.0 of 3.0 GB" in small.service.job(job_id).reason
+    assert "pools_memory" in small.service.job(job_id).reason
+    assert "waits for memory" in small.service.refusals()["d"].error.message
+
+
+def test_the_model_that_was_idle_longest_goes_for_one_that_waits(small):
+    wanting(small, "a", "b", "c")
+    job_id = small.submit(model="d")
+    small.scheduler.tick()
+    small.service.want_pool("a", small.clock.now)
+    small.pass_time(62)  # by then b is not wanted any more
+    assert loaded(small) == ["a", "c", "d"]
+    assert small.service.refusals() == {}
+    assert small.service.job(job_id).reason == "loading the model 'd'"
+    small.pool("d")
+    small.scheduler.tick()
+    assert job_id in dict(small.workers.started).values()
+
+
+def test_a_model_with_a_job_does_not_go_for_another(small):
+    (busy, *_) = wanting(small, "a", "b", "c")
+    lease = small.acquire(small.submit(model="a"), busy)
+    small.submit(model="d")
+    small.pass_time(62)
+    assert loaded(small) == ["a", "c", "d"]
+    small.submit(model="e")
+    small.service.want_pool("c", small.clock.now)
+    small.service.want_pool("d", small.clock.now)
+    small.service.renew(lease, 1000.0, small.clock.now)
+    small.pass_time(5)
+    assert loaded(small) == ["a", "c", "d"]
+
+
+def test_a_small_model_does_not_pass_a_large_one_that_waits(small):
+    wanting(small, "a", "b")
+    large = make_weights(small, "large", gigabytes=2)
+    small.submit(model=large)
+    small.let_pass(1.0)
+    small.submit(model="small")
+    small.scheduler.tick()
+    assert loaded(small) == ["a", "b"]
+    small.pass_time(62)
+    assert large in loaded(small)
+
+
+def make_weights(world, name, *, gigabytes):
+    folder = world.config.data_dir / name
+    folder.mkdir()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.truncate(gigabytes * 10**9)  # a hole, which takes no disk
+    return str(folder)
+
+
+def test_models_that_have_grown_too_large_together_lose_those_that_are_idle(small):
+    busy, _ = wanting(small, "a", "b")
+    small.acquire(small.submit(model="a"), busy)
+    small.pass_time(62)
+    assert loaded(small) == ["a", "b"]
+    small.workers.weights["a"] = 3
+    small.pass_time(6)
+    assert loaded(small) == ["a"]
+
+
+def test_what_models_take_is_noted_for_whoever_asks(small):
+    small.workers.weights["a"] = 2
+    wanting(small, "a")
+    small.pass_time(6)
+    (pool,) = small.service.pools(small.clock.now, max_age=1000.0)
+    assert pool.memory_bytes == 2 * 10**9
+
+
+def test_a_model_that_is_not_preloaded_has_environment_workers_only_around_its_jobs(small):
+    (pool,) = wanting(small, "a")
+    assert list(small.workers.env_workers.values()) == [pool]
+    small.pass_time(small.config.pool_rest_seconds + 2)
+    assert small.workers.env_workers == {}
+    small.submit(model="a")
+    small.scheduler.tick()
+    assert list(small.workers.env_workers.values()) == [pool]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -17,15 +18,17 @@ from pathlib import Path
 import psutil
 import pytest
 
+from backend.catalog.models import load_renderer_bundle, resolve_model
 from backend.config import ServiceConfig
-from backend.rollout.models import load_renderer_bundle, resolve_model
 from backend.store.store import Store
 from backend.store.uploads import Uploads
-from tinkergym.loop.renderer import Renderer
-from tinkergym.spec_errors import parse_any_spec
+from tinkergym.agent.renderer import Renderer
+from tinkergym.datasets.prepare import prepare
+from tinkergym.schema.algorithms import GRPO
+from tinkergym.schema.events import JobState
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Sampling
+from tinkergym.schema.parsing import parse_any_spec
 from tinkergym.tasks import SequenceTasks
-from tinkergym.wire import GRPO, EnvironmentRef, JobSpec, JobState, Sampling
-from tinkergym.written.prepare import prepare
 
 pytestmark = [pytest.mark.service, pytest.mark.slow]
 
@@ -103,12 +106,12 @@ class Host:
             uploads.add_chunk(name, body, most_bytes=2**24)
         data = uploads.complete(ready.manifest, most_bytes=2**24).data_id
         settings = {
-            **settings,
             "kind": kind,
             "data": data,
             "steps": WRITTEN_STEPS,
             "batch_size": 32,
             "checkpoint_every": 7,
+            **settings,
         }
         return self.tenant.create_job(parse_any_spec(settings), {}).job_id
 
@@ -216,9 +219,11 @@ def test_a_job_on_written_data_ends_with_the_same_bits_when_its_pool_is_killed(h
 def test_ranks_are_actors_whose_death_costs_no_step_and_that_end_with_their_pool(tmp_path):
     host = Host(tmp_path, learner_ranks=2, learner_divide_from=1)
     try:
-        undisturbed = host.final_weights(host.submit_written("sft", adapter={"kind": "full"}))
-        job_id = host.submit_written("sft", adapter={"kind": "full"})
-        host.until(lambda: host.service.job(job_id).step >= 10)
+        # Few and small steps: every one of them is four times as slow with two ranks on two cores.
+        short = {"adapter": {"kind": "full"}, "steps": 12, "batch_size": 8, "checkpoint_every": 3}
+        undisturbed = host.final_weights(host.submit_written("sft", **short))
+        job_id = host.submit_written("sft", **short)
+        host.until(lambda: host.service.job(job_id).step >= 4)
         first = host.named("RankActor")
         assert len(first) == 2
         first[1].kill()
@@ -227,7 +232,8 @@ def test_ranks_are_actors_whose_death_costs_no_step_and_that_end_with_their_pool
         # What is usual is learned anew after a resume, so that another step may stand out.
         (lost,) = [warning for warning in warnings if not warning.name.endswith("_spike")]
         assert lost.name == "rank_lost"
-        assert f"rank 1 ended with process {first[1].pid}" in lost.message
+        # Ray starts both at a time, so either may be the first of the processes.
+        assert re.search(rf"rank [01] ended with process {first[1].pid}\b", lost.message)
         second = host.named("RankActor")
         assert len(second) == 2
         assert {rank.pid for rank in first}.isdisjoint(rank.pid for rank in second)

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import pytest
 
 from backend.store.store import Store
-from tinkergym.wire import EnvironmentRef, JobSpec
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
 
 
 @dataclass

@@ -11,7 +11,6 @@ from sqlalchemy.engine import Engine
 
 from backend.errors import ConfigError
 from backend.store import database
-from backend.store.migrations import CURRENT_VERSION, migrate
 from backend.store.store import Store
 from tinkergym.errors import InternalServiceError, ServiceUnavailableError, StorageFullError
 
@@ -72,53 +71,24 @@ def test_a_file_that_is_no_database_is_named(tmp_path):
         Store.open(f"sqlite:///{file}")
 
 
-def test_a_database_of_a_newer_tinkergym_is_left_alone(store, url, tmp_path):
+@pytest.mark.parametrize("version", [1, 999])
+def test_a_database_of_another_schema_version_is_refused_and_left_alone(store, url, tmp_path, version):
+    store.close()
     with sqlite3.connect(tmp_path / "store.sqlite3") as connection:
-        connection.execute("UPDATE schema_version SET version = 999")
-    with pytest.raises(ConfigError, match="update tinkergym"):
+        connection.execute("UPDATE schema_version SET version = ?", (version,))
+    with pytest.raises(ConfigError) as caught:
         Store.open(url)
-
-
-def test_an_old_database_is_brought_forward_with_its_jobs(store, tmp_path, spec):
-    job = store.tenant("ada").create_job(spec, {})
-    store.close()
-    migrations = {
-        CURRENT_VERSION: ["ALTER TABLE jobs ADD COLUMN priority INTEGER NOT NULL DEFAULT 3"],
-        CURRENT_VERSION + 1: ["UPDATE jobs SET priority = priority + 1"],
-    }
-    old = database.Database(tmp_path / "store.sqlite3")
-    for _ in range(2):  # the second time has nothing to do
-        migrate(old, migrations=migrations, current_version=CURRENT_VERSION + 2)
+    assert caught.value.field == "database_url"
+    assert "data_dir" in caught.value.hint
     with sqlite3.connect(tmp_path / "store.sqlite3") as connection:
-        assert connection.execute("SELECT job_id, priority FROM jobs").fetchall() == [(job.job_id, 4)]
-
-
-def test_a_database_of_the_first_version_keeps_its_jobs(store, url, tmp_path, spec):
-    job = store.tenant("ada").create_job(spec, {"board": "0.1.0"}, "key-1")
-    store.close()
-    with sqlite3.connect(tmp_path / "store.sqlite3") as connection:
-        connection.execute("ALTER TABLE jobs DROP COLUMN client_packs")
-        connection.execute("ALTER TABLE jobs DROP COLUMN request_sha256")
-        connection.execute("DROP TABLE refused_pools")
-        connection.execute("UPDATE schema_version SET version = 1")
-    opened = Store.open(url)
-    assert opened.tenant("ada").get_job(job.job_id) == job
-    assert opened.tenant("ada").create_job(spec, {}, "key-1", request_sha256="a" * 64) == job
-    assert opened.service().refusals() == {}
-
-
-def test_a_migration_that_fails_changes_nothing(store, url, tmp_path, spec):
-    old = database.Database(tmp_path / "store.sqlite3")
-    migrations = {CURRENT_VERSION: ["ALTER TABLE jobs ADD COLUMN priority INTEGER", "SELECT nonsense"]}
-    with pytest.raises(InternalServiceError):
-        migrate(old, migrations=migrations, current_version=CURRENT_VERSION + 1)
-    assert Store.open(url).tenant("ada").create_job(spec, {}).state == "queued"
+        assert connection.execute("SELECT version FROM schema_version").fetchall() == [(version,)]
 
 
 @pytest.mark.service
 def test_a_writer_that_is_killed_loses_nothing_that_it_acknowledged(store, url, spec):
     script = (
-        "import sys; from backend.store.store import Store; from tinkergym.wire import WarningEvent\n"
+        "import sys; from backend.store.store import Store\n"
+        "from tinkergym.schema.events import WarningEvent\n"
         "service = Store.open(sys.argv[1]).service()\n"
         "lease = service.acquire(sys.argv[2], 'w', 30, 100)\n"
         "while True:\n"

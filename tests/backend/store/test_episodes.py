@@ -1,8 +1,10 @@
 import pytest
 
 from backend.errors import LeaseLostError
-from tinkergym.loop.trajectory import Segment, StopReason, Trajectory, Turn
-from tinkergym.wire import EpisodeResult, JobState
+from tinkergym.schema.episodes import EpisodeResult
+from tinkergym.schema.events import JobState
+from tinkergym.trajectory.parts import ImagePart, ImageSpan, TextPart
+from tinkergym.trajectory.trajectory import Segment, StopReason, Trajectory, Turn
 
 
 @pytest.fixture
@@ -30,14 +32,16 @@ def result(index, reward=1.0):
     return EpisodeResult(
         episode_id=f"j:1:{index}",
         lease_id="l",
-        trajectory=Trajectory(
-            segments=[segment],
-            turns=[turn],
-            terminated=True,
-            truncated=False,
-            stop_reason=StopReason.TERMINATED,
-            seed=index,
-        ),
+        trajectories=[
+            Trajectory(
+                segments=[segment],
+                turns=[turn],
+                terminated=True,
+                truncated=False,
+                stop_reason=StopReason.TERMINATED,
+                seed=index,
+            )
+        ],
     )
 
 
@@ -47,6 +51,21 @@ def test_results_come_back_to_the_bit_in_the_order_in_which_they_came(store, lea
     assert service.save_episodes(lease, 1, results) == ["accepted"] * 3
     assert service.episodes(lease.job_id, 1) == results
     assert service.episodes(lease.job_id, 2) == []
+
+
+def test_parts_and_images_come_back_as_they_were(store, lease):
+    service = store.service()
+    kept = result(1)
+    (segment,), (turn,) = kept.trajectory.segments, kept.trajectory.turns
+    image = ImageSpan(sha256="ab" * 32, start=0, end=1)
+    parts = [TextPart(text="look"), ImagePart(sha256="ab" * 32)]
+    changes = {
+        "segments": [segment.model_copy(update={"images": [image]})],
+        "turns": [turn.model_copy(update={"observation": parts})],
+    }
+    kept = kept.model_copy(update={"trajectories": [kept.trajectory.model_copy(update=changes)]})
+    service.save_episodes(lease, 1, [kept])
+    assert service.episodes(lease.job_id, 1) == [kept]
 
 
 def test_of_two_results_for_one_episode_the_first_counts(store, lease):

@@ -1,7 +1,7 @@
 import pytest
 
 from backend.errors import LeaseLostError
-from tinkergym.wire import CheckpointView, ErrorView, JobState, StepEvent, WarningEvent
+from tinkergym.schema.events import CheckpointView, ErrorView, JobState, StepEvent, WarningEvent
 
 
 @pytest.fixture

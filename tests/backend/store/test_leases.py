@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from backend.errors import LeaseLostError
 from backend.store.store import Store
 from tinkergym.errors import NotFoundError
-from tinkergym.wire import EnvironmentRef, JobSpec, JobState, StateEvent, WarningEvent
+from tinkergym.schema.events import JobState, StateEvent, WarningEvent
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
 
 
 @pytest.fixture

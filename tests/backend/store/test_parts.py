@@ -1,4 +1,4 @@
-from tinkergym.wire import ErrorView
+from tinkergym.schema.events import ErrorView
 
 
 def test_pools_are_found_while_they_show_life(store):
@@ -12,6 +12,13 @@ def test_pools_are_found_while_they_show_life(store):
     service.remove_pool("p1")
     assert not service.touch_pool("p1", now=135)
     assert [pool.model for pool in service.pools(now=135)] == ["tiny"]
+
+
+def test_what_pools_take_is_known_and_those_that_are_gone_are_left_out(store):
+    service = store.service()
+    service.register_pool("p1", "nano", "/run/p1.sock", "t1", now=100)
+    service.weigh_pools({"p1": 600, "gone": 700})
+    assert [(pool.pool_id, pool.memory_bytes) for pool in service.pools(now=100)] == [("p1", 600)]
 
 
 def test_a_pool_that_registers_again_replaces_its_older_self(store):

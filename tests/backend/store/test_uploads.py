@@ -12,7 +12,7 @@ from tinkergym.errors import (
     NotFoundError,
     PayloadTooLargeError,
 )
-from tinkergym.wire_data import DataChunk, DataManifest
+from tinkergym.schema.data import DataChunk, DataManifest
 
 MOST = 10_000
 
@@ -160,6 +160,7 @@ def test_what_killed_uploads_left_counts_against_nobody(uploads, tmp_path):
     used = uploads.used_bytes()
     chunks = next(tmp_path.glob("*/chunks"))
     (chunks / ".half.json.123-abcd").write_bytes(b"x" * 5000)
+    (chunks / f"{'0' * 64}.json").write_bytes(b"x" * 5000)  # killed before its summary was there
     remove_unfinished(tmp_path)
     assert uploads.used_bytes() == used
 
@@ -170,3 +171,18 @@ def test_chunks_of_an_upload_that_broke_off_make_room_without_any_set(uploads, t
     for file in tmp_path.glob("*/chunks/*"):
         os.utime(file, (0, 0))
     assert uploads.make_room(0, in_use=()) == 0
+
+
+def test_a_tenant_has_so_many_chunks_however_small_and_the_oldest_set_makes_room(tmp_path):
+    uploads = Uploads(tmp_path, "ada", most_chunks=3)
+    for first in (0, 100, 200):
+        name, body = chunk([[first, 1]])
+        uploads.add_chunk(name, body, most_bytes=MOST)
+        uploads.complete(DataManifest(kind="sft", chunks=[name]), most_bytes=MOST)
+    name, body = chunk([[300, 1]])
+    with pytest.raises(PayloadTooLargeError):
+        uploads.add_chunk(name, body, most_bytes=MOST)
+    for file in tmp_path.glob("*/chunks/*"):
+        os.utime(file, (0, 0))
+    uploads.make_room(MOST, in_use=())
+    uploads.add_chunk(name, body, most_bytes=MOST)

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("tinker_cookbook", reason="pip install --no-deps tinker-cookbook (docs/bridges.md)")
+pytest.importorskip(
+    "tinker_cookbook", reason="pip install --no-deps tinker-cookbook (docs/guides/bridges.md)"
+)
 
 import backend
 import tinkergym as tg
 from tinkergym.errors import InvalidRewardError
-from tinkergym.registration import make
+from tinkergym.registration.environments import make
 
 NANO = str(Path(backend.__file__).parent / "models" / "nano")
 

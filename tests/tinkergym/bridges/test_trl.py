@@ -13,7 +13,7 @@ import backend
 import tinkergym as tg
 from tinkergym.bridges.trl import environment_factory, training_rows
 from tinkergym.errors import EpisodeProtocolError, InvalidRequestError
-from tinkergym.registration import make
+from tinkergym.registration.environments import make
 
 NANO = Path(backend.__file__).parent / "models" / "nano"
 BOARD = "board/TicTacToeVs-v0"

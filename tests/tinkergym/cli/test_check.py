@@ -92,11 +92,46 @@ def test_an_unknown_id_gets_close_matches(tg_run):
 
 
 def test_a_class_that_is_no_environment_is_one_sentence(tg_run, tmp_path, monkeypatch):
-    (tmp_path / "gamely.py").write_text("import tinkergym as tg\nclass Nim(tg.TextGame): pass\n")
+    (tmp_path / "hardly.py").write_text("class Nim: pass\n")
+    monkeypatch.chdir(tmp_path)
+    result = tg_run("check", "hardly:Nim")
+    assert result.exit_code == 1
+    assert "hardly:Nim makes no environment, but Nim" in result.output
+
+
+GAME = """
+import tinkergym as tg
+
+class Nim(tg.TextGame):
+    def begin(self, rng):
+        self.left = int(rng.integers(8, 16))
+
+    def observe(self, player):
+        return f"Stones: {self.left}"
+
+    def legal(self, player):
+        return ["1", "2", "3"][: self.left]
+
+    def play(self, player, move):
+        self.left -= int(move)
+        return 1.0 if self.left == 0 else None
+"""
+
+
+def test_a_game_of_ones_own_is_checked_by_its_class_against_an_opponent(tg_run, tmp_path, monkeypatch):
+    (tmp_path / "gamely.py").write_text(GAME)
     monkeypatch.chdir(tmp_path)
     result = tg_run("check", "gamely:Nim")
-    assert result.exit_code == 1
-    assert "gamely:Nim makes no environment, but Nim" in result.output
+    assert (result.exit_code, "0 failed" in result.output) == (0, True), result.output
+
+
+def test_a_module_that_breaks_when_it_is_imported_is_one_sentence(tg_run, tmp_path, monkeypatch):
+    (tmp_path / "badly.py").write_text("1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    result = tg_run("check", "badly:Env")
+    assert result.exit_code == 2
+    assert "ZeroDivisionError" in result.output
+    assert "Traceback" not in result.output
 
 
 def test_an_argument_that_a_class_lacks_is_told_as_it_is_typed_and_blamed_on_no_line_of_ours(tg_run, broken):

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import tinkergym as tg
 from tinkergym.cli.main import app
-from tinkergym.wire import CheckpointView, ErrorView, JobState
+from tinkergym.schema.events import CheckpointView, ErrorView, JobState
 
 BOARD = "board/TicTacToeVs-v0"
 
@@ -50,6 +50,20 @@ def test_training_prints_each_step_as_a_line_and_where_to_go_from_there(run, ser
     assert result.exit_code == 0
     assert "step 3/3  reward" in result.output
     assert "tinkergym play board/TicTacToeVs-v0 --policy job-1" in result.output
+
+
+def test_trackers_are_named_on_the_command_line_of_a_new_job_and_of_a_running_one(
+    run, service, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert run("train", BOARD, "--steps", "3", "--report-to", "jsonl").exit_code == 0
+    assert run("jobs", "attach", "job-1", "--report-to", "csv", "--report-to", "jsonl").exit_code == 0
+    files = {
+        path.name: len(path.read_text().splitlines()) for path in (tmp_path / "runs" / "job-1").iterdir()
+    }
+    assert files == {"metrics.jsonl": 3, "metrics.csv": 4}
+    assert run("train", BOARD, "--steps", "3", "--report-to", "excel").exit_code != 0
+    assert len(service.jobs.newest_first()) == 1
 
 
 def test_written_data_is_trained_on_and_shown_by_its_loss(run, service, tmp_path):
@@ -110,9 +124,8 @@ def test_what_an_option_says_can_be_said_by_set_too_but_not_twice(run, service):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--steps", "0"], "error: steps: must be greater than or equal to 1, not 0"),
+        (["--steps", "0"], "greater than or equal to 1, got 0"),
         (["--steps", "1", "--set", "sede=3"], "error: sede: unknown setting\n  did you mean seed?"),
-        (["--steps", "1", "--set", "learner_ranks=2"], "tinkergym serve --set learner_ranks=..."),
         (["--steps", "1", "--group-size", "1"], "error: algorithm.group_size: must be at least 2"),
         (["--steps", "1", "--set", "seed"], "error: --set: 'seed' is no setting"),
     ],
@@ -134,6 +147,23 @@ def test_a_module_that_is_not_there_is_refused(run, service):
     result = run("train", "nowhere:Env", "--steps", "1")
     assert result.exit_code == 2
     assert "module:ClassName" in result.output
+
+
+def test_a_script_that_trains_when_it_is_imported_for_its_class_starts_no_job(
+    run, service, tmp_path, monkeypatch
+):
+    (tmp_path / "trainly.py").write_text(
+        "import tinkergym as tg\n"
+        "class Env(tg.SingleTurnEnv):\n"
+        "    def ask(self, options): return '?'\n"
+        "    def score(self, answer): return 1.0\n"
+        "tg.Client().train(Env, steps=1).wait()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    result = run("check", "trainly:Env")
+    assert result.exit_code == 2
+    assert "__main__" in result.output
+    assert service.jobs.newest_first() == []
 
 
 def test_without_a_service_the_command_says_how_to_start_one(run, monkeypatch, tmp_path):
@@ -391,11 +421,11 @@ def test_set_reaches_a_section_of_which_no_option_says_anything(run, service):
         ),
         (
             ["train", BOARD, "--steps", "1", "--set", "algorithm=cispo"],
-            "that is a loss: --set algorithm.loss=cispo\n",
+            "algorithm.name=NAME with one of grpo, ",
         ),
         (
             ["train", BOARD, "--steps", "1", "--set", "algorithm.name=gspo"],
-            "that is a loss: --set algorithm.loss=gspo\n",
+            "did you mean --set algorithm.loss=gspo?\n",
         ),
         (["train", BOARD, "--steps", "1", "--set", "adapter=full"], "write --set adapter.kind=full"),
         (["train", "tinkergym:TextEnv", "--steps", "1", "--rollout", "server"], "use --rollout client"),
@@ -418,12 +448,12 @@ def test_rows_that_are_too_long_can_be_left_out_by_the_option_that_the_refusal_n
     assert run("sft", str(rows), "--drop-overlong").exit_code == 0
 
 
-def test_play_takes_the_model_before_training_and_says_what_becomes_of_versions_in_between(run, service):
+def test_play_takes_the_model_before_training_and_says_which_versions_are_kept(run, service):
     run("train", BOARD, "--steps", "3")
     assert run("play", BOARD, "--policy", "job-1@0", "--watch").exit_code == 0
     assert {request.policy_version for batch in service.sampled for request in batch} == {0}
     result = run("play", BOARD, "--policy", "job-1@2", "--watch")
-    assert (result.exit_code, "tinkergym export job-1@2 FOLDER" in result.output) == (2, True)
+    assert (result.exit_code, "versions with a checkpoint: none" in result.output) == (2, True)
     assert run("play", BOARD, "--policy", "job-1@x").exit_code == 2
 
 

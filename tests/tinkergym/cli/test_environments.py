@@ -7,20 +7,19 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from tinkergym import listing
 from tinkergym.cli.console import out
 from tinkergym.cli.main import app
-from tinkergym.packs import find_packs
+from tinkergym.registration import listing
+from tinkergym.registration.packs import find_packs
 
 SOUND = """
-import time
 import gymnasium as gym
 import tinkergym as tg
 
 class Fine(tg.TextEnv):
     def __init__(self, split="train", render_mode=None):
         print("noise that a program must not have to read")
-        self.tasks = tg.SequenceTasks({"train": [{}], "test": [{}]}, split=split)
+        self.tasks = tg.tasks.SequenceTasks({"train": [{}], "test": [{}]}, split=split)
 
 class Silent(gym.Env):
     observation_space = gym.spaces.Dict({"text": tg.spaces.Text(), "score": gym.spaces.Discrete(4)})
@@ -30,13 +29,29 @@ class Raises(tg.TextEnv):
     def __init__(self):
         raise OSError("no licence found")
 
-class Hangs(tg.TextEnv):
-    def __init__(self):
-        time.sleep(600)
-
 print("noise of the import")
 """
-KINDS = ("Fine", "Silent", "Raises", "Hangs")
+KINDS = ("Fine", "Silent", "Raises")
+HOSTILE = {
+    "exits": "import os\nos._exit(0)",
+    "crashes": "import ctypes\nctypes.string_at(0)",
+    "interrupts": "raise KeyboardInterrupt",
+    "closes": "import os, time\nos.closerange(3, 100)\ntime.sleep(600)",
+    "shouts": r"""
+import os
+for number in range(1, 100):
+    try:
+        os.write(number, b'{"id": "shouts/Env-v0", "error": "\x1b[2J"}\n' * 50)
+    except OSError:
+        pass
+raise BaseException("\x1b[31m")
+""",
+    "later": """
+import os, threading, tinkergym
+class Env(tinkergym.SingleTurnEnv):
+    def __init__(self): threading.Timer(0.05, os._exit, [7]).start()
+""",
+}
 POINTS = {
     "listed": "\n".join(f"listed/{kind}-v0 = listed_pack:{kind}" for kind in KINDS),
     "unlucky": "unlucky/Env-v0 = unlucky_pack:Env",
@@ -48,19 +63,22 @@ POINTS = {
 def packs(tmp_path, monkeypatch):
     """Packs really installed: all kinds of environments, one that cannot be imported, one that claims ids."""
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(listing, "MAKE_SECONDS", 0.3)
     monkeypatch.setenv("COLUMNS", "200")
     for name, source in (("listed", SOUND), ("unlucky", "import no_such_package"), ("greedy", "")):
-        (tmp_path / f"{name}_pack.py").write_text(source)
-        info = tmp_path / f"tinkergym_{name}-2.5.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tinkergym-{name}\nVersion: 2.5\n")
-        (info / "entry_points.txt").write_text(f"[tinkergym.envs]\n{POINTS[name]}\n")
-    importlib.invalidate_caches()
+        install(tmp_path, name, source, POINTS[name])
     yield
-    sys.modules.pop("listed_pack", None)
     monkeypatch.undo()
     find_packs()
+
+
+def install(folder, name, source, points=""):
+    (folder / f"{name}_pack.py").write_text(source)
+    info = folder / f"tinkergym_{name}-2.5.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tinkergym-{name}\nVersion: 2.5\n")
+    points = points or f"{name}/Env-v0 = {name}_pack:Env"
+    (info / "entry_points.txt").write_text(f"[tinkergym.envs]\n{points}\n")
+    importlib.invalidate_caches()
 
 
 @pytest.fixture(autouse=True)
@@ -87,12 +105,19 @@ def test_on_a_narrow_terminal_short_words_stay_whole(monkeypatch):
     assert {"multi", "dependent", "test", "train"} <= set(run("listed").stdout.split())
 
 
+def test_in_a_pipe_no_line_is_folded(monkeypatch):
+    monkeypatch.delenv("COLUMNS")
+    monkeypatch.setattr(out, "width", 50)
+    lines = run("board").stdout.splitlines()
+    assert all("->" in line for line in lines if "-v0" in line)
+    assert len([line for line in lines if "->" not in line]) <= 2
+
+
 def test_what_is_broken_is_reported_with_its_reason_and_the_rest_is_listed():
-    result = run()
+    result = run("listed", "unlucky", "greedy", "bandit")
     assert result.exit_code == 0
     assert "listed/Raises-v0 cannot be made" in result.output
     assert "no licence found" in result.output
-    assert "listed/Hangs-v0 cannot be made: it was not made within 0.3 s" in result.output
     assert "unlucky/Env-v0 cannot be made" in result.output
     assert "No module named 'no_such_package'" in result.output
     assert "board/ belongs to tinkergym-board" in result.output
@@ -111,6 +136,50 @@ def test_programs_get_json_and_nothing_else():
     assert "no_such_package" in environments["unlucky/Env-v0"]["error"]
     assert packs["greedy"]["environments"] == ["greedy/Fine-v0"]
     assert "tinkergym-board" in packs["greedy"]["refused"][0]
+
+
+def test_what_python_passes_over_in_its_path_is_passed_over_here(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path, tmp_path])
+    result = run("listed")
+    assert (result.exit_code, "listed/Fine-v0" in result.stdout) == (0, True), result.output
+
+
+@pytest.fixture
+def errors(tmp_path):
+    """List packs as a program does; return the error of each environment."""
+
+    def listed(*names):
+        result = run("--json", *names)
+        assert result.exit_code == 0
+        return {one["id"]: one["error"] for one in json.loads(result.stdout)["environments"]}
+
+    return listed
+
+
+def test_a_pack_that_ends_its_process_or_writes_anywhere_loses_only_its_own_entry(tmp_path, errors, capfd):
+    for name, source in HOSTILE.items():
+        install(tmp_path, name, source)
+    found = errors(*HOSTILE, "listed")
+    assert capfd.readouterr().out == ""
+    assert "exit code 0" in found["exits/Env-v0"]
+    assert "SIGSEGV" in found["crashes/Env-v0"]
+    assert "KeyboardInterrupt" in found["interrupts/Env-v0"]
+    assert found["closes/Env-v0"]
+    assert found["shouts/Env-v0"]
+    assert found["listed/Fine-v0"] == found["listed/Silent-v0"] == ""
+    assert not any("\x1b" in error for error in found.values())
+    assert not {f"{name}_pack" for name in (*HOSTILE, "listed")} & set(sys.modules)
+
+
+def test_an_environment_that_hangs_is_named_and_the_rest_of_its_pack_is_not_waited_for(
+    tmp_path, errors, monkeypatch
+):
+    monkeypatch.setattr(listing, "MAKE_SECONDS", 0.2)
+    points = "\n".join(f"hangs/Env-v{version} = hangs_pack:Env" for version in range(5))
+    install(tmp_path, "hangs", "import time\ndef Env(): time.sleep(600)", points)
+    found = errors("hangs")
+    assert ["0.2 s" in found[f"hangs/Env-v{version}"] for version in range(5)] == [True] * 3 + [False] * 2
+    assert "3 others" in found["hangs/Env-v4"]
 
 
 def test_a_pack_that_is_not_installed_is_refused_with_those_that_are():

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import tinkergym as tg
-from tinkergym.records import read_records
+from tinkergym.evaluation.records import read_records
 
 BOARD = "board/TicTacToeVs-v0"
 
@@ -56,7 +56,7 @@ def test_of_fewer_tasks_than_usual_all_are_taken_by_index_and_no_more(tg_run, tm
     (tmp_path / "few.py").write_text(
         "import tinkergym as tg\n"
         "class Env(tg.SingleTurnEnv):\n"
-        "    def __init__(self): self.tasks = tg.SequenceTasks([{'q': str(i)} for i in range(3)])\n"
+        "    def __init__(self): self.tasks = tg.tasks.SequenceTasks([{'q': str(i)} for i in range(3)])\n"
         "    def ask(self, options): return self.tasks.choose(self.np_random, options)[1]['q']\n"
         "    def score(self, answer): return 1.0\n"
     )

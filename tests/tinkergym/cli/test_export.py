@@ -16,12 +16,14 @@ from backend.config import PACKAGED_MODELS
 from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
+from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import ConflictError, InvalidRequestError
-from tinkergym.loop.renderer import Renderer
+from tinkergym.schema.events import CheckpointView
+from tinkergym.schema.job_spec import FullParameters, LoRA
 from tinkergym.testing.scripted_service import ScriptedService
-from tinkergym.wire import CheckpointView, FullParameters, LoRA
 
 NANO = PACKAGED_MODELS["nano"]
+LORA = LoRA(rank=4, alpha=12.0)
 SEQUENCE = TrainSequence(
     token_ids=[65, 66, 67, 68, 69, 70, 71],
     loss_mask=[False, False, False, True, True, True, True],
@@ -30,23 +32,40 @@ SEQUENCE = TrainSequence(
 )
 
 
-class Trained:
-    """A scripted service whose one job has a real checkpoint, and the learner that made it."""
+@dataclasses.dataclass(frozen=True)
+class Learned:
+    """A policy that was trained for a moment, and its checkpoint's files."""
 
-    def __init__(self, service, adapter, folder, dtype=torch.float32):
-        self.learner = Learner(NANO, dtype=dtype)
-        self.learner.create_policy("p", adapter, seed=1, value_head=True)  # which is no part of an export
-        for _ in range(25):  # until the answer is likely: float32 knows logprobs near 0 to 1e-7
-            known = [None] * 3 + self.logprobs().tolist()
-            self.learner.forward_backward(
-                "p", [dataclasses.replace(SEQUENCE, sampling_logprobs=known)], LossConfig()
-            )
-            self.learner.optim_step("p", learning_rate=1e-2)
-        assert self.logprobs().min() > -3.0
-        manifest = self.learner.save("p", folder, step=2, policy_version=2)
-        service.files = {path.name: path.read_bytes() for path in folder.iterdir()}
-        assert service.files.keys() >= {"optimizer.safetensors", "value_head.safetensors"}
-        self.service = service
+    learner: Learner
+    sha256: str
+    files: dict[str, bytes]
+
+    def logprobs(self):
+        return self.learner.logprobs("p", [SEQUENCE])[0]
+
+
+def learn(adapter, dtype, folder):
+    learner = Learner(NANO, dtype=dtype)
+    learner.create_policy("p", adapter, seed=1, value_head=True)  # which is no part of an export
+    for _ in range(25):  # until the answer is likely: float32 knows logprobs near 0 to 1e-7
+        known = [None] * 3 + learner.logprobs("p", [SEQUENCE])[0].tolist()
+        sequence = dataclasses.replace(SEQUENCE, sampling_logprobs=known)
+        learner.forward_backward("p", [sequence], LossConfig())
+        learner.optim_step("p", learning_rate=1e-2)
+    manifest = learner.save("p", folder, step=2, policy_version=2)
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert files.keys() >= {"optimizer.safetensors", "value_head.safetensors"}
+    learned = Learned(learner, manifest.files[manifest.weights_file].sha256, files)
+    assert learned.logprobs().min() > -3.0
+    return learned
+
+
+class Trained:
+    """A scripted service whose one job has a real checkpoint, and what made it."""
+
+    def __init__(self, service, learned):
+        self.service, self.logprobs = service, learned.logprobs
+        service.files = dict(learned.files)
         self.client = tg.Client(service.url, service.api_key)
         self.job = self.client.train("board/TicTacToeVs-v0", steps=2, rollout="server")
         service.jobs.get(self.job.id).checkpoints.append(
@@ -54,13 +73,10 @@ class Trained:
                 step=2,
                 policy_version=2,
                 path="/elsewhere",
-                sha256=manifest.files[manifest.weights_file].sha256,
+                sha256=learned.sha256,
                 files={name: len(content) for name, content in service.files.items()},
             )
         )
-
-    def logprobs(self):
-        return self.learner.logprobs("p", [SEQUENCE])[0]
 
 
 @pytest.fixture
@@ -69,9 +85,22 @@ def service():
         yield service
 
 
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory):
+    """Train each kind of policy once: `learned(adapter, dtype)`."""
+    kept = {}
+
+    def once(adapter=LORA, dtype=torch.float32):
+        if (adapter, dtype) not in kept:
+            kept[adapter, dtype] = learn(adapter, dtype, tmp_path_factory.mktemp("learned") / "checkpoint")
+        return kept[adapter, dtype]
+
+    return once
+
+
 @pytest.fixture
-def trained(service, tmp_path):
-    return Trained(service, LoRA(rank=4, alpha=12.0), tmp_path / "checkpoint")
+def trained(service, learned):
+    return Trained(service, learned())
 
 
 def logprobs(model):
@@ -113,8 +142,8 @@ def test_a_merged_adapter_loads_in_transformers_and_gives_the_same_logprobs(trai
     assert_equal(Learner(tmp_path / "out").logprobs(None, [SEQUENCE])[0], trained.logprobs())
 
 
-def test_an_adapter_trained_in_bfloat16_is_merged_into_the_base_as_it_was_then(service, tmp_path):
-    trained = Trained(service, LoRA(rank=4, alpha=12.0), tmp_path / "checkpoint", torch.bfloat16)
+def test_an_adapter_trained_in_bfloat16_is_merged_into_the_base_as_it_was_then(service, learned, tmp_path):
+    trained = Trained(service, learned(dtype=torch.bfloat16))
     trained.job.export(tmp_path / "out", merge=True)
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
@@ -124,31 +153,31 @@ def test_an_adapter_trained_in_bfloat16_is_merged_into_the_base_as_it_was_then(s
     np.testing.assert_allclose(logprobs(model), trained.logprobs(), atol=5e-2)
 
 
-def test_a_fully_trained_model_loads_in_transformers_and_gives_the_same_logprobs(service, tmp_path):
-    trained = Trained(service, FullParameters(), tmp_path / "checkpoint")
+def test_a_fully_trained_model_loads_in_transformers_and_gives_the_same_logprobs(service, learned, tmp_path):
+    trained = Trained(service, learned(FullParameters()))
     assert not trained.job.export(tmp_path / "out").is_adapter
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert_equal(logprobs(model), trained.logprobs())
 
 
-def test_a_base_for_what_is_not_merged_is_refused(service, tmp_path):
-    trained = Trained(service, FullParameters(), tmp_path / "checkpoint")
+def test_a_base_for_what_is_not_merged_is_refused(service, learned, tmp_path):
+    trained = Trained(service, learned(FullParameters()))
     for merge, said in ((True, "trained all parameters"), (False, "without merge")):
         with pytest.raises(InvalidRequestError, match=said) as caught:
             trained.job.export(tmp_path / "out", merge=merge, base="/nope")
         assert caught.value.field == "base"
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_base_that_is_another_model_is_refused_and_leaves_nothing(service, dtype, tmp_path):
-    trained = Trained(service, LoRA(rank=4, alpha=12.0), tmp_path / "checkpoint", dtype)
+def test_a_base_that_is_another_model_is_refused_and_leaves_nothing(service, learned, dtype, tmp_path):
+    trained = Trained(service, learned(dtype=dtype))
     other = AutoModelForCausalLM.from_pretrained(NANO)
     next(other.parameters()).data.add_(0.1)
     other.save_pretrained(tmp_path / "other")
     with pytest.raises(ConflictError, match="fingerprints differ"):
         trained.job.export(tmp_path / "out", merge=True, base=str(tmp_path / "other"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "other"]
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
 @pytest.mark.parametrize("damage", ["flip", "drop"])
@@ -160,7 +189,7 @@ def test_a_damaged_download_is_refused_and_leaves_nothing(trained, tmp_path, dam
         trained.service.break_next(f"files/{name}")
     with pytest.raises(tg.TinkerGymError, match="damaged" if damage == "flip" else "service"):
         trained.job.export(tmp_path / "out")
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_manifest_that_names_a_file_elsewhere_is_refused(trained, tmp_path):
@@ -169,7 +198,7 @@ def test_a_manifest_that_names_a_file_elsewhere_is_refused(trained, tmp_path):
     trained.service.files["manifest.json"] = json.dumps(manifest).encode()
     with pytest.raises(tg.TinkerGymError, match="outside"):
         trained.job.export(tmp_path / "out")
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_exists_is_not_touched(trained, tmp_path):
@@ -190,7 +219,7 @@ def test_a_killed_exports_remains_are_removed_and_a_running_ones_are_not(trained
     ("arguments", "text"),
     [
         (["{job}@7", "{out}"], "versions with one: 2"),
-        (["{job}@last", "{out}"], "JOB@12"),
+        (["{job}@last", "{out}"], "job-ID@40"),
         (["{job}", "{out}", "--base", "x"], "add --merge"),
         (["job-99", "{out}"], "no job is called"),
     ],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[3] / "docs" / "command_line.md"
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "evaluation.md"
 
 
 def test_the_commands_on_the_page_say_what_it_shows(tg_run, start_service, tmp_path, monkeypatch):

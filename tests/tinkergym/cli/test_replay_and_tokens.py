@@ -5,9 +5,9 @@ import pytest
 
 import backend
 from benchmarks.template_families import shipped_template, template_bundle
+from tinkergym.agent.renderer import Renderer
 from tinkergym.cli.model_files import read_bundle
-from tinkergym.loop.renderer import Renderer
-from tinkergym.records import EpisodeRecord, RecordWriter, read_records
+from tinkergym.evaluation.records import EpisodeRecord, RecordWriter, read_records
 from tinkergym.testing.templates import FAMILIES, family_bundle
 
 BOARD = "board/TicTacToeVs-v0"

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, seed_test
 from pettingzoo.utils.conversions import aec_to_parallel, parallel_to_aec
 
-from tinkergym import IllegalMoveError, TextGame
+from tinkergym import TextGame
 from tinkergym.errors import (
     EpisodeProtocolError,
+    IllegalMoveError,
     InvalidEnvironmentError,
     InvalidRequestError,
     InvalidRewardError,
@@ -84,8 +85,12 @@ class Three(TextGame):
 
 
 GAMES = [Nim, Evens, Three]
-ARRAYS_ONLY = re.compile("Observation is not a NumPy array|space for each agent probably should be")
-"""What `api_test` advises whenever a space is neither `Box` nor `Discrete`; a text is neither."""
+ARRAYS_ONLY = re.compile(
+    "Observation is not a NumPy array|space for each agent probably should be|recommend agents to be named"
+)
+"""What `api_test` advises whenever a space is neither `Box` nor `Discrete`; a text is neither.
+And that agents be called `player_0`.
+"""
 
 
 def run(test, *args, **kwargs):
@@ -109,6 +114,25 @@ def run(test, *args, **kwargs):
 def test_pettingzoo_finds_nothing_wrong(game, policy):
     run(api_test, GameEnv(game(), on_illegal=policy), num_cycles=50)
     run(seed_test, lambda: GameEnv(game(), on_illegal=policy), num_cycles=20)
+
+
+def test_a_game_names_its_agents():
+    class Named(Nim):
+        agents = ("first", "second")
+
+    env = GameEnv(Named())
+    run(api_test, env, num_cycles=50)
+    env.reset(seed=1)
+    assert env.possible_agents == ["first", "second"]
+    assert (env.agent_selection, env.game.player_names) == ("first", ["player_0", "player_1"])
+
+
+@pytest.mark.parametrize("agents", [("one",), ("same", "same"), ("a", "b", "c"), ("a", "")])
+def test_agents_that_are_not_one_for_each_player_are_refused(agents):
+    game = Nim()
+    game.agents = agents
+    with pytest.raises(InvalidEnvironmentError, match="2 players"):
+        GameEnv(game)
 
 
 def test_a_simultaneous_game_is_a_parallel_environment_too_and_back():
@@ -342,6 +366,7 @@ def test_numbers_of_numpys_are_rewards(outcome):
         (lambda game: game.give(-1, 1.0), InvalidEnvironmentError),
         (lambda game: game.give("player_0", 1.0), InvalidEnvironmentError),
         (lambda game: game.give(0, float("nan")), InvalidRewardError),
+        (lambda game: game.give(0, "1"), InvalidRewardError),
         (lambda game: game.give(0, "much"), InvalidRewardError),
         (lambda game: game.eliminate(5), InvalidEnvironmentError),
         (lambda game: (game.eliminate(1), game.give(1, 1.0)), InvalidEnvironmentError),
@@ -378,7 +403,7 @@ def test_players_that_are_added_when_the_game_begins_are_refused():
     class Empty(Nim):
         players = ()
 
-    with pytest.raises(InvalidEnvironmentError, match="no players"):
+    with pytest.raises(InvalidEnvironmentError, match=r"cannot be played by \(\) players"):
         GameEnv(Empty())
 
 

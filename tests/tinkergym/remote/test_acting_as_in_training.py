@@ -9,7 +9,9 @@ from typer.testing import CliRunner
 import tinkergym as tg
 from tinkergym.cli.main import app
 from tinkergym.errors import InvalidRequestError
-from tinkergym.wire import CheckpointView, Sampling
+from tinkergym.schema.events import CheckpointView
+from tinkergym.schema.job_spec import Sampling
+from tinkergym.schema.views import TrainedWith
 from tinkergym.wrappers import SystemPrompt, ToolCalling, TrainRemotely, Verbalize
 
 
@@ -165,6 +167,28 @@ def test_an_export_says_which_prompt_the_policy_was_trained_with(start_service, 
             job.export(tmp_path / str(number))
             written = json.loads((tmp_path / str(number) / "tinkergym.json").read_text())
             assert written["system_prompt"] == expected
+
+
+def test_an_exported_model_reads_what_training_read_unless_it_is_told_otherwise(start_service):
+    service = start_service(lambda prompt: "l")
+    prompts = Prompts(service)
+    with tg.Client() as client:
+        sampling = Sampling(max_turn_tokens=8)
+        algorithm = tg.GRPO(group_size=2, groups_per_step=3)
+        job = client.train(Countdown, steps=1, system_prompt="Mine.", algorithm=algorithm, sampling=sampling)
+        job.wait()
+        in_training = prompts.new()
+        # As the service reads the folder of `job.export(..., merge=True)`.
+        service.bundle = service.bundle.model_copy(
+            update={"trained_with": TrainedWith(system_prompt="Mine.")}
+        )
+        policy = client.policy("/exported")
+        played_by_hand(policy, Countdown)
+        assert prompts.new() == in_training
+        policy.evaluate(Countdown, episodes=len(SEEDS), seed=SEEDS[0])
+        assert prompts.new() == in_training
+        played_by_hand(client.policy("/exported", system_prompt=""), Countdown)
+        assert not prompts.new() & in_training
 
 
 def test_the_environments_own_prompt_is_no_setting(client):

@@ -25,7 +25,16 @@ from tinkergym.errors import (
     UnknownEnvironmentError,
     UnknownModelError,
 )
-from tinkergym.wire import CheckpointView, ErrorView, Event, JobState, StateEvent, StepEvent, WarningEvent
+from tinkergym.schema.events import (
+    CheckpointView,
+    ErrorView,
+    Event,
+    JobState,
+    StateEvent,
+    StepEvent,
+    WarningEvent,
+)
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
 
 SMALL = tg.GRPO(group_size=2, groups_per_step=2)
 
@@ -218,6 +227,27 @@ def test_ctrl_c_ends_the_waiting_and_says_how_to_see_the_job_again(client, monke
     assert job.wait().step == 1
 
 
+def test_ctrl_c_in_a_loop_over_events_names_the_job_and_hides_the_transport(client, monkeypatch):
+    def interrupted(*_, **__):
+        yield from ()
+        raise KeyboardInterrupt("deep in the transport")
+
+    job = client.train(Echo, steps=1, algorithm=SMALL)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt) as caught:
+        patched.setattr("tinkergym.remote.job.follow", interrupted)
+        list(job.events())
+    assert caught.value.__suppress_context__
+    assert any(job.id in note for note in caught.value.__notes__)
+    assert job.wait().step == 1
+
+
+def test_events_without_a_replay_leave_out_what_has_happened(client):
+    job = client.train(Echo, steps=1, algorithm=SMALL)
+    job.wait()
+    assert len(list(job.events())) > 1
+    assert [event.body.state for event in job.events(replay=False)] == ["completed"]
+
+
 def append_warnings(service, job, *names):
     with service.jobs.changed:
         events = service.jobs.get(job.id).events
@@ -243,8 +273,10 @@ def test_waiting_passes_each_kind_of_warning_on_once_also_of_before_it_began(
         end()
     else:
         when_followed(service, monkeypatch, end)
-    with pytest.warns(UserWarning) as said:
+    with pytest.warns(UserWarning) as heard:
         job.wait()
+    # Others may close a socket meanwhile without a word, and Python says so here.
+    said = [one for one in heard if one.category is UserWarning]
     assert [str(one.message).split(" number ")[0] for one in said] == [
         f"{job.id} at step 3: environment_error, 2 times: environment_error",
         f"{job.id} at step 3: loss_spike, 2 times: loss_spike",
@@ -279,8 +311,8 @@ def test_a_loop_over_some_events_hides_no_warning_and_each_is_told_once(service,
 def test_waiting_for_a_job_that_waits_for_a_client_says_once_what_to_type(
     service, client, monkeypatch, rollout, to_type
 ):
-    environment = tg.wire.EnvironmentRef(id="local/Echo-v0")
-    client.submit(tg.wire.JobSpec(environment=environment, rollout=rollout, steps=1))
+    environment = EnvironmentRef(id="local/Echo-v0")
+    client.submit(JobSpec(environment=environment, rollout=rollout, steps=1))
     for state in (JobState.WAITING_FOR_CLIENT, JobState.RUNNING, JobState.WAITING_FOR_CLIENT):
         service.jobs.end("job-1", state)
     when_followed(service, monkeypatch, partial(service.jobs.end, "job-1", JobState.COMPLETED))
@@ -575,21 +607,40 @@ def test_an_adapter_that_is_none_is_refused_and_none_is_the_usual_one(client, ad
     ],
 )
 def test_a_slip_of_what_has_to_be_given_is_told_as_one(client, method, given, said):
-    with pytest.raises(InvalidRequestError, match="is required and was not given") as caught:
+    with pytest.raises(InvalidRequestError, match="unknown setting") as caught:
         getattr(client, method)(Echo, **given)
     assert said in caught.value.hint
 
 
-def test_only_versions_that_are_loaded_can_be_played(client):
+def test_only_versions_that_are_kept_can_be_played(service, client):
     job = client.train(Echo, steps=3, algorithm=SMALL)
     job.wait()
-    assert [job.policy(version=version).version for version in (None, 0, 3)] == [None, 0, 3]
-    with pytest.raises(PolicyVersionGoneError, match=rf"the newest, 3,.*tinkergym export {job.id}@2 FOLDER"):
+    kept = CheckpointView(step=1, policy_version=1, path="/x", sha256="00", files={})
+    service.jobs.get(job.id).checkpoints.append(kept)
+    assert [job.policy(version=version).version for version in (None, 0, 1, 3)] == [None, 0, 1, 3]
+    with pytest.raises(PolicyVersionGoneError) as gone:
         job.policy(version=2)
-    for wrong in ("newest", -1, True):
-        with pytest.raises(InvalidRequestError, match="leave it out for the newest") as caught:
-            job.policy(version=wrong)
-        assert caught.value.field == "version"
+    assert (gone.value.field, "checkpoint: 1;" in gone.value.hint) == ("version", True)
+    named = [client.policy(f"{job.id}{at}") for at in ("", "@latest", "@1")]
+    assert [(policy.name, policy.version) for policy in named] == [(job.id, v) for v in (None, None, 1)]
+    with pytest.raises(PolicyVersionGoneError):
+        client.policy(f"{job.id}@2")
+
+
+def test_a_policy_of_a_job_plays_as_in_training_unless_it_is_told_otherwise(client):
+    job = client.train(Echo, steps=3, algorithm=SMALL, sampling={"temperature": 0.7, "max_turn_tokens": 9})
+    policy = client.policy(job.id)
+    assert (policy.temperature, policy.max_turn_tokens) == (0.7, 9)
+    policy = client.policy(f"{job.id}@0", temperature=0.2, system_prompt="Be brief.")
+    assert (policy.temperature, policy.system_prompt, policy.version) == (0.2, "Be brief.", 0)
+
+
+def test_numbers_of_versions_are_numbers(client):
+    with client.train(Echo, steps=3, algorithm=SMALL) as job:
+        for wrong in ("newest", -1, True):
+            with pytest.raises(InvalidRequestError, match="leave it out for the newest") as caught:
+                job.policy(version=wrong)
+            assert caught.value.field == "version"
 
 
 def test_a_model_that_is_a_folder_here_is_to_be_named_by_its_absolute_path(client, tmp_path, monkeypatch):

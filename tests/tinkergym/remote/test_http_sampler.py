@@ -6,7 +6,7 @@ from tinkergym.errors import ServiceUnavailableError
 from tinkergym.remote import http_sampler
 from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.remote.transport import Connection
-from tinkergym.wire import Completion, SampleFailure, SampleRequest
+from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
 
 @pytest.fixture

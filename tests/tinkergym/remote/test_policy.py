@@ -5,10 +5,21 @@ import numpy as np
 import pytest
 
 import tinkergym as tg
-from tinkergym.errors import EpisodeProtocolError, InvalidRequestError, PromptTooLongError, UnknownModelError
+from tinkergym.errors import (
+    EpisodeProtocolError,
+    InvalidRequestError,
+    NotFoundError,
+    PromptTooLongError,
+    UnknownModelError,
+)
 from tinkergym.messages import assistant, system, user
+from tinkergym.remote.policy import Policy
+from tinkergym.schema.events import JobState
+from tinkergym.schema.job_spec import SharedWith, Train
+from tinkergym.schema.jobs import JobView
+from tinkergym.schema.parsing import parse_spec
+from tinkergym.schema.structured import Regex
 from tinkergym.spaces import Chat, Text
-from tinkergym.wire import Regex
 from tinkergym.wrappers import AgainstOpponent
 
 
@@ -204,13 +215,13 @@ def test_a_conversation_that_fills_the_context_says_where_to_reset(start_service
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
-    [("mine", "unknown model"), ("job-1", "job")],
+    ("name", "error"),
+    [("mine", UnknownModelError), ("job-1", NotFoundError), ("job-1@x", InvalidRequestError)],
 )
-def test_a_model_that_the_service_does_not_offer_is_refused_at_once(start_service, model, said):
+def test_a_policy_that_the_service_does_not_have_is_refused_at_once(start_service, name, error):
     start_service()
-    with pytest.raises(UnknownModelError, match=said):
-        tg.Client().policy(model)
+    with pytest.raises(error):
+        tg.Client().policy(name)
 
 
 def test_a_folder_of_the_services_machine_is_a_policy_as_it_is_a_model_to_train(start_service):
@@ -220,7 +231,7 @@ def test_a_folder_of_the_services_machine_is_a_policy_as_it_is_a_model_to_train(
     assert [(r.policy, r.max_tokens) for batch in service.sampled for r in batch] == [("/models/mine", 7)]
 
 
-@pytest.mark.parametrize("value", [0, -1, True, 2.5, "3", None])
+@pytest.mark.parametrize("value", [0, -1, True, 2.5, "3"])
 def test_an_answer_has_a_length(start_service, value):
     start_service()
     with tg.Client() as client, pytest.raises(InvalidRequestError) as caught:
@@ -265,3 +276,44 @@ def test_an_evaluation_plays_every_seed_once(start_service):
     evaluation = tg.Client().policy("nano").evaluate(Countdown, episodes=20, seed=100)
     assert [t.seed for t in evaluation.trajectories] == list(range(100, 120))
     assert evaluation.wins == 20
+
+
+def job_of(**agents):
+    spec = parse_spec(
+        {
+            "environment": {"id": "board/TicTacToe-v0"},
+            "steps": 1,
+            "agents": agents,
+            "system_prompt": "Play.",
+        }
+    )
+    return JobView(
+        job_id="job-1", spec=spec, state=JobState.RUNNING, created_at=0.0, updated_at=0.0, attempt=1
+    )
+
+
+def named(view, agent):
+    return Policy.of_job(None, view, version=3, temperature=None, agent=agent)
+
+
+def test_each_agent_of_a_game_has_a_policy_with_its_own_name_and_prompt():
+    view = job_of(x=Train(system_prompt="Win."), o=Train())
+    assert [(named(view, agent).name, named(view, agent).system_prompt) for agent in "xo"] == [
+        ("job-1/x", "Win."),
+        ("job-1/o", "Play."),
+    ]
+    shared = job_of(x=Train(system_prompt="Win."), o=SharedWith(agent="x"))
+    assert (named(shared, "o").name, named(shared, "o").system_prompt) == ("job-1/x", "Win.")
+
+
+@pytest.mark.parametrize("agent", ["", "black"])
+def test_an_agent_that_a_job_does_not_train_is_refused_with_those_that_it_does(agent):
+    with pytest.raises(InvalidRequestError, match="'x', 'o'") as caught:
+        named(job_of(x=Train(), o=Train()), agent)
+    assert caught.value.field == "agent"
+
+
+def test_a_job_of_one_policy_has_no_agents_to_name():
+    with pytest.raises(InvalidRequestError, match="leave agent out"):
+        named(job_of(), "x")
+    assert named(job_of(), "").name == "job-1"

@@ -3,8 +3,11 @@
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
+
+import tinkergym as tg
 
 pytestmark = pytest.mark.service
 
@@ -29,7 +32,10 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_script_that_is_told_to_end_hands_its_episodes_back(service, tmp_path, number):
+def test_a_script_that_is_told_to_end_hands_its_episodes_back(service, tmp_path, monkeypatch, number):
+    # A signal in the middle of an import would find the module locked for the thread that plays.
+    fault, waits = service.fault, threading.Event()
+    monkeypatch.setattr(service, "fault", lambda call: ("EVENT" in call and waits.set()) or fault(call))
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     process = subprocess.Popen(
@@ -40,6 +46,7 @@ def test_a_script_that_is_told_to_end_hands_its_episodes_back(service, tmp_path,
             assert service.jobs.changed.wait_for(lambda: service.jobs.newest_first(), timeout=60)
             job = service.jobs.get(service.jobs.newest_first()[0].job_id)
             assert service.jobs.changed.wait_for(lambda: job.leased, timeout=60)
+        assert waits.wait(60)
         process.send_signal(number)
         said = process.communicate(timeout=60)[1]
     finally:
@@ -48,3 +55,44 @@ def test_a_script_that_is_told_to_end_hands_its_episodes_back(service, tmp_path,
     assert set(job.left) == job.workers
     assert process.returncode in {-number, 1, 130}
     assert "waits for a client" in said
+
+
+def test_a_request_is_open_while_all_episodes_of_a_step_are_played_so_that_a_kill_is_seen(
+    service, client, monkeypatch
+):
+    """Its connection breaks with the process, and the episodes need not wait until their leases run out."""
+    lease, asked, saw = service.jobs.lease, threading.Event(), []
+
+    def noting(job_id, request):
+        if len(request.renew) == 4 and request.max_episodes and request.wait_seconds:
+            asked.set()
+        return lease(job_id, request)
+
+    class Waits(tg.SingleTurnEnv):
+        def ask(self, options):
+            return "?"
+
+        def score(self, answer):
+            saw.append(asked.wait(20))
+            return 1.0
+
+    monkeypatch.setattr(service.jobs, "lease", noting)
+    job = client.train(Waits, steps=1, algorithm=tg.GRPO(group_size=2, groups_per_step=2))
+    assert job.wait().state == "completed"
+    assert saw == [True] * 4
+
+
+FORKING = """
+import os
+from tinkergym.remote.process_end import before_the_end
+
+before_the_end(lambda: print("handed back by", os.getpid() == script, flush=True))
+script = os.getpid()
+if os.fork():
+    os.wait()
+"""
+
+
+def test_a_forked_child_that_ends_hands_nothing_back_for_the_script():
+    ran = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout) == (0, "handed back by True\n"), ran.stderr

@@ -3,7 +3,7 @@
 import pickle
 
 import tinkergym as tg
-from tinkergym.remote.local_environment import describe
+from tinkergym.rollout.local_environment import describe
 from tinkergym.testing.environment_server import TOKEN, environment_server
 
 REMOTE, BOARD = "tinkergym/Remote-v0", "board/TicTacToeVs-v0"

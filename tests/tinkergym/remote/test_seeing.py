@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tinkergym as tg
+from tinkergym.display.html import curve, histogram
 from tinkergym.errors import MissingExtraError
-from tinkergym.html import curve, histogram
-from tinkergym.wire import Event, JobState, WarningEvent
+from tinkergym.schema.events import Event, JobState, WarningEvent
 
 SMALL = tg.GRPO(group_size=2, groups_per_step=2)
 
@@ -103,7 +103,7 @@ def test_an_evaluation_is_one_line_and_a_card(job, client):
     shown = read(evaluation._repr_html_())
     assert [one for one in shown.iter() if one.tag.endswith("rect")]
     assert "<b>" in "".join(shown.itertext())  # what the environment said, as text
-    failed = tg.evaluation.Evaluation(trajectories=())
+    failed = tg.Evaluation(trajectories=())
     assert "none completed" in repr(failed) and read(failed._repr_html_()) is not None
 
 

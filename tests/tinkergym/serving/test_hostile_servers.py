@@ -14,8 +14,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import serve as bare
 
 from tinkergym.errors import InvalidRewardError, ProtocolVersionError, RemoteAnswerError, TinkerGymError
-from tinkergym.remote.remote_env import RemoteEnv
 from tinkergym.serving.protocol import VERSION, encode
+from tinkergym.serving.remote_env import RemoteEnv
 from tinkergym.spaces import Text, space_to_json
 
 TEXT = space_to_json(Text(20))

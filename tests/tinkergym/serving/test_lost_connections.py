@@ -1,8 +1,11 @@
 """Wires that are cut, calls that come twice, clients that fall silent."""
 
+import socket
+
 import pytest
 
-from tinkergym.errors import EnvironmentGoneError
+from tinkergym.errors import EnvironmentGoneError, ServiceUnreachableError
+from tinkergym.serving.server import listen
 
 
 @pytest.fixture
@@ -63,6 +66,20 @@ def test_a_session_that_was_idle_too_long_is_closed_and_reset_with_a_seed_begins
     assert env.reset(seed=0) == first
 
 
+def test_a_server_that_never_answers_is_given_up_after_the_patience_by_the_clock(connect, monkeypatch):
+    monkeypatch.setattr("tinkergym.serving.client_session._CONNECT_SECONDS", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        with pytest.raises(ServiceUnreachableError):
+            connect(f"ws://127.0.0.1:{mute.getsockname()[1]}", reconnect_seconds=0.1)
+        mute.settimeout(0)
+        tries = 0
+        with pytest.raises(BlockingIOError):
+            while True:
+                mute.accept()[0].close()
+                tries += 1
+    assert tries == 2
+
+
 def test_reset_with_a_seed_needs_no_help_when_its_session_was_idle(
     serve, connect, wait_until, closed_environments
 ):
@@ -80,3 +97,13 @@ def test_a_client_that_vanished_loses_its_place_when_it_is_idle(serve, connect, 
     vanishing.reset(seed=0)
     relay.close()
     connect(url, busy_seconds=30).reset(seed=0)
+
+
+def test_the_kernel_notices_when_the_machine_of_a_client_vanished():
+    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            options = socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT
+            idle, interval, count = (accepted.getsockopt(socket.IPPROTO_TCP, option) for option in options)
+            assert idle + interval * count <= 30

@@ -6,15 +6,15 @@ from collections import Counter
 
 import pytest
 
-from tinkergym.loop.executors import ProcessExecutor, ThreadExecutor
-from tinkergym.loop.plan import EpisodePlan
-from tinkergym.loop.renderer import Renderer
-from tinkergym.loop.rollout import play
-from tinkergym.loop.trajectory import StopReason
-from tinkergym.registration import make_environment
+from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.renderer import Renderer
+from tinkergym.registration.environments import make_environment
+from tinkergym.rollout.executors import ProcessExecutor, ThreadExecutor
+from tinkergym.rollout.play import play
+from tinkergym.schema.job_spec import EnvironmentRef, Limits
 from tinkergym.testing import ScriptedSampler, byte_bundle
 from tinkergym.testing.environment_server import TOKEN
-from tinkergym.wire import EnvironmentRef, Limits
+from tinkergym.trajectory.trajectory import StopReason
 
 RENDERER = Renderer.from_bundle(byte_bundle())
 LIMITS = {

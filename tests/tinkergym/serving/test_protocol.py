@@ -1,6 +1,9 @@
 import contextlib
 import enum
+import json
 import math
+import struct
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -9,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.serving.protocol import decode, encode
+from tinkergym.serving.protocol import MOST_JSON_CHARACTERS, MOST_JSON_VALUES, decode, encode
 
 NUMBERS = ["bool", "int8", "uint8", "int32", "int64", "uint64", "float16", "float32", "float64"]
 plain = (
@@ -119,3 +122,36 @@ def test_a_value_that_contains_itself_is_refused():
     value.append(value)
     with pytest.raises(TypeError, match="nested too deeply"):
         encode({"value": value})
+
+
+def array(number):
+    return {"$array": ["uint8", [4], number]}
+
+
+@pytest.mark.parametrize("item", [array(0), {"$bytes": 0}])
+def test_bytes_that_are_named_twice_are_refused(item):
+    head = json.dumps({"values": [item, item], "$blobs": [4]}).encode()
+    frame = struct.pack("<I", len(head)) + head + b"1234"
+    with pytest.raises(InvalidRequestError):
+        decode(frame)
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        "[" + "0," * MOST_JSON_VALUES + "0]",
+        "[" + "[],[" * (MOST_JSON_VALUES // 2),
+        '"' + "x" * MOST_JSON_CHARACTERS + '"',
+    ],
+    ids=["numbers", "brackets", "a text"],
+)
+@pytest.mark.parametrize("binary", [False, True])
+def test_a_message_that_takes_many_times_its_size_in_memory_is_refused_before_it_is_read(info, binary):
+    text = f'{{"i":0,"info":{info},"$blobs":[]}}'
+    frame = struct.pack("<I", len(text)) + text.encode() if binary else text
+    tracemalloc.start()
+    with pytest.raises(InvalidRequestError):
+        decode(frame)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * len(frame)

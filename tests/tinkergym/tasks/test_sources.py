@@ -19,7 +19,14 @@ from hypothesis import strategies as st
 
 import tinkergym as tg
 from tinkergym.errors import InvalidRequestError
-from tinkergym.tasks import TaskSource
+from tinkergym.tasks import (
+    GeneratorTasks,
+    HuggingFaceTasks,
+    JsonlTasks,
+    ParquetTasks,
+    SequenceTasks,
+    TaskSource,
+)
 
 ROWS = [{"question": f"{i}+1", "answer": str(i + 1), "note": "世界"} for i in range(10)]
 HELD_OUT = [{"question": "9+9", "answer": "18", "note": ""}]
@@ -36,7 +43,7 @@ def held_out():
 def jsonl(folder):
     for split, tasks in (("train", ROWS), ("test", HELD_OUT)):
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
-    return lambda split: tg.JsonlTasks(folder, split=split)
+    return lambda split: JsonlTasks(folder, split=split)
 
 
 def parquet(folder):
@@ -44,23 +51,23 @@ def parquet(folder):
     # Two shards of several row groups, as the hub has them.
     pq.write_table(pa.Table.from_pylist(ROWS[:4]), folder / "train-00000-of-00002.parquet", row_group_size=3)
     pq.write_table(pa.Table.from_pylist(ROWS[4:]), folder / "train-00001-of-00002.parquet", row_group_size=2)
-    return lambda split: tg.ParquetTasks(folder, split=split)
+    return lambda split: ParquetTasks(folder, split=split)
 
 
 def hugging_face(folder):
     datasets.disable_progress_bars()
     parts = {"train": datasets.Dataset.from_list(ROWS), "test": datasets.Dataset.from_list(HELD_OUT)}
     datasets.DatasetDict(parts).save_to_disk(str(folder / "saved"))
-    return lambda split: tg.HuggingFaceTasks(folder / "saved", split=split)
+    return lambda split: HuggingFaceTasks(folder / "saved", split=split)
 
 
 def sequence(folder):
-    return lambda split: tg.SequenceTasks({"train": ROWS, "test": HELD_OUT}, split=split)
+    return lambda split: SequenceTasks({"train": ROWS, "test": HELD_OUT}, split=split)
 
 
 def generator(folder):
     makers = {"train": rows, "test": held_out}
-    return lambda split: tg.GeneratorTasks(makers, 10 if split == "train" else 1, split=split)
+    return lambda split: GeneratorTasks(makers, 10 if split == "train" else 1, split=split)
 
 
 FORMS = [jsonl, parquet, hugging_face, sequence, generator]
@@ -177,21 +184,21 @@ def test_nothing_is_read_at_construction_and_two_environments_read_once(form, tm
 def test_a_large_file_is_not_read_to_get_one_row(tmp_path):
     table = pa.table({"n": range(200_000), "text": [f"row {i}" for i in range(200_000)]})
     pq.write_table(table, tmp_path / "large.parquet", row_group_size=1000)
-    assert tg.ParquetTasks(tmp_path / "large.parquet")[150_500] == {"n": 150_500, "text": "row 150500"}
+    assert ParquetTasks(tmp_path / "large.parquet")[150_500] == {"n": 150_500, "text": "row 150500"}
 
 
 def test_a_data_set_in_memory_is_a_sequence():
-    tasks = tg.SequenceTasks(datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)}), split="train")
+    tasks = SequenceTasks(datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)}), split="train")
     assert list(tasks) == ROWS
 
 
 def test_a_saved_single_data_set_has_no_splits(tmp_path):
     datasets.Dataset.from_list(ROWS).save_to_disk(str(tmp_path / "one"))
-    assert list(tg.HuggingFaceTasks(tmp_path / "one")) == ROWS
+    assert list(HuggingFaceTasks(tmp_path / "one")) == ROWS
     with pytest.raises(InvalidRequestError, match="not divided"):
-        tg.HuggingFaceTasks(tmp_path / "one", split="train")
+        HuggingFaceTasks(tmp_path / "one", split="train")
     with pytest.raises(InvalidRequestError, match="this is a folder"):
-        tg.HuggingFaceTasks(tmp_path / "one", revision="main")
+        HuggingFaceTasks(tmp_path / "one", revision="main")
 
 
 def test_a_generator_is_drawn_only_as_far_as_needed_and_once():
@@ -202,7 +209,7 @@ def test_a_generator_is_drawn_only_as_far_as_needed_and_once():
             drawn.append(i)
             yield {"i": i}
 
-    tasks, other = tg.GeneratorTasks(endless, 1000), tg.GeneratorTasks(endless, 1000)
+    tasks, other = GeneratorTasks(endless, 1000), GeneratorTasks(endless, 1000)
     assert (len(tasks), drawn) == (1000, [])
     assert tasks[4] == {"i": 4}
     assert other[2] == {"i": 2}
@@ -216,23 +223,23 @@ def test_a_generator_that_ends_or_fails_too_early_says_where():
         yield {"i": 0}
         raise OSError("the source dried up")
 
-    tasks = tg.GeneratorTasks(broken, 5)
+    tasks = GeneratorTasks(broken, 5)
     for _ in range(2):
         with pytest.raises(InvalidRequestError, match="failed at task 1: OSError: the source dried up"):
             tasks[3]
     assert tasks[0] == {"i": 0}
     with pytest.raises(InvalidRequestError, match="ended after 10 tasks"):
-        tg.GeneratorTasks(rows, 11)[10]
+        GeneratorTasks(rows, 11)[10]
     with pytest.raises(InvalidRequestError, match="at least 1"):
-        tg.GeneratorTasks(rows, 0)
+        GeneratorTasks(rows, 0)
 
 
 @pytest.mark.parametrize(
     "empty",
     [
-        lambda folder: tg.SequenceTasks([]),
+        lambda folder: SequenceTasks([]),
         lambda folder: (
-            pq.write_table(pa.table({"a": []}), folder / "e.parquet") or tg.ParquetTasks(folder / "e.parquet")
+            pq.write_table(pa.table({"a": []}), folder / "e.parquet") or ParquetTasks(folder / "e.parquet")
         ),
     ],
 )
@@ -243,19 +250,19 @@ def test_no_tasks_at_all_are_refused(empty, tmp_path):
 
 def test_what_is_no_task_is_refused_with_its_number():
     with pytest.raises(InvalidRequestError, match="task 1 of the list of tasks is a str"):
-        tg.SequenceTasks([{}, "text"])[1]
+        SequenceTasks([{}, "text"])[1]
     with pytest.raises(InvalidRequestError, match="task 0 of the list of tasks has no fingerprint"):
-        _ = tg.SequenceTasks([{"a": object()}]).fingerprint
+        _ = SequenceTasks([{"a": object()}]).fingerprint
 
 
 def test_a_broken_or_missing_file_is_refused(tmp_path):
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 nothing else")
     with pytest.raises(InvalidRequestError, match="cannot be read"):
-        len(tg.ParquetTasks(tmp_path / "broken.parquet"))
+        len(ParquetTasks(tmp_path / "broken.parquet"))
     with pytest.raises(InvalidRequestError, match="there is no task file"):
-        tg.ParquetTasks(tmp_path / "nothing.parquet")
+        ParquetTasks(tmp_path / "nothing.parquet")
     with pytest.raises(InvalidRequestError, match="which split"):
-        tg.HuggingFaceTasks("nobody/nothing")
+        HuggingFaceTasks("nobody/nothing")
 
 
 def test_without_the_extra_the_error_names_it(tmp_path):
@@ -265,8 +272,9 @@ def test_without_the_extra_the_error_names_it(tmp_path):
 import sys
 sys.modules.update(dict.fromkeys(["pyarrow", "pyarrow.parquet", "datasets"]))
 import tinkergym as tg
-parquet = tg.ParquetTasks({str(tmp_path)!r}, split="train")
-for tasks in (parquet, tg.HuggingFaceTasks({str(tmp_path / "saved")!r}, split="train")):
+from tinkergym.tasks import HuggingFaceTasks, ParquetTasks
+parquet = ParquetTasks({str(tmp_path)!r}, split="train")
+for tasks in (parquet, HuggingFaceTasks({str(tmp_path / "saved")!r}, split="train")):
     try:
         len(tasks)
     except tg.TinkerGymError as error:
@@ -291,5 +299,5 @@ def test_any_json_rows_come_back_as_they_were_and_in_their_order(tmp_path_factor
     for task in tasks:
         text.write(json.dumps(task) + "\n")
     (folder / "rows.jsonl").write_text(text.getvalue())
-    assert list(tg.JsonlTasks(folder / "rows.jsonl")) == tasks == list(tg.SequenceTasks(tasks))
-    assert tg.SequenceTasks(tasks).fingerprint == tg.GeneratorTasks(lambda: tasks, len(tasks)).fingerprint
+    assert list(JsonlTasks(folder / "rows.jsonl")) == tasks == list(SequenceTasks(tasks))
+    assert SequenceTasks(tasks).fingerprint == GeneratorTasks(lambda: tasks, len(tasks)).fingerprint

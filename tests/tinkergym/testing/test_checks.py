@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import tinkergym as tg
-from tinkergym.games.registry import make_game, register_game
 from tinkergym.games.text_game import TextGame
-from tinkergym.packs import find_packs
-from tinkergym.registration import make
+from tinkergym.registration.environments import make
+from tinkergym.registration.games import make_game, register_game
+from tinkergym.registration.packs import find_packs
 from tinkergym.testing.checks import CHECKS, Outcome, run_checks
 from tinkergym.testing.checks_subject import Subject, TooSlowError, time_limit
 

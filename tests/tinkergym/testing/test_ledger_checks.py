@@ -1,12 +1,12 @@
 import pytest
 
-from tinkergym.loop.executors import InlineExecutor
-from tinkergym.loop.plan import EpisodePlan
-from tinkergym.loop.renderer import Renderer
-from tinkergym.loop.rollout import play
+from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.renderer import Renderer
+from tinkergym.rollout.executors import InlineExecutor
+from tinkergym.rollout.play import play
+from tinkergym.schema.job_spec import EnvironmentRef
 from tinkergym.testing import RandomTokenSampler, RecordingSampler, byte_bundle, ledger_violations
 from tinkergym.testing.faults import make_fault
-from tinkergym.wire import EnvironmentRef
 
 RENDERER = Renderer.from_bundle(byte_bundle())
 

@@ -1,9 +1,9 @@
 import math
 
-from tinkergym.loop.renderer import Renderer
+from tinkergym.agent.renderer import Renderer
 from tinkergym.messages import user
+from tinkergym.schema.sampling import SampleRequest
 from tinkergym.testing import RandomTokenSampler, ScriptedSampler, byte_bundle
-from tinkergym.wire import SampleRequest
 
 RENDERER = Renderer.from_bundle(byte_bundle())
 

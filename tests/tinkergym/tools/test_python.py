@@ -1,4 +1,5 @@
 import os
+import re
 import sys
 import threading
 from pathlib import Path
@@ -200,13 +201,43 @@ print("done")
 
 
 @pytest.mark.skipif(best_isolation() != "namespaces", reason="this machine offers no namespaces")
-@pytest.mark.parametrize("call", ["os.memfd_create('x')", "libc.shmget(0, 4096, 0o1600)"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "os.memfd_create('x')",
+        "libc.shmget(0, 4096, 0o1600)",
+        "libc.semget(0, 100, 0o1600)",
+        "libc.msgget(0, 0o1600)",
+        "libc.syscall(425, 8, bytes(120))",
+        "mmap.mmap(-1, 4096).write(b'x')",
+        "open('/dev/zero').fileno()",
+    ],
+)
 def test_memory_that_no_process_is_charged_for_is_refused(call):
-    code = f"import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\nresult = {call}\n"
+    code = f"import ctypes, mmap, os\nlibc = ctypes.CDLL(None, use_errno=True)\nresult = {call}\n"
     code += "if result < 0:\n    raise PermissionError(ctypes.get_errno())"
     run = run_python(code)
     assert run.ending == "raised"
-    assert "PermissionError" in run.output
+    assert re.search("PermissionError|No such file", run.output)
+
+
+@pytest.mark.skipif(best_isolation() != "namespaces", reason="this machine offers no namespaces")
+def test_memory_of_a_file_and_of_its_own_can_be_mapped():
+    code = """
+import mmap
+with open("f", "wb+") as file:
+    file.truncate(4096)
+    mmap.mmap(file.fileno(), 4096)[:1] = b"x"
+    mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)[:1] = b"x"
+    print(file.read(1))
+"""
+    assert run_python(code).output == "b'x'\n"
+
+
+@pytest.mark.skipif(best_isolation() != "namespaces", reason="this machine offers no namespaces")
+def test_the_number_of_files_is_limited():
+    code = "for number in range(11_000):\n    open(str(number), 'w').close()"
+    assert "No space left" in run_python(code).output
 
 
 @pytest.mark.skipif(best_isolation() != "namespaces", reason="this machine offers no namespaces")

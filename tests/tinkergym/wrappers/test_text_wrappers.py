@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 import tinkergym as tg
 from tinkergym.errors import InvalidRequestError
-from tinkergym.loop.environment_host import system_prompt_of
+from tinkergym.rollout.environment_host import system_prompt_of
 from tinkergym.wrappers import ExtractAnswer, StripReasoning, SystemPrompt
 
 

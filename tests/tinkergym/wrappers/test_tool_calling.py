@@ -5,6 +5,8 @@ import gymnasium as gym
 import pytest
 
 import tinkergym as tg
+from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import (
     EnvironmentInfrastructureError,
     EpisodeProtocolError,
@@ -13,15 +15,13 @@ from tinkergym.errors import (
     InvalidToolError,
     ToolError,
 )
-from tinkergym.loop.plan import EpisodePlan
-from tinkergym.loop.renderer import Renderer
-from tinkergym.loop.rollout import play
-from tinkergym.loop.trajectory import StopReason
+from tinkergym.rollout.play import play
+from tinkergym.schema.job_spec import EnvironmentRef, Limits
 from tinkergym.spaces import Chat, Text
 from tinkergym.testing import ScriptedSampler, byte_bundle
 from tinkergym.tools import Tool, render_calls
 from tinkergym.tools.syntax import ToolCall
-from tinkergym.wire import EnvironmentRef, Limits
+from tinkergym.trajectory.trajectory import StopReason
 from tinkergym.wrappers import ToolCalling
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import tinkergym as tg
 from tinkergym.errors import EpisodeProtocolError, InvalidRequestError, JobCancelledError
-from tinkergym.wire import JobState
+from tinkergym.schema.events import JobState
 
 SMALL = tg.GRPO(group_size=2, groups_per_step=2)
 

@@ -1,0 +1,49 @@
+"""What is checked of a job that learns from written data before it is accepted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from backend.admission.protocols import ModelCatalog
+from backend.store.store import TenantStore
+from backend.store.uploads import Uploads
+from tinkergym.errors import InvalidDataError, InvalidRequestError
+from tinkergym.schema.checks import nothing_left
+from tinkergym.schema.data import DataKind
+from tinkergym.schema.jobs import SFTSpec, WrittenDataSpec
+
+
+def check(catalog: ModelCatalog, uploads_dir: Path, tenant: TenantStore, spec: WrittenDataSpec) -> None:
+    """Make sure that the data is there, of the right kind, and fits the model.
+
+    Raises:
+        NotFoundError: It was never uploaded by this tenant.
+        InvalidDataError: It is of another kind, or longer than the model's context.
+        InvalidRequestError: A batch is larger than the data.
+    """
+    bundle = catalog.renderer(spec.model)
+    uploads = Uploads(uploads_dir, tenant.tenant_id)
+    kind: DataKind = "sft" if isinstance(spec, SFTSpec) else "preference"
+    for field, data_id in (("data", spec.data), ("eval_data", spec.eval_data)):
+        if data_id is None:
+            continue
+        view = uploads.view(data_id)
+        if view.kind != kind:
+            raise InvalidDataError(f"is data for {view.kind!r}, and the job is {kind!r}", field=field)
+        if view.longest > bundle.context_length:
+            raise InvalidDataError(
+                f"its longest record has {view.longest} tokens, the context of {spec.model!r} "
+                f"{bundle.context_length}",
+                hint="shorten or drop such records, or choose a model with a longer context",
+                field=field,
+            )
+    records = uploads.view(spec.data).records
+    left = records - spec.held_out_records(records)
+    if not left:
+        raise nothing_left(spec, records)
+    if spec.batch_size > left:
+        raise InvalidRequestError(
+            f"{spec.batch_size} records per step, and there are {left} to train on",
+            hint=f"set it to {left} or lower",
+            field="batch_size",
+        )

@@ -1,0 +1,161 @@
+"""The models that the operator offers, read from their files without loading a weight."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from contextlib import suppress
+from pathlib import Path
+
+from backend.catalog.model_check import MOST_SCANNED_BYTES, refuse_unfit
+from backend.catalog.models import ModelFacts, load_renderer_bundle, read_model_facts, resolve_model
+from backend.config import ServiceConfig
+from backend.store.store import TenantStore
+from tinkergym.errors import TinkerGymError, UnknownModelError
+from tinkergym.schema.views import ModelView, RendererBundle
+
+_REMEMBERED = 32
+"""Renderers that are kept, of some hundred kilobytes each: jobs may name a folder in ever new ways."""
+
+_LONGEST_NAME = 500
+"""Characters; a job may not name a longer one."""
+
+
+def require_offered(config: ServiceConfig, tenant: TenantStore, model: str, field: str = "model") -> None:
+    """Refuse a model that this tenant may not name, without a look at the disk or the hub.
+
+    Raises:
+        UnknownModelError: It is not in the operator's list, and beyond that only the local owner may choose.
+    """
+    if not may_name(config, tenant, model):
+        raise UnknownModelError(
+            f"the service does not offer the model {model!r}",
+            hint=f"choose one of {', '.join(sorted(config.models))}, or let the operator add it to `models`",
+            field=field,
+        )
+
+
+def may_name(config: ServiceConfig, tenant: TenantStore, model: str) -> bool:
+    """Say whether a tenant's requests may name a model: a listed one, or any if it is the local owner."""
+    return model in config.models or (config.allow_any_model and tenant.is_local_owner)
+
+
+_Look = tuple[tuple[str, int, int], ...]
+"""What changes with a model's files: their names, sizes, and when they were written."""
+
+
+def _look_of(directory: Path) -> _Look:
+    found = []
+    for file in sorted(directory.iterdir()):
+        with suppress(OSError):  # a link that leads nowhere
+            stat = file.stat()
+            found.append((file.name, stat.st_size, stat.st_mtime_ns))
+    return tuple(found)
+
+
+class FileCatalog:
+    """Implements `ModelCatalog` over model directories."""
+
+    def __init__(self, config: ServiceConfig) -> None:
+        self._config = config
+        self._lock = threading.Lock()
+        # By name, with the files' state: an operator may exchange a model in place.
+        self._bundles: OrderedDict[str, tuple[_Look, RendererBundle]] = OrderedDict()
+        # One model at a time is looked at: it may take a second of a core, and reads a GiB from the disk.
+        self._looking = threading.Lock()
+        self._fit: OrderedDict[str, _Look] = OrderedDict()
+
+    def listed(self) -> list[ModelView]:
+        """Return the models that are offered by name; one that cannot be read says so in its description."""
+        return [self._view(name) for name in sorted(self._config.models)]
+
+    def known_as(self, model: str) -> str:
+        """Return a folder's absolute path without links; offered names, hub ids and unknown ones stay."""
+        # Where only offered names count, nobody learns from an answer where a link leads.
+        if model in self._config.models or not self._config.allow_any_model:
+            return model
+        try:
+            directory = Path(model).expanduser()
+            path = str(directory.resolve()) if directory.is_dir() else model
+        except (OSError, RuntimeError, ValueError):  # no path at all
+            return model
+        return path if len(path) <= _LONGEST_NAME else model
+
+    def renderer(self, model: str) -> RendererBundle:
+        """Return what turns messages into the model's token ids.
+
+        Raises:
+            UnknownModelError: The service does not offer the model, or it cannot be read.
+            InvalidRequestError: It is no model that can be trained, or its weights are not finite.
+        """
+        # Whether its architecture can be trained is checked first, and then whether its weights are there.
+        directory = self._directory(model, with_weights=False)
+        look = _look_of(directory)
+        self._require_fit(model, directory, look)
+        with self._lock:
+            known = self._bundles.get(model)
+            if known is None or known[0] != look:
+                known = self._bundles[model] = look, load_renderer_bundle(model, directory)
+            self._bundles.move_to_end(model)
+            while len(self._bundles) > _REMEMBERED:
+                self._bundles.popitem(last=False)
+            return known[1]
+
+    def _require_fit(self, model: str, directory: Path, look: _Look) -> None:
+        """Look at a model's files, unless they are those that were seen to be well before."""
+        if self._is_fit(directory, look):
+            return
+        with self._looking:
+            if self._is_fit(directory, look):  # while this one waited
+                return
+            refuse_unfit(model, directory, most_scanned_bytes=MOST_SCANNED_BYTES)
+            with self._lock:
+                self._fit[str(directory)] = look
+                while len(self._fit) > _REMEMBERED:
+                    self._fit.popitem(last=False)
+
+    def _is_fit(self, directory: Path, look: _Look) -> bool:
+        with self._lock:
+            return self._fit.get(str(directory)) == look
+
+    def facts(self, model: str) -> ModelFacts:
+        """Return what the model's files say of it.
+
+        Raises:
+            UnknownModelError: The service does not offer the model, or it cannot be read.
+        """
+        return read_model_facts(self._directory(model))
+
+    def _directory(self, model: str, *, with_weights: bool = True) -> Path:
+        if model not in self._config.models and self._holds(model):
+            raise UnknownModelError(
+                f"unknown model {model!r}: the service's own folder holds no models for jobs",
+                hint="download the checkpoint and name the folder that you put it into",
+                field="model",
+            )
+        return resolve_model(
+            model,
+            self._config.models,
+            allow_any=self._config.allow_any_model,
+            most_bytes=self._config.download_bytes,
+            with_weights=with_weights,
+        )
+
+    def _holds(self, model: str) -> bool:
+        """Whether a path leads into the data folder: there lie the checkpoints of all tenants."""
+        try:
+            return Path(model).expanduser().resolve().is_relative_to(self._config.data_dir.resolve())
+        except (OSError, RuntimeError, ValueError):  # no path at all
+            return False
+
+    def _view(self, name: str) -> ModelView:
+        try:
+            facts = read_model_facts(resolve_model(name, {name: self._config.models[name]}))
+        except TinkerGymError as error:
+            return ModelView(name=name, context_length=0, description=f"cannot be used: {error}")
+        return ModelView(
+            name=name,
+            parameters=facts.parameters,
+            context_length=facts.context_length,
+            description=facts.architecture,
+        )

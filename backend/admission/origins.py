@@ -1,0 +1,112 @@
+"""What jobs build on, made definite and checked: their model, whose policy they begin with or learn from."""
+
+from __future__ import annotations
+
+from backend.admission.protocols import ModelCatalog
+from backend.store.policies import PolicyRecord
+from backend.store.store import TenantStore
+from tinkergym.errors import ConflictError, InvalidRequestError
+from tinkergym.schema.job_spec import Adapter, LoRA
+from tinkergym.schema.jobs import AnyJobSpec, DistillationSpec
+from tinkergym.schema.policy_refs import PolicyRef
+
+
+def with_definite_origins(catalog: ModelCatalog, tenant: TenantStore, spec: AnyJobSpec) -> AnyJobSpec:
+    """Return the job with its model by its one name, and the versions of the policies that it builds on.
+
+    Raises:
+        NotFoundError: Such a policy is not this tenant's, or no checkpoint holds that version.
+        ConflictError: It is on another model or adapter than the job.
+        InvalidRequestError: The teacher has another tokenizer than the student, or cannot read all that the
+            student may write.
+    """
+    # A pool serves a name: a folder that is written in many ways would be loaded as often.
+    spec = spec.model_copy(update={"model": catalog.known_as(spec.model)})
+    changes = {}
+    if spec.initial_policy:
+        definite, begun_with = _policy(tenant, spec.initial_policy, "initial_policy")
+        _refuse_other_shape(spec, definite, begun_with)
+        changes["initial_policy"] = str(definite)
+    if isinstance(spec, DistillationSpec):
+        changes["teacher"] = _teacher(catalog, tenant, spec)
+    return spec.model_copy(update=changes) if changes else spec
+
+
+def _policy(tenant: TenantStore, policy: str, field: str) -> tuple[PolicyRef, PolicyRecord]:
+    """Return the reference with the version that it means now, and the policy."""
+    ref = PolicyRef.parse(policy, field=field)
+    found = tenant.find_policy(ref, field=field)
+    return ref.at(found.checkpoint(field=field).policy_version), found.policy
+
+
+def _refuse_other_shape(spec: AnyJobSpec, ref: PolicyRef, begun_with: PolicyRecord) -> None:
+    for theirs, ours, to_write in (
+        (begun_with.model, spec.model, f"give this job model={begun_with.model!r}"),
+        (begun_with.adapter, spec.adapter, f"give this job {_to_write(begun_with.adapter)}"),
+    ):
+        if theirs != ours:
+            raise ConflictError(
+                f"{ref.whose} trained {_in_words(theirs)}, and this job is to train {_in_words(ours)}",
+                hint=to_write,
+                field="initial_policy",
+            )
+
+
+def _in_words(trained: str | Adapter) -> str:
+    if isinstance(trained, str):
+        return f"the model {trained!r}"
+    if isinstance(trained, LoRA):
+        return f"an adapter of rank {trained.rank} and alpha {trained.alpha:.17g}"
+    return "all parameters"
+
+
+def _to_write(adapter: Adapter) -> str:
+    if not isinstance(adapter, LoRA):
+        return "adapter=tg.FullParameters(), on the command line --full"
+    rank, alpha = adapter.rank, f"{adapter.alpha:.17g}"
+    on_line = f"--set adapter.rank={rank} --set adapter.alpha={alpha}"
+    return f"adapter=tg.LoRA(rank={rank}, alpha={alpha}), on the command line {on_line}"
+
+
+def _teacher(catalog: ModelCatalog, tenant: TenantStore, spec: DistillationSpec) -> str:
+    """Return the teacher by its one name, with its version if it is a job's policy."""
+    named = model = catalog.known_as(spec.teacher)
+    if PolicyRef.is_meant(spec.teacher):
+        definite, teacher = _policy(tenant, spec.teacher, "teacher")
+        named, model = str(definite), teacher.model
+    try:
+        theirs = catalog.renderer(model)
+    except InvalidRequestError as error:
+        error.field = "teacher"
+        raise
+    if theirs.tokenizer_json != catalog.renderer(spec.model).tokenizer_json:
+        raise InvalidRequestError(
+            f"{model!r} has another tokenizer than {spec.model!r}, so it cannot say how likely the student's "
+            "tokens are",
+            hint="choose a teacher of the student's family",
+            field="teacher",
+        )
+    _refuse_narrower(catalog, spec, model)
+    return named
+
+
+def _refuse_narrower(catalog: ModelCatalog, spec: DistillationSpec, teacher: str) -> None:
+    """Refuse a teacher that would fail the job at its first long episode, or at a rare token."""
+    theirs, ours = catalog.facts(teacher), catalog.facts(spec.model)
+    longest = min(ours.context_length, spec.limits.max_context_tokens or ours.context_length)
+    if longest > theirs.context_length:
+        raise InvalidRequestError(
+            f"the context of {teacher!r} is {theirs.context_length} tokens, and episodes may have {longest}",
+            hint=f"set limits.max_context_tokens to {theirs.context_length} or lower, or choose a teacher "
+            "with a longer context",
+            field="teacher",
+        )
+    # Families pad the vocabulary of their larger models further; a student may sample from the padding. A
+    # size of 0 is one that the configuration does not tell.
+    if 0 < theirs.vocabulary_size < ours.vocabulary_size:
+        raise InvalidRequestError(
+            f"{teacher!r} has {theirs.vocabulary_size} token ids, and {spec.model!r} may sample any of "
+            f"{ours.vocabulary_size}",
+            hint="choose a teacher with as many",
+            field="teacher",
+        )

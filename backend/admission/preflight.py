@@ -1,0 +1,182 @@
+"""What would make a job fail at its first step, found before it is accepted.
+
+A pack is foreign code: it is made and reset in a process of its own, which may crash or hang as it likes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass
+
+from backend.admission.protocols import Checked, ModelCatalog
+from backend.config import CONFIG_VARIABLE, GatewayLimits
+from backend.processes.bounded_pipes import communicate
+from tinkergym.errors import (
+    InvalidEnvironmentError,
+    ServiceUnavailableError,
+    TinkerGymError,
+    UnknownEnvironmentError,
+    from_wire,
+)
+from tinkergym.registration.environments import require_known
+from tinkergym.registration.games import is_game
+from tinkergym.schema.checks import refuse_long_prompt, refuse_wide_context
+from tinkergym.schema.job_spec import EvaluatedSpec, JobSpec, PlayedSpec
+from tinkergym.schema.names import REMOTE_ID
+from tinkergym.schema.views import RendererBundle
+
+_REMEMBERED = 256
+_LAST_WORDS = 1500
+"""Characters of a crashed check's output that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    prompt_tokens: int
+    checked: Checked
+
+
+class Preflight:
+    """Implements `JobCheck`."""
+
+    def __init__(self, catalog: ModelCatalog, limits: GatewayLimits) -> None:
+        self._catalog = catalog
+        self._limits = limits
+        self._turns = threading.BoundedSemaphore(limits.job_checks_at_once)
+        self._lock = threading.Lock()
+        # Good news only: what failed may have been repaired since.
+        self._known: OrderedDict[tuple[str, ...], _Probe] = OrderedDict()
+
+    def check(self, spec: PlayedSpec) -> Checked:
+        """Make and reset the job's environment, if the service plays it.
+
+        Raises:
+            InvalidRequestError: The model or the environment is unknown, the environment cannot be started,
+                its first prompt and an answer do not fit into the model's context, or the job asks for a
+                longer one than the model has.
+        """
+        bundle = self._catalog.renderer(spec.model)
+        refuse_wide_context(spec, bundle.context_length)
+        # The environment of another rollout is a class in the client; its id is only a name.
+        probe = self._probe(spec, bundle) if spec.rollout == "server" else _Probe(1, Checked())
+        refuse_long_prompt(probe.prompt_tokens, spec, bundle.context_length)
+        if spec.rollout == "server":
+            self.check_evaluations(spec)
+        return probe.checked
+
+    def check_evaluations(self, spec: EvaluatedSpec) -> None:
+        """Make and reset the environments that a job is to be evaluated in by the service.
+
+        Raises:
+            InvalidRequestError: As `check`, with the field `evaluate`.
+        """
+        bundle = self._catalog.renderer(spec.model)
+        for evaluation in spec.evaluate:
+            environment = spec.environment_of(evaluation)
+            try:
+                if isinstance(spec, PlayedSpec):
+                    played: PlayedSpec = spec.model_copy(update={"environment": environment})
+                else:
+                    played = JobSpec(
+                        model=spec.model, environment=environment, steps=1, sampling=spec.sampling
+                    )
+                refuse_long_prompt(self._probe(played, bundle).prompt_tokens, played, bundle.context_length)
+            except TinkerGymError as error:
+                error.field = "evaluate"
+                raise
+
+    def _probe(self, spec: PlayedSpec, bundle: RendererBundle) -> _Probe:
+        agents = _agents_of(spec)
+        if not agents or not is_game(spec.environment.id):
+            _require_known(spec.environment.id)
+        asked = json.dumps([spec.system_prompt, sorted(agents)])
+        key = (spec.environment.model_dump_json(), bundle.sha256, asked)
+        with self._lock:
+            if key in self._known:
+                self._known.move_to_end(key)
+                return self._known[key]
+        if not self._turns.acquire(timeout=self._limits.job_check_seconds):
+            raise ServiceUnavailableError("many jobs are being checked at the moment", hint="try again")
+        try:
+            probe = self._run(spec, bundle)
+        finally:
+            self._turns.release()
+        if spec.environment.id == REMOTE_ID:
+            return probe  # a server that was there a while ago need not be there now
+        with self._lock:
+            self._known[key] = probe
+            while len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+        return probe
+
+    def _run(self, spec: PlayedSpec, bundle: RendererBundle) -> _Probe:
+        question = {
+            "environment": spec.environment.model_dump(),
+            "system_prompt": spec.system_prompt,
+            "agents": _agents_of(spec),
+            "bundle": bundle.model_dump(),
+        }
+        environ = {key: value for key, value in os.environ.items() if key != CONFIG_VARIABLE}
+        child = subprocess.Popen(
+            [sys.executable, "-m", "backend.admission.preflight_child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environ,
+            start_new_session=True,
+        )
+        try:
+            out, err = communicate(child, json.dumps(question).encode(), self._limits.job_check_seconds)
+        except subprocess.TimeoutExpired:
+            raise InvalidEnvironmentError(
+                f"{spec.environment.id} was not made and reset within {self._limits.job_check_seconds:g} s",
+                hint="look for a download, a deadlock or an endless loop in its constructor and reset; if "
+                "the machine is only busy, try again, or let the operator raise limits.job_check_seconds",
+                field="environment",
+            ) from None
+        finally:
+            _kill_group(child)
+        try:
+            answer = json.loads(out)
+        except ValueError:
+            words = err.decode("utf-8", "replace")[-_LAST_WORDS:].strip()
+            raise InvalidEnvironmentError(
+                f"{spec.environment.id} ended its process ({child.returncode}): {words or 'no last words'}",
+                hint="run it by hand with tinkergym.make(...).reset(seed=0)",
+                field="environment",
+            ) from None
+        if "error" in answer:
+            raise from_wire(answer["error"])
+        return _Probe(answer.pop("prompt_tokens"), Checked(**answer))
+
+
+def _agents_of(spec: PlayedSpec) -> list[str]:
+    return list(spec.agents) if isinstance(spec, JobSpec) else []
+
+
+def _require_known(env_id: str) -> None:
+    """Refuse an id that nothing registers before a process is started for it."""
+    try:
+        require_known(env_id)
+    except UnknownEnvironmentError as error:
+        separator = " " if error.hint.endswith("?") else "; "
+        hint = f"{error.hint}{separator}an environment of your own trains with rollout='client'"
+        raise UnknownEnvironmentError(error.message, hint=hint, field="environment.id") from None
+
+
+def _kill_group(child: subprocess.Popen[bytes]) -> None:
+    """End the child and whatever it started in its session."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.kill()
+    child.wait()
+    for pipe in (child.stdin, child.stdout, child.stderr):
+        if pipe is not None:
+            pipe.close()

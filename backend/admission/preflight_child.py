@@ -1,0 +1,107 @@
+"""`python -m backend.admission.preflight_child`: make and reset one environment and measure its first prompt.
+
+The question comes on stdin, the answer goes to stdout, both as JSON; what the environment prints, to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from backend.processes.one_question import one_question
+from tinkergym.agent.renderer import Renderer
+from tinkergym.core import refuse_unfinished
+from tinkergym.errors import (
+    ImageObservationError,
+    InvalidEnvironmentError,
+    TinkerGymError,
+)
+from tinkergym.messages import NOT_IN_WORDS, messages_to_answer, opening_messages
+from tinkergym.registration.environments import make_environment, pack_of
+from tinkergym.registration.games import make_playable
+from tinkergym.rollout.environment_host import system_prompt_of
+from tinkergym.rollout.seat_check import check_seats, first_standing
+from tinkergym.schema.job_spec import EnvironmentRef
+from tinkergym.schema.views import RendererBundle
+
+_SEEDS = (0, 1, 2, 3)
+"""First prompts differ in length; the longest of these counts."""
+_TRACEBACK = 2000
+
+
+def examine(
+    reference: EnvironmentRef, bundle: RendererBundle, system_prompt: str | None, agents: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the length of the longest first prompt, in tokens, the pack's version, and the system prompt.
+
+    Raises:
+        InvalidRequestError: `agents` are not those of the game.
+        UnknownEnvironmentError: No installed pack has this environment any more.
+        InvalidEnvironmentError: It cannot be made or reset, or shows something that is no text.
+    """
+    env = make_playable(reference) if agents else make_environment(reference)
+    table = check_seats(env, agents, reference.id)
+    if table is None:
+        refuse_unfinished(env)
+    renderer = Renderer.from_bundle(bundle)
+    longest = 0
+    environment_prompt = None
+    for seed in _SEEDS:
+        try:
+            if table is None:
+                observation, _ = env.reset(seed=seed)
+            else:
+                observation = first_standing(table, seed, reference.id).observation
+            environment_prompt = system_prompt_of(env)
+        except Exception as error:
+            story = traceback.format_exc()[-_TRACEBACK:].strip()
+            raise InvalidEnvironmentError(
+                f"reset(seed={seed}) of {reference.id} failed: {story}",
+                hint=f"repair this first: {type(error).__name__}",
+                field="environment",
+            ) from error
+        try:
+            messages = opening_messages(
+                messages_to_answer(observation),
+                job_prompt=system_prompt,
+                environment_prompt=environment_prompt,
+            )
+        except ImageObservationError as error:
+            raise ImageObservationError(f"{reference.id}: {error.message}", field="environment") from error
+        except (TypeError, ValueError) as error:
+            raise InvalidEnvironmentError(
+                f"{reference.id} cannot be read by a language model: {error}",
+                hint=NOT_IN_WORDS,
+                field="environment",
+            ) from error
+        longest = max(longest, len(renderer.start(messages)))
+    env.close()
+    pack = pack_of(reference.id)
+    return {
+        "prompt_tokens": longest,
+        "packs": {pack.name: pack.version} if pack else {},
+        "environment_prompt": environment_prompt,
+    }
+
+
+def main() -> None:
+    """Answer one question."""
+    with one_question() as (question, answers):
+        try:
+            answer = examine(
+                EnvironmentRef.model_validate(question["environment"]),
+                RendererBundle.model_validate(question["bundle"]),
+                question["system_prompt"],
+                question["agents"],
+            )
+        except TinkerGymError as error:
+            if not error.field:
+                error.field = "environment"
+            answer = {"error": error.to_wire()}
+        json.dump(answer, answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""The folder of one service: usable, ours alone while we run, with a file that tells local clients of us."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from backend.config import LONGEST_RUN_DIR, ServiceConfig
+from backend.errors import StartError
+from backend.private_folder import make_private
+from backend.store.database import sqlite_path
+from tinkergym.errors import StorageFullError
+
+
+@contextmanager
+def claimed(config: ServiceConfig) -> Iterator[None]:
+    """Make the folder and hold it and its database against other services until the block ends.
+
+    Raises:
+        StartError: It cannot be written, another service runs on it, or other users can reach the folder for
+            sockets.
+        StorageFullError: Its disk has less than `min_free_bytes` left.
+    """
+    _refuse_long_temporary_folder(config.run_dir)
+    _make(config)
+    database = sqlite_path(config.store_url).resolve()
+    with (
+        _held(config.data_dir / "serve.lock", config.data_dir, "data_dir"),
+        # It may lie elsewhere, and two schedulers on one database would take each other's jobs.
+        _held(database.with_name(f"{database.name}.serve.lock"), database, "database_url"),
+    ):
+        yield
+
+
+@contextmanager
+def _held(lock: Path, what: Path, setting: str) -> Iterator[None]:
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StartError(
+            f"{lock} cannot be written: {error.strerror or error}",
+            hint=f"choose another {setting}",
+            field=setting,
+        ) from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.read(descriptor, 100).decode("ascii", "replace").strip() or "unknown"
+            raise StartError(
+                f"another `tinkergym serve` (process {holder}) already runs on {what}",
+                hint=f"use that one, stop it, or choose another {setting}",
+                field=setting,
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)  # and with it the lock; the file stays, or two could hold two files
+
+
+def write_local_file(config: ServiceConfig, url: str, api_key: str) -> None:
+    """Tell clients on this machine where the service is; readable by its owner only.
+
+    Raises:
+        StartError: It cannot be written.
+    """
+    try:
+        _write_local_file(config, url, api_key)
+    except OSError as error:
+        raise StartError(
+            f"{config.local_file} cannot be written: {error.strerror or error}",
+            hint="free some space, or move away what is in its place",
+            field="data_dir",
+        ) from None
+
+
+def _write_local_file(config: ServiceConfig, url: str, api_key: str) -> None:
+    descriptor, name = tempfile.mkstemp(dir=config.data_dir, prefix=".local-")  # mode 0600
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            json.dump({"url": url, "api_key": api_key}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(config.local_file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def read_local_key(config: ServiceConfig) -> str:
+    """Return the key that an earlier run wrote down; empty if there is none."""
+    try:
+        return str(json.loads(config.local_file.read_text(encoding="utf-8"))["api_key"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def remove_sockets(config: ServiceConfig) -> None:
+    """Remove what the service's processes talked through; none of them may run any more.
+
+    The folder may be in the system's temporary one, where nobody would ever know whose it was.
+    """
+    shutil.rmtree(config.run_dir, ignore_errors=True)
+
+
+def log_file(config: ServiceConfig, name: str) -> Path:
+    """Return where a part writes its log."""
+    return config.log_dir / f"{name}.log"
+
+
+def _refuse_long_temporary_folder(run_dir: Path) -> None:
+    # Otherwise the scheduler finds it out at each of its starts, and only its log says so.
+    temporary = tempfile.gettempdir()
+    length = len(os.fsencode(temporary))
+    most = LONGEST_RUN_DIR - len(os.fsencode(run_dir)) + length
+    if length > most:
+        raise StartError(
+            f"the path of the temporary folder, {temporary}, has {length} bytes; "
+            f"for the sockets that Ray makes below it, it may have {most}",
+            hint="set TMPDIR to a folder with a shorter path: TMPDIR=/tmp tinkergym serve",
+            field="TMPDIR",
+        )
+
+
+def _make(config: ServiceConfig) -> None:
+    try:
+        for folder in (config.data_dir, config.jobs_dir, config.log_dir):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(config.run_dir)
+        with tempfile.TemporaryFile(dir=config.data_dir):
+            pass
+    except OSError as error:
+        raise StartError(
+            f"{error.filename or config.data_dir} cannot be written: {error.strerror or error}",
+            hint="choose another data_dir, or set TINKERGYM_HOME",
+            field="data_dir",
+        ) from None
+    free = shutil.disk_usage(config.data_dir).free
+    if free < config.min_free_bytes:
+        raise StorageFullError(
+            f"the disk of {config.data_dir} has {free / 2**20:.0f} MiB left, "
+            f"{config.min_free_bytes / 2**20:.0f} MiB are wanted",
+            hint="free some space, choose another data_dir, or lower min_free_bytes",
+        )

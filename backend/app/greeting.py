@@ -1,0 +1,81 @@
+"""What the operator reads while the service starts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from backend.app.notice import Notice
+from backend.app.probe import health_of
+from tinkergym import __version__
+
+_REFUSALS_SECONDS = 1.0
+"""Between two looks for what does not start."""
+
+
+class Greeting:
+    """Says once that the service answers, once that everything is there, and until then what keeps it."""
+
+    def __init__(
+        self,
+        url: str,
+        key_file: Path,
+        say: Callable[[Notice], None],
+        refusals: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            url: Where the service will answer.
+            key_file: Where its key lies.
+            say: Takes what is said.
+            refusals: Returns by model why its worker does not start.
+        """
+        self._url = url
+        self._key_file = key_file
+        self._say = say
+        self._refusals = refusals
+        self._refusals_said: Mapping[str, str] = {}
+        self._next_refusals = 0.0
+        self._began = time.monotonic()
+        self._next_look = 0.0
+        self.given = False
+        """Whether the service has answered."""
+        self._complete = False
+
+    def give_when_due(self, now: float) -> None:
+        """Look whether there is something to say; `now` is on the monotonic clock."""
+        if self._complete or now < self._next_look:
+            return
+        self._next_look = now + 0.2
+        health = health_of(self._url)
+        if health is None:
+            return
+        waiting_for = health.get("waiting_for", [])
+        if not self.given:
+            self.given = True
+            missing = f"; still starting: {', '.join(waiting_for)}" if waiting_for else ""
+            self._say(
+                Notice(
+                    "serving",
+                    f"tinkergym {__version__} serves at {self._url}, key in {self._key_file}{missing}",
+                    {"url": self._url, "key_file": str(self._key_file), "waiting_for": waiting_for},
+                )
+            )
+        if not waiting_for:
+            self._complete = True
+            seconds = round(now - self._began, 1)
+            self._say(Notice("ready", f"ready after {seconds:.1f} s; Ctrl-C stops it", {"seconds": seconds}))
+        elif now >= self._next_refusals:
+            self._next_refusals = now + _REFUSALS_SECONDS
+            self._say_refusals()
+
+    def _say_refusals(self) -> None:
+        """Say why something does not start, once: it is tried again and again, mostly with the same end."""
+        refusals = self._refusals()
+        for model, reason in refusals.items():
+            if self._refusals_said.get(model) != reason:
+                message = f"the worker of model {model!r} does not start: {reason}"
+                self._say(Notice("worker_refused", message, {"model": model, "reason": reason}))
+        self._refusals_said = {**self._refusals_said, **refusals}

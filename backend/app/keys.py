@@ -1,0 +1,97 @@
+"""`python -m backend.app.keys`: API keys for those who share a service; a tenant sees its own jobs only."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from backend.config import load_config
+from backend.store.keys import KeyStore
+from backend.store.store import Store
+from tinkergym.errors import InvalidRequestError, NotFoundError, TinkerGymError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Create, list or revoke keys, whether the service runs or not; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m backend.app.keys", description=__doc__)
+    parser.add_argument("--config", type=Path, help="the service's TOML file")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as for serve")
+    parser.add_argument("--json", action="store_true", help="print one JSON document, for scripts")
+    commands = parser.add_subparsers(dest="command", required=True)
+    create = commands.add_parser("create", help="make a key and print it: it cannot be shown again")
+    create.add_argument("tenant")
+    create.add_argument("--name", default="", help="what it is for")
+    shown = commands.add_parser("list", help="show keys, each with its tenant")
+    shown.add_argument("tenant", nargs="?", help="whose; everybody's unless it is said")
+    revoke = commands.add_parser("revoke", help="make a key void at once")
+    revoke.add_argument("key_id")
+    options = parser.parse_args(arguments)
+    try:
+        _run(options)
+    except TinkerGymError as error:
+        print(f"tinkergym keys: {error}", file=sys.stderr)
+        if options.json:
+            _emit({"error": error.to_wire()})
+        return 2 if isinstance(error, InvalidRequestError | NotFoundError) else 1
+    return 0
+
+
+def _run(options: argparse.Namespace) -> None:
+    store = Store.open(load_config(options.config, options.set).store_url)
+    try:
+        _COMMANDS[options.command](store.keys, options)
+    finally:
+        store.close()
+
+
+def _create(keys: KeyStore, options: argparse.Namespace) -> None:
+    key = keys.create(options.tenant, options.name)
+    if options.json:
+        _emit({"key": key, "key_id": keys.id_of(key), "tenant": options.tenant, "name": options.name})
+    else:
+        # The key alone on the standard output, for `KEY=$(tinkergym keys create ...)`.
+        print(key, flush=True)
+    print(
+        "for the client: TINKERGYM_API_KEY=<this key>, TINKERGYM_URL=<where the service listens>; "
+        "the key cannot be shown again",
+        file=sys.stderr,
+    )
+
+
+def _list(keys: KeyStore, options: argparse.Namespace) -> None:
+    found = keys.list(options.tenant)
+    if options.json:
+        _emit({"keys": [dataclasses.asdict(key) for key in found]})
+        return
+    for key in found:
+        state = "valid" if key.revoked_at is None else f"revoked {_day(key.revoked_at)}"
+        print(f"{key.key_id}  {_day(key.created_at)}  {state}  {key.tenant_id}  {key.name}")
+
+
+def _revoke(keys: KeyStore, options: argparse.Namespace) -> None:
+    keys.revoke(options.key_id)
+    if options.json:
+        _emit({"key_id": options.key_id, "revoked": True})
+    else:
+        print(f"{options.key_id} is void from now on")
+
+
+_COMMANDS = {"create": _create, "list": _list, "revoke": _revoke}
+
+
+def _emit(document: dict[str, Any]) -> None:
+    print(json.dumps(document), flush=True)
+
+
+def _day(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).date().isoformat()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

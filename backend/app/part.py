@@ -1,0 +1,125 @@
+"""One process that the supervisor keeps running: started, watched, started again after a growing pause."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from backend.processes import children as processes
+from backend.processes.bounded_log import BoundedLog
+
+_FIRST_PAUSE_SECONDS = 0.2
+_LONGEST_PAUSE_SECONDS = 10.0
+_LAST_WORDS_SECONDS = 1.0
+_HEALTHY_SECONDS = 10.0
+"""A part that ran for so long is started again at once, whatever was before."""
+
+
+def pause_seconds(failures: int) -> float:
+    """Return how long to wait before the next start, after so many ends in quick succession."""
+    return min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** max(0, failures - 1))
+
+
+class Part:
+    """One process. Times are seconds on the supervisor's monotonic clock and come as arguments."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        mark: str,
+        log: Path,
+        pass_fds: Sequence[int] = (),
+        *,
+        hangs: Callable[[float, float], bool] = lambda _started_at, _now: False,
+    ) -> None:
+        """Describe it; `hangs` is told when it was started and what time it is, and says whether it hangs."""
+        self.name = name
+        self.log = log
+        self.failures = 0
+        """Ends in quick succession."""
+        self._command = command
+        self._mark = f"{mark}:{name}"
+        self._pass_fds = pass_fds
+        self._hangs = hangs
+        self._process: subprocess.Popen[bytes] | None = None
+        self._output: BoundedLog | None = None
+        self._started_at = 0.0
+        self._start_at = 0.0
+        self._not_started = ""
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None and self._process.poll() is None
+
+    def due(self, now: float) -> bool:
+        """Whether it is time to start it (again)."""
+        return self._process is None and now >= self._start_at
+
+    def start(self, now: float, environment: Mapping[str, str]) -> None:
+        """Start the process; if that fails, `ended` tells."""
+        self._started_at = now
+        try:
+            with BoundedLog(self.log) as self._output:
+                self._process = processes.start(
+                    self._command,
+                    mark=self._mark,
+                    output=self._output.descriptor,
+                    environment=environment,
+                    pass_fds=self._pass_fds,
+                )
+        except OSError as error:  # no memory, no space for the log
+            self._plan_restart(now)
+            self._not_started = f"it could not be started: {error}"
+
+    def ended(self, now: float) -> str | None:
+        """Return how the process ended, once, and plan its next start; None while it runs or waits."""
+        if self._not_started:
+            problem, self._not_started = self._not_started, ""
+            return problem
+        if self._process is None:
+            return None
+        hung = self._process.poll() is None and self._hangs(self._started_at, now)
+        if hung:
+            self._process.kill()
+            self._process.wait()
+        if self._process.poll() is None:
+            return None
+        code = self._process.returncode
+        # Its successor must not meet what it left behind.
+        processes.kill_marked(self._mark)
+        self._process = None
+        if self._output is not None:
+            self._output.join(_LAST_WORDS_SECONDS)
+        self._plan_restart(now)
+        if hung:
+            return "it did not answer any more"
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+    def _plan_restart(self, now: float) -> None:
+        healthy = now - self._started_at >= _HEALTHY_SECONDS
+        self.failures = 1 if healthy else self.failures + 1
+        self._start_at = now if healthy else now + pause_seconds(self.failures)
+
+    def terminate(self) -> None:
+        """Ask the process to end."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.terminate()
+
+    def reap(self) -> None:
+        """Take note of the end of a process that was killed."""
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=5.0)
+
+    def last_words(self) -> str:
+        """Return the last line of its log."""
+        with suppress(OSError):
+            lines = self.log.read_text(encoding="utf-8", errors="replace")[-4000:].strip().splitlines()
+            return lines[-1] if lines else ""
+        return ""

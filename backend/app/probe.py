@@ -1,0 +1,109 @@
+"""Whether gateway and scheduler still work: one that hangs lives on, and would never be started again."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+from backend.config import ServiceConfig
+from backend.store.store import Store
+from tinkergym.errors import TinkerGymError
+
+ANSWER_SECONDS = 2.0
+_BETWEEN_SECONDS = 1.0
+_MOST_FAILURES = 5
+"""Failed attempts in a row; of a count, so that a machine that slept is no reason."""
+_SCHEDULER_LOOK_SECONDS = 5.0
+_MOST_SILENT_LOOKS = 3
+_START_SECONDS = 60.0
+"""For a new gateway to answer for the first time."""
+
+
+class GatewayProbe:
+    """Asks the gateway now and then. Times are seconds on the supervisor's monotonic clock."""
+
+    def __init__(self, answers: Callable[[], bool]) -> None:
+        """`answers` asks once, and gives up after a while."""
+        self._answers = answers
+        self._next_look = self._started_at = 0.0
+        self._answered = False
+        self._failures = 0
+
+    def hangs(self, started_at: float, now: float) -> bool:
+        """Whether the gateway that was started then hangs. It is asked if it is time to."""
+        if started_at != self._started_at:
+            self._started_at, self._answered, self._failures = started_at, False, 0
+        if now < self._next_look:
+            return False
+        self._next_look = now + _BETWEEN_SECONDS
+        if self._answers():
+            self._answered, self._failures = True, 0
+            return False
+        self._failures += 1
+        late = self._answered or now - started_at >= _START_SECONDS
+        return late and self._failures >= _MOST_FAILURES
+
+
+class SchedulerProbe:
+    """Looks now and then for the scheduler's signs of life. Times are as in `GatewayProbe`."""
+
+    def __init__(self, silent: Callable[[], bool]) -> None:
+        """`silent` says whether it gave none for too long, though it could have."""
+        self._silent = silent
+        self._next_look = 0.0
+        self._failures = 0
+
+    def hangs(self, _started_at: float, now: float) -> bool:
+        """Whether it was silent several times in a row. It is looked at if it is time to."""
+        if now < self._next_look:
+            return False
+        self._next_look = now + _SCHEDULER_LOOK_SECONDS
+        self._failures = self._failures + 1 if self._silent() else 0
+        # Of a count, since after a sleep of the machine, or when the clock was set, it needs a moment.
+        if self._failures < _MOST_SILENT_LOOKS:
+            return False
+        self._failures = 0
+        return True
+
+
+def scheduler_is_silent(config: ServiceConfig) -> bool:
+    """Whether the scheduler wrote nothing for two leases, while this process can write."""
+    try:
+        with closing(Store.open(config.store_url)) as store:
+            service, now = store.service(), time.time()
+            age = service.parts(now).get("scheduler")
+            if age is None or age <= 2 * config.lease_seconds:
+                return False
+            # On a full disk, or while something locks the database, another scheduler could do no more.
+            service.touch_part("supervisor", now)
+            return True
+    except TinkerGymError:
+        return False
+
+
+def answers(url: str) -> bool:
+    """Whether anything answers there in time, whatever it says."""
+    return _ask(url, ANSWER_SECONDS) is not None
+
+
+def health_of(url: str) -> dict[str, Any] | None:
+    """Return what the service says of its health; None if it does not answer at once."""
+    try:
+        return json.loads(_ask(url, 0.3) or b"")  # type: ignore[no-any-return]
+    except ValueError:
+        return None
+
+
+def _ask(url: str, seconds: float) -> bytes | None:
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=seconds)
+    try:
+        connection.request("GET", "/v1/health")
+        return connection.getresponse().read()
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()

@@ -1,0 +1,397 @@
+"""Models by name: where their files lie, and what can be said about them without loading them.
+
+Reads JSON and the headers of safetensors files only. Knows no torch, so that the gateway can serve a model's
+renderer; nothing that a model directory contains is ever executed or unpickled.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from backend.catalog.context_length import CONTEXT_KEYS, context_length
+from backend.catalog.hub_errors import why_not
+from backend.catalog.tensor_files import tensors_of_file
+from tinkergym.agent.templates import ChatTemplate
+from tinkergym.agent.turn_ends import find_stop_ids, special_ids
+from tinkergym.errors import TemplateError, UnknownModelError
+from tinkergym.schema.views import EXPORT_FILE, RendererBundle, TrainedWith
+
+EXPERT = re.compile(r"(.+\.)experts\.")
+"""How the name of a tensor begins that belongs to an expert of a mixture; with the path of the mixture."""
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_WHERE_FROM = "take the file from where the model came from, or write it with save_pretrained"
+_LONGEST_SHOWN = 200
+"""Characters of a path in an error."""
+_MOST_JSON_BYTES = 16 << 20
+"""Of a configuration or a chat template: what is longer is none, and would take memory from all who use the
+service."""
+_MOST_TOKENIZER_BYTES = 256 << 20
+_HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What a model directory says of itself."""
+
+    directory: Path
+    architecture: str
+    """The name of the model class, e.g. `Qwen3ForCausalLM`."""
+    context_length: int
+    """Most tokens of prompt and answer together."""
+    vocabulary_size: int
+    parameters: int
+    """Numbers in the weights files."""
+    has_experts: bool
+    """Whether those files hold a mixture of experts."""
+
+
+def resolve_model(
+    name: str,
+    offered: Mapping[str, str],
+    *,
+    allow_any: bool = True,
+    most_bytes: int | None = None,
+    with_weights: bool = True,
+) -> Path:
+    """Find the directory of a model.
+
+    Args:
+        name: An offered name, a directory of this machine, or a Hugging Face hub id, which is downloaded
+            unless it is in the local cache.
+        offered: Directories or hub ids by name, as the operator set them.
+        allow_any: Whether names outside `offered` may be used.
+        most_bytes: Of a download that is not `offered`; None is any size.
+        with_weights: Whether to refuse a directory that has no weights.
+
+    Raises:
+        UnknownModelError: There is no such model, or it has no safetensors weights.
+    """
+    target = offered.get(name)
+    if target is None:
+        if not allow_any:
+            raise _unknown(name, offered, "the service does not offer this model")
+        target = name
+    directory = _folder(target)
+    if directory is None:
+        if not _may_be_hub_id(target):
+            raise _unknown(name, offered, f"{_no_folder(target)}, and it is no offered name or hub id")
+        directory = _hub_directory(name, target, offered, None if name in offered else most_bytes)
+    if not (directory / "config.json").is_file():
+        place = str(directory.absolute())
+        if (directory / "adapter_config.json").is_file():
+            raise UnknownModelError(
+                f"{place!r} holds an adapter, which is no model without its base",
+                hint="write a whole model with `tinkergym export JOB OUT --merge`, or begin with the policy "
+                "of the job that trained it: initial_policy, on the command line --from JOB",
+                field="model",
+            )
+        raise _unknown(name, offered, f"{place!r} has no config.json")
+    if with_weights:
+        require_weights(name, directory)
+    return directory
+
+
+def require_weights(name: str, directory: Path) -> None:
+    """Refuse a model's directory that has no weights.
+
+    Raises:
+        UnknownModelError: It has no safetensors files.
+    """
+    if not any(directory.glob("*.safetensors")):
+        raise UnknownModelError(
+            f"the model {name!r} has no *.safetensors weights",
+            hint="weights in pickle format (.bin, .pt) are never loaded; convert them with save_pretrained",
+            field="model",
+        )
+
+
+def without_folder(offered: Mapping[str, str]) -> dict[str, str]:
+    """Return what is wrong, by name, with offered models whose folder is missing; hub ids have none.
+
+    Args:
+        offered: As for `resolve_model`.
+    """
+    return {
+        name: _no_folder(target)
+        for name, target in offered.items()
+        if _folder(target) is None and not _may_be_hub_id(target)
+    }
+
+
+def read_model_facts(directory: Path) -> ModelFacts:
+    """Read a model's configuration and the headers of its weights.
+
+    Raises:
+        UnknownModelError: A file is missing or broken.
+    """
+    config = read_json(directory / "config.json")
+    nested = config.get("text_config")
+    text = nested if isinstance(nested, dict) else config
+    named = config.get("architectures")
+    vocabulary_size = text.get("vocab_size")
+    files = [tensors_of_file(path) for path in sorted(directory.glob("*.safetensors"))]
+    return ModelFacts(
+        directory=directory,
+        architecture=str(named[0]) if isinstance(named, list) and named else "unknown",
+        context_length=_context_length(text, directory),
+        vocabulary_size=vocabulary_size if isinstance(vocabulary_size, int) else 0,
+        parameters=sum(prod(tensor.shape) for tensors in files for tensor in tensors.values()),
+        has_experts=any(EXPERT.match(name) for tensors in files for name in tensors),
+    )
+
+
+def load_renderer_bundle(name: str, directory: Path) -> RendererBundle:
+    """Collect what a client needs to turn messages into this model's token ids.
+
+    Raises:
+        UnknownModelError: The directory has no readable `tokenizer.json`.
+        TemplateError: The model has no chat template.
+    """
+    tokenizer_file = directory / "tokenizer.json"
+    if not tokenizer_file.is_file():
+        raise UnknownModelError(
+            f"the model {name!r} has no tokenizer.json",
+            hint="save its fast tokenizer beside the weights, with AutoTokenizer and save_pretrained",
+            field="model",
+        )
+    tokenizer_json = _read_text(tokenizer_file, most_bytes=_MOST_TOKENIZER_BYTES)
+    tokenizer = _parse_json(tokenizer_json, tokenizer_file)
+    settings = read_json(directory / "tokenizer_config.json", missing_ok=True)
+    template = _chat_template(name, directory, settings)
+    special = _special_tokens(directory, settings)
+    _refuse_broken(template, special)
+    named = _named_stop_ids(directory, special, _token_ids(tokenizer))
+    stop_ids = find_stop_ids(template, special, special_ids(tokenizer), named)
+    if not stop_ids:
+        raise UnknownModelError(
+            f"the model {name!r} names no token that ends an answer",
+            hint="set eos_token_id in its generation_config.json",
+            field="model",
+        )
+    most_tokens = read_model_facts(directory).context_length
+    content = json.dumps([tokenizer_json, template, special, stop_ids, most_tokens], sort_keys=True)
+    return RendererBundle(
+        model=name,
+        tokenizer_json=tokenizer_json,
+        chat_template=template,
+        special_tokens=special,
+        stop_ids=stop_ids,
+        context_length=most_tokens,
+        sha256=hashlib.sha256(content.encode()).hexdigest(),
+        trained_with=_trained_with(directory),
+    )
+
+
+def model_fingerprint(directory: Path) -> str:
+    """Hash a model's configuration and weights, so that a checkpoint can name the base it belongs to."""
+    digest = hashlib.sha256()
+    for path in [directory / "config.json", *sorted(directory.glob("*.safetensors"))]:
+        digest.update(path.name.encode())
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _folder(target: str) -> Path | None:
+    """Return the folder of that name; None if there is none, also where no folder could have such a name."""
+    try:
+        directory = Path(target).expanduser()
+        return directory if directory.is_dir() else None
+    except (OSError, RuntimeError, ValueError):  # too long; the home of somebody unknown; with a zero byte
+        return None
+
+
+def _may_be_hub_id(target: str) -> bool:
+    return _HUB_ID.fullmatch(target) is not None and not target.startswith(("./", "../"))
+
+
+def _no_folder(target: str) -> str:
+    """Say where a folder of that name was looked for: the user may mean one of another machine or place."""
+    try:
+        place = str(Path(target).expanduser().absolute())
+    except (RuntimeError, ValueError):
+        return "no folder can have that name"
+    shown = place if len(place) <= _LONGEST_SHOWN else f"{place[:_LONGEST_SHOWN]}..."
+    return f"{shown!r} is no folder on the service's machine"
+
+
+def _hub_directory(name: str, hub_id: str, offered: Mapping[str, str], most_bytes: int | None) -> Path:
+    # Only here: a service that serves local models needs no hub client.
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=_HUB_FILES, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError):
+        pass
+    try:
+        if most_bytes is not None:
+            _refuse_large_download(hub_id, most_bytes)
+        return Path(snapshot_download(hub_id, allow_patterns=_HUB_FILES))
+    except UnknownModelError:
+        raise
+    except Exception as error:  # its HTTP library's own among them, which have no common type
+        reason, advice = why_not(hub_id, error)
+        # `runs/mine` looks like a hub id too.
+        raise _unknown(name, offered, f"{_no_folder(hub_id)}, and {reason}", advice) from error
+
+
+def _refuse_large_download(hub_id: str, most_bytes: int) -> None:
+    from huggingface_hub import HfApi
+
+    files = HfApi().model_info(hub_id, files_metadata=True).siblings or []
+    size = sum(
+        file.size or 0 for file in files if any(fnmatch(file.rfilename, wanted) for wanted in _HUB_FILES)
+    )
+    if size > most_bytes:
+        raise UnknownModelError(
+            f"{hub_id!r} has {size} bytes, and the service downloads models of at most {most_bytes}",
+            hint="choose a smaller one, or let the operator add it to `models` or raise download_bytes",
+            field="model",
+        )
+
+
+def _unknown(name: str, offered: Mapping[str, str], reason: str, advice: str = "") -> UnknownModelError:
+    # An offered name whose folder is missing is spelled right.
+    close = difflib.get_close_matches(name, offered, n=3, cutoff=0.5) if name not in offered else []
+    known = f"offered are: {', '.join(sorted(offered))}" if offered else "no models are offered by name"
+    guess = f"did you mean {' or '.join(repr(match) for match in close)}? " if close else ""
+    hint = f"{advice}; {known}" if advice else guess + known
+    return UnknownModelError(f"unknown model {name!r}: {reason}", hint=hint, field="model")
+
+
+def read_json(path: Path, *, missing_ok: bool = False) -> dict[str, Any]:
+    """Read a JSON object of a model directory.
+
+    Raises:
+        UnknownModelError: The file is missing, too large, or holds something else.
+    """
+    if missing_ok and not path.is_file():
+        return {}
+    return _parse_json(_read_text(path, most_bytes=_MOST_JSON_BYTES), path)
+
+
+def _read_text(path: Path, *, most_bytes: int) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(most_bytes + 1)
+        text = content.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnknownModelError(
+            f"cannot read {str(path)!r}: {error}", hint=_WHERE_FROM, field="model"
+        ) from error
+    if len(content) > most_bytes:
+        raise UnknownModelError(
+            f"{str(path)!r} has more than {most_bytes} bytes", hint=_WHERE_FROM, field="model"
+        )
+    return text
+
+
+def _parse_json(text: str, path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UnknownModelError(
+            f"{str(path)!r} is not JSON: {error}", hint=_WHERE_FROM, field="model"
+        ) from error
+    if not isinstance(content, dict):
+        raise UnknownModelError(f"{str(path)!r} does not hold a JSON object", hint=_WHERE_FROM, field="model")
+    return content
+
+
+def _context_length(config: Mapping[str, Any], directory: Path) -> int:
+    length = context_length(config)
+    if length is None:
+        kind = config.get("model_type", "unknown")
+        raise UnknownModelError(
+            f"the model in {str(directory)!r}, of type {kind!r}, does not say how long its context is",
+            hint="mamba, rwkv, bloom, mpt and others without positions do not: choose another model, or set "
+            f"one of {', '.join(CONTEXT_KEYS)} in its config.json for an engine that runs it",
+            field="model",
+        )
+    return length
+
+
+def _token_ids(tokenizer: Mapping[str, Any]) -> dict[str, int]:
+    ids: dict[str, int] = {}
+    model = tokenizer.get("model")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(vocabulary, dict):
+        ids |= vocabulary
+    ids |= {token["content"]: token["id"] for token in tokenizer.get("added_tokens") or []}
+    return ids
+
+
+def _chat_template(name: str, directory: Path, settings: Mapping[str, Any]) -> str:
+    file = directory / "chat_template.jinja"
+    if file.is_file():
+        return _read_text(file, most_bytes=_MOST_JSON_BYTES)
+    template = settings.get("chat_template")
+    if isinstance(template, list):
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = named.get("default")
+    if not isinstance(template, str) or not template:
+        raise TemplateError(
+            f"the model {name!r} has no chat template",
+            hint="put a chat_template.jinja beside its weights, or choose the instruction-tuned variant",
+            field="model",
+        )
+    return template
+
+
+def _refuse_broken(template: str, special: Mapping[str, str]) -> None:
+    try:
+        ChatTemplate(template, special)
+    except TemplateError as error:
+        error.field = "model"
+        raise
+
+
+def _trained_with(directory: Path) -> TrainedWith | None:
+    """Return how a policy was asked in training, if its folder is an export that says so."""
+    file = directory / EXPORT_FILE
+    if not file.is_file():
+        return None
+    said = read_json(file)
+    try:
+        return TrainedWith.model_validate({key: said[key] for key in TrainedWith.model_fields if key in said})
+    except ValidationError as error:
+        raise UnknownModelError(
+            f"{str(file)!r} does not say how the policy was trained: {error.errors()[0]['msg']}",
+            hint="export the policy again, or remove the file",
+            field="model",
+        ) from error
+
+
+def _special_tokens(directory: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    found = {}
+    for source in (read_json(directory / "special_tokens_map.json", missing_ok=True), settings):
+        for key in _SPECIAL_TOKENS:
+            token = source.get(key)
+            if isinstance(token, dict):
+                token = token.get("content")
+            if isinstance(token, str):
+                found[key] = token
+    return found
+
+
+def _named_stop_ids(directory: Path, special: Mapping[str, str], ids: Mapping[str, int]) -> set[int]:
+    stops: set[int] = set()
+    for file in ("generation_config.json", "config.json"):
+        eos = read_json(directory / file, missing_ok=True).get("eos_token_id")
+        stops.update(token for token in (eos if isinstance(eos, list) else [eos]) if isinstance(token, int))
+    if special.get("eos_token") in ids:
+        stops.add(ids[special["eos_token"]])
+    return stops

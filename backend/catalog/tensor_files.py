@@ -1,0 +1,186 @@
+"""The safetensors files of a model directory, as their headers tell of them; knows no torch.
+
+Weights are read with plain reads, never mapped: a file that is cut while it is looked at must not end the
+process.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tinkergym.errors import UnknownModelError
+
+WHOLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_MOST_HEADER_BYTES = 100_000_000
+_MOST_INDEX_BYTES = 100_000_000
+_MOST_DIMENSIONS = 64
+_LARGEST_NUMBER = 2**63 - 1
+_CHUNK_BYTES = 1 << 22
+_READERS = 4
+_INSTEAD = "download the model again, or write it again with save_pretrained"
+
+_BITS = {"F64": 64, "F32": 32, "F16": 16, "BF16": 16, "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U8": 8}
+"""Others, which pack their numbers, are taken as they are."""
+_EXPONENTS = {
+    "F64": ("<u8", 0x7FF0_0000_0000_0000),
+    "F32": ("<u4", 0x7F80_0000),
+    "F16": ("<u2", 0x7C00),
+    "BF16": ("<u2", 0x7F80),
+}
+"""A number whose exponent has all bits set is NaN or infinite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTensor:
+    """Where a tensor lies."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    """Bytes from the file's start."""
+    end: int
+
+
+def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
+    """Return the tensors that transformers would load from a model directory, by name.
+
+    Raises:
+        UnknownModelError: Files are missing, cut off, or not in this format.
+    """
+    if (directory / WHOLE).is_file():
+        return tensors_of_file(directory / WHOLE)
+    files = _files_of_index(directory)
+    tensors: dict[str, StoredTensor] = {}
+    for file, wanted in files.items():
+        if not (directory / file).is_file():
+            raise _broken(f"{INDEX} names {file!r}, which is not there")
+        found = tensors_of_file(directory / file)
+        if missing := sorted(wanted - found.keys()):
+            raise _broken(f"{INDEX} says that {file!r} holds {missing[0]!r}, which it does not")
+        tensors |= {name: found[name] for name in wanted}
+    return tensors
+
+
+def tensors_of_file(path: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of one file, by name.
+
+    Raises:
+        UnknownModelError: It is cut off, or not in this format.
+    """
+    try:
+        size = path.stat().st_size
+        length, header = _header(path, size)
+        tensors = {
+            name: _stored(path, 8 + length, entry) for name, entry in header.items() if name != "__metadata__"
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
+        raise _broken(f"{path.name!r} is not a safetensors file: {error}") from error
+    end = max((tensor.end for tensor in tensors.values()), default=0)
+    if end > size:
+        raise _cut_off(path, end - size)
+    return tensors
+
+
+def first_not_finite(tensors: dict[str, StoredTensor], *, most_bytes: int | None) -> str | None:
+    """Return the name of a tensor that holds NaN or infinity, if one does.
+
+    Args:
+        tensors: As `stored_tensors` returns them.
+        most_bytes: A model with more is not looked at; None looks at all.
+    """
+    known = {name: tensor for name, tensor in tensors.items() if tensor.dtype in _EXPONENTS}
+    size = sum(tensor.end - tensor.begin for tensor in known.values())
+    if most_bytes is not None and size > most_bytes:
+        return None
+    with ThreadPoolExecutor(_READERS) as readers:
+        finite = readers.map(_is_finite, known.values())
+        found = next((name for name, well in zip(known, finite, strict=True) if not well), None)
+        readers.shutdown(cancel_futures=True)
+    return found
+
+
+def _is_finite(tensor: StoredTensor) -> bool:
+    width, exponent = _EXPONENTS[tensor.dtype]
+    mask = np.array(exponent, dtype=width)
+    return not any((np.frombuffer(chunk, dtype=width) & mask == mask).any() for chunk in _chunks(tensor))
+
+
+def _chunks(tensor: StoredTensor) -> Iterator[bytes]:
+    with tensor.file.open("rb") as file:
+        file.seek(tensor.begin)
+        left = tensor.end - tensor.begin
+        while left > 0:
+            wanted = min(left, _CHUNK_BYTES)
+            chunk = file.read(wanted)
+            if len(chunk) < wanted:
+                raise _cut_off(tensor.file, left - len(chunk))
+            yield chunk
+            left -= wanted
+
+
+def _files_of_index(directory: Path) -> dict[str, set[str]]:
+    """Return the names of the tensors that each file of a divided model holds."""
+    index = directory / INDEX
+    if not index.is_file():
+        raise UnknownModelError(
+            f"the model has neither {WHOLE} nor {INDEX}, only other *.safetensors files",
+            hint="write it with save_pretrained, which names its files so",
+            field="model",
+        )
+    try:
+        files: dict[str, set[str]] = {}
+        for tensor, file in json.loads(_beginning(index, _MOST_INDEX_BYTES))["weight_map"].items():
+            files.setdefault(file, set()).add(tensor)
+        if odd := next((file for file in files if Path(file).name != file), None):
+            raise _broken(f"{INDEX} names {odd[:200]!r}, which is no file beside it")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _broken(f"{INDEX} is no index of weights: {error}") from error
+    if not files:
+        raise _broken(f"{INDEX} names no weights")
+    return files
+
+
+def _beginning(path: Path, most_bytes: int) -> bytes:
+    with path.open("rb") as file:
+        return file.read(most_bytes)  # what is cut off is no JSON any more
+
+
+def _header(path: Path, size: int) -> tuple[int, Any]:
+    if not path.is_file():
+        raise ValueError("it is no regular file")  # to open a pipe would wait for whoever writes to it
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        if length > size - 8:
+            raise ValueError(f"its header has {length} bytes, and the file {size}")
+        return length, json.loads(file.read(min(length, _MOST_HEADER_BYTES)))
+
+
+def _stored(path: Path, start: int, entry: Any) -> StoredTensor:
+    dtype, shape = entry["dtype"], tuple(entry["shape"])
+    begin, end = entry["data_offsets"]
+    if len(shape) > _MOST_DIMENSIONS or max((*shape, begin, end)) > _LARGEST_NUMBER:
+        raise ValueError("a tensor has a shape or place that no tensor has")  # their product could take hours
+    if not all(isinstance(number, int) and number >= 0 for number in (*shape, begin, end)) or end < begin:
+        raise ValueError("a tensor has no place")
+    if dtype in _BITS and (end - begin) * 8 != prod(shape) * _BITS[dtype]:
+        raise ValueError(f"a tensor of shape {list(shape)} and type {dtype} has {end - begin} bytes")
+    return StoredTensor(file=path, dtype=dtype, shape=shape, begin=start + begin, end=start + end)
+
+
+def _cut_off(path: Path, missing: int) -> UnknownModelError:
+    return _broken(f"{path.name!r} is cut off: its last {missing} bytes are missing")
+
+
+def _broken(what: str) -> UnknownModelError:
+    return UnknownModelError(what, hint=_INSTEAD, field="model")

@@ -1,0 +1,465 @@
+"""The embedded engine: samples with transformers on this process's device, no server needed.
+
+One thread of its own computes; every public method only hands something to it or takes a short lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from backend.catalog.models import ModelFacts, read_model_facts
+from backend.compute.device_lock import DeviceLock, KeptCore
+from backend.compute.weights import PolicyWeights, weights_sha256
+from backend.engines.counters import Counters
+from backend.engines.embedded.packed_model import PackedModel
+from backend.engines.embedded.policy_shelf import LoadedPolicy
+from backend.engines.embedded.recorded_steps import Recorder
+from backend.engines.embedded.rows import Row, failure, version_gone
+from backend.engines.embedded.slot_scheduler import SlotScheduler
+from backend.engines.embedded.slot_table import SlotLimits
+from backend.engines.protocol import Deliver
+from backend.engines.stop_strings import stops_of, stops_refused
+from backend.engines.structured import structure_refused
+from backend.engines.text_only import images_refused
+from backend.errors import SERVICE_LOG
+from tinkergym.errors import (
+    InternalServiceError,
+    InvalidRequestError,
+    PromptTooLongError,
+    ServiceUnavailableError,
+    TinkerGymError,
+)
+from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+
+_log = logging.getLogger(__name__)
+
+_MOST_ROWS_ON_CPU = 128
+"""Of 256 games half act while the others are computed. On 2 cores, where both want the same cores, a step
+takes as long as with all at a time, but the engine hardly waits: 5 instead of 10 % of a step are neither
+sampling nor learning."""
+
+_LEAST_CACHE_BYTES = 1 << 30
+_PART_OF_A_GPUS_MEMORY = 4
+
+_Taken = list[tuple[SampleRequest, LoadedPolicy | None]]
+"""Requests, each with the policy that it was taken for, if that is here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """Counts since the engine's start, to see what it spends its time on."""
+
+    iterations: int
+    """Forwards of the model."""
+    prefilled_tokens: int
+    copied_tokens: int
+    """Prompt tokens taken over from an equal prompt instead of being computed."""
+    reused_tokens: int
+    """Prompt tokens found in the cache of the request's session."""
+    sampled_tokens: int
+    evictions: int
+    """Sequences that lost their cache to others while they could still have been of use."""
+    preemptions: int
+    failed_forwards: int
+    replayed_steps: int
+    """Forwards that were replayed, see `recorder`."""
+    slots: int
+    slot_tokens: int
+    """Length of each slot at the moment."""
+
+
+class TransformersEngine:
+    """A `SamplingEngine` over any decoder of transformers; see `protocol.py` for the contract."""
+
+    def __init__(
+        self,
+        model_directory: Path,
+        *,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        device_lock: AbstractContextManager[object] | None = None,
+        max_slots: int = 256,
+        cache_bytes: int | None = None,
+        iteration_tokens: int = 4096,
+        most_rows: int | None = None,
+        merged_adapters: int = 4,
+        recorder: Recorder | None = None,
+    ) -> None:
+        """Load a model and start the engine's thread.
+
+        Args:
+            model_directory: As `resolve_model` returns it.
+            device: `cpu`, `cuda`, `cuda:1`, ...
+            dtype: Of the weights and the cache.
+            device_lock: Held during each forward, so that learner and engine take turns on a shared device. A
+                forward for one thread takes one core of a `DeviceLock`, and keeps it while there is work.
+            max_slots: Sequences in the cache, those that wait for their next turn included.
+            cache_bytes: Memory for the cache; when it is used up, requests wait and idle sequences lose
+                their place. None is 1 GiB, and on a GPU a quarter of what the model leaves free, if that is
+                more.
+            iteration_tokens: Most tokens in one forward; longer prompts take several.
+            most_rows: Most requests that are computed at a time; None leaves it to the device. Where more
+                do not make a forward better, it is better that some are answered early: their environments
+                act while the others are computed.
+            merged_adapters: Adapters whose merged weights are kept.
+            recorder: What records steps in which all rows of one policy get one token, such as `CudaGraphs`;
+                None computes every step.
+
+        Raises:
+            InvalidRequestError: The model cannot be run by this engine, or not be recorded.
+        """
+        self._facts: ModelFacts = read_model_facts(model_directory)
+        self._turns = _Turns(device_lock or threading.Lock())
+        self._iteration_tokens = iteration_tokens
+        if most_rows is None:
+            most_rows = _MOST_ROWS_ON_CPU if device == "cpu" else max_slots
+        self._most_rows = most_rows
+        with device_lock or nullcontext():
+            self._model = PackedModel(
+                model_directory,
+                device=torch.device(device),
+                dtype=dtype,
+                merged_limit=merged_adapters,
+                recorder=recorder,
+            )
+        self._limits = SlotLimits(
+            slots=max_slots,
+            bytes=_cache_bytes(self._model.device) if cache_bytes is None else cache_bytes,
+            length=self._facts.context_length,
+        )
+        self._counters = Counters()
+        self._busy_seconds = 0.0
+        self._scheduler = self._new_scheduler(self._limits, self._most_rows)
+        self._wake = threading.Condition()
+        self._inbox: list[tuple[_Taken, Deliver]] = []
+        self._calls: list[Callable[[], None]] = []
+        self._closing = self._asleep = False
+        self._thread = threading.Thread(target=self._run, name="transformers-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and answer together."""
+        return self._facts.context_length
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds in which the engine worked, waiting for the device lock not included."""
+        return self._busy_seconds
+
+    def stats(self) -> EngineStats:
+        """Return what the engine did so far."""
+        counters, table = self._counters, self._scheduler.table
+        return EngineStats(
+            iterations=counters.iterations,
+            prefilled_tokens=counters.prefilled_tokens,
+            copied_tokens=counters.copied_tokens,
+            reused_tokens=counters.reused_tokens,
+            sampled_tokens=counters.sampled_tokens,
+            evictions=counters.evictions,
+            preemptions=counters.preemptions,
+            failed_forwards=counters.failed_forwards,
+            replayed_steps=self._model.replayed_steps,
+            slots=table.cache.slots,
+            slot_tokens=table.cache.length,
+        )
+
+    def submit(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
+        """Queue requests; each is answered exactly once through `deliver`."""
+        with self._wake:
+            if not self._closing:
+                self._inbox.append((self._take(requests), deliver))
+                self._wake.notify()
+                return
+        deliver([failure(request, _closed()) for request in requests])
+
+    def generate_together(self, requests: Sequence[SampleRequest]) -> list[Completion | SampleFailure]:
+        """Sample these requests as one batch, alone, with a fresh cache; the same to the bit each time."""
+        taken: _Taken = []
+        result: Future[list[Completion | SampleFailure]] = Future()
+
+        def call() -> None:
+            try:
+                result.set_result(self._together(taken))
+            except Exception as error:
+                _log.exception("generate_together failed")
+                result.set_exception(
+                    InternalServiceError(f"the engine failed: {error}", hint=f"see {SERVICE_LOG}")
+                )
+
+        with self._wake:
+            if self._closing:
+                return [failure(request, _closed()) for request in requests]
+            taken += self._take(requests)
+            self._calls.append(call)
+            self._wake.notify()
+        return result.result()
+
+    def publish(self, policy: str, version: int, weights: PolicyWeights, *, let_finish: bool = False) -> str:
+        """Make `policy@version` available in place of the version before it; return the weights' SHA-256."""
+        self._model.shelf.publish(policy, version, weights, let_finish=let_finish)
+        return weights_sha256(weights)
+
+    def retire(self, policy: str) -> None:
+        """Forget a policy, its weights and its caches."""
+        self._model.shelf.retire(policy)
+        with self._wake:
+            self._wake.notify()  # the engine's thread may hold on to the weights that it used last
+
+    def loaded(self) -> dict[str, int]:
+        """Published policies and their newest version."""
+        return self._model.shelf.loaded()
+
+    @property
+    def asleep(self) -> bool:
+        """Whether `sleep` emptied the cache and nothing was asked for since."""
+        return self._asleep
+
+    def sleep(self) -> bool:
+        """Give back the cache and the merged weights of adapters; False while requests are under way."""
+        result: Future[bool] = Future()
+
+        def call() -> None:
+            if self._scheduler.idle:
+                # Its successor takes memory when it is first used.
+                self._scheduler = self._new_scheduler(self._limits, self._most_rows)
+                self._model.shelf.forget_merged()
+                self._model.forget_recordings()
+                if torch.cuda.is_available():
+                    torch.cuda.empty_cache()
+                self._asleep = True
+            result.set_result(self._asleep)
+
+        with self._wake:
+            if self._closing or self._inbox:
+                return False
+            self._calls.append(call)
+            self._wake.notify()
+        return result.result()
+
+    def wake(self) -> None:
+        """Do nothing: what was given back is taken again as it is needed."""
+        self._asleep = False
+
+    def close(self) -> None:
+        """Stop; requests not answered yet are answered with ServiceUnavailableError."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    # --- the engine's thread --------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while not (self._inbox or self._calls or self._closing) and self._scheduler.idle:
+                    self._turns.rest()
+                    self._model.shelf.let_go_of_gone()
+                    self._wake.wait()
+                inbox, self._inbox = self._inbox, []
+                calls, self._calls = self._calls, []
+                closing = self._closing
+            for taken, deliver in inbox:
+                self._asleep = False
+                self._accept(taken, deliver)
+            for call in calls:
+                call()
+            if closing:
+                self._turns.rest()
+                _deliver(self._left(self._scheduler.drain(_closed())))
+                return
+            self._step()
+
+    def _step(self) -> None:
+        try:
+            done = self._advance(self._scheduler)
+        except Exception:
+            # The scheduler's own state can no longer be trusted: begin anew rather than hang everybody.
+            _log.exception("the slot scheduler failed; its requests are answered with an error")
+            done = self._left(
+                self._scheduler.drain(
+                    InternalServiceError(
+                        "the engine met a state it did not expect", hint=f"see {SERVICE_LOG}"
+                    )
+                )
+            )
+            self._scheduler = self._new_scheduler(self._limits, self._most_rows)
+        _deliver(done)
+
+    def _take(self, requests: Sequence[SampleRequest]) -> _Taken:
+        """Settle which version answers each request."""
+        shelf = self._model.shelf
+        return [(request, shelf.take(request.policy, request.policy_version)) for request in requests]
+
+    def _left(self, rows: list[Row]) -> list[Row]:
+        """Let go of the versions of rows that are answered."""
+        for row in rows:
+            self._model.shelf.leave(row.policy)
+        return rows
+
+    def _accept(self, taken: _Taken, deliver: Deliver) -> None:
+        rows, refused = self._rows(taken, deliver)
+        self._scheduler.add(rows)
+        if refused:
+            _call(deliver, refused)
+
+    def _rows(self, taken: _Taken, deliver: Deliver) -> tuple[list[Row], list[Completion | SampleFailure]]:
+        rows: list[Row] = []
+        refused: list[Completion | SampleFailure] = []
+        for request, policy in taken:
+            error = self._refusal(request) if policy is not None else version_gone(request)
+            if policy is None or error is not None:
+                refused.append(failure(request, error or version_gone(request)))
+                if policy is not None:
+                    self._model.shelf.leave(policy)
+                continue
+            limit = min(len(request.prompt_ids) + request.max_tokens, self.context_length)
+            stops = stops_of(request, self._facts.directory)
+            rows.append(Row(request=request, policy=policy, deliver=deliver, limit=limit, stop_strings=stops))
+        return rows, refused
+
+    def _refusal(self, request: SampleRequest) -> TinkerGymError | None:
+        if len(request.prompt_ids) >= self.context_length:
+            return PromptTooLongError(
+                f"a prompt of {len(request.prompt_ids)} tokens fills the context of {self.context_length}",
+                hint="at least one token must be left for the answer",
+                field="prompt_ids",
+            )
+        if min(request.prompt_ids) < 0 or max(request.prompt_ids) >= self._model.vocabulary:
+            return InvalidRequestError(
+                f"the prompt holds a token id outside [0, {self._model.vocabulary})",
+                hint="was it encoded with another model's tokenizer?",
+                field="prompt_ids",
+            )
+        return (
+            images_refused(request)
+            or stops_refused(request, self._facts.directory)
+            or structure_refused(request, "transformers")
+        )
+
+    def _together(self, taken: _Taken) -> list[Completion | SampleFailure]:
+        self._asleep = False
+        longest = max((len(r.prompt_ids) + min(r.max_tokens, 64) for r, _ in taken), default=1)
+        scheduler = self._new_scheduler(
+            replace(self._limits, first_slots=max(1, len(taken)), first_length=longest),
+            # Nobody is answered before all are.
+            most_rows=max(1, len(taken)),
+            # A step is computed at first and replayed later, not to the same bit.
+            replay=False,
+        )
+        outcomes: list[Row | Completion | SampleFailure] = []
+        for request, policy in taken:
+            # Sessions would tie the result to earlier calls; here every request stands for itself.
+            alone = request.model_copy(update={"session_id": ""})
+            rows, refused = self._rows([(alone, policy)], _ignore)
+            scheduler.add(rows)
+            outcomes += [*rows, *refused]
+        self._turns.patient = True
+        try:
+            while not scheduler.idle:
+                if self._closing:
+                    self._left(scheduler.drain(_closed()))
+                else:
+                    self._advance(scheduler)
+        except Exception as error:
+            self._left(scheduler.drain(InternalServiceError(str(error), hint=f"see {SERVICE_LOG}")))
+            raise
+        finally:
+            self._turns.patient = False
+        return [_answer(outcome) for outcome in outcomes]
+
+    def _advance(self, scheduler: SlotScheduler) -> list[Row]:
+        begin, waited = time.perf_counter(), self._turns.waited_seconds
+        try:
+            return self._left(scheduler.step(self._turns))
+        finally:
+            waited = self._turns.waited_seconds - waited
+            self._busy_seconds += time.perf_counter() - begin - waited
+
+    def _new_scheduler(self, limits: SlotLimits, most_rows: int, *, replay: bool = True) -> SlotScheduler:
+        return SlotScheduler(
+            self._model,
+            limits,
+            self._counters,
+            iteration_tokens=self._iteration_tokens,
+            most_rows=most_rows,
+            replay=replay,
+        )
+
+
+class _Turns:
+    """A device as the engine's thread takes it; knows for how long it was waited for."""
+
+    def __init__(self, lock: AbstractContextManager[object]) -> None:
+        self._lock = lock
+        self._core = KeptCore(lock) if isinstance(lock, DeviceLock) else None
+        self.waited_seconds = 0.0
+        self.patient = False
+        """Whether to wait for all cores, rather than go on with those that are free: then nothing depends on
+        who else computes, not to the last bit."""
+
+    @contextmanager
+    def taken(self, *, alone: bool) -> Iterator[None]:
+        """Take it, or for a thread that computes alone one core of a CPU."""
+        if self._core is None:
+            place = self._lock
+        elif alone:
+            place = self._core
+        else:
+            place = self._core.with_others(wait=self.patient)
+        begin = time.perf_counter()
+        with place:
+            self.waited_seconds += time.perf_counter() - begin
+            yield
+
+    def rest(self) -> None:
+        """Keep nothing: there is no work."""
+        if self._core is not None:
+            self._core.give_back()
+
+
+def _cache_bytes(device: torch.device) -> int:
+    # Of the rest of a GPU's memory the learner, which comes later, takes half.
+    free = int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else 0
+    return max(_LEAST_CACHE_BYTES, free // _PART_OF_A_GPUS_MEMORY)
+
+
+def _answer(outcome: Row | Completion | SampleFailure) -> Completion | SampleFailure:
+    answer = outcome.answer if isinstance(outcome, Row) else outcome
+    assert answer is not None
+    return answer
+
+
+def _deliver(rows: Sequence[Row]) -> None:
+    answers: dict[Deliver, list[Completion | SampleFailure]] = {}
+    for row in rows:
+        assert row.answer is not None
+        answers.setdefault(row.deliver, []).append(row.answer)
+    for deliver, batch in answers.items():
+        _call(deliver, batch)
+
+
+def _call(deliver: Deliver, answers: Sequence[Completion | SampleFailure]) -> None:
+    try:
+        deliver(answers)
+    except Exception:
+        _log.exception("a receiver of %d answers failed; the engine goes on", len(answers))
+
+
+def _ignore(_: Sequence[Completion | SampleFailure]) -> None:
+    return None
+
+
+def _closed() -> ServiceUnavailableError:
+    return ServiceUnavailableError("the engine is closing", hint="repeat the request in a moment")

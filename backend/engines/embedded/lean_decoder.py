@@ -1,0 +1,424 @@
+"""The forward of a Llama-like decoder on a packed batch, without what transformers does around it.
+
+A decoder's operations on a few dozen new tokens take some ten microseconds each; the calls of its modules,
+their decorators and the masks that nobody uses take as long again. So here is the decoder as one function of
+tensors, which on CPUs runs without Python: see `backend.compute.compiled`.
+
+Only models whose code was read for it are run so: what others do beyond some length, or to large numbers
+only, a trial with a few tokens does not show. And only if it gives their very own bits then.
+"""
+
+# Annotations stay what they are, not strings: see `backend.compute.compiled`.
+import itertools
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from backend.compute.compiled import compiled
+from backend.compute.fast_linears import product
+from backend.compute.fast_norms import over_rms
+from backend.engines.embedded.packed_attention import (
+    attend_in_buckets,
+    attention_undivided,
+    bucket_masks,
+    least_queries,
+)
+from backend.engines.embedded.packed_batch import Bucket, BucketShape, Indices, PackedBatch, buckets_in
+from backend.engines.embedded.policy_shelf import AdapterSite, PolicyShelf
+from backend.engines.embedded.recorded_steps import RecordedSteps, places_of
+from backend.engines.embedded.slot_cache import SlotCache
+
+_READ = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
+"""Of transformers 5."""
+_STEADY_POSITIONS = frozenset({"default", "linear", "llama3", "yarn"})
+"""Rotary positions that mean the same however long a sequence grows."""
+_MOST_PLACES = 256
+_numbers = itertools.count()
+"""For places of weights and cache; one that was forgotten gets another the next time."""
+
+
+class Linear(NamedTuple):
+    """A linear layer, and what several adapters side by side add to it: see `policy_shelf.Mix`."""
+
+    weight: Tensor
+    bias: Tensor | None
+    down: Tensor | None
+    up: Tensor | None
+    foreign: Tensor | None
+
+
+class Layer(NamedTuple):
+    """A layer's weights, and its part of the cache."""
+
+    norm_before_attention: Tensor
+    to_query: Linear
+    to_key: Linear
+    to_value: Linear
+    query_norm: Tensor | None
+    key_norm: Tensor | None
+    from_heads: Linear
+    norm_before_mlp: Tensor
+    to_gate: Linear
+    to_inner: Linear
+    from_inner: Linear
+    keys: Tensor
+    values: Tensor
+
+
+class Numbers(NamedTuple):
+    """What is the same in all layers and for all batches."""
+
+    head_dim: int
+    scale: float
+    """Of attention's scores."""
+    epsilon: float
+    """Of the norms."""
+    rotary_scale: float
+    onednn: bool
+    """Whether linear layers go through oneDNN."""
+    least_queries: int
+
+
+class Weights(NamedTuple):
+    """What a forward reads and writes besides the numbers of its batch."""
+
+    embedding: Tensor
+    layers: list[Layer]
+    norm: Tensor
+    head: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class _LinearModule:
+    """Where a linear layer's tensors are found; to ask the module for them takes ten times as long."""
+
+    parameters: dict[str, Any]
+    site: AdapterSite
+
+    def now(self) -> Linear:
+        """Return what the policies that are bound make of the layer."""
+        mix, parameters = self.site.mix, self.parameters
+        if mix is None:
+            return Linear(parameters["weight"], parameters["bias"], None, None, None)
+        return Linear(parameters["weight"], parameters["bias"], mix.down, mix.up, mix.foreign)
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerModules:
+    """Where a layer's tensors are found."""
+
+    norms: tuple[dict[str, Any], dict[str, Any]]
+    head_norms: tuple[dict[str, Any], dict[str, Any]] | None
+    linears: tuple[_LinearModule, ...]
+    """In the order of `Layer`."""
+    key_heads: int
+
+    def now(self, number: int, cache: SlotCache, dim: int) -> Layer:
+        """Return what the policies that are bound make of the layer."""
+        to_query, to_key, to_value, from_heads, to_gate, to_inner, from_inner = self.linears
+        norms, head_norms = self.norms, self.head_norms
+        keys, values = cache.layer(number, heads=self.key_heads, key_dim=dim, value_dim=dim)
+        return Layer(
+            norm_before_attention=norms[0]["weight"],
+            to_query=to_query.now(),
+            to_key=to_key.now(),
+            to_value=to_value.now(),
+            query_norm=None if head_norms is None else head_norms[0]["weight"],
+            key_norm=None if head_norms is None else head_norms[1]["weight"],
+            from_heads=from_heads.now(),
+            norm_before_mlp=norms[1]["weight"],
+            to_gate=to_gate.now(),
+            to_inner=to_inner.now(),
+            from_inner=from_inner.now(),
+            keys=keys,
+            values=values,
+        )
+
+
+class LeanDecoder:
+    """A model of transformers, read as embedding, layers of attention and gated MLP, norm and head."""
+
+    def __init__(
+        self, model: Any, shelf: PolicyShelf, *, onednn: bool, recorded: RecordedSteps | None = None
+    ) -> None:
+        """Find the modules.
+
+        Args:
+            model: A causal LM.
+            shelf: What puts policies into it.
+            onednn: Whether all of its linear layers go through oneDNN.
+            recorded: What keeps recordings of batches with `few_shapes`, if there are to be any.
+
+        Raises:
+            ValueError: It is none of those that were read, looks through a window, or computes otherwise.
+        """
+        kind, config = type(model), model.config
+        if not kind.__module__.startswith("transformers.") or kind.__name__ not in _READ:
+            raise ValueError(f"{kind.__name__} may compute more than a Llama does")
+        windows = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+        if windows or getattr(config, "sliding_window", None) is not None:
+            raise ValueError("it has a sliding window")
+        decoder, rotary = model.model, model.model.rotary_emb
+        if rotary.rope_type not in _STEADY_POSITIONS or config.hidden_act != "silu":
+            raise ValueError(f"its positions are {rotary.rope_type}, its activation {config.hidden_act}")
+        first, device = decoder.layers[0], model.lm_head.weight.device
+        self._numbers = Numbers(
+            head_dim=first.self_attn.head_dim,
+            scale=first.self_attn.scaling,
+            epsilon=first.input_layernorm.variance_epsilon,
+            rotary_scale=float(rotary.attention_scaling),
+            onednn=onednn,
+            least_queries=least_queries(device),
+        )
+        self._frequencies: Tensor = rotary.inv_freq
+        self._embedding, self._norm = decoder.embed_tokens._parameters, decoder.norm._parameters
+        self._layers = [_layer(module, shelf, self._numbers.head_dim) for module in decoder.layers]
+        self._head = _linear(model.lm_head, shelf)
+        self._room = _Room(device)
+        self._recorded, self._shelf = recorded, shelf
+        self._state: tuple[int, int] | None = None
+        """Of weights and cache, when their places were looked at."""
+        self._place = 0
+        self._known_places: dict[Hashable, int] = {}
+        self._run = compiled(_decoded) if device.type == "cpu" else _decoded
+
+    def logits(self, token_ids: Indices, batch: PackedBatch, keep: Indices) -> Tensor:
+        """Run a packed batch; to be called in inference mode, with no adapters bound `one_by_one`.
+
+        Args:
+            token_ids: [tokens].
+            batch: Where they belong.
+            keep: [wanted] indices of the tokens whose logits are needed.
+
+        Returns:
+            [wanted, vocabulary].
+        """
+        places = batch.places(self._layers[0].key_heads)
+        parts = [token_ids, batch.positions, keep, places]
+        counts = [*map(len, parts), sum(map(len, batch.bucket_numbers))]
+        packed = self._room.filled([*parts, *batch.bucket_numbers])
+        # Linear layers that do not go through oneDNN go through MKL, and want to be divided.
+        with attention_undivided() if self._numbers.onednn else nullcontext():
+            if self._recorded is None or not batch.few_shapes:
+                return self.computed(packed, counts, batch.shapes, self.weights(batch.cache))
+            return self._recorded.run(_Step(self, packed[: sum(counts)], counts, batch))
+
+    def weights(self, cache: SlotCache) -> Weights:
+        """Return what the policies that are bound compute with, and the cache's memory."""
+        dim = self._numbers.head_dim
+        return Weights(
+            embedding=self._embedding["weight"],
+            layers=[layer.now(number, cache, dim) for number, layer in enumerate(self._layers)],
+            norm=self._norm["weight"],
+            head=self._head.now(),
+        )
+
+    def computed(
+        self, packed: Tensor, counts: list[int], shapes: list[BucketShape], weights: Weights
+    ) -> Tensor:
+        """Return [wanted, vocabulary]; see `_decoded`."""
+        embedding, layers, norm, head = weights
+        return self._run(
+            packed, counts, shapes, embedding, self._frequencies, layers, norm, head, self._numbers
+        )
+
+    def place_of(self, cache: SlotCache) -> int:
+        """Return a number for the places of weights and cache; to look at all of them takes a while."""
+        state = self._shelf.bindings, cache.place
+        if state != self._state:
+            places = places_of(self.weights(cache))
+            if len(self._known_places) >= _MOST_PLACES:
+                self._known_places.clear()
+            self._state = state
+            self._place = self._known_places.setdefault(places, next(_numbers))
+        return self._place
+
+
+class _Step:
+    """A batch of single tokens as `recorded_steps.Step`."""
+
+    def __init__(self, decoder: LeanDecoder, packed: Tensor, counts: list[int], batch: PackedBatch) -> None:
+        self.numbers = packed
+        self.kind = repr((counts, batch.shapes)), decoder.place_of(batch.cache)
+        self._decoder, self._counts, self._batch = decoder, counts, batch
+
+    def compute(self, numbers: Tensor) -> Tensor:
+        """Run it."""
+        return self._decoder.computed(numbers, self._counts, self._batch.shapes, self._weights)
+
+    def written(self) -> Tensor:
+        """Return the new tokens' keys and values of all layers, one behind the other."""
+        places = self._places()
+        return torch.cat([flat.index_select(0, places) for flat in self._stores()])
+
+    def blank(self) -> None:
+        """Fill them with zeros."""
+        places = self._places()
+        for flat in self._stores():
+            flat.index_fill_(0, places, 0)
+
+    @cached_property
+    def _weights(self) -> Weights:
+        """What is bound; a step that is replayed need not know."""
+        return self._decoder.weights(self._batch.cache)
+
+    def _places(self) -> Tensor:
+        before, count = sum(self._counts[:3]), self._counts[3]
+        return self.numbers[before : before + count]
+
+    def _stores(self) -> Iterator[Tensor]:
+        for layer in self._weights.layers:
+            for store in (layer.keys, layer.values):
+                yield store.view(-1, store.shape[-1])
+
+
+class _Room:
+    """Takes what is worked out with numpy over to torch, in one tensor that is filled anew each time.
+
+    Each of torch's calls lets go of Python's lock, even one that only wraps an array: beside a thread that
+    never rests it takes 70 microseconds.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._make(1024)
+
+    def filled(self, parts: Sequence[Indices]) -> Tensor:
+        """Return the parts one behind the other, with whatever behind them; theirs until the next call."""
+        count = sum(map(len, parts))
+        if count > len(self._view):
+            self._make(2 * count)
+        np.concatenate(parts, out=self._view[:count])
+        return self._tensor if self._device.type == "cpu" else self._tensor[:count].to(self._device)
+
+    def _make(self, count: int) -> None:
+        self._tensor = torch.empty(count, dtype=torch.int64)
+        self._view = self._tensor.numpy()
+
+
+def _layer(module: Any, shelf: PolicyShelf, head_dim: int) -> _LayerModules:
+    attention, mlp = module.self_attn, module.mlp
+    linears = (
+        *(attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj),
+        *(mlp.gate_proj, mlp.up_proj, mlp.down_proj),
+    )
+    query_norm, key_norm = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
+    return _LayerModules(
+        norms=(module.input_layernorm._parameters, module.post_attention_layernorm._parameters),
+        head_norms=(
+            None if query_norm is None or key_norm is None else (query_norm._parameters, key_norm._parameters)
+        ),
+        linears=tuple(_linear(linear, shelf) for linear in linears),
+        key_heads=attention.k_proj.weight.shape[0] // head_dim,
+    )
+
+
+def _linear(module: Any, shelf: PolicyShelf) -> _LinearModule:
+    return _LinearModule(module._parameters, shelf.site_of(module))
+
+
+# --- compiled on CPUs: functions of tensors, in the part of Python that torch.jit knows ---------------------
+
+
+def _decoded(  # noqa: PLR0917 - compiled, where it is called by position
+    packed: Tensor,
+    counts: list[int],
+    shapes: list[BucketShape],
+    embedding: Tensor,
+    frequencies: Tensor,
+    layers: list[Layer],
+    norm: Tensor,
+    head: Linear,
+    numbers: Numbers,
+) -> Tensor:
+    """Return [wanted, vocabulary].
+
+    `packed` holds, one behind the other, token ids, positions, which tokens' logits are wanted, places in the
+    cache, and the numbers of the buckets; `counts` says how many there are of each.
+    """
+    token_ids, positions, keep, places, in_buckets = torch.split_with_sizes(packed[: sum(counts)], counts)
+    buckets = buckets_in(in_buckets, shapes)
+    states = functional.embedding(token_ids, embedding)
+    angles = positions[:, None].float() * frequencies.float()
+    # [tokens, 1, dim]: alike for all heads. The first half of a head is turned by minus the second: the sign
+    # goes with the sine.
+    cos = (angles.cos() * numbers.rotary_scale).to(states.dtype)
+    sin = (angles.sin() * numbers.rotary_scale).to(states.dtype)
+    cos, sin = torch.cat((cos, cos), dim=-1)[:, None], torch.cat((-sin, sin), dim=-1)[:, None]
+    masks = bucket_masks(buckets, 0, states)
+    for layer in layers:
+        inner = _normed(states, layer.norm_before_attention, numbers.epsilon)
+        states.add_(_attended(layer, inner, cos, sin, places, buckets, masks, numbers))
+        inner = _normed(states, layer.norm_before_mlp, numbers.epsilon)
+        gate = functional.silu(_through(layer.to_gate, inner, numbers.onednn))
+        inner = gate.mul_(_through(layer.to_inner, inner, numbers.onednn))
+        states.add_(_through(layer.from_inner, inner, numbers.onednn))
+    wanted = _normed(states.index_select(0, keep), norm, numbers.epsilon)
+    return _through(head, wanted, numbers.onednn)
+
+
+def _attended(  # noqa: PLR0917
+    layer: Layer,
+    states: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    places: Tensor,
+    buckets: list[Bucket],
+    masks: list[Tensor],
+    numbers: Numbers,
+) -> Tensor:
+    """Return [tokens, hidden], what a layer's attention adds to [tokens, hidden]."""
+    tokens, dim = states.shape[0], numbers.head_dim
+    query = _through(layer.to_query, states, numbers.onednn).view(tokens, -1, dim)
+    key = _through(layer.to_key, states, numbers.onednn).view(tokens, -1, dim)
+    query_norm, key_norm = layer.query_norm, layer.key_norm
+    if query_norm is not None and key_norm is not None:
+        query, key = (
+            _normed(query, query_norm, numbers.epsilon),
+            _normed(key, key_norm, numbers.epsilon),
+        )
+    found = attend_in_buckets(
+        _turned(query, cos, sin),
+        _turned(key, cos, sin),
+        _through(layer.to_value, states, numbers.onednn).view(tokens, -1, dim),
+        layer.keys,
+        layer.values,
+        places,
+        buckets,
+        masks,
+        numbers.scale,
+        numbers.least_queries,
+    )
+    return _through(layer.from_heads, found.reshape(tokens, -1), numbers.onednn)
+
+
+def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Apply rotary positions to [tokens, heads, dim]."""
+    swapped = heads.roll(heads.shape[-1] // 2, dims=-1)
+    return (heads * cos).add_(swapped.mul_(sin))
+
+
+def _normed(states: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """Return what an RMS norm makes of [..., dim], rounded as transformers and `fast_norms` do."""
+    if states.dtype == torch.float32:
+        return over_rms(states, epsilon)[0].mul_(weight)
+    wide = states.float()
+    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + epsilon)
+    return weight * wide.to(states.dtype)
+
+
+def _through(layer: Linear, states: Tensor, onednn: bool) -> Tensor:
+    """Return [..., out], what a linear layer and the adapters at it make of [..., in]."""
+    outputs = product(states, layer.weight, layer.bias, onednn)
+    down, up, foreign = layer.down, layer.up, layer.foreign
+    if down is not None and up is not None and foreign is not None:
+        narrow = (states @ down).masked_fill_(foreign, 0.0)
+        outputs.addmm_(narrow, up)
+    return outputs

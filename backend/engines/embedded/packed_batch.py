@@ -1,0 +1,218 @@
+"""A packed batch: the new tokens of many sequences as one row, and where each of them belongs.
+
+Everything that all layers of one forward share is worked out here once: positions, places in the slot cache,
+and which sequences attend together.
+"""
+
+# Annotations stay what they are, not strings: see `backend.compute.compiled`.
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from backend.compute.same_rounding import QUERIES, filled_keys
+from backend.engines.embedded.slot_cache import SlotCache
+
+Indices = NDArray[np.int64]
+
+_REACH_STEP = 256
+_BLOCK_STEP = 16
+"""To which multiples keys and slots that are read are filled up where there shall be few shapes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """New tokens of one sequence."""
+
+    slot: int
+    start: int
+    """Tokens of the sequence that the slot holds already."""
+    tokens: int
+
+    @property
+    def end(self) -> int:
+        """Tokens that the slot holds afterwards."""
+        return self.start + self.tokens
+
+
+class BucketShape(NamedTuple):
+    """What of a bucket is no tensor; compiled functions take it, too."""
+
+    spans: int
+    width: int
+    """New tokens of the longest span; on a CPU filled up, see `backend.compute.same_rounding`."""
+    reach: int
+    """Keys that are read: those of the longest sequence, the new ones included; on a CPU filled up."""
+    fresh: bool
+    """Whether no sequence has a past."""
+    run: int
+    """Where in the packed row the tokens begin, if they need no padding and no reordering; else -1."""
+    low: int
+    """First slot of the block that is read in place, and the one behind its last; 0 and 0 if the spans' slots
+    are copied together instead."""
+    high: int
+    counts: list[int]
+    """How many numbers each of the bucket's five tensors has, in their order."""
+
+
+class Bucket(NamedTuple):
+    """Spans that attend together, padded to the longest of them."""
+
+    shape: BucketShape
+    starts: Tensor
+    """[spans] tokens that each slot holds already."""
+    padded: Tensor
+    """[spans * width] packed index of each token, where there is no run; padding repeats the span's last."""
+    real: Tensor
+    """[real tokens] their padded index, where there is padding."""
+    seats: Tensor | None
+    """[spans] where in the block each span's slot is; None if they fill it in order."""
+    slots: Tensor
+    """[spans] slot of each span, where there is no block."""
+
+
+def buckets_in(numbers: Tensor, shapes: list[BucketShape]) -> list[Bucket]:
+    """Return the buckets of these shapes whose tensors stand in [numbers], one behind the other."""
+    found: list[Bucket] = []
+    begin = 0
+    for shape in shapes:
+        end = begin + sum(shape.counts)
+        starts, padded, real, seats, slots = torch.split_with_sizes(numbers[begin:end], shape.counts)
+        found.append(Bucket(shape, starts, padded, real, seats if len(seats) > 0 else None, slots))
+        begin = end
+    return found
+
+
+class PackedBatch:
+    """Where the tokens of one iteration belong, in the numbers that every layer needs.
+
+    Worked out by numpy: for a few hundred numbers its calls cost a tenth of torch's and keep Python's lock.
+    """
+
+    def __init__(
+        self, cache: SlotCache, spans: Sequence[Span], device: torch.device, *, few_shapes: bool = False
+    ) -> None:
+        """Work the numbers out.
+
+        Args:
+            cache: Where the spans' slots are.
+            spans: One behind the other in the packed row.
+            device: Of the model.
+            few_shapes: Whether more keys and slots are read than must be, so that most steps that follow
+                each other have the same shape. One span may then be there several times.
+        """
+        self.cache = cache
+        self.few_shapes = few_shapes
+        self.tokens = sum(span.tokens for span in spans)
+        starts = np.array([span.start for span in spans])
+        lengths = np.array([span.tokens for span in spans])
+        slots = np.array([span.slot for span in spans])
+        ends = lengths.cumsum()
+        self._device, self._ends = device, ends
+        self._slots = np.repeat(slots, lengths)
+        self.positions = np.repeat(starts - (ends - lengths), lengths) + np.arange(self.tokens)
+        """[tokens] position of each token in its own sequence."""
+        made = [
+            self._bucket(starts[at], lengths[at], slots[at], (ends - lengths)[at])
+            for at in _bucket_members(spans)
+        ]
+        self.shapes = [shape for shape, _ in made]
+        """Of the buckets."""
+        self.bucket_numbers = [numbers for _, own in made for numbers in own]
+        """The buckets' tensors, as `buckets_in` reads them."""
+        self.masks: dict[int, list[Tensor]] = {}
+        """Of the buckets, by the window of a layer; `packed_attention` keeps them here for the next layer."""
+        self._placed: dict[int, Tensor] = {}
+
+    def last_tokens(self, spans: Sequence[int]) -> Indices:
+        """[spans] where in the packed row the last token of each of these spans stands."""
+        return self._ends[np.array(spans, dtype=np.int64)] - 1
+
+    def places(self, heads: int) -> Indices:
+        """[tokens * heads] where the tokens go in the cache of a layer with so many heads."""
+        return self.cache.places(self._slots, self.positions, heads)
+
+    def placed(self, heads: int) -> Tensor:
+        """`places` as a tensor, made once."""
+        if heads not in self._placed:
+            self._placed[heads] = torch.from_numpy(self.places(heads)).to(self._device)
+        return self._placed[heads]
+
+    @cached_property
+    def buckets(self) -> list[Bucket]:
+        """Which sequences attend together."""
+        numbers = torch.from_numpy(np.concatenate(self.bucket_numbers)).to(self._device)
+        return buckets_in(numbers, self.shapes)
+
+    def _bucket(
+        self, starts: Indices, lengths: Indices, slots: Indices, offsets: Indices
+    ) -> tuple[BucketShape, list[Indices]]:
+        on_cpu = self._device.type == "cpu"
+        spans, width, fresh = len(starts), int(lengths.max()), not starts.any()
+        if on_cpu and width > 1:
+            # Without a past the new tokens are the keys.
+            width = filled_keys(width) if fresh else max(QUERIES, width)
+        reach = int((starts + lengths).max())
+        if on_cpu:
+            reach = min(filled_keys(reach), self.cache.length)
+        if self.few_shapes:
+            reach = min(-(-reach // _REACH_STEP) * _REACH_STEP, self.cache.length)
+        columns = np.arange(width)
+        padded = real = nothing = np.zeros(0, dtype=np.int64)
+        run = int(offsets[0])
+        if (lengths != width).any() or (offsets != run + width * np.arange(spans)).any():
+            run = -1
+            padded = (offsets[:, None] + np.minimum(columns, lengths[:, None] - 1)).reshape(-1)
+            real = (columns < lengths[:, None]).reshape(-1).nonzero()[0]
+        low, high, seats = self._wide_block(slots) if self.few_shapes else _block(slots)
+        numbers = [
+            starts,
+            padded,
+            real,
+            nothing if seats is None else seats,
+            slots if high == 0 else nothing,
+        ]
+        shape = BucketShape(
+            spans=spans,
+            width=width,
+            reach=reach,
+            fresh=fresh,
+            run=run,
+            low=low,
+            high=high,
+            counts=[len(own) for own in numbers],
+        )
+        return shape, numbers
+
+    def _wide_block(self, slots: Indices) -> tuple[int, int, Indices | None]:
+        """As `_block`, with few beginnings and ends, and for slots of which some are the same."""
+        low = int(slots.min()) // _BLOCK_STEP * _BLOCK_STEP
+        high = min(-(-(int(slots.max()) + 1) // _BLOCK_STEP) * _BLOCK_STEP, self.cache.slots)
+        return (low, high, slots - low) if 3 * len(slots) >= 2 * (high - low) else (0, 0, None)
+
+
+def _bucket_members(spans: Sequence[Span]) -> list[list[int]]:
+    # Spans attend together when padding them to one length wastes little: single tokens, then by powers of
+    # two, and those without a past apart, because they need no look into the cache.
+    found: dict[tuple[int, bool], list[int]] = {}
+    for index, span in enumerate(spans):
+        found.setdefault(((span.tokens - 1).bit_length(), span.start == 0), []).append(index)
+    return list(found.values())
+
+
+def _block(slots: Indices) -> tuple[int, int, Indices | None]:
+    """Return the block of slots to read in place, and where in it each span's slot is, if that is worth it.
+
+    Attending to a few idle slots as well costs less than copying the busy ones together.
+    """
+    low, high = int(slots.min()), int(slots.max()) + 1
+    if len(slots) == high - low and (slots == np.arange(low, high)).all():
+        return low, high, None
+    if 3 * len(slots) >= 2 * (high - low) and len(np.unique(slots)) == len(slots):
+        return low, high, slots - low
+    return 0, 0, None

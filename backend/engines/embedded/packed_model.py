@@ -1,0 +1,291 @@
+"""A Hugging Face causal LM that runs on packed batches.
+
+Any model works whose attention goes through transformers' attention interface and is plain softmax attention
+with absolute or rotary positions. Whether it really does is not read off a list of names but checked when the
+model is loaded: a packed run must give the logits of an ordinary one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers.utils.logging import disable_progress_bar
+
+from backend.catalog.models import read_model_facts
+from backend.catalog.recurrence import keeps_a_state
+from backend.compute.fast_linears import all_through_onednn, speed_up_linears
+from backend.compute.fast_norms import speed_up_norms
+from backend.compute.whole_model import load_whole
+from backend.engines.embedded.lean_decoder import LeanDecoder
+from backend.engines.embedded.packed_attention import ATTENTION_NAME
+from backend.engines.embedded.packed_batch import Indices, PackedBatch, Span
+from backend.engines.embedded.policy_shelf import AdapterSegment, PolicyShelf
+from backend.engines.embedded.recorded_steps import RecordedSteps, Recorder, rows_for
+from backend.engines.embedded.slot_cache import SlotCache
+from backend.engines.embedded.token_sampling import choose_tokens
+from tinkergym.errors import InvalidRequestError
+
+_log = logging.getLogger(__name__)
+
+_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
+_LOOSE_TOLERANCE = 0.5
+
+
+class PackedModel:
+    """The engine's own copy of a model, with the shelf of policies it can take on."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        merged_limit: int = 4,
+        recorder: Recorder | None = None,
+    ) -> None:
+        """Load a model and check that it can be run packed.
+
+        Args:
+            directory: As `resolve_model` returns it.
+            device: Where it is run.
+            dtype: Of weights and cache.
+            merged_limit: See `PolicyShelf`.
+            recorder: What records steps that only decode, if they are to be replayed.
+
+        Raises:
+            InvalidRequestError: Its architecture needs something that a packed batch does not give it, or
+                steps shall be recorded and it is not lean.
+        """
+        self.device, self.dtype = device, dtype
+        self._recorded = RecordedSteps(recorder) if recorder is not None else None
+        disable_progress_bar()
+        try:
+            self._model: Any = load_whole(
+                directory,
+                dtype=dtype,
+                attn_implementation="sdpa",
+                use_safetensors=True,
+                trust_remote_code=False,
+                local_files_only=True,
+            )
+        except (ValueError, OSError, ImportError) as error:
+            raise _unsupported(directory, f"transformers does not load it: {error}") from error
+        self._model.to(device).eval().requires_grad_(False)
+        speed_up_norms(self._model)
+        speed_up_linears(self._model)
+        self._onednn = all_through_onednn(self._model)
+        self.parameter_count = sum(parameter.numel() for parameter in self._model.parameters())
+        self._keep_rows = "logits_to_keep" in inspect.signature(self._model.forward).parameters
+        self.vocabulary = int(self._model.get_input_embeddings().weight.shape[0])
+        self.shelf = PolicyShelf(self._model, merged_limit=merged_limit)
+        self._lean: LeanDecoder | None = None
+        self._not_lean = ""
+        self.bytes_per_token = self._take_on_packed_attention(directory)
+        if recorder is not None and self._lean is None:
+            raise InvalidRequestError(
+                f"{str(directory)!r} is run by transformers' own modules, which are not recorded, since "
+                f"{self._not_lean}",
+                hint="set cuda_graphs=false; Llama, Mistral, Qwen 2 and Qwen 3 without windows are recorded",
+                field="cuda_graphs",
+            )
+
+    @property
+    def replayed_steps(self) -> int:
+        """How many forwards were replayed instead of being computed."""
+        return self._recorded.replayed if self._recorded is not None else 0
+
+    def forget_recordings(self) -> None:
+        """Give back the memory of recorded steps."""
+        if self._recorded is not None:
+            self._recorded.forget()
+
+    @property
+    def is_lean(self) -> bool:
+        """Whether forwards go without what transformers does around a model's operations."""
+        return self._lean is not None
+
+    def logits(
+        self,
+        token_ids: Sequence[int],
+        spans: Sequence[Span],
+        wanted: Sequence[int],
+        segments: Sequence[AdapterSegment],
+        cache: SlotCache,
+        *,
+        replay: bool = False,
+    ) -> Tensor:
+        """Run new tokens of several sequences; to be called in inference mode.
+
+        Args:
+            token_ids: The spans' tokens, one span behind the other.
+            spans: Whose tokens they are.
+            wanted: Indices of the spans whose next-token logits are needed.
+            segments: Which spans' tokens belong to which policy.
+            cache: Holds the sequences' past and takes up the new tokens.
+            replay: Whether recorded steps may be used; their last bits may be others.
+
+        Returns:
+            [len(wanted), vocabulary], theirs until the next call.
+        """
+        if replay and self._can_record(spans, wanted, segments):
+            return self._replayed(token_ids, spans, segments[0], cache)
+        batch = PackedBatch(cache, spans, self.device)
+        return self._computed(token_ids, batch, batch.last_tokens(wanted), segments)
+
+    def all_logits(
+        self,
+        token_ids: Sequence[int],
+        spans: Sequence[Span],
+        segments: Sequence[AdapterSegment],
+        cache: SlotCache,
+    ) -> Tensor:
+        """Run new tokens as `logits` does, and return the logits after each: [tokens, vocabulary]."""
+        batch = PackedBatch(cache, spans, self.device)
+        return self._computed(token_ids, batch, np.arange(batch.tokens), segments)
+
+    def _computed(
+        self, token_ids: Sequence[int], batch: PackedBatch, keep: Indices, segments: Sequence[AdapterSegment]
+    ) -> Tensor:
+        self.shelf.bind(segments)
+        # numpy reads a long list several times faster than torch does.
+        ids = np.array(token_ids, dtype=np.int64)
+        if self._lean is not None and not self.shelf.one_by_one:
+            return self._lean.logits(ids, batch, keep)
+        inputs, positions, rows = (
+            torch.from_numpy(numbers).to(self.device) for numbers in (ids, batch.positions, keep)
+        )
+        options = {"logits_to_keep": rows} if self._keep_rows else {}
+        output: Tensor = self._model(
+            input_ids=inputs[None], position_ids=positions[None], use_cache=False, packed=batch, **options
+        ).logits[0]
+        return output if self._keep_rows else output[rows]
+
+    def _can_record(
+        self, spans: Sequence[Span], wanted: Sequence[int], segments: Sequence[AdapterSegment]
+    ) -> bool:
+        return (
+            self._recorded is not None
+            and self._recorded.works
+            and self._lean is not None
+            # Which tokens are of which adapter would be another shape.
+            and len(segments) == 1
+            and len(wanted) == len(spans)
+            and all(span.tokens == 1 for span in spans)
+        )
+
+    def _replayed(
+        self, token_ids: Sequence[int], spans: Sequence[Span], segment: AdapterSegment, cache: SlotCache
+    ) -> Tensor:
+        assert self._lean is not None
+        rows = rows_for(len(spans))
+        # The last row again: it writes what it has written.
+        more = rows - len(spans)
+        self.shelf.bind([AdapterSegment(segment.policy, slice(0, rows), slice(0, rows))])
+        batch = PackedBatch(cache, [*spans, *([spans[-1]] * more)], self.device, few_shapes=True)
+        ids = np.array([*token_ids, *([token_ids[-1]] * more)], dtype=np.int64)
+        return self._lean.logits(ids, batch, batch.last_tokens(range(rows)))[: len(spans)]
+
+    def _take_on_packed_attention(self, directory: Path) -> int:
+        other = _beside_attention(self._model)
+        if other is not None:
+            raise _unsupported(directory, f"it has {other}, whose past the cache does not hold")
+        samples = _sample_prompts(self.vocabulary)
+        ids = [torch.tensor([sample], device=self.device) for sample in samples]
+        try:
+            with torch.inference_mode():
+                runs = [self._model(input_ids=one, use_cache=False).logits[:, -1] for one in ids]
+        except Exception as error:
+            raise _unsupported(directory, f"a run fails: {type(error).__name__}: {error}") from error
+        expected = torch.cat(runs)
+        if not self._model._can_set_attn_implementation():
+            raise _unsupported(
+                directory, "its attention does not go through transformers' attention interface"
+            )
+        self._model.set_attn_implementation(ATTENTION_NAME)
+        cache = self._sample_cache(samples)
+        try:
+            with torch.inference_mode():
+                found = self._run_in_two_halves(samples, cache)
+        except Exception as error:
+            raise _unsupported(directory, f"a packed run fails: {type(error).__name__}: {error}") from error
+        # What the layers saw last was the second halves.
+        for site in self.shelf.sites.values():
+            site.per_row = site.seen_tokens == len(samples)
+            site.mixable = site.per_row or site.seen_tokens == sum(len(s) - len(s) // 2 for s in samples)
+        difference = float((torch.log_softmax(found, -1) - torch.log_softmax(expected, -1)).abs().max())
+        if not difference <= _TOLERANCE.get(self.dtype, _LOOSE_TOLERANCE):
+            raise _unsupported(directory, f"a packed run's logprobs are off by {difference:.3g} nats")
+        self._lean = self._lean_decoder(samples, found)
+        for _ in range(2):  # compiled now, and not when the first request waits
+            choose_tokens(found, [1.0] * len(samples), [0] * len(samples), [0] * len(samples))
+        return cache.bytes_per_token
+
+    def _lean_decoder(self, samples: list[list[int]], expected: Tensor) -> LeanDecoder | None:
+        """Return one if the model is made for it: if its logits are the same to the bit."""
+        try:
+            self._lean = LeanDecoder(self._model, self.shelf, onednn=self._onednn, recorded=self._recorded)
+            with torch.inference_mode():
+                found = self._run_in_two_halves(samples, self._sample_cache(samples))
+        except Exception as error:
+            self._not_lean = f"{type(error).__name__}: {error}"
+        else:
+            if torch.equal(found, expected):
+                return self._lean
+            self._not_lean = "their logits are others in the last bits"
+        _log.info("the model is run by transformers' own modules: %s", self._not_lean)
+        return None
+
+    def _sample_cache(self, samples: list[list[int]]) -> SlotCache:
+        length = max(len(sample) for sample in samples)
+        return SlotCache(slots=len(samples), length=length, device=self.device, dtype=self.dtype)
+
+    def _run_in_two_halves(self, samples: list[list[int]], cache: SlotCache) -> Tensor:
+        cuts = [len(sample) // 2 for sample in samples]
+        pairs = list(zip(samples, cuts, strict=True))
+        first = [token for sample, cut in pairs for token in sample[:cut]]
+        self._run(first, [Span(slot, 0, cut) for slot, cut in enumerate(cuts)], [0], cache)
+        rest = [token for sample, cut in pairs for token in sample[cut:]]
+        spans = [Span(slot, cut, len(sample) - cut) for slot, (sample, cut) in enumerate(pairs)]
+        return self._run(rest, spans, range(len(spans)), cache)
+
+    def _run(
+        self, token_ids: list[int], spans: list[Span], wanted: Sequence[int], cache: SlotCache
+    ) -> Tensor:
+        whole = AdapterSegment(self.shelf.base, slice(0, len(token_ids)), slice(0, len(wanted)))
+        return self.logits(token_ids, spans, wanted, [whole], cache)
+
+
+def _beside_attention(model: Any) -> str | None:
+    """Return what a model has that its few sample tokens may not need, but a long or continued text does."""
+    kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
+    other = sorted(set(kinds) - {"full_attention", "sliding_attention"})
+    if other:
+        return f"layers of the kind {', '.join(other)}"
+    if any(isinstance(module, nn.Conv1d) for module in model.get_decoder().modules()):
+        return "convolutions"
+    return "a recurrent state" if keeps_a_state(model) else None
+
+
+def _sample_prompts(vocabulary: int) -> list[list[int]]:
+    # Any ids will do; the lengths reach past small sliding windows and differ, so that the batch is ragged.
+    return [
+        [(7919 * (index + 31 * row) + 11) % vocabulary for index in range(n)]
+        for row, n in enumerate((24, 9, 5))
+    ]
+
+
+def _unsupported(directory: Path, reason: str) -> InvalidRequestError:
+    name = read_model_facts(directory).architecture
+    return InvalidRequestError(
+        f"{name} in {str(directory)!r} cannot be sampled by the embedded engine: {reason}",
+        hint="engine=vllm runs more families; or choose a decoder with plain softmax attention, such as "
+        "Qwen 3, Llama, Mistral, Mixtral or GPT-2",
+        field="model",
+    )

@@ -1,0 +1,501 @@
+"""The slot scheduler: works on many requests at once, one packed forward after the other.
+
+Knows no threads: `step` is called in a loop by whoever owns it. Requests enter between two steps; every step
+computes what all of them need next, the rest of a prompt or the newest sampled token alike.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backend.compute.device_lock import computing_with
+from backend.engines.counters import Counters
+from backend.engines.embedded.packed_batch import Span
+from backend.engines.embedded.packed_model import PackedModel
+from backend.engines.embedded.policy_shelf import AdapterSegment, LoadedPolicy
+from backend.engines.embedded.rows import Row, nobody_waits, version_gone
+from backend.engines.embedded.slot_table import PromptKey, Slot, SlotLimits, SlotTable
+from backend.engines.embedded.token_sampling import choose_tokens, likeliest_tokens, token_logprobs
+from backend.engines.embedded.waiting_rows import Held, WaitingRows
+from backend.engines.forward_shares import ForwardShares, cost
+from backend.errors import SERVICE_LOG
+from tinkergym.errors import InternalServiceError, TinkerGymError
+from tinkergym.schema.sampling import SampleFailure
+
+_log = logging.getLogger(__name__)
+
+_UNDIVIDED = 10**9
+"""Tokens times parameters of a forward that one thread computes: of operations of some tenths of a
+millisecond threads gain a third when they are alone on the machine, and lose more when one of them waits for
+a core, as when a gateway reads the requests that are to join."""
+
+_SCORED_AT_ONCE = 256
+"""Prompt tokens whose logprobs are computed in one forward: each takes a row of logits, and with a vocabulary
+of 150,000 so many are 150 MB."""
+
+
+class Device(Protocol):
+    """Where forwards are computed, and others compute too."""
+
+    def taken(self, *, alone: bool) -> AbstractContextManager[None]:
+        """Return a context in which it is the caller's; of a CPU one core, if it computes `alone`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What one row computes in one forward."""
+
+    row: Row
+    slot: Slot
+    tokens: int
+    twins: list[Row] = field(default_factory=list)
+    """Rows that stand at the same place of the same sequence; they take over what this one computes."""
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows that this work moves on."""
+        return [self.row, *self.twins]
+
+
+class SlotScheduler:
+    """Rows waiting for a slot, rows in slots, and the forward that moves them on."""
+
+    def __init__(
+        self,
+        model: PackedModel,
+        limits: SlotLimits,
+        counters: Counters,
+        *,
+        iteration_tokens: int,
+        most_rows: int,
+        replay: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin without rows.
+
+        Args:
+            model: What computes.
+            limits: Of the slot table.
+            counters: What is counted on.
+            iteration_tokens: Most tokens in one forward.
+            most_rows: Most rows that are computed at a time.
+            replay: Whether the model's recorded steps may be used.
+            clock: Tells which tenants asked for something lately.
+        """
+        self._model, self._replay = model, replay
+        self._iteration_tokens = iteration_tokens
+        self._most_rows = most_rows
+        self.table = SlotTable(
+            limits,
+            counters,
+            bytes_per_token=model.bytes_per_token,
+            device=model.device,
+            dtype=model.dtype,
+        )
+        self._counters = counters
+        self._waiting = WaitingRows()
+        self._active: list[Row] = []
+        self._scoring: set[Row] = set()
+        """Active rows whose prompt's logprobs are missing."""
+        self._leaders: dict[PromptKey, Row] = {}
+        self._shares, self._clock = ForwardShares.on(model.device.type, iteration_tokens), clock
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Queue rows."""
+        self._waiting.extend(rows)
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self._waiting and not self._active
+
+    def drain(self, error: TinkerGymError) -> list[Row]:
+        """Answer everything with an error and return it."""
+        rows = [*self._active, *self._waiting]
+        for row in rows:
+            row.fail(error)
+        self._active.clear()
+        self._waiting.clear()
+        self._leaders.clear()
+        self._scoring.clear()
+        return rows
+
+    @torch.inference_mode()
+    def step(self, device: Device) -> list[Row]:
+        """Admit what fits, compute once, and return the rows that were answered.
+
+        Args:
+            device: Taken for each forward and its sampling.
+        """
+        done = self._take_answered()
+        self._admit()
+        self._make_room()
+        for works in self._forwards(self._select()):
+            self._compute(works, device)
+        self.table.finish_copies()
+        return done + self._take_answered()
+
+    # --- who is in ------------------------------------------------------------------------------------------
+
+    def _take_answered(self) -> list[Row]:
+        """Answer rows whose policy or asker is gone, and take out all that are answered."""
+        rows = [*self._active, *self._waiting]
+        for row in rows:
+            # Also rows that were answered in this very step: the publisher was promised that the old version
+            # is gone.
+            if not row.policy.live:
+                row.fail(version_gone(row.request))
+            elif row.unwanted:
+                row.fail(nobody_waits(row.request))
+        done = [row for row in rows if row.answer is not None]
+        for row in done:
+            self._leave(row)
+        if done:
+            self._active = [row for row in self._active if row.answer is None]
+            self._waiting.drop_answered()
+        return done
+
+    def _admit(self) -> None:
+        if not self._waiting:
+            return
+        held = Held(self._active)
+        while self._waiting:
+            row = self._waiting.first(held)
+            slot = self._slot_for(row)
+            if slot is not None:
+                row.slot, row.parked = slot, None
+                self._find_past(row, slot)
+                self._active.append(self._waiting.pop_first(held))
+                held.add(row)
+                continue
+            owner, most = held.by_owner.most_common(1)[0] if held.by_owner else ("", 0)
+            # By two or more, else the two would take the slot from each other for ever.
+            if most < held.by_owner[row.owner] + 2:
+                return
+            held.add(self._preempt_newest(owner), -1)
+
+    def _slot_for(self, row: Row) -> Slot | None:
+        if len(self._active) >= self._most_rows:
+            return None
+        return self.table.take(row.policy, row.request.session_id, row.tokens, row.parked)
+
+    def _find_past(self, row: Row, slot: Slot) -> None:
+        if row.scores_prompt:
+            self.table.forget_past(slot)
+            row.prompt_logprobs = [None]
+            self._scoring.add(row)
+            return
+        if slot.cached:
+            self._counters.reused_tokens += slot.cached
+            return
+        key = self.table.prompt_key(slot)
+        leader = self._leaders.get(key)
+        if leader is not None:
+            row.waits_for = leader
+            leader.followers.append(row)
+        elif self.table.copy_prompt(slot):
+            self._counters.copied_tokens += slot.cached
+        else:
+            row.leads = key
+            self._leaders[key] = row
+
+    def _make_room(self) -> None:
+        # A slot must hold the tokens of its row that are about to be computed.
+        while self._active:
+            longest = max(len(row.tokens) for row in self._active)
+            if self.table.grow_for(longest):
+                return
+            self._preempt_newest(Held(self._active).by_owner.most_common(1)[0][0])
+
+    def _preempt_newest(self, owner: str) -> Row:
+        # Sampling depends on seed and position only, so the row goes on later as if nothing had happened.
+        row = next(row for row in reversed(self._active) if row.owner == owner)
+        self._counters.preemptions += 1
+        self._active.remove(row)
+        self._leave(row)
+        row.slot, row.parked = None, row.slot
+        self._waiting.put_back(row)
+        return row
+
+    def _leave(self, row: Row) -> None:
+        self._scoring.discard(row)
+        if row.leads is not None:
+            del self._leaders[row.leads]
+            row.leads = None
+        for follower in row.followers:
+            follower.waits_for = None
+        row.followers.clear()
+        if row.waits_for is not None:
+            row.waits_for.followers.remove(row)
+            row.waits_for = None
+        if row.slot is not None:
+            if isinstance(row.answer, SampleFailure):
+                self.table.discard(row.slot)
+            else:
+                self.table.release(row.slot)
+
+    # --- one forward ----------------------------------------------------------------------------------------
+
+    def _select(self) -> list[_Work]:
+        works = self._chosen_work()
+        return self._in_parts(works) if self._scoring else works
+
+    def _chosen_work(self) -> list[_Work]:
+        works, left = [], self._iteration_tokens
+        # Not by their tokens: to hash a long conversation anew for each token costs more than the token.
+        places: dict[tuple[LoadedPolicy, str, Hashable, int], list[Row]] = {}
+        for row in self._active:
+            if row.waits_for is None:
+                place = row.policy, row.place.owner, row.path, row.place.cached
+                places.setdefault(place, []).append(row)
+        owners = {row.owner for row in self._active} | self._waiting.owners
+        self._shares.note(owners, self._clock())
+        if self._shares.shared:
+            return self._shared_work(places.values())
+        # Rows with one token to go come first: they are few tokens and somebody waits for each.
+        for single in (True, False):
+            for row, *twins in places.values():
+                pending = row.pending
+                if (pending == 1) is single and left > 0:
+                    works.append(_Work(row, row.place, min(pending, left), twins))
+                    left -= works[-1].tokens
+        return works
+
+    def _shared_work(self, places: Iterable[list[Row]]) -> list[_Work]:
+        """Choose what each tenant has computed; of each, what was computed longest ago comes first."""
+        works = []
+        ordered = sorted(places, key=lambda rows: (rows[0].pending > 1, rows[0].turn))
+        wanted: Counter[str] = Counter()
+        for row, *_ in ordered:
+            wanted[row.owner] += cost(row.pending, row.place.cached)
+        left = self._shares.divided(wanted)
+        begun: set[str] = set()
+        for row, *twins in ordered:
+            # One row's next token is always computed, however long its past is.
+            least = 0 if row.owner in begun else 1
+            tokens = min(row.pending, max(least, left[row.owner] - cost(0, row.place.cached)))
+            if tokens > 0:
+                begun.add(row.owner)
+                works.append(_Work(row, row.place, tokens, twins))
+                left[row.owner] -= cost(tokens, row.place.cached)
+        return works
+
+    def _in_parts(self, works: list[_Work]) -> list[_Work]:
+        """Leave so much of the prompts that are scored as one forward takes; the rest comes later."""
+        parts, left = [], _SCORED_AT_ONCE
+        for work in works:
+            if work.row not in self._scoring:
+                parts.append(work)
+            elif left > 0:
+                parts.append(replace(work, tokens=min(work.tokens, left)))
+                left -= parts[-1].tokens
+        return parts
+
+    def _forwards(self, works: list[_Work]) -> list[list[_Work]]:
+        if not self._scoring:
+            return self._mixed(works)
+        scored = [work for work in works if work.row in self._scoring]
+        return self._mixed([work for work in works if work.row not in self._scoring]) + self._mixed(scored)
+
+    def _mixed(self, works: list[_Work]) -> list[list[_Work]]:
+        by_policy: dict[LoadedPolicy, list[_Work]] = {}
+        for work in works:
+            by_policy.setdefault(work.row.policy, []).append(work)
+        shelf = self._model.shelf
+        mixed = [work for policy, own in by_policy.items() if shelf.can_mix(policy) for work in own]
+        alone = [own for policy, own in by_policy.items() if not shelf.can_mix(policy)]
+        return [*([mixed] if mixed else []), *alone]
+
+    def _compute(self, works: list[_Work], device: Device) -> None:
+        alone = self._is_for_one_thread(works)
+        try:
+            with device.taken(alone=alone), computing_with(1) if alone else nullcontext():
+                self.table.finish_copies()
+                self._advance(works)
+        except Exception as error:
+            _log.exception("a forward of %d requests failed", len(works))
+            self._counters.failed_forwards += 1
+            failed = InternalServiceError(
+                f"the engine's forward failed: {_in_a_line(error)}",
+                hint=f"{SERVICE_LOG} has the traceback; other requests are not affected",
+            )
+            for row in (row for work in works for row in work.rows):
+                row.fail(failed)
+
+    def _is_for_one_thread(self, works: list[_Work]) -> bool:
+        work = sum(work.tokens for work in works) * self._model.parameter_count
+        return self._model.device.type == "cpu" and work <= _UNDIVIDED
+
+    def _advance(self, works: list[_Work]) -> None:
+        works = _in_order(works)
+        spans = [Span(work.slot.index, work.slot.cached, work.tokens) for work in works]
+        wanted = [i for i, work in enumerate(works) if spans[i].end == len(work.row.tokens)]
+        token_ids: list[int] = []
+        for work, span in zip(works, spans, strict=True):
+            token_ids += work.row.tokens[span.start : span.end]
+        if works[0].row in self._scoring:
+            logits = self._scored(works, spans, token_ids)
+            wanted = [index for index in wanted if works[index].row.answer is None]
+            logits = logits[wanted]
+        else:
+            segments = _segments(works, wanted)
+            logits = self._model.logits(
+                token_ids, spans, wanted, segments, self.table.cache, replay=self._replay
+            )
+        self._counters.iterations += 1
+        self._hand_to_twins(works)
+        for work in works:
+            sampled = len(work.row.logprobs)
+            self._counters.prefilled_tokens += work.tokens if not sampled else 0
+            self._counters.copied_tokens += work.tokens * len(work.twins) if not sampled else 0
+        self._sample([works[index] for index in wanted], logits)
+
+    def _scored(self, works: list[_Work], spans: list[Span], token_ids: list[int]) -> Tensor:
+        """Give rows the logprobs of their prompts' tokens; return [works, V], the logits after each work."""
+        segments = _segments(works, range(len(works)), rows=[work.tokens for work in works])
+        logits = self._model.all_logits(token_ids, spans, segments, self.table.cache)
+        # What follows each token; behind a prompt's last one there is nothing yet, and any id will do.
+        following: list[int] = []
+        for work, span in zip(works, spans, strict=True):
+            following += [*work.row.tokens, 0][span.start + 1 : span.end + 1]
+        logprobs = token_logprobs(logits, following)
+        end = 0
+        last = []
+        for work in works:
+            begin, end = end, end + work.tokens
+            last.append(end - 1)
+            work.row.take_prompt_logprobs(logprobs[begin:end])
+            if not work.row.scores_prompt:
+                self._scoring.discard(work.row)
+        return logits[last]
+
+    def _hand_to_twins(self, works: list[_Work]) -> None:
+        copies = [
+            (work.slot.index, twin.slot.index, work.slot.cached, work.tokens)
+            for work in works
+            for twin in work.twins
+            if twin.slot is not None
+        ]
+        if copies:
+            self.table.cache.copy_spans(*zip(*copies, strict=True))
+        for work in works:
+            for row in work.rows:
+                row.place.cached += work.tokens
+                row.turn = self._counters.iterations
+
+    def _sample(self, works: Sequence[_Work], logits: Tensor) -> None:
+        drawn: list[Row] = []
+        source: list[int] = []
+        for index, work in enumerate(works):
+            members = work.rows
+            for row in work.rows:
+                # Also a twin: its followers have the tokens that it has now, and not those that it will have.
+                if row.leads is not None:
+                    members += self._share_prompt(row)
+            drawn += members
+            source += [index] * len(members)
+        if not drawn:
+            return
+        if len(drawn) > len(works):
+            logits = logits.index_select(0, torch.from_numpy(np.array(source)).to(logits.device))
+        tokens, logprobs = choose_tokens(
+            logits,
+            [row.request.temperature for row in drawn],
+            [row.request.seed for row in drawn],
+            [len(row.tokens) for row in drawn],
+            {place: row.request for place, row in enumerate(drawn) if row.cut},
+        )
+        asking = [place for place, row in enumerate(drawn) if row.likeliest is not None]
+        if asking:
+            _note_likeliest([drawn[place] for place in asking], logits[asking])
+        self._counters.sampled_tokens += len(drawn)
+        # Who drew the same token at the same place has the same tokens still.
+        paths: dict[tuple[Hashable, int], object] = {}
+        for row, token, logprob in zip(drawn, tokens, logprobs, strict=True):
+            row.take_token(token, logprob, paths.setdefault((row.path, token), object()))
+
+    def _share_prompt(self, row: Row) -> list[Row]:
+        assert row.slot is not None
+        followers = list(row.followers)
+        row.followers.clear()
+        assert row.leads is not None
+        del self._leaders[row.leads]
+        row.leads = None
+        self.table.remember_prompt(row.slot)
+        if followers:
+            slots = [follower.slot for follower in followers if follower.slot is not None]
+            self.table.cache.copy(row.slot.index, [slot.index for slot in slots], row.slot.cached)
+            for slot in slots:
+                slot.cached = row.slot.cached
+            for follower in followers:
+                follower.waits_for = None
+            self._counters.copied_tokens += row.slot.cached * len(followers)
+        return followers
+
+
+def _note_likeliest(rows: Sequence[Row], logits: Tensor) -> None:
+    """Give rows the tokens that are likeliest by their logits ([rows, V]), for the token that they get."""
+    requests = [row.request for row in rows]
+    found = likeliest_tokens(
+        logits,
+        [request.temperature for request in requests],
+        [request.top_logprobs for request in requests],
+        {place: row.request for place, row in enumerate(rows) if row.cut},
+    )
+    for row, likeliest in zip(rows, found, strict=True):
+        assert row.likeliest is not None
+        row.likeliest.append(likeliest)
+
+
+def _in_a_line(error: Exception) -> str:
+    # A compiled function's errors tell its whole stack; what went wrong comes last.
+    text = str(error)
+    if "TorchScript" in text:
+        return text.strip().splitlines()[-1]
+    return f"{type(error).__name__}: {text}"
+
+
+def _in_order(works: list[_Work]) -> list[_Work]:
+    # Tokens of one policy stand together for its adapter; within it rows of like length in slot order, so
+    # that attention finds its rows without moving them.
+    order: dict[LoadedPolicy, int] = {}
+    for work in works:
+        order.setdefault(work.row.policy, len(order))
+    return sorted(
+        works,
+        key=lambda work: (order[work.row.policy], (work.tokens - 1).bit_length(), work.slot.index),
+    )
+
+
+def _segments(
+    works: list[_Work], wanted: Sequence[int], rows: Sequence[int] | None = None
+) -> list[AdapterSegment]:
+    """Return which tokens belong to which policy, and which rows of logits.
+
+    Args:
+        works: In the order of the packed row.
+        wanted: Indices of those whose logits are wanted.
+        rows: Rows of logits of each work in `wanted`; None is one.
+    """
+    segments: list[AdapterSegment] = []
+    tokens = logits = 0
+    counts = dict(zip(wanted, [1] * len(wanted) if rows is None else rows, strict=True))
+    for index, work in enumerate(works):
+        begin = tokens, logits
+        tokens, logits = tokens + work.tokens, logits + counts.get(index, 0)
+        if segments and segments[-1].policy is work.row.policy:
+            last = segments.pop()
+            begin = last.tokens.start, last.rows.start
+        segments.append(AdapterSegment(work.row.policy, slice(begin[0], tokens), slice(begin[1], logits)))
+    return segments

@@ -1,0 +1,231 @@
+"""An engine without a model: a function answers, so that a test or a dry run knows every token beforehand."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from backend.compute.weights import PolicyWeights, weights_sha256
+from backend.engines.protocol import BASE_POLICY, Deliver
+from backend.engines.stop_strings import stops_of, stops_refused
+from backend.engines.structured import structure_refused
+from backend.engines.text_only import images_refused
+from tinkergym.agent.stop_strings import stopped_text
+from tinkergym.errors import (
+    InternalServiceError,
+    InvalidRequestError,
+    PolicyVersionGoneError,
+    PromptTooLongError,
+    ServiceUnavailableError,
+    TinkerGymError,
+)
+from tinkergym.schema.events import ErrorView
+from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+
+_log = logging.getLogger(__name__)
+
+Script = Callable[[SampleRequest], Sequence[int]]
+"""Returns the ids to answer with; what it raises becomes the request's failure."""
+
+_Taken = tuple[SampleRequest, int | None]
+"""A request, and the version that answers it, if that is here."""
+
+
+class ScriptedEngine:
+    """A `SamplingEngine` whose tokens come from a script.
+
+    Limits, stop ids, versions and delivery from a thread of its own are those of a real engine; only the
+    weights of a published policy are ignored.
+    """
+
+    def __init__(
+        self,
+        script: Script,
+        *,
+        context_length: int = 1024,
+        logprob: float = -1.0,
+        model_directory: Path | None = None,
+    ) -> None:
+        """Start the engine.
+
+        Args:
+            script: Called in the engine's thread, one request at a time.
+            context_length: Most tokens of prompt and answer together.
+            logprob: What every token is said to have been sampled with, in nats; a prompt's tokens too.
+            model_directory: Whose tokenizer knows stop strings; None refuses them.
+        """
+        self._script = script
+        self._context_length = context_length
+        self._logprob, self._model_directory = logprob, model_directory
+        self._versions: dict[str, int] = {}
+        self._oldest: dict[str, int] = {}
+        """Of each policy the oldest version with which a request may be finished."""
+        self._busy_seconds = 0.0
+        self._closed = self._asleep = False
+        self._lock = threading.Lock()
+        self._queue: queue.SimpleQueue[tuple[list[_Taken], Deliver] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="scripted-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and answer together."""
+        return self._context_length
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds spent in the script."""
+        return self._busy_seconds
+
+    def submit(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
+        """Queue requests; they are answered together."""
+        with self._lock:
+            self._asleep = False
+            if not self._closed:
+                self._queue.put((self._take(requests), deliver))
+                return
+        deliver([_failure(request, _closing()) for request in requests])
+
+    def generate_together(self, requests: Sequence[SampleRequest]) -> list[Completion | SampleFailure]:
+        """Answer requests in their order."""
+        with self._lock:
+            self._asleep = False
+            taken = self._take(requests)
+        return [self._answer(*each) for each in taken]
+
+    def publish(self, policy: str, version: int, weights: PolicyWeights, *, let_finish: bool = False) -> str:
+        """Make `policy@version` available in place of the version before; return the weights' SHA-256."""
+        with self._lock:
+            if not let_finish or policy not in self._versions:
+                self._oldest[policy] = version
+            self._versions[policy] = version
+        return weights_sha256(weights)
+
+    def retire(self, policy: str) -> None:
+        """Forget a policy."""
+        with self._lock:
+            self._versions.pop(policy, None)
+            self._oldest.pop(policy, None)
+
+    def loaded(self) -> dict[str, int]:
+        """Published policies and their newest version."""
+        with self._lock:
+            return dict(self._versions)
+
+    @property
+    def asleep(self) -> bool:
+        """Whether `sleep` was called and nothing was asked for since."""
+        return self._asleep
+
+    def sleep(self) -> bool:
+        """Give back nothing: there is nothing."""
+        self._asleep = True
+        return True
+
+    def wake(self) -> None:
+        """Do not sleep any more."""
+        self._asleep = False
+
+    def close(self) -> None:
+        """Stop; requests still queued are answered with ServiceUnavailableError."""
+        with self._lock:
+            self._closed = True
+            self._queue.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            taken, deliver = item
+            _call(deliver, [self._answer(*each) for each in taken])
+
+    def _take(self, requests: Sequence[SampleRequest]) -> list[_Taken]:
+        """Settle which version answers each request; with the lock."""
+        taken: list[_Taken] = []
+        for asked in requests:
+            version = 0 if asked.policy == BASE_POLICY else self._versions.get(asked.policy)
+            settled = {} if asked.policy_version is not None else {"policy_version": version}
+            request = asked.model_copy(update=settled)
+            taken.append((request, version if request.policy_version == version else None))
+        return taken
+
+    def _answer(self, request: SampleRequest, version: int | None) -> Completion | SampleFailure:
+        refused = _closing() if self._closed else self._refusal(request)
+        if refused is not None:
+            return _failure(request, refused)
+        oldest = 0 if request.policy == BASE_POLICY else self._oldest.get(request.policy)
+        if version is None or oldest is None or version < oldest:
+            return _failure(
+                request,
+                PolicyVersionGoneError(
+                    f"policy {request.policy!r} at version {request.policy_version} is not loaded"
+                ),
+            )
+        room = min(request.max_tokens, self._context_length - len(request.prompt_ids))
+        if room < 1:
+            return _failure(request, PromptTooLongError("the prompt leaves no room for an answer"))
+        begin = time.perf_counter()
+        try:
+            scripted = list(self._script(request))
+        except TinkerGymError as error:
+            return _failure(request, error)
+        except Exception as error:
+            return _failure(
+                request, InternalServiceError(f"the script raised {type(error).__name__}: {error}")
+            )
+        finally:
+            self._busy_seconds += time.perf_counter() - begin
+        return self._completion(request, scripted[:room], version)
+
+    def _completion(self, request: SampleRequest, ids: list[int], version: int) -> Completion:
+        stops = stops_of(request, self._model_directory)
+        end = None
+        for place, token in enumerate(ids):
+            if token in request.stop_ids or (stops is not None and stops.completed_by(token)):
+                end = place + 1
+                break
+        ids = ids[:end]
+        of_prompt = [None, *[self._logprob] * (len(request.prompt_ids) - 1)]
+        return Completion(
+            request_id=request.request_id,
+            token_ids=ids,
+            sampling_logprobs=[self._logprob] * len(ids),
+            finish_reason="length" if end is None else "stop",
+            policy_version=version,
+            text=None if stops is None else stopped_text(stops, ids, request.stop_ids),
+            # A script says nothing of the tokens that it did not answer with.
+            top_logprobs=[[(token, self._logprob)] for token in ids] if request.top_logprobs else None,
+            prompt_logprobs=of_prompt if request.prompt_logprobs else None,
+        )
+
+    def _refusal(self, request: SampleRequest) -> TinkerGymError | None:
+        if request.is_cut:
+            return InvalidRequestError(
+                "engine=scripted has no likeliest tokens: a script says which ones it answers with",
+                hint="leave top_p and top_k out, or ask a service that runs with engine=transformers or vllm",
+                field="top_p" if request.top_p < 1 else "top_k",
+            )
+        return (
+            images_refused(request)
+            or stops_refused(request, self._model_directory)
+            or structure_refused(request, "scripted")
+        )
+
+
+def _call(deliver: Deliver, answers: Sequence[Completion | SampleFailure]) -> None:
+    try:
+        deliver(answers)
+    except Exception:
+        _log.exception("a receiver of %d answers failed; the engine goes on", len(answers))
+
+
+def _failure(request: SampleRequest, error: TinkerGymError) -> SampleFailure:
+    return SampleFailure(request_id=request.request_id, error=ErrorView(**error.to_wire()))
+
+
+def _closing() -> ServiceUnavailableError:
+    return ServiceUnavailableError("the engine is closing", hint="repeat the request in a moment")

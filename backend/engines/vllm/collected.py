@@ -1,0 +1,84 @@
+"""What vLLM says to one request, put together into the answer that goes to the other end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from backend.engines.stop_strings import model_tokenizer
+from tinkergym.agent.stop_strings import StopStrings, stopped_text
+
+Message = dict[str, Any]
+
+
+class Collected:
+    """The outputs of one request so far: one in all, or with stop strings one per token or more."""
+
+    def __init__(self, message: Message, model_directory: Path) -> None:
+        """Begin before the first output.
+
+        Args:
+            message: The request.
+            model_directory: Whose tokenizer knows the stop strings.
+        """
+        self._message = message
+        self._stops: StopStrings | None = None
+        if message["stop_strings"]:
+            self._stops = StopStrings(model_tokenizer(model_directory), message["stop_strings"])
+        self._tokens: list[int] = []
+        self._places: list[Mapping[int, Any]] = []
+        self._of_prompt: list[Mapping[int, Any] | None] = []
+        self._reused = 0
+        self.reason = ""
+        """Why vLLM ended; empty if a stop string did."""
+        self.complete = False
+
+    def take(self, output: Any) -> None:
+        """Take vLLM's next output."""
+        completion = output.outputs[0]
+        self._of_prompt += output.prompt_logprobs or []
+        self._reused = max(self._reused, output.num_cached_tokens or 0)
+        tokens = list(completion.token_ids)
+        for token, place in zip(tokens, completion.logprobs or [], strict=True):
+            self._tokens.append(token)
+            self._places.append(place)
+            if self._stops is not None and self._stops.completed_by(token):
+                self.complete = True
+                # What was sampled behind it is not part of the answer.
+                return
+        if output.finished:
+            self.complete, self.reason = True, str(completion.finish_reason)
+
+    def answer(self) -> Message:
+        """Return the request's answer."""
+        message = self._message
+        if message["structured"] and self.reason == "error":
+            return {"invalid": "no grammar can be made of it"}
+        if self.reason not in {"", "stop", "length"}:
+            return {"error": f"vLLM ended the request with {self.reason!r}"}
+        answer = {
+            "tokens": self._tokens,
+            "logprobs": [
+                place[token].logprob for place, token in zip(self._places, self._tokens, strict=True)
+            ],
+            "reason": self.reason or "stop",
+            "reused": self._reused,
+        }
+        if self._stops is not None:
+            answer["text"] = stopped_text(self._stops, self._tokens, message["stop"])
+        if message["top_logprobs"]:
+            answer["top_logprobs"] = [_likeliest(place, message["top_logprobs"]) for place in self._places]
+        if message["prompt_logprobs"]:
+            answer["prompt_logprobs"] = [
+                None if place is None else place[token].logprob
+                for place, token in zip(self._of_prompt, message["prompt"], strict=True)
+            ]
+        return answer
+
+
+def _likeliest(place: Mapping[int, Any], count: int) -> list[tuple[int, float]]:
+    """Return the likeliest tokens; vLLM lists the sampled one too, and with -inf what a cut left out."""
+    ranked = sorted(place.items(), key=lambda item: item[1].rank)
+    return [(token, one.logprob) for token, one in ranked[:count] if isfinite(one.logprob)]

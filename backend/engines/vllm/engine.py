@@ -1,0 +1,909 @@
+"""The vLLM engine: samples with vLLM, in a process of its own that may die without anybody losing an answer.
+
+This side knows every policy and every unanswered request; the process (`vllm_host.py`) knows only what it
+was told. When it dies or stops answering, it is ended with all its children and started again, gets every
+policy anew, proves itself by a canary, and then gets the unanswered requests. vLLM itself is imported in that
+process only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from backend.catalog.models import ModelFacts, read_model_facts
+from backend.compute.weights import AdapterWeights, FullWeights, PolicyWeights, require_finite, weights_sha256
+from backend.config import VLLM_LEAST_TEMPERATURE, DType, VllmSettings
+from backend.engines.embedded.rows import failure, nobody_waits, version_gone
+from backend.engines.embedded.slot_table import split_session
+from backend.engines.fair_places import FairPlaces
+from backend.engines.protocol import BASE_POLICY, Deliver
+from backend.engines.stop_strings import stops_refused
+from backend.engines.structured import structure_impossible, structure_unusable
+from backend.engines.text_only import images_refused
+from backend.engines.vllm.extra import require_vllm
+from backend.engines.vllm.files import (
+    adapted_modules,
+    as_in_files,
+    misfit,
+    model_shapes,
+    names_to_load,
+    write_adapter,
+    write_nothing,
+)
+from backend.engines.vllm.folder import private_folder
+from backend.engines.vllm.process import HOST, Message, VllmProcess, reason_in
+from backend.engines.vllm.settings import engine_arguments, has_tokenizer, process_environment, sleep_mode
+from backend.engines.vllm.shared_weights import share_in_file, share_on_device
+from backend.errors import SERVICE_LOG
+from tinkergym.errors import (
+    InternalServiceError,
+    InvalidRequestError,
+    PromptTooLongError,
+    ServiceUnavailableError,
+    StorageFullError,
+    TinkerGymError,
+)
+from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+from tinkergym.schema.structured import Regex
+
+_log = logging.getLogger(__name__)
+_BASE_KEY = 0
+_SHARE_ON_THE_HOST = "set vllm.full_weights=host; docs/operating/engines.md says what CUDA IPC needs"
+_SEE_THE_LOG = "see logs/vllm.log in the service's data_dir"
+_TRIES = 3
+"""A request that was being computed when vLLM died so often is taken for the reason."""
+_FAILED_STARTS = 3
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_LOOK_SECONDS = 1.0
+"""How often it is looked for requests that nobody waits for any more."""
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Policy:
+    key: int
+    """Never used twice, so nothing that vLLM keeps of another policy or version can be meant."""
+    name: str
+    version: int
+    folder: Path
+    handed_over: Message = field(default_factory=dict)
+    """How the process reads its weights."""
+    memory: Tensor | None = None
+    """What a GPU keeps of them for the process."""
+
+    def message(self) -> Message:
+        return {"policy": self.key, "name": f"{self.name}@{self.version}", **self.handed_over}
+
+    def take_back(self) -> None:
+        """Free what its weights take; no process may read them any more."""
+        self.memory = None
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@dataclass(eq=False, slots=True)
+class _Open:
+    """A message whose answer is awaited."""
+
+    message: Message
+    request: SampleRequest | None = None
+    deliver: Deliver | None = None
+    result: Future[Message] = field(default_factory=Future)
+    tries: int = 0
+    samples: frozenset[int] = field(init=False)
+    """Keys of the policies that answer it."""
+    dropped: set[int] = field(default_factory=set)
+    """Those of them that were taken out since it was asked; what they answer counts no more."""
+
+    def __post_init__(self) -> None:
+        alone = [] if self.request is None else [self.message]
+        self.samples = frozenset(each["policy"] for each in self.message.get("requests", alone))
+
+
+class VllmEngine:
+    """A `SamplingEngine` over vLLM; see `protocol.py` for the contract."""
+
+    def __init__(
+        self,
+        model_directory: Path,
+        *,
+        device: str = "cpu",
+        threads: int = 1,
+        settings: VllmSettings | None = None,
+        log: Path | None = None,
+        host: Sequence[str] = HOST,
+        dtype: DType = "float32",
+    ) -> None:
+        """Start vLLM and wait until it has answered a canary.
+
+        Args:
+            model_directory: As `resolve_model` returns it.
+            device: `cpu`, `cuda`, `cuda:1`, ...
+            threads: OpenMP threads of vLLM on a CPU.
+            settings: What the operator set.
+            log: Where vLLM's processes write what they print; None keeps it only while the engine lives.
+            host: The command of the process that holds vLLM, without its last argument.
+            dtype: Of weights and cache.
+
+        Raises:
+            MissingExtraError: vLLM is not installed.
+            InvalidRequestError: vLLM cannot run the model, or `settings` want a GPU and there is none.
+        """
+        if host == HOST:
+            require_vllm()
+        self._settings = settings = settings or VllmSettings()
+        self._device, self._threads = torch.device(device), threads
+        _refuse_device_weights(settings, self._device)
+        self._facts: ModelFacts = read_model_facts(model_directory)
+        self._shapes = model_shapes(model_directory)
+        self._host = host
+        self._folder = private_folder(self._facts.parameters * 4)
+        self._log_file = log or self._folder / "vllm.log"
+        length = self._facts.context_length
+        self._arguments = engine_arguments(
+            settings, model_directory, length, device, dtype, shapes=self._shapes
+        )
+        self._numbers, self._keys = itertools.count(1), itertools.count(_BASE_KEY + 1)
+        self._lock = threading.Lock()
+        self._writing_nothing = threading.Lock()
+        self._policies: dict[str, _Policy] = {}
+        self._finishing: dict[int, _Policy] = {}
+        """Older versions that requests under way are finished with, by key."""
+        self._doomed: dict[int, _Policy] = {}
+        """Policies that are gone, whose weights are kept until the process reads them no more."""
+        self._open: dict[int, _Open] = {}
+        # For requests for tokens: vLLM's own queue knows no tenants.
+        self._places = FairPlaces(self._settings.max_sequences)
+        self._process: VllmProcess | None = None
+        self._ready = threading.Event()
+        self._reused_tokens = 0
+        self._lives = 0
+        """How often vLLM has become ready."""
+        self._told = 0
+        """How often a new process was told the policies that it must know."""
+        self._sleep_mode = sleep_mode(self._settings, device)
+        self._asleep = False
+        self._newest = 0
+        """The number of the last message that was asked."""
+        self._naps = 0
+        """How often it was ended because it should sleep."""
+        self._awake = threading.Event()
+        self._awake.set()
+        self._resting = threading.Event()
+        """Set while there is no process, since nobody needs it."""
+        self._closing = False
+        self._broken: TinkerGymError | None = None
+        self._busy = _BusyClock()
+        self._thread = threading.Thread(target=self._run, name="vllm-engine", daemon=True)
+        self._start()
+
+    def _start(self) -> None:
+        self._thread.start()
+        self._ready.wait()
+        if self._broken is not None:
+            self.close()
+            raise self._broken
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and answer together."""
+        return self._facts.context_length
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds in which at least one request was being worked on."""
+        return self._busy.seconds()
+
+    @property
+    def reused_tokens(self) -> int:
+        """Prompt tokens that were found in the cache instead of being computed."""
+        return self._reused_tokens
+
+    @property
+    def restarts(self) -> int:
+        """How often vLLM was started again because it had died or hung."""
+        return max(0, self._lives - 1 - self._naps)
+
+    @property
+    def host_pid(self) -> int | None:
+        """The process that holds vLLM, while there is one; vLLM's engine core is its child."""
+        process = self._process
+        return process.pid if process else None
+
+    def submit(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
+        """Queue requests; each is answered exactly once through `deliver`."""
+        refused: list[Completion | SampleFailure] = []
+        with self._lock:
+            for asked in requests:
+                request = self._settled(asked)
+                message = self._sample_message(request)
+                if isinstance(message, TinkerGymError):
+                    refused.append(failure(request, message))
+                else:
+                    self._ask(_Open({"do": "sample", **message}, request, deliver))
+        if refused:
+            deliver(refused)
+
+    def generate_together(self, requests: Sequence[SampleRequest]) -> list[Completion | SampleFailure]:
+        """Sample these requests as one batch, alone, with a fresh cache; the same to the bit each time.
+
+        On one machine, with one build of vLLM and the same settings. Requests of full-parameter policies
+        and others are a batch each, one after the other.
+        """
+        answers: list[Completion | SampleFailure | None] = [None] * len(requests)
+        messages: dict[int, Message] = {}
+        with self._lock:
+            requests = [self._settled(request) for request in requests]
+            # A salt that was never used before is a fresh cache.
+            salt = f"together {next(self._numbers)}"
+            for place, request in enumerate(requests):
+                message = self._sample_message(request)
+                if isinstance(message, TinkerGymError):
+                    answers[place] = failure(request, message)
+                else:
+                    messages[place] = message | {
+                        "id": next(self._numbers),
+                        "salt": f"{salt} {message['salt']}",
+                    }
+            entry = _Open({"do": "together", "requests": list(messages.values())})
+            if messages:
+                self._ask(entry)
+        if messages:
+            found = entry.result.result()
+            several = found.get("answers", [found] * len(messages))
+            for (place, message), answer in zip(messages.items(), several, strict=True):
+                gone = message["policy"] in entry.dropped
+                answers[place] = self._completion(requests[place], {"gone": True} if gone else answer)
+        return [answer for answer in answers if answer is not None]
+
+    def publish(self, policy: str, version: int, weights: PolicyWeights, *, let_finish: bool = False) -> str:
+        """Make `policy@version` available in place of the version before it; return the weights' SHA-256.
+
+        Raises:
+            InvalidRequestError: vLLM cannot sample these weights; what was published before stays.
+            ServiceUnavailableError: The engine is closing.
+            StorageFullError: There is no space to hand them over.
+        """
+        stored = as_in_files(weights, self._facts.directory, self._shapes)
+        self._require_loadable(policy, stored)
+        key = next(self._keys)
+        made = _Policy(key=key, name=policy, version=version, folder=self._folder / f"policy-{key}")
+        try:
+            self._hand_over(made, stored)
+            arrived = self._load(made, let_finish=let_finish)
+        except BaseException as error:
+            made.take_back()
+            if self._closing or self._broken is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)  # perhaps made anew just now
+                if isinstance(error, OSError):
+                    raise (self._broken or _closing()) from error
+            if isinstance(error, OSError) and error.errno in _NO_SPACE:
+                raise StorageFullError(
+                    f"no space for the weights of policy {policy!r} under {self._folder}",
+                    hint="free some; with room in /dev/shm they are kept in memory",
+                ) from error
+            raise
+        same = stored is not weights and arrived == weights_sha256(stored)
+        return weights_sha256(weights) if same else arrived
+
+    def retire(self, policy: str) -> None:
+        """Forget a policy, its weights and its caches."""
+        with self._lock:
+            gone = self._drop(self._policies.pop(policy, None)) + self._drop_finishing(policy)
+        _deliver(gone)
+
+    def loaded(self) -> dict[str, int]:
+        """Published policies and their newest version."""
+        with self._lock:
+            return {name: policy.version for name, policy in self._policies.items()}
+
+    @property
+    def asleep(self) -> bool:
+        """Whether `sleep` gave memory back and nothing was asked for since."""
+        return self._asleep
+
+    def sleep(self) -> bool:
+        """Give memory back as `vllm.sleep` says; False while requests are under way."""
+        entry = _Open({"do": "sleep"})
+        with self._lock:
+            if self._asleep:
+                return True
+            if self._open or self._closing or not self._ready.is_set() or self._process is None:
+                return False
+            if self._sleep_mode == "offload":
+                self._ask(entry)
+            else:
+                self._asleep = True
+                self._naps += 1
+                self._awake.clear()
+                self._resting.clear()
+                self._process.hang_up()
+        if self._sleep_mode == "end":
+            self._resting.wait()
+            return self._asleep
+        answer = entry.result.result()
+        with self._lock:
+            # Who asked for something meanwhile has woken it.
+            self._asleep = self._newest == entry.message["id"] and not answer.keys() & {"error", "refused"}
+            return self._asleep
+
+    def wake(self) -> None:
+        """Let vLLM take its memory again; does not wait for it."""
+        with self._lock:
+            if self._asleep and self._sleep_mode == "offload":
+                self._ask(_Open({"do": "wake"}))
+            else:
+                self._rouse()
+
+    def close(self) -> None:
+        """Stop; requests not answered yet are answered with ServiceUnavailableError."""
+        with self._lock:
+            self._closing = True
+            self._rouse()
+            process = self._process
+        if process is not None:
+            process.hang_up()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    # --- any thread, with the lock ---
+
+    def _ask(self, entry: _Open) -> None:
+        """Send a message, now or when vLLM is ready again."""
+        if self._closing or self._broken is not None:
+            error = self._broken or _closing()
+            if entry.deliver is not None and entry.request is not None:
+                # Not from under the lock: who receives it may ask again.
+                threading.Thread(target=_deliver, args=([(entry, error)],), daemon=True).start()
+            else:
+                entry.result.set_result({"refused": error})
+            return
+        self._rouse()
+        number = entry.message.setdefault("id", next(self._numbers))
+        self._open[number] = entry
+        self._newest = number
+        self._busy.count(len(self._open))
+        if entry.request is None:
+            self._send(entry)
+        else:
+            self._places.add(number, _owner(entry.request))
+            self._send_admitted()
+
+    def _send(self, entry: _Open) -> None:
+        if self._process is not None and self._ready.is_set():
+            self._process.send(entry.message)
+
+    def _send_admitted(self) -> None:
+        for number in self._places.admit():
+            self._send(self._open[number])
+
+    def _left(self, numbers: Iterable[int]) -> None:
+        """Note that these are open no more; others take their places."""
+        for number in numbers:
+            self._places.remove(number)
+        self._busy.count(len(self._open))
+        self._send_admitted()
+
+    def _rouse(self) -> None:
+        self._asleep = False
+        self._resting.set()  # for one who still waits for it to sleep
+        self._awake.set()
+
+    def _settled(self, request: SampleRequest) -> SampleRequest:
+        """Return the request with the version that answers it."""
+        version = self._newest_version(request.policy)
+        if version is None or request.policy_version is not None:
+            return request
+        return request.model_copy(update={"policy_version": version})
+
+    def _newest_version(self, name: str) -> int | None:
+        if name == BASE_POLICY:
+            return 0
+        policy = self._policies.get(name)
+        return policy.version if policy is not None else None
+
+    def _sample_message(self, request: SampleRequest) -> Message | TinkerGymError:
+        version = self._newest_version(request.policy)
+        if version is None or request.policy_version != version:
+            return version_gone(request)
+        refused = self._refusal(request)
+        if refused is not None:
+            return refused
+        key = _BASE_KEY if request.policy == BASE_POLICY else self._policies[request.policy].key
+        return {
+            "policy": key,
+            "prompt": list(request.prompt_ids),
+            "max_tokens": min(request.max_tokens, self.context_length - len(request.prompt_ids)),
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+            # vLLM counts in 64 bits.
+            "top_k": min(request.top_k, self._facts.vocabulary_size),
+            "seed": request.seed,
+            "stop": self._stops(request),
+            "structured": _structure(request),
+            "stop_strings": list(request.stop),
+            "top_logprobs": min(request.top_logprobs, self._facts.vocabulary_size),
+            "prompt_logprobs": request.prompt_logprobs,
+            # The key stands for one version of one policy, so neither its other versions nor other owners
+            # find what is computed here.
+            "salt": f"{key} {split_session(request.session_id)[0]}",
+        }
+
+    def _stops(self, request: SampleRequest) -> list[int]:
+        return [token for token in request.stop_ids if 0 <= token < self._facts.vocabulary_size]
+
+    def _refusal(self, request: SampleRequest) -> InvalidRequestError | None:
+        if len(request.prompt_ids) >= self.context_length:
+            return PromptTooLongError(
+                f"a prompt of {len(request.prompt_ids)} tokens fills the context of {self.context_length}",
+                hint="at least one token must be left for the answer",
+                field="prompt_ids",
+            )
+        vocabulary = self._facts.vocabulary_size
+        if min(request.prompt_ids) < 0 or max(request.prompt_ids) >= vocabulary:
+            return InvalidRequestError(
+                f"the prompt holds a token id outside [0, {vocabulary})",
+                hint="was it encoded with another model's tokenizer?",
+                field="prompt_ids",
+            )
+        if (refused := images_refused(request)) is not None:
+            return refused
+        if 0 < request.temperature < VLLM_LEAST_TEMPERATURE:
+            return InvalidRequestError(
+                f"vLLM does not sample at temperature {request.temperature}",
+                hint=f"use 0, or at least {VLLM_LEAST_TEMPERATURE}",
+                field="temperature",
+            )
+        return stops_refused(request, self._facts.directory) or structure_impossible(
+            request,
+            model=str(self._facts.directory),
+            has_tokenizer=has_tokenizer(self._facts.directory),
+            has_stop=bool(self._stops(request)),
+        )
+
+    def _drop(self, policy: _Policy | None) -> list[tuple[_Open, TinkerGymError]]:
+        """Take a policy out; return its requests in flight that `_deliver` must answer, without the lock."""
+        if policy is None:
+            return []
+        over: dict[int, _Open] = {}
+        for number, entry in self._flying(policy).items():
+            entry.dropped.add(policy.key)
+            # Requests that are computed together may be of other policies, too.
+            if entry.dropped == entry.samples:
+                over[number] = entry
+                if entry.request is None:
+                    entry.result.set_result({"gone": True})
+        self._abort(over)
+        if self._process is None:
+            policy.take_back()
+        else:
+            self._doomed[policy.key] = policy
+            if self._ready.is_set():
+                self._process.send({"do": "drop", "id": 0, "policy": policy.key})
+        return [(entry, version_gone(entry.request)) for entry in over.values() if entry.request]
+
+    def _abort(self, numbers: Collection[int]) -> None:
+        """Wait no longer for the answers to these; whoever calls answers them."""
+        for number in numbers:
+            del self._open[number]
+        self._left(numbers)
+        if self._process is not None and self._ready.is_set():
+            self._process.send({"do": "abort", "id": 0, "ids": list(numbers)})
+
+    def _drop_finishing(self, name: str) -> list[tuple[_Open, TinkerGymError]]:
+        """Take a policy's older versions out, as `_drop` does."""
+        gone: list[tuple[_Open, TinkerGymError]] = []
+        for policy in [policy for policy in self._finishing.values() if policy.name == name]:
+            gone += self._drop(self._finishing.pop(policy.key))
+        return gone
+
+    def _drop_finished(self) -> None:
+        """Take those older versions out that no request waits for any more."""
+        for policy in list(self._finishing.values()):
+            if not self._flying(policy):
+                self._drop(self._finishing.pop(policy.key))
+
+    def _flying(self, policy: _Policy) -> dict[int, _Open]:
+        """Return what is in flight and wants the policy's answers, by number."""
+        return {number: entry for number, entry in self._open.items() if policy.key in entry.samples}
+
+    # --- the publisher's thread ---
+
+    def _require_loadable(self, policy: str, weights: PolicyWeights) -> None:
+        require_finite(weights)
+        strange = misfit(weights, self._shapes)
+        if strange is not None:
+            raise InvalidRequestError(
+                f"the weights of policy {policy!r} do not fit the model at {strange!r}",
+                hint="were they made for another model? full weights hold every parameter under its name",
+            )
+        if isinstance(weights, FullWeights) and self._facts.has_experts:
+            # On a CPU vLLM computes experts with copies that a reload leaves as they are (0.32.0).
+            raise InvalidRequestError(
+                f"vLLM takes no full weights of a mixture of experts, such as those of policy {policy!r}",
+                hint="train an adapter (tg.LoRA), or run the service with engine=transformers",
+                field="adapter",
+            )
+        if isinstance(weights, AdapterWeights):
+            most = self._settings.max_adapter_rank
+            if weights.rank > most:
+                raise InvalidRequestError(
+                    f"policy {policy!r} has an adapter of rank {weights.rank}; this engine takes {most}",
+                    hint=f"set vllm.max_adapter_rank to {weights.rank} or more, or train a smaller adapter",
+                    field="adapter.rank",
+                )
+            if not adapted_modules(weights):
+                raise InvalidRequestError(f"the adapter of policy {policy!r} changes no linear layer")
+
+    def _hand_over(self, made: _Policy, weights: PolicyWeights) -> None:
+        """Put weights where vLLM's processes can read them."""
+        if isinstance(weights, AdapterWeights):
+            write_adapter(made.folder, weights)
+            nothing = self._folder / "nothing"
+            with self._writing_nothing:
+                if not nothing.exists():
+                    unfinished = nothing.with_name("nothing-yet")
+                    write_nothing(unfinished, like=weights)
+                    unfinished.rename(nothing)
+            made.handed_over = {"path": str(made.folder), "nothing": str(nothing)}
+            return
+        if self._settings.full_weights == "host":
+            made.folder.mkdir(mode=0o700)
+            opening = share_in_file(weights.tensors, made.folder / "weights")
+        else:
+            try:
+                made.memory, opening = share_on_device(weights.tensors, self._device)
+            except torch.OutOfMemoryError as error:
+                raise StorageFullError(
+                    f"no room on {self._device} for the weights of policy {made.name!r}",
+                    hint="lower vllm.gpu_memory or idle_policies, or set vllm.full_weights=host",
+                ) from error
+            except RuntimeError as error:
+                raise InvalidRequestError(
+                    f"{self._device} cannot share the weights of policy {made.name!r}: {error}",
+                    hint=_SHARE_ON_THE_HOST,
+                    field="vllm.full_weights",
+                ) from error
+        made.handed_over = {"shared": opening, "names": names_to_load(weights, self._shapes)}
+
+    def _load(self, made: _Policy, *, let_finish: bool) -> str:
+        while True:
+            entry = _Open({"do": "load", **made.message()})
+            with self._lock:
+                told = self._told
+                self._ask(entry)
+            answer = entry.result.result()
+            if "refused" in answer:
+                raise answer["refused"]
+            if "error" in answer:
+                raise InvalidRequestError(
+                    f"vLLM cannot load policy {made.name!r}: {answer['error']}",
+                    hint=_SHARE_ON_THE_HOST
+                    if made.memory is not None
+                    else "was the adapter made for this model? vLLM adapts linear layers of the decoder only",
+                )
+            with self._lock:
+                if told != self._told:
+                    continue  # vLLM was started again meanwhile, and the new one was not told of it
+                old, gone = self._policies.get(made.name), []
+                if old is not None and let_finish:
+                    self._finishing[old.key] = old
+                    self._drop_finished()
+                else:
+                    gone = self._drop(old) + self._drop_finishing(made.name)
+                self._policies[made.name] = made
+            _deliver(gone)
+            sha256: str = answer["sha256"]
+            return sha256
+
+    # --- the engine's thread ---
+
+    def _run(self) -> None:
+        try:
+            self._keep_alive()
+        finally:
+            # Whoever waits, waits for this thread; it must not end without a word.
+            with self._lock:
+                if not self._closing and self._broken is None:
+                    self._broken = InternalServiceError(
+                        "the vLLM engine met a state it did not expect", hint=f"see {SERVICE_LOG}"
+                    )
+                self._rouse()
+                left, self._open = list(self._open.values()), {}
+                self._busy.count(0)
+                for policy in (*self._policies.values(), *self._finishing.values()):
+                    policy.take_back()
+            self._ready.set()
+            error = self._broken or _closing()
+            _deliver([(entry, error) for entry in left])
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _keep_alive(self) -> None:
+        """Start vLLM whenever it has ended, until that is of no use."""
+        failed = 0
+        while not self._closing and self._broken is None:
+            if not self._awake.is_set():
+                self._resting.set()
+                self._awake.wait()
+                continue
+            self._resting.clear()
+            reason = ""
+            try:
+                scratch = private_folder()
+                try:
+                    ready = self._live(scratch)
+                finally:
+                    shutil.rmtree(scratch, ignore_errors=True)
+            except OSError as error:  # no memory for a process, no place for its log
+                _log.exception("vLLM's process cannot be started")
+                ready, reason = False, str(error)
+            if ready:
+                failed = 0
+            elif not self._closing:
+                failed += 1
+                if self._lives == 0 or failed >= _FAILED_STARTS:
+                    self._broken = self._not_started(reason)
+
+    def _live(self, scratch: Path) -> bool:
+        """Run vLLM, whose processes put their files into `scratch`, until it ends.
+
+        Returns:
+            Whether it ever became ready.
+        """
+        environment = process_environment(scratch, str(self._device), self._threads)
+        with self._lock:
+            if self._closing:
+                return False
+            process = VllmProcess(self._host, log=self._log_file, environment=environment)
+            self._process = process
+            known = [policy.message() for policy in (*self._policies.values(), *self._finishing.values())]
+            self._told += 1
+        process.send({"settings": self._arguments, "policies": known})
+        ready, naps = False, self._naps
+        try:
+            ready = self._await_ready(process, known)
+            if ready:
+                self._serve(process)
+        except Exception:
+            _log.exception("what vLLM's process said cannot be taken")
+        finally:
+            with self._lock:
+                if self._lives:
+                    self._ready.clear()
+            process.end()
+            with self._lock:
+                self._process = None
+                doomed, self._doomed = self._doomed, {}
+            for policy in doomed.values():
+                policy.take_back()
+        if not self._closing and self._naps == naps:
+            _log.error("vLLM ended or hung; it is started again (its output: %s)", self._log_file)
+            if ready:
+                self._forget_the_reason()
+        return ready
+
+    def _await_ready(self, process: VllmProcess, known: list[Message]) -> bool:
+        deadline = time.monotonic() + self._settings.start_seconds
+        while not self._closing and (left := deadline - time.monotonic()) > 0:
+            messages = process.receive(min(left, 1.0))
+            if messages is None:
+                return False
+            if any("ready" in message for message in messages):
+                with self._lock:
+                    # Meanwhile policies may have been retired, but none can have been published.
+                    kept = {policy.key for policy in self._policies.values()} | self._finishing.keys()
+                    for key in {message["policy"] for message in known} - kept:
+                        process.send({"do": "drop", "id": 0, "policy": key})
+                    self._lives += 1
+                    self._ready.set()
+                    for number, entry in self._open.items():
+                        if entry.request is None or self._places.inside(number):
+                            process.send(entry.message)
+                return True
+        return False
+
+    def _forget_the_reason(self) -> None:
+        """Give up on what was being computed each time that vLLM died."""
+        with self._lock:
+            for number, entry in self._open.items():
+                entry.tries += entry.request is None or self._places.inside(number)
+            reasons = {number: entry for number, entry in self._open.items() if entry.tries >= _TRIES}
+            for number in reasons:
+                del self._open[number]
+            self._left(reasons)
+            self._drop_finished()
+        error = InternalServiceError(
+            f"vLLM died {_TRIES} times while it worked on this request", hint=_SEE_THE_LOG
+        )
+        _deliver([(entry, error) for entry in reasons.values()])
+
+    def _serve(self, process: VllmProcess) -> None:
+        # Answers of the host alone do not show that vLLM lives.
+        alive = looked = time.monotonic()
+        canary_sent: float | None = None
+        while not self._closing:
+            messages = process.receive(_LOOK_SECONDS)
+            now = time.monotonic()
+            if messages is None:
+                return
+            if now - looked >= _LOOK_SECONDS:
+                self._drop_unwanted()
+                looked = now
+            if not self._take(messages):
+                return
+            if any(map(_is_from_vllm, messages)):
+                alive, canary_sent = now, None
+            elif canary_sent is not None and now - canary_sent > self._settings.canary_deadline_seconds:
+                _log.error("vLLM has not answered its canary for %.0f s", now - canary_sent)
+                return
+            elif canary_sent is None and now - alive > self._settings.canary_seconds:
+                process.send({"do": "canary", "id": 0})
+                canary_sent = now
+
+    def _drop_unwanted(self) -> None:
+        """Give up on what nobody waits for any more."""
+        with self._lock:
+            unwanted = {n: entry for n, entry in self._open.items() if getattr(entry.deliver, "gone", False)}
+            if not unwanted:
+                return
+            self._abort(unwanted)
+            self._drop_finished()
+        _deliver([(entry, nobody_waits(entry.request)) for entry in unwanted.values() if entry.request])
+
+    def _take(self, messages: list[Message]) -> bool:
+        answers: dict[Deliver, list[Completion | SampleFailure]] = {}
+        well = True
+        try:
+            for message in messages:
+                well = self._take_one(message, answers) and well
+        finally:
+            # Also when a later message cannot be read: these have left `_open`.
+            for deliver, some in answers.items():
+                _call(deliver, some)
+        return well
+
+    def _take_one(self, message: Message, answers: dict[Deliver, list[Completion | SampleFailure]]) -> bool:
+        """Take a message, and its answer to `answers`; return whether vLLM is well."""
+        if "dropped" in message:
+            with self._lock:
+                policy = self._doomed.pop(message["dropped"], None)
+            if policy is not None:
+                policy.take_back()
+            return True
+        number = message["id"]
+        entry, answer = self._open.get(number), None
+        if entry is not None and entry.request is not None:
+            # Before the request leaves `_open`: if it cannot be read, the next process is asked again.
+            answer = self._completion(entry.request, message)
+            self._reused_tokens += message.get("reused", 0)
+        with self._lock:
+            entry = self._open.pop(number, None)
+            self._left([number])
+            if self._finishing:
+                self._drop_finished()
+        if entry is None:
+            if number == 0 and "error" in message:
+                _log.error("vLLM's canary failed: %s", message["error"])
+                return False
+        elif answer is None or entry.deliver is None:
+            entry.result.set_result(message)
+        else:
+            answers.setdefault(entry.deliver, []).append(answer)
+        return True
+
+    def _completion(self, request: SampleRequest, answer: Message) -> Completion | SampleFailure:
+        if "refused" in answer:
+            return failure(request, answer["refused"])
+        if "gone" in answer:
+            return failure(request, version_gone(request))
+        if "invalid" in answer:
+            return failure(request, structure_unusable(request, answer["invalid"]))
+        if "error" in answer:
+            return failure(request, InternalServiceError(f"vLLM failed: {answer['error']}"))
+        logprobs, of_prompt = answer["logprobs"], answer.get("prompt_logprobs")
+        if not all(-1e30 < logprob <= 1e-3 for logprob in (*logprobs, *(of_prompt or [])[1:])):
+            return failure(
+                request,
+                InternalServiceError(
+                    f"policy {request.policy!r} at version {request.policy_version} gives no finite logits",
+                    hint="the policy diverged; lower the learning rate and resume from a checkpoint",
+                ),
+            )
+        return Completion(
+            request_id=request.request_id,
+            token_ids=answer["tokens"],
+            sampling_logprobs=logprobs,
+            finish_reason="stop" if answer["reason"] == "stop" else "length",
+            policy_version=request.policy_version or 0,
+            text=answer.get("text"),
+            top_logprobs=answer.get("top_logprobs"),
+            prompt_logprobs=of_prompt,
+        )
+
+    def _not_started(self, said: str) -> TinkerGymError:
+        """Return the error for a vLLM that said this, or if it is empty what its log ends with."""
+        with contextlib.suppress(OSError):
+            said = said or reason_in(self._log_file.read_text(encoding="utf-8", errors="replace"))
+        return InvalidRequestError(
+            f"vLLM does not start with the model {str(self._facts.directory)!r}: {said or 'it says nothing'}",
+            hint=f"{_SEE_THE_LOG}; what engine=transformers runs stands in docs/operating/engines.md",
+            field="engine",
+        )
+
+
+class _BusyClock:
+    """Counts the seconds in which something was open."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._total = 0.0
+        self._since: float | None = None
+
+    def count(self, open_now: int) -> None:
+        """Say how much is open."""
+        with self._lock:
+            now = time.perf_counter()
+            if self._since is not None:
+                self._total += now - self._since
+            self._since = now if open_now else None
+
+    def seconds(self) -> float:
+        """Return the sum until now."""
+        with self._lock:
+            running = time.perf_counter() - self._since if self._since is not None else 0.0
+            return self._total + running
+
+
+def _refuse_device_weights(settings: VllmSettings, device: torch.device) -> None:
+    if settings.full_weights == "device" and device.type == "cpu":
+        raise InvalidRequestError(
+            "vllm.full_weights=device needs a GPU, and vLLM computes on the CPU",
+            hint="leave vllm.full_weights out",
+            field="vllm.full_weights",
+        )
+
+
+def _owner(request: SampleRequest) -> str:
+    return split_session(request.session_id)[0] or f"/{request.policy}"
+
+
+def _is_from_vllm(message: Message) -> bool:
+    return not message.keys().isdisjoint({"tokens", "answers", "alive"})
+
+
+def _deliver(failures: Sequence[tuple[_Open, TinkerGymError]]) -> None:
+    for entry, error in failures:
+        if entry.request is None or entry.deliver is None:
+            entry.result.set_result({"refused": error})
+        else:
+            _call(entry.deliver, [failure(entry.request, error)])
+
+
+def _call(deliver: Deliver, answers: Sequence[Completion | SampleFailure]) -> None:
+    try:
+        deliver(answers)
+    except Exception:
+        _log.exception("a receiver of %d answers failed; the engine goes on", len(answers))
+
+
+def _structure(request: SampleRequest) -> Message | None:
+    if request.structured is None:
+        return None
+    if isinstance(request.structured, Regex):
+        return {"regex": request.structured.pattern}
+    return {"json": request.structured.json_schema}
+
+
+def _closing() -> ServiceUnavailableError:
+    return ServiceUnavailableError("the engine is closing", hint="repeat the request in a moment")

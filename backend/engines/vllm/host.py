@@ -1,0 +1,425 @@
+"""`python -m backend.engines.vllm.host FD`: the process that holds vLLM's `AsyncLLM`.
+
+Messages come and go as JSON lines over the socket FD. `vllm_engine.py` at the other end keeps all state that
+matters and starts this process again when it ends; when the socket closes, this process and vLLM's end too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from vllm import SamplingParams
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.exceptions import VLLMClientError
+from vllm.inputs.engine import tokens_input
+from vllm.lora.request import LoRARequest
+from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from backend.compute.weights import FullWeights, weights_sha256
+from backend.engines.vllm.collected import Collected
+from backend.engines.vllm.files import read_adapter
+from backend.engines.vllm.rooms import Rooms
+from backend.engines.vllm.shared_weights import open_weights
+from backend.processes.children import die_with_parent
+
+_log = logging.getLogger(__name__)
+_LONGEST_LINE = 1 << 30
+_WORKER = "backend.engines.vllm.worker"
+_SEED = "tinkergym_seed"
+"""As `vllm_worker.py` reads it, which is imported in vLLM's process only."""
+_BASE = 0
+"""The base model, as a policy; adapters and full policies have keys of their own, from 1."""
+_PLAIN, _ADAPTED = 0, -1
+"""Rooms of the base model's weights, without and with adapters; a full policy's room is its key.
+
+vLLM's CPU kernels read "no adapter" (-1) as the last adapter slot (0.32.0): in a batch with adapters the base
+model would answer with somebody's adapter as soon as all slots are taken. So there it gets one that adds
+nothing, and where there is none nobody has an adapter.
+"""
+_CANARY_DRIFT = 1e-3
+"""By how much the canary's logprob may change between two askings of the same weights."""
+_NOTHING_KEY = 1 << 30
+_LOOK_SECONDS = 0.5
+_NOBODY = -1
+"""While weights are being exchanged."""
+
+Message = dict[str, Any]
+_GONE: Message = {"gone": True}
+"""The answer to a request whose policy is not here."""
+
+
+class Host:
+    """Answers messages with vLLM."""
+
+    def __init__(self, engine: AsyncLLM, send: Callable[[Message], None], *, model_directory: Path) -> None:
+        self._engine = engine
+        self._send = send
+        self._model_directory = model_directory
+        self._adapters: dict[int, LoRARequest] = {}
+        self._full: dict[int, Message] = {}
+        self._uses: Counter[int] = Counter()
+        self._dropped: set[int] = set()
+        self._samples: dict[int, asyncio.Task[None]] = {}
+        self._rooms = Rooms(self._exchange, room=_PLAIN)
+        self._resident = _BASE
+        self._nothing: LoRARequest | None = None
+        self._canary_logprob: float | None = None
+        self._asleep = False
+        self._going_to_bed = asyncio.Lock()
+        self._hashing = asyncio.Lock()
+        self._others: set[asyncio.Task[None]] = set()
+
+    async def prepare(self, policies: list[Message]) -> None:
+        """Take over vLLM's drawing, load the policies, and see that the engine answers."""
+        await self._engine.collective_rpc("tinkergym_draw_by_position")
+        for policy in policies:
+            await self._load(policy)
+        answer = await self._canary({})
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+
+    def handle(self, message: Message) -> None:
+        """Begin to do what a message asks for."""
+        kind = message["do"]
+        if kind == "sample":
+            self._use([message])
+            task = asyncio.ensure_future(self._answer(message, self._sample))
+            self._samples[message["id"]] = task
+            task.add_done_callback(lambda _: self._sampled(message))
+        elif kind == "abort":
+            for number in message["ids"]:
+                if number in self._samples:
+                    self._samples[number].cancel()
+        else:
+            work = {
+                "together": self._together,
+                "load": self._load,
+                "drop": self._drop,
+                "canary": self._canary,
+                "sleep": self._sleep,
+                "wake": self._wake,
+            }[kind]
+            requests = message.get("requests", [])
+            self._use(requests)
+            other = asyncio.ensure_future(self._answer(message, work))
+            self._others.add(other)
+            other.add_done_callback(self._others.discard)
+            other.add_done_callback(lambda _: self._used(requests))
+
+    async def _answer(self, message: Message, work: Callable[[Message], Awaitable[Message]]) -> None:
+        try:
+            answer = await work(message)
+        except asyncio.CancelledError:
+            return
+        except EngineDeadError:
+            # Nothing more will come from here; the other end asks again when it has started the next one.
+            os._exit(1)
+        except Exception as error:
+            _log.exception("%s failed", message["do"])
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        self._send({"id": message["id"], **answer})
+
+    # --- sampling ---
+
+    async def _sample(self, message: Message) -> Message:
+        await self._wake()
+        if not self._knows(message):
+            return _GONE
+        room = self._room(message["policy"])
+        async with self._rooms.hold(room):
+            added = await self._try_add(message, room)
+            return added if isinstance(added, dict) else await self._collect(added, message)
+
+    def _sampled(self, message: Message) -> None:
+        self._samples.pop(message["id"], None)
+        self._used([message])
+
+    async def _together(self, message: Message) -> Message:
+        """Sample in one batch: nothing is computed before all requests are there, and nobody joins."""
+        await self._wake()
+        answers = {r["id"]: _GONE for r in message["requests"] if not self._knows(r)}
+        requests = [r for r in message["requests"] if r["id"] not in answers]
+        while requests:
+            room = self._room(requests[0]["policy"])
+            count = next(
+                (i for i, r in enumerate(requests) if self._room(r["policy"]) != room), len(requests)
+            )
+            async with self._rooms.hold(room, alone=True):
+                await self._engine.pause_generation(mode="keep", clear_cache=False)
+                try:
+                    added = [await self._try_add(request, room) for request in requests[:count]]
+                finally:
+                    await self._engine.resume_generation()
+                for request, one in zip(requests, added, strict=False):
+                    refused = isinstance(one, dict)
+                    answer = one if refused else await self._collect(one, request)
+                    answers[request["id"]] = answer
+            del requests[:count]
+        return {"answers": [answers[request["id"]] for request in message["requests"]]}
+
+    async def _try_add(self, message: Message, room: int) -> Any:
+        """Return the request's queue, or an answer if vLLM does not take what its answer should look like."""
+        try:
+            return await self._add(message, room)
+        except (ValueError, VLLMClientError) as error:
+            if not message["structured"]:
+                raise
+            return {"invalid": str(error)}
+
+    async def _add(self, message: Message, room: int) -> Any:
+        settings = SamplingParams(
+            temperature=message["temperature"],
+            top_p=message["top_p"],
+            top_k=message["top_k"],
+            extra_args={_SEED: message["seed"]},
+            max_tokens=message["max_tokens"],
+            stop_token_ids=message["stop"],
+            # Where an answer ends is the request's to say: an end token that is not in `stop` is a token.
+            ignore_eos=True,
+            logprobs=message["top_logprobs"],
+            prompt_logprobs=0 if message["prompt_logprobs"] else None,
+            detokenize=False,
+            # Token by token where they are watched for stop strings, by the code that watches in the embedded
+            # engine too: vLLM's own detokenizer leaves special tokens out.
+            output_kind=RequestOutputKind.DELTA if message["stop_strings"] else RequestOutputKind.FINAL_ONLY,
+            structured_outputs=StructuredOutputsParams(**message["structured"])
+            if message["structured"]
+            else None,
+            # What vLLM notes in a structured request's settings belongs to that request alone.
+            skip_clone=True,
+        )
+        return await self._engine.add_request(
+            f"r{message['id']}",
+            tokens_input(message["prompt"], cache_salt=message["salt"]),
+            settings,
+            lora_request=self._adapter(message["policy"], room),
+        )
+
+    def _adapter(self, key: int, room: int) -> LoRARequest | None:
+        if key == _BASE or key in self._full:
+            return self._nothing if room == _ADAPTED else None
+        return self._adapters[key]
+
+    async def _collect(self, queue: Any, message: Message) -> Message:
+        found = Collected(message, self._model_directory)
+        try:
+            while not found.complete:
+                found.take(queue.get_nowait() or await queue.get())
+        except asyncio.CancelledError:
+            await self._engine.abort(queue.request_id, internal=True)
+            raise
+        finally:
+            queue.close()
+        if not found.reason:
+            # A stop string, of which vLLM knows nothing.
+            await self._engine.abort(queue.request_id, internal=True)
+        return found.answer()
+
+    # --- policies ---
+
+    async def _load(self, message: Message) -> Message:
+        await self._wake()
+        key = message["policy"]
+        if "shared" in message:
+            self._full[key] = message
+        else:
+            # vLLM compares adapters by name and caches by number: neither is ever used twice.
+            if self._nothing is None:
+                self._nothing = LoRARequest("nothing", _NOTHING_KEY, message["nothing"])
+            request = LoRARequest(f"{message['name']}#{key}", key, message["path"])
+            await self._engine.add_lora(request)
+            self._adapters[key] = request
+        # In a thread: whoever samples meanwhile does not wait for it. One at a time: torch's cache of a GPU's
+        # opened memory does not take it well to be asked for a piece that is just let go of.
+        async with self._hashing:
+            return {"sha256": await asyncio.to_thread(_hash_of_what_vllm_reads, message)}
+
+    def _knows(self, request: Message) -> bool:
+        """Return whether the request's policy is here; then it stays until `_used`."""
+        key = request["policy"]
+        return key == _BASE or key in self._adapters or key in self._full
+
+    def _use(self, requests: list[Message]) -> None:
+        self._uses.update(request["policy"] for request in requests)
+
+    def _used(self, requests: list[Message]) -> None:
+        self._uses.subtract(request["policy"] for request in requests)
+        for key in {request["policy"] for request in requests}:
+            self._forget_unused(key)
+
+    async def _drop(self, message: Message) -> Message:
+        self._dropped.add(message["policy"])
+        self._forget_unused(message["policy"])
+        return {}
+
+    def _forget_unused(self, key: int) -> None:
+        if key not in self._dropped or self._uses[key] > 0:
+            return
+        self._dropped.discard(key)
+        del self._uses[key]
+        self._full.pop(key, None)
+        if self._adapters.pop(key, None) is not None:
+            removal = asyncio.ensure_future(self._remove(key))
+            self._others.add(removal)
+            removal.add_done_callback(self._others.discard)
+        else:
+            self._send({"dropped": key})
+
+    async def _remove(self, key: int) -> None:
+        with suppress(EngineDeadError):
+            await self._engine.remove_lora(key)
+        self._send({"dropped": key})
+
+    def _room(self, key: int) -> int:
+        if key in self._full:
+            return key
+        return _ADAPTED if self._adapters else _PLAIN
+
+    async def _exchange(self, room: int) -> None:
+        resident = max(room, _BASE)
+        if resident == self._resident:
+            return
+        policy = {"policy": _BASE} if resident == _BASE else self._full[resident]
+        self._resident = _NOBODY
+        # Who asked for them may be gone before they are read, and they must stay until then.
+        self._use([policy])
+        try:
+            await self._engine.collective_rpc(
+                "tinkergym_load_weights", args=(policy.get("shared"), policy.get("names", []))
+            )
+        finally:
+            self._used([policy])
+        # Every request's cache is salted by its policy; what is reset here is what the salt does not cover:
+        # states of weights that are gone, which would only take room.
+        await self._engine.reset_prefix_cache()
+        self._resident = resident
+
+    # --- sleep ---
+
+    async def _sleep(self, message: Message) -> Message:
+        """Let vLLM give back memory; the other end has no request under way."""
+        async with self._going_to_bed:
+            if not self._asleep:
+                await self._engine.sleep(level=1, mode="wait")
+                self._asleep = True
+        return {}
+
+    async def _wake(self, message: Message | None = None) -> Message:
+        if not self._asleep and not self._going_to_bed.locked():
+            return {}
+        async with self._going_to_bed:
+            if self._asleep:
+                await self._engine.wake_up()
+                self._asleep = False
+        return {}
+
+    # --- health ---
+
+    async def _canary(self, message: Message) -> Message:
+        """Sample one token; while no batch may be joined, hear from vLLM's loop instead."""
+        request: Message = {
+            "id": "canary",
+            "policy": _BASE,
+            "prompt": [1],
+            "temperature": 0.0,
+            "top_p": 1.0,
+            "top_k": 0,
+            "seed": 0,
+            "max_tokens": 1,
+            "stop": [],
+            "salt": "canary",
+            "structured": None,
+            "stop_strings": [],
+            "top_logprobs": 0,
+            "prompt_logprobs": False,
+        }
+        with self._rooms.join() as room:
+            if room is None or self._asleep or self._going_to_bed.locked():
+                await self._engine.get_weight_version()
+                return {"alive": True}
+            answer = await self._collect(await self._add(request, room), request)
+        if "error" in answer or room > _PLAIN:
+            return answer if "error" in answer else {"alive": True}
+        logprob = answer["logprobs"][0]
+        if self._canary_logprob is None:
+            self._canary_logprob = logprob
+        if not abs(logprob - self._canary_logprob) <= _CANARY_DRIFT:
+            return {"error": f"the canary's logprob was {self._canary_logprob} and is {logprob}"}
+        return {"alive": True}
+
+    async def watch(self) -> None:
+        """End this process when vLLM's has ended; who waits for some of vLLM's answers is never told."""
+        while not self._engine.errored:
+            await asyncio.sleep(_LOOK_SECONDS)
+        os._exit(1)
+
+
+def _hash_of_what_vllm_reads(message: Message) -> str:
+    shared = "shared" in message
+    tensors = open_weights(message["shared"]) if shared else read_adapter(Path(message["path"]))
+    return weights_sha256(FullWeights(tensors=tensors))
+
+
+async def serve(connection: socket.socket) -> None:
+    """Start vLLM as the first message says, and answer the others until the socket closes."""
+    reader, writer = await asyncio.open_connection(sock=connection, limit=_LONGEST_LINE)
+
+    def send(message: Message) -> None:
+        writer.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+    first = json.loads(await reader.readline())
+    engine = AsyncLLM.from_engine_args(_engine_args(first["settings"]))
+    host = Host(engine, send, model_directory=Path(first["settings"]["model"]))
+    watching = asyncio.ensure_future(host.watch())
+    await host.prepare(first["policies"])
+    send({"ready": True})
+    while line := await reader.readline():
+        host.handle(json.loads(line))
+    watching.cancel()
+
+
+def _engine_args(settings: Message) -> AsyncEngineArgs:
+    return AsyncEngineArgs(
+        **settings,
+        trust_remote_code=False,
+        generation_config="vllm",
+        enable_lora=True,
+        enable_prefix_caching=True,
+        logprobs_mode="processed_logprobs",
+        disable_log_stats=True,
+        worker_extension_cls=f"{_WORKER}.WorkerExtension",
+        distributed_executor_backend=f"{_WORKER}.InProcessExecutor",
+    )
+
+
+def main() -> None:
+    """Serve on the socket whose number is the only argument."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    die_with_parent()
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    try:
+        asyncio.run(serve(connection))
+    except BaseException:
+        _log.exception("the vLLM host ends")
+        sys.stderr.flush()
+        raise
+    finally:
+        # vLLM's processes are in our group, and so are we.
+        os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""The vLLM host as a child process: how it is started, spoken to, and ended with all that it started."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from backend.processes.bounded_log import BoundedLog
+
+Message = dict[str, Any]
+_LAST_WORDS_SECONDS = 1.0
+HOST = (sys.executable, "-m", "backend.engines.vllm.host")
+"""The command of the process that holds vLLM."""
+_ERROR = re.compile(r"(?<!\S)[\w.]+(Error|Exception): .+")
+_WRAPPERS = (
+    "EngineDeadError",
+    "Engine core initialization failed",
+    "failed to be inspected",
+    "Error raised in subprocess",
+)
+"""What vLLM's errors say that only point to another one above them."""
+
+
+class VllmProcess:
+    """One life of the host."""
+
+    def __init__(self, command: Sequence[str], *, log: Path, environment: Mapping[str, str]) -> None:
+        """Start the process, with a socket's number as its last argument; it says when it is ready.
+
+        Raises:
+            OSError: The log cannot be written, or there is no memory for a process.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs, BoundedLog(log) as self._output:
+                self._process = subprocess.Popen(
+                    [*command, str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._output.descriptor,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **environment},
+                    pass_fds=[theirs.fileno()],
+                    # Its own group, so that it can be ended with vLLM's processes, and sees no Ctrl-C.
+                    start_new_session=True,
+                )
+        except OSError:
+            ours.close()
+            raise
+        self._socket = ours
+        self._received = b""
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        # A host that hangs takes nothing; only this thread may wait for it.
+        self._writer = threading.Thread(target=self._write, name="vllm-writer", daemon=True)
+        self._writer.start()
+
+    @property
+    def pid(self) -> int:
+        """Of the host; vLLM's engine core is its child."""
+        return self._process.pid
+
+    def send(self, message: Message) -> None:
+        """Queue a message; it is lost if the process has ended."""
+        self._outbox.put(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+    def receive(self, seconds: float) -> list[Message] | None:
+        """Return what has come, waiting at most `seconds` for the first; None when the process has ended."""
+        try:
+            if not select.select([self._socket], [], [], seconds)[0]:
+                return []
+            data = self._socket.recv(1 << 20)
+        except OSError:
+            return None
+        if not data:
+            return None
+        *lines, self._received = (self._received + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def hang_up(self) -> None:
+        """Let both sides know that nothing more will be said; `receive` then returns None."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def end(self) -> None:
+        """End the process and its children, and wait for it; there is nothing in them worth a goodbye."""
+        self.hang_up()
+        # The group outlives its leader, and its number is not given to others before the last of it is gone.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._output.join(_LAST_WORDS_SECONDS)
+        self._outbox.put(None)
+        self._writer.join()
+        self._socket.close()
+
+    def _write(self) -> None:
+        while (line := self._outbox.get()) is not None:
+            with suppress(OSError):
+                self._socket.sendall(line)
+
+
+def reason_in(log: str) -> str:
+    """Return why vLLM did not start: of what its log ends with, the error that the later ones only wrap."""
+    lines = log.splitlines()
+    errors = []
+    for line, following in zip(lines, [*lines[1:], ""], strict=False):
+        if found := _ERROR.search(line):
+            more = f" {following.strip()}" if "ValidationError" in found[0] else ""
+            errors.append(found[0].strip() + more)
+    real = [error for error in errors if not any(wrapper in error for wrapper in _WRAPPERS)]
+    for telling in (real, errors, [line for line in lines if "Error" in line], lines):
+        if telling:
+            return telling[-1].strip()[:500]
+    return ""

@@ -1,0 +1,98 @@
+"""What the operator's settings of vLLM mean for its arguments and its environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from backend.config import DType, VllmSettings
+from backend.engines.vllm.files import lora_targets
+
+
+def sleep_mode(settings: VllmSettings, device: str) -> Literal["offload", "end"]:
+    """What putting vLLM to sleep means on this device."""
+    if settings.sleep != "auto":
+        return settings.sleep
+    return "end" if device == "cpu" else "offload"
+
+
+def has_tokenizer(model_directory: Path) -> bool:
+    """Whether vLLM can learn the text of the model's tokens."""
+    return (model_directory / "tokenizer.json").is_file()
+
+
+def engine_arguments(
+    settings: VllmSettings,
+    model_directory: Path,
+    context_length: int,
+    device: str,
+    dtype: DType = "float32",
+    *,
+    shapes: Mapping[str, tuple[int, ...]],
+) -> dict[str, Any]:
+    """Return vLLM's engine arguments, as JSON can carry them; for `shapes` see `model_shapes`."""
+    memory: dict[str, Any] = (
+        {"kv_cache_memory_bytes": settings.cache_bytes, "block_size": 32}
+        if device == "cpu"
+        else {"gpu_memory_utilization": settings.gpu_memory}
+    )
+    known = has_tokenizer(model_directory)
+    return {
+        "model": str(model_directory),
+        # Ids come and ids go. The tokens' texts are for structured output only.
+        "tokenizer": str(model_directory) if known else None,
+        "skip_tokenizer_init": not known,
+        # The one that is told by which ids an answer may end; another would be tried for what it refuses.
+        # White space that a schema leaves open is none: a model that goes astray would fill answers with it.
+        "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
+        "dtype": dtype,
+        # Compiling needs Triton, which vLLM's CPU build goes without.
+        "enforce_eager": device == "cpu" or settings.enforce_eager,
+        "max_model_len": context_length,
+        # With it memory comes from a pool that can be given back; a CPU has none.
+        "enable_sleep_mode": device != "cpu" and sleep_mode(settings, device) == "offload",
+        "max_num_seqs": settings.max_sequences,
+        "max_lora_rank": settings.max_adapter_rank,
+        # One more, for what the base model's requests carry beside them.
+        "max_loras": settings.adapters_at_once + 1,
+        "lora_target_modules": lora_targets(shapes),
+        # What falls out of this cache is read from its file again.
+        "max_cpu_loras": 4 * settings.adapters_at_once + 1,
+        **memory,
+    }
+
+
+def process_environment(folder: Path, device: str, threads: int) -> dict[str, str]:
+    """Return the variables of vLLM's processes, which put their files into `folder`."""
+    gpu = _visible_gpu(device, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return {
+        "HF_HUB_OFFLINE": "1",
+        # Sockets and other files of its own, which go with the folder.
+        "TMPDIR": str(folder),
+        "VLLM_RPC_BASE_PATH": str(folder),
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_PLUGINS": "",
+        "VLLM_HOST_IP": "127.0.0.1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        # `vllm_worker.py` is written against this one.
+        "VLLM_USE_V2_MODEL_RUNNER": "0",
+        # On a CPU it would bind its threads to cores that the learner uses as well.
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": str(threads),
+        **({"CUDA_VISIBLE_DEVICES": gpu} if gpu is not None else {}),
+    }
+
+
+def _visible_gpu(device: str, visible: str | None) -> str | None:
+    """Return what a process that shall compute on this device must see as `CUDA_VISIBLE_DEVICES`.
+
+    Args:
+        device: `cpu`, `cuda`, `cuda:1`, ...: of those that this process sees.
+        visible: The variable as it is for this process; None if it is not set.
+    """
+    index = device.partition(":")[2]
+    if not index:
+        return visible
+    return visible.split(",")[int(index)].strip() if visible else index

@@ -1,0 +1,134 @@
+"""Tokens of environment servers that jobs bring along: kept in files of their own, never in a job.
+
+A job holds `stored:NAME` in a token's place, which is what lists, events and databases show. The file goes
+when no job needs it any more: the scheduler looks every few seconds.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import hmac
+import os
+import re
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from backend.errors import ConfigError
+from tinkergym.schema.job_spec import EnvironmentRef
+
+_PREFIX = "stored:"
+_KEY = "names.key"
+_LOCK = "names.lock"
+_TOKEN_FILE = re.compile(r"[0-9a-f]{32}|\..+\.[0-9a-f]{16}")
+"""A token, or a draft that a killed process left."""
+_GRACE_SECONDS = 120.0
+"""A token is put away before its job is stored; until then it is in nobody's use."""
+
+
+class EnvTokens:
+    """A folder of tokens that only the service's user can read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def put_away(self, ref: EnvironmentRef, tenant_id: str) -> EnvironmentRef:
+        """Return the reference with its token, if it has one, replaced by the token's name.
+
+        The same token of the same tenant has the same name, so a repeated request stays the same request.
+        """
+        token = ref.kwargs.get("token")
+        if not token:
+            return without_token(ref)
+        assert isinstance(token, str)
+        name = hmac.new(self._key(), f"{tenant_id}\0{token}".encode(), hashlib.sha256).hexdigest()[:32]
+        with self._alone():
+            self._write(name, token.encode(), replace=True)
+        return EnvironmentRef(id=ref.id, kwargs={**ref.kwargs, "token": _PREFIX + name})
+
+    def fetch(self, ref: EnvironmentRef) -> EnvironmentRef:
+        """Return the reference with the token that `put_away` took. Only for references out of the store.
+
+        Raises:
+            ConfigError: The file is gone.
+        """
+        stored = ref.kwargs.get("token")
+        if not isinstance(stored, str) or not stored.startswith(_PREFIX):
+            return without_token(ref)
+        # A name that `put_away` made has no separators; nothing else may lead out of the folder.
+        file = self._folder / Path(stored.removeprefix(_PREFIX)).name
+        try:
+            token = file.read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(
+                f"the token of the environment server cannot be read: {file}: {error.strerror or error}",
+                hint="submit the job again with its token",
+            ) from None
+        return EnvironmentRef(id=ref.id, kwargs={**ref.kwargs, "token": token})
+
+    def remove_unused(self, in_use: Iterable[EnvironmentRef], now: float) -> int:
+        """Delete the tokens that no job needs any more, but for those that were put away just now.
+
+        Args:
+            in_use: Of all jobs that have not ended, of all tenants.
+            now: Unix seconds.
+
+        Returns:
+            How many were deleted.
+        """
+        if not self._folder.exists():
+            return 0
+        stored = (str(ref.kwargs.get("token", "")) for ref in in_use)
+        needed = {name.removeprefix(_PREFIX) for name in stored if name.startswith(_PREFIX)}
+        removed = 0
+        # Alone: between the look at a file's age and its end nobody must put the same token away again.
+        with self._alone():
+            for file in self._folder.iterdir():
+                old = now - file.stat().st_mtime > _GRACE_SECONDS
+                if old and _TOKEN_FILE.fullmatch(file.name) and file.name not in needed:
+                    file.unlink()
+                    removed += 1
+        return removed
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other processes of the service from changing the folder."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)  # and with it the lock
+
+    def _key(self) -> bytes:
+        file = self._folder / _KEY
+        if not file.exists():
+            self._write(_KEY, secrets.token_bytes(32), replace=False)
+        return file.read_bytes()
+
+    def _write(self, name: str, data: bytes, *, replace: bool) -> None:
+        """Write a file whole, durably and for its owner only."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = self._folder / f".{name}.{secrets.token_hex(8)}"
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if replace:
+                draft.replace(self._folder / name)
+            elif not (self._folder / name).exists():
+                # Of two gateways that start at once, one key wins.
+                with suppress(FileExistsError):
+                    os.link(draft, self._folder / name)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def without_token(ref: EnvironmentRef) -> EnvironmentRef:
+    """Return the reference without a token, for a job whose environments its own client makes."""
+    return EnvironmentRef(id=ref.id, kwargs={k: v for k, v in ref.kwargs.items() if k != "token"})

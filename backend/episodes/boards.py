@@ -1,0 +1,520 @@
+"""The boards of all jobs in this process, and the waiting that workers and job loops do on them.
+
+Thread-safe. One condition serves all boards: an environment worker waits for an episode of any job at once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from backend.episodes.episode_board import EpisodeBoard
+from backend.episodes.record_check import require_sound
+from backend.errors import LeaseLostError
+from backend.learner.sequences import TokenLimits
+from tinkergym.errors import EnvironmentCrashedError, StorageFullError, TinkerGymError
+from tinkergym.schema.episodes import (
+    EpisodeRequest,
+    EpisodeResult,
+    LeaseReply,
+    LeaseRequest,
+    SubmitReply,
+    SubmitRequest,
+)
+from tinkergym.schema.events import JobState
+
+Verdict = Literal["accepted", "duplicate", "stale"]
+Save = Callable[[int, Sequence[EpisodeResult]], object]
+"""Makes a step's results durable; returns when they are."""
+
+MOST_WORKER_DEATHS = 5
+"""In one step; then the job fails rather than kill workers for ever."""
+
+_DEAD_REMEMBERED = 1000
+"""Workers. A call of one waits for seconds, in which never so many die after it."""
+
+_CRASHING_REMEMBERED = 1000
+"""Pairs of a tenant and an environment."""
+
+_LOOK_SECONDS = 0.25
+"""How often waiting looks at the clock: leases run out without anybody saying so."""
+
+
+@dataclass(slots=True)
+class BoardEntry:
+    """One job's board with what the workers need to know of the job."""
+
+    board: EpisodeBoard
+    save: Save
+    for_server_workers: bool
+    """Whether workers that ask for episodes of any job may have these."""
+    limits: TokenLimits
+    """Of the model that is trained."""
+    state: JobState = JobState.RUNNING
+    last_contact: float = field(default=0.0)
+    """When a worker of this job last said anything, on the boards' clock."""
+    owner: str = ""
+    """Workers that play for any job serve the jobs of one owner only: the tenant, or the job itself."""
+    tenant: str = ""
+    environment: str = ""
+    """Id of the environment that its episodes are played in."""
+    isolated: bool = False
+    """Whether a worker died in this environment, played for this tenant: since then each lives in a process
+    of its own."""
+    crash_untold: bool = False
+    """Whether the job has yet to be told so."""
+    worker_deaths: int = 0
+    """Environment workers that died in a call of this job's environment in this step."""
+    background: bool = False
+    """Whether a worker gets these episodes only after those of the jobs themselves."""
+    error: TinkerGymError | None = None
+    """Why the rollout cannot go on; raised where the job waits for it."""
+    left: dict[str, None] = field(default_factory=dict)
+    """Workers that said that they end, in order."""
+    recorded_step: int = 0
+    """Newest step that is recorded in the store: results are acknowledged once the version that sampled them
+    is known by it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvWorkerReport:
+    """What is known of the workers that play for any job."""
+
+    silent: list[str]
+    """Those that hang: they live, but renew nothing and ask for nothing."""
+    owners: Mapping[str, str]
+    """Worker -> whose jobs it plays. One that has played nothing yet is missing."""
+    wanted: frozenset[str]
+    """Owners with a job that such workers play."""
+
+
+class Boards:
+    """Where rollout workers find episodes and bring back results, for every job of this process."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._entries: dict[str, BoardEntry] = {}
+        self._workers: dict[str, float] = {}
+        """Workers that play for any job, and when each was last heard from."""
+        self._owners: dict[str, str] = {}
+        """Whose jobs such a worker plays, from its first episode to its end: whatever an environment leaves
+        in the process, no other tenant's episode meets it."""
+        self._dead: dict[str, None] = {}
+        """Workers whose process ended, in order: a call of theirs that still waits must not be given
+        anything."""
+        self._crashing: dict[tuple[str, str], None] = {}
+        """Tenants and environments that a worker died in, in order: their later jobs begin isolated, so that
+        submitting a job again does not cost another worker."""
+        self._turn = 0
+        self._closed = False
+
+    # --- for job loops ---
+
+    def open(
+        self,
+        job_id: str,
+        board: EpisodeBoard,
+        save: Save,
+        *,
+        for_server_workers: bool,
+        limits: TokenLimits,
+        owner: str = "",
+        environment: str = "",
+        background: bool = False,
+    ) -> None:
+        """Add a board of a job of `owner`, its tenant.
+
+        Args:
+            job_id: The job; a job's further boards are called `job_id/...`.
+            board: Its episodes.
+            save: What makes results durable.
+            for_server_workers: Whether workers that play for any job may play these.
+            limits: Of the model.
+            owner: The tenant.
+            environment: Id of what the episodes are played in.
+            background: Whether they come after the episodes of all jobs that are learned from.
+        """
+        with self._changed:
+            entry = self._entries[job_id] = BoardEntry(
+                board,
+                save,
+                for_server_workers,
+                limits,
+                last_contact=self._clock(),
+                owner=owner,
+                tenant=owner,
+                environment=environment,
+                background=background,
+                recorded_step=-1,
+            )
+            if (owner, environment) in self._crashing:
+                self._isolate(job_id, entry)
+
+    def close(self, job_id: str) -> None:
+        """Remove a job; its workers are told that their leases are void."""
+        with self._changed:
+            self._entries.pop(job_id, None)
+            self._changed.notify_all()
+
+    def set_state(self, job_id: str, state: JobState) -> None:
+        """Say which state the workers of this job shall see."""
+        with self._changed:
+            self._entries[job_id].state = state
+
+    def post(
+        self, job_id: str, step: int, requests: Sequence[EpisodeRequest], done: Iterable[EpisodeResult] = ()
+    ) -> None:
+        """Begin a step of a job; workers that wait get its episodes at once."""
+        with self._changed:
+            entry = self._entries[job_id]
+            if step > entry.board.step:
+                entry.worker_deaths = 0
+            entry.board.post(step, requests, done)
+            self._changed.notify_all()
+
+    def step_recorded(self, job_id: str, step: int) -> None:
+        """Say that `step` is in the store, so that what its version samples may be stored behind it."""
+        with self._changed:
+            entry = self._entries[job_id]
+            entry.recorded_step = max(entry.recorded_step, step)
+            self._changed.notify_all()
+
+    def publishing(self, job_id: str, version: int) -> None:
+        """Say that from now on answers may be of this version."""
+        with self._changed:
+            self._entries[job_id].board.newest_version = version
+
+    def wait(self, job_id: str, step: int, seconds: float) -> Literal["done", "broken", "waiting"]:
+        """Wait until a step of the job is complete or must be played again, at most `seconds`.
+
+        Raises:
+            StorageFullError: A result could not be stored.
+            EnvironmentCrashedError: Worker after worker died of the step.
+        """
+        deadline = self._clock() + seconds
+        with self._changed:
+            while True:
+                entry = self._entries[job_id]
+                if entry.board.expire(self._clock()):
+                    self._changed.notify_all()
+                if entry.error is not None:
+                    raise entry.error
+                if entry.board.broken:
+                    return "broken"
+                if entry.board.unfinished(step) == 0:
+                    return "done"
+                left = deadline - self._clock()
+                if left <= 0 or self._closed:
+                    return "waiting"
+                self._changed.wait(min(left, _LOOK_SECONDS))
+
+    def wake(self) -> None:
+        """Let everybody who waits look again (a cancellation, an end)."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def results(self, job_id: str, step: int) -> list[tuple[EpisodeRequest, EpisodeResult]]:
+        """Return the finished episodes of a step of the job in index order."""
+        with self._changed:
+            return self._entries[job_id].board.results(step)
+
+    def forget_step(self, job_id: str, step: int) -> None:
+        """Take a step off the board that nobody will ask for any more."""
+        with self._changed:
+            self._entries[job_id].board.forget_step(step)
+
+    def take_crash(self, job_id: str) -> bool:
+        """Return, once, whether a worker died in this job's environment."""
+        with self._changed:
+            entry = self._entries[job_id]
+            told, entry.crash_untold = entry.crash_untold, False
+            return told
+
+    def playing(self, job_id: str) -> list[str]:
+        """Return the leases of the job's episodes that some worker plays now, in index order."""
+        with self._changed:
+            entry = self._entries.get(job_id)
+            return [] if entry is None else entry.board.playing
+
+    def silent_seconds(self, job_id: str) -> float:
+        """Return for how long no worker of this job has said anything."""
+        with self._changed:
+            return self._clock() - self._entries[job_id].last_contact
+
+    def held_seconds(self, job_id: str) -> float:
+        """Return for how long workers that fell silent hold all open episodes of the job, 0 if none does."""
+        with self._changed:
+            return self._entries[job_id].board.held_seconds(self._clock())
+
+    # --- for workers ---
+
+    def contact(self, job_id: str) -> None:
+        """Note that a worker of this job lives."""
+        with self._changed:
+            entry = self._entries.get(job_id)
+            if entry is not None:
+                entry.last_contact = self._clock()
+
+    def lease(self, request: LeaseRequest, job_id: str = "") -> LeaseReply:
+        """Renew leases and hand out episodes, waiting for some if none are open.
+
+        Args:
+            request: What the worker asks for and still plays.
+            job_id: Whose episodes; empty for any job whose episodes the service plays itself, of the owner
+                whose jobs this worker plays.
+        """
+        deadline = self._clock() + request.wait_seconds
+        known = False
+        with self._changed:
+            while True:
+                now = self._clock()
+                if request.worker_id in self._dead:
+                    return LeaseReply(episodes=[], lost=list(request.renew), job_state=JobState.RUNNING)
+                entries = self._asked(request.worker_id, job_id)
+                gone = any(request.worker_id in entry.left for entry in entries.values())
+                if request.leaving or gone:
+                    return self._goodbye(entries, request, job_id)
+                if not job_id:
+                    self._workers[request.worker_id] = now
+                # A job that has just been given to this process is waited for; one that ended is not.
+                ended, known = known and job_id not in entries, job_id in entries
+                lost = self._renew(entries, request, now)
+                given = self._give_any(request, now) if not job_id else self._give(entries, request, now)
+                state = entries[job_id].state if job_id in entries else JobState.RUNNING
+                if given or lost or ended or self._closed or request.max_episodes < 1 or now >= deadline:
+                    held = 0.0
+                    if job_id in entries and request.max_episodes and not given:
+                        held = entries[job_id].board.held_seconds(now)
+                    return LeaseReply(episodes=given, lost=lost, job_state=state, held_seconds=held)
+                self._changed.wait(min(deadline - now, _LOOK_SECONDS))
+
+    def vanished(self, worker_id: str, job_id: str) -> None:
+        """Issue the episodes of a worker again whose connection broke; it may come back."""
+        with self._changed:
+            for entry in self._asked(worker_id, job_id).values():
+                if entry.board.release(worker_id):
+                    self._changed.notify_all()
+
+    def submit(self, request: SubmitRequest, job_id: str = "") -> SubmitReply:
+        """Store results; returns when they are durable. One verdict per result, in order.
+
+        Args:
+            request: The results.
+            job_id: Whose they must be, others are stale; empty allows any.
+
+        Raises:
+            InvalidRequestError: A result is of other seats than its request, was sampled by another policy
+                version than was asked for, or its record does not hold together. None of this job's is taken
+                then.
+            StorageFullError: It could not be stored.
+        """
+        verdicts: list[Verdict] = ["stale"] * len(request.results)
+        batches: dict[str, list[int]] = {}
+        for position, result in enumerate(request.results):
+            batches.setdefault(_job_of(result.episode_id), []).append(position)
+        for owner, positions in batches.items():
+            if job_id not in {"", owner.partition("/")[0]}:
+                continue
+            batch = [request.results[position] for position in positions]
+            for position, verdict in zip(positions, self._submit(owner, batch), strict=True):
+                verdicts[position] = verdict
+        return SubmitReply(verdicts=verdicts)
+
+    def forget_worker(self, worker_id: str, in_calls: Sequence[str] = ()) -> int:
+        """Issue the episodes of a worker again whose process ended; returns how many.
+
+        Its id is not served while a call of it may still wait: a process that takes its place has another.
+
+        Args:
+            worker_id: The worker that is gone.
+            in_calls: Episodes that were inside a call of their environment then. Only their jobs can be to
+                blame, and are played in processes of their own from now on. Without any, all are suspects.
+        """
+        with self._changed:
+            self._workers.pop(worker_id, None)
+            self._owners.pop(worker_id, None)
+            self._dead[worker_id] = None
+            while len(self._dead) > _DEAD_REMEMBERED:
+                del self._dead[next(iter(self._dead))]
+            total = 0
+            suspects = {_job_of(episode_id) for episode_id in in_calls}
+            for job_id, entry in self._entries.items():
+                lost = entry.board.forget_worker(worker_id)
+                total += lost
+                if not (job_id in suspects if suspects else lost > 0):
+                    continue
+                self._crashing[entry.tenant, entry.environment] = None
+                while len(self._crashing) > _CRASHING_REMEMBERED:
+                    del self._crashing[next(iter(self._crashing))]
+                entry.crash_untold = entry.crash_untold or not entry.isolated
+                self._isolate(job_id, entry)
+                entry.worker_deaths += 1
+                if entry.worker_deaths >= MOST_WORKER_DEATHS:
+                    entry.error = EnvironmentCrashedError(
+                        f"{entry.worker_deaths} environment workers died while they played step "
+                        f"{entry.board.step}",
+                        hint="the environment seems to crash or to fill the memory of its process; "
+                        "play it in your own process with rollout='client' to see how",
+                    )
+            self._changed.notify_all()
+            return total
+
+    def report(self, seconds: float) -> EnvWorkerReport:
+        """Return what is known of the workers that play for any job.
+
+        Args:
+            seconds: Those that have not asked for anything for so long are silent.
+        """
+        with self._changed:
+            before = self._clock() - seconds
+            entries = self._entries.values()
+            return EnvWorkerReport(
+                silent=[worker_id for worker_id, seen in self._workers.items() if seen < before],
+                owners=dict(self._owners),
+                wanted=frozenset(entry.owner for entry in entries if entry.for_server_workers),
+            )
+
+    def shut(self) -> None:
+        """Let nobody wait any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    # --- inside ---
+
+    def _goodbye(self, entries: dict[str, BoardEntry], request: LeaseRequest, job_id: str) -> LeaseReply:
+        """Release what a worker that ends has, and give it nothing more: a call of it may still wait."""
+        for entry in entries.values():
+            if request.leaving:
+                entry.board.release(request.worker_id, request.renew)
+            if job_id:
+                entry.left[request.worker_id] = None
+                while len(entry.left) > _DEAD_REMEMBERED:
+                    del entry.left[next(iter(entry.left))]
+        self._changed.notify_all()
+        state = entries[job_id].state if job_id in entries else JobState.RUNNING
+        lost = [] if request.leaving else list(request.renew)
+        return LeaseReply(episodes=[], lost=lost, job_state=state)
+
+    def _asked(self, worker_id: str, job_id: str) -> dict[str, BoardEntry]:
+        if job_id:
+            return {name: entry for name, entry in self._entries.items() if name.partition("/")[0] == job_id}
+        return self._of_owner(self._owners[worker_id]) if worker_id in self._owners else {}
+
+    def _of_owner(self, owner: str) -> dict[str, BoardEntry]:
+        return {
+            job_id: entry
+            for job_id, entry in self._entries.items()
+            if entry.for_server_workers and entry.owner == owner
+        }
+
+    def _isolate(self, job_id: str, entry: BoardEntry) -> None:
+        """From now on a crash of this job's environment costs the episode that was in it, and no other."""
+        entry.isolated = True
+        if entry.board.lockstep:
+            # Its episodes wait for each other, and there is no room for that many processes: the job gets
+            # workers of its own instead.
+            entry.owner = job_id
+
+    def _give_any(self, request: LeaseRequest, now: float) -> list[EpisodeRequest]:
+        """Hand out episodes of this worker's owner; a new worker takes the owner with the fewest workers."""
+        bound = self._owners.get(request.worker_id)
+        workers = Counter(self._owners.values())
+        owners = {entry.owner for entry in self._entries.values() if entry.for_server_workers}
+        for owner in sorted(owners, key=lambda name: (workers[name], name)) if bound is None else [bound]:
+            given = self._give(self._of_owner(owner), request, now)
+            if given:
+                self._owners[request.worker_id] = owner
+                return given
+        return []
+
+    def _renew(self, entries: dict[str, BoardEntry], request: LeaseRequest, now: float) -> list[str]:
+        kept: set[str] = set()
+        for entry in entries.values():
+            entry.last_contact = now
+            if entry.board.expire(now):
+                self._changed.notify_all()
+            kept |= entry.board.renew(request.worker_id, request.renew, now)
+        return [lease_id for lease_id in request.renew if lease_id not in kept]
+
+    def _give(
+        self, entries: dict[str, BoardEntry], request: LeaseRequest, now: float
+    ) -> list[EpisodeRequest]:
+        given: list[EpisodeRequest] = []
+        # Another job is first in line each time, so that a large one does not starve the others.
+        order = list(entries.values())
+        self._turn += 1
+        order = [order[(self._turn + offset) % len(order)] for offset in range(len(order))]
+        for entry in sorted(order, key=lambda entry: entry.background):
+            some = entry.board.lease(request.worker_id, request.max_episodes - len(given), now)
+            if entry.isolated and not entry.board.lockstep:
+                some = [episode.model_copy(update={"executor": "process"}) for episode in some]
+            given += some
+        return given
+
+    def _submit(self, job_id: str, batch: Sequence[EpisodeResult]) -> list[Verdict]:
+        with self._changed:
+            entry = self._entries.get(job_id)
+            if entry is None:
+                return ["stale"] * len(batch)
+            entry.last_contact = self._clock()
+        # Before the lock is taken again: long records take milliseconds.
+        for result in batch:
+            require_sound(result, entry.limits)
+        with self._changed:
+            if self._entries.get(job_id) is not entry:
+                return ["stale"] * len(batch)
+            for result in batch:
+                entry.board.check(result)
+            verdicts = self._claim(job_id, entry, batch)
+            claimed = [r for r, verdict in zip(batch, verdicts, strict=True) if verdict == "accepted"]
+            version = max((entry.board.newest_sampled(result) for result in claimed), default=0)
+            by_step: dict[int, list[EpisodeResult]] = {}
+            for result in claimed:
+                by_step.setdefault(entry.board.step_of(result), []).append(result)
+            if claimed and not self._until(job_id, entry, lambda: entry.recorded_step >= version):
+                # Kept without the step that made it, nobody could tell later which weights it was sampled by.
+                self._settle(entry, claimed, stored=False)
+                return ["stale"] * len(batch)
+        stored = False
+        try:
+            for step, results in by_step.items():
+                entry.save(step, results)
+            stored = True
+        except LeaseLostError:
+            # The job is another process's by now; to the worker that is a lease lost like any other.
+            return ["stale"] * len(batch)
+        except StorageFullError as error:
+            entry.error = error
+            raise
+        finally:
+            with self._changed:
+                self._settle(entry, claimed, stored=stored)
+        return verdicts
+
+    def _claim(self, job_id: str, entry: BoardEntry, batch: Sequence[EpisodeResult]) -> list[Verdict]:
+        """Claim each result. One that another call is storing now is waited for: it is not durable yet."""
+        board = entry.board
+        # Before anything is claimed here: two calls that wait for each other's results would wait for ever.
+        if not self._until(job_id, entry, lambda: not any(board.saving(result) for result in batch)):
+            return ["stale"] * len(batch)
+        return [board.claim(result) for result in batch]
+
+    def _until(self, job_id: str, entry: BoardEntry, happened: Callable[[], bool]) -> bool:
+        """Wait until it has happened; False if the job is no longer here before that."""
+        self._changed.wait_for(lambda: happened() or self._closed or self._entries.get(job_id) is not entry)
+        return happened()
+
+    def _settle(self, entry: BoardEntry, claimed: Sequence[EpisodeResult], *, stored: bool) -> None:
+        for result in claimed:
+            entry.board.settle(result, stored=stored)
+        self._changed.notify_all()
+
+
+def _job_of(episode_id: str) -> str:
+    return episode_id.split(":", 1)[0]

@@ -1,0 +1,289 @@
+"""The episodes of a train step, or of several: which are open, who plays which until when, what came back.
+
+Pure bookkeeping of one job. Knows nothing of threads, HTTP or storage; time arrives as an argument.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Literal
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
+from tinkergym.trajectory.trajectory import Trajectory
+
+_LATE_SECONDS = 1.0
+"""By which a renewal may come late before its worker is called silent."""
+
+
+class _Phase(Enum):
+    OPEN = auto()
+    LEASED = auto()
+    SAVING = auto()
+    DONE = auto()
+
+
+@dataclass(slots=True)
+class _Slot:
+    request: EpisodeRequest
+    phase: _Phase = _Phase.OPEN
+    lease_id: str = ""
+    worker_id: str = ""
+    expires_at: float = 0.0
+    result: EpisodeResult | None = None
+
+
+def _new_lease_id() -> str:
+    return uuid.uuid4().hex
+
+
+@dataclass(slots=True, kw_only=True)
+class EpisodeBoard:
+    """The episodes of one job's current step, and of the steps after it that may be played ahead.
+
+    Earlier steps are handed out first. A lease that expired is void only once its episode has gone to another
+    worker: a slow worker that comes back before that loses nothing. In lockstep a step's episodes belong
+    together: they go to one worker as a whole, and when any of them is lost the step must be played again
+    from its start (`broken`).
+    """
+
+    lease_seconds: float
+    lockstep: bool = False
+    ahead: int = 0
+    """How many steps before the one that is posted stay on the board."""
+    new_lease_id: Callable[[], str] = _new_lease_id
+    step: int = 0
+    """That was posted last."""
+    newest_version: int = 0
+    """Of the trained policies; an answer cannot be of a later one."""
+    broken: bool = False
+    """In lockstep, part of the step was lost; nothing is leased or accepted until the next `post`."""
+    _slots: dict[str, _Slot] = field(default_factory=dict)
+    _last_seen: dict[str, float] = field(default_factory=dict)
+    """Workers of the last `lease_seconds`, who was silent for longest first."""
+
+    def post(self, step: int, requests: Sequence[EpisodeRequest], done: Iterable[EpisodeResult] = ()) -> None:
+        """Begin a step, or begin it anew; `done` are results that are stored already."""
+        self.step, self.broken = step, False
+        self._slots = {
+            name: slot
+            for name, slot in self._slots.items()
+            if slot.request.step >= step - self.ahead and slot.request.step != step
+        } | {request.episode_id: _Slot(request) for request in requests}
+        for result in done:
+            slot = self._slots.get(result.episode_id)
+            if slot is not None:
+                slot.phase, slot.result = _Phase.DONE, result
+
+    def forget_step(self, step: int) -> None:
+        """Take a step off the board."""
+        self._slots = {name: slot for name, slot in self._slots.items() if slot.request.step != step}
+
+    def lease(self, worker_id: str, max_episodes: int, now: float) -> list[EpisodeRequest]:
+        """Hand out up to `max_episodes` open episodes; in lockstep all of the step or none.
+
+        When several workers ask, nobody gets more than an even share, so that the last one does not wait for
+        the first one's queue.
+        """
+        self._note(worker_id, now)
+        if max_episodes < 1 or self.broken:
+            return []
+        free = [slot for slot in self._slots.values() if slot.phase is _Phase.OPEN]
+        if self.lockstep:
+            if len(free) < len(self._slots):
+                return []
+        else:
+            free = self._even_share(free, max_episodes)
+        return [self._give(slot, worker_id, now) for slot in free]
+
+    def renew(self, worker_id: str, lease_ids: Iterable[str], now: float) -> set[str]:
+        """Extend leases; returns those that are this worker's and still hold."""
+        self._note(worker_id, now)
+        wanted = set(lease_ids)
+        kept: set[str] = set()
+        for slot in self._slots.values():
+            if slot.lease_id and slot.lease_id in wanted and slot.worker_id == worker_id and not self.broken:
+                if slot.phase is _Phase.OPEN:
+                    slot.phase = _Phase.LEASED
+                slot.expires_at = now + self.lease_seconds
+                kept.add(slot.lease_id)
+        return kept
+
+    def check(self, result: EpisodeResult) -> None:
+        """Refuse a result for other seats than the request's, or that other policy versions sampled.
+
+        Learned from, another version's tokens would count as this one's.
+
+        Raises:
+            InvalidRequestError: The result lacks a seat or has one too many, or a turn was sampled by another
+                version than the request allows.
+        """
+        slot = self._slots.get(result.episode_id)
+        if slot is None:
+            return
+        seats, agents = slot.request.seats, [one.agent for one in result.trajectories]
+        if sorted(agents) != sorted(seats):
+            raise InvalidRequestError(
+                f"episode {result.episode_id} has the seats {', '.join(seats)}, "
+                f"and its result has trajectories of {', '.join(agents)}",
+                hint="hand in one trajectory per seat of the request",
+                field="results.trajectories",
+            )
+        for trajectory in result.trajectories:
+            self._check_versions(slot.request, trajectory)
+
+    def _check_versions(self, request: EpisodeRequest, trajectory: Trajectory) -> None:
+        seat = request.seats[trajectory.agent]
+        oldest = newest = seat.policy_version
+        wanted, hint = f"version {oldest}", "put the seat's policy_version into every request for tokens"
+        if request.max_staleness and seat.trained:
+            newest = self.newest_version
+            wanted, hint = f"versions {oldest} to {newest}", "name no version in requests for tokens"
+        versions = (turn.policy_version for turn in trajectory.turns)
+        other = next((version for version in versions if not oldest <= version <= newest), None)
+        if other is not None:
+            raise InvalidRequestError(
+                f"agent {trajectory.agent!r} of episode {request.episode_id} was sampled by version {other} "
+                f"of the policy, its request asks for {wanted}",
+                hint=hint,
+                field="results.trajectories",
+            )
+
+    def newest_sampled(self, result: EpisodeResult) -> int:
+        """Return the newest version of a trained policy that sampled a part of an episode of this board."""
+        seats = self._slots[result.episode_id].request.seats
+        return max(
+            (
+                max((turn.policy_version for turn in one.turns), default=seats[one.agent].policy_version)
+                for one in result.trajectories
+                if seats[one.agent].trained
+            ),
+            default=0,
+        )
+
+    def step_of(self, result: EpisodeResult) -> int:
+        """Return the step of an episode of this board."""
+        return self._slots[result.episode_id].request.step
+
+    def claim(self, result: EpisodeResult) -> Literal["accepted", "duplicate", "stale"]:
+        """Check a result before it is stored; after `accepted`, `settle` must follow.
+
+        A `duplicate` is durable only if it is not `saving`.
+        """
+        slot = self._slots.get(result.episode_id)
+        if slot is None or self.broken:
+            return "stale"
+        if slot.phase in {_Phase.DONE, _Phase.SAVING}:
+            return "duplicate"
+        if not slot.lease_id or slot.lease_id != result.lease_id:
+            return "stale"
+        slot.phase = _Phase.SAVING
+        return "accepted"
+
+    def saving(self, result: EpisodeResult) -> bool:
+        """Whether a result of this episode was claimed and is not settled yet."""
+        slot = self._slots.get(result.episode_id)
+        return slot is not None and slot.phase is _Phase.SAVING and not self.broken
+
+    def settle(self, result: EpisodeResult, *, stored: bool) -> None:
+        """Finish what `claim` began: the result is durable, or storing it failed and the lease goes on."""
+        slot = self._slots.get(result.episode_id)
+        # Of a lockstep that broke meanwhile the same episode may be saved anew, under another lease.
+        if slot is None or slot.phase is not _Phase.SAVING or slot.lease_id != result.lease_id:
+            return
+        slot.phase = _Phase.DONE if stored else _Phase.LEASED
+        slot.result = result if stored else None
+
+    def expire(self, now: float) -> int:
+        """Open the episodes whose lease has run out; returns how many."""
+        return self._reopen(slot for slot in self._slots.values() if now >= slot.expires_at)
+
+    def forget_worker(self, worker_id: str) -> int:
+        """Open the episodes of a worker that is known to be dead; returns how many."""
+        self._last_seen.pop(worker_id, None)
+        its = [slot for slot in self._slots.values() if slot.worker_id == worker_id]
+        lost = self._reopen(its)
+        for slot in its:
+            if slot.phase is _Phase.OPEN:
+                slot.lease_id = ""
+        return lost
+
+    def release(self, worker_id: str, kept: Iterable[str] = ()) -> int:
+        """Open the episodes of a worker that ends, but for some leases; returns how many.
+
+        Their leases stay valid until other workers take the episodes, as those of a silent worker do.
+        """
+        self._last_seen.pop(worker_id, None)
+        spared = set(kept)
+        return self._reopen(
+            slot
+            for slot in self._slots.values()
+            if slot.worker_id == worker_id and slot.lease_id not in spared
+        )
+
+    def held_seconds(self, now: float) -> float:
+        """Return for how long silent workers hold all that is left to play; 0 if there is something else."""
+        left = [slot for slot in self._slots.values() if slot.phase is not _Phase.DONE]
+        # A worker renews its leases three times before they run out.
+        silent = now - self.lease_seconds / 3 - _LATE_SECONDS
+        if not left or self.broken or any(slot.phase is not _Phase.LEASED for slot in left):
+            return 0.0
+        if any(self._last_seen.get(slot.worker_id, 0.0) > silent for slot in left):
+            return 0.0
+        return max(0.0, max(slot.expires_at for slot in left) - now)
+
+    def unfinished(self, step: int) -> int:
+        """Return how many episodes of a step on the board have no stored result yet."""
+        return sum(
+            slot.phase is not _Phase.DONE for slot in self._slots.values() if slot.request.step == step
+        )
+
+    @property
+    def playing(self) -> list[str]:
+        """The leases of the episodes that are being played, in index order of the episodes."""
+        if self.broken:
+            return []
+        return [slot.lease_id for slot in self._slots.values() if slot.phase is _Phase.LEASED]
+
+    def results(self, step: int) -> list[tuple[EpisodeRequest, EpisodeResult]]:
+        """Return the finished episodes of a step in index order, whatever order they came in."""
+        return [
+            (slot.request, slot.result)
+            for slot in self._slots.values()
+            if slot.result is not None and slot.request.step == step
+        ]
+
+    def _note(self, worker_id: str, now: float) -> None:
+        # Clients choose their ids and may take a new one for every call, so old ones are not kept.
+        self._last_seen.pop(worker_id, None)
+        self._last_seen[worker_id] = now
+        while now - self._last_seen[oldest := next(iter(self._last_seen))] >= self.lease_seconds:
+            del self._last_seen[oldest]
+
+    def _even_share(self, free: Sequence[_Slot], most: int) -> list[_Slot]:
+        chosen: list[_Slot] = []
+        for step in sorted({slot.request.step for slot in free}):
+            share = math.ceil(self.unfinished(step) / max(1, len(self._last_seen)))
+            of_step = [slot for slot in free if slot.request.step == step]
+            chosen += of_step[: min(most - len(chosen), max(1, share))]
+        return chosen
+
+    def _give(self, slot: _Slot, worker_id: str, now: float) -> EpisodeRequest:
+        slot.phase, slot.worker_id = _Phase.LEASED, worker_id
+        slot.lease_id, slot.expires_at = self.new_lease_id(), now + self.lease_seconds
+        return slot.request.model_copy(
+            update={"lease_id": slot.lease_id, "lease_seconds": self.lease_seconds},
+        )
+
+    def _reopen(self, slots: Iterable[_Slot]) -> int:
+        lost = [slot for slot in slots if slot.phase is _Phase.LEASED]
+        for slot in lost:
+            slot.phase = _Phase.OPEN
+            # lease_id and worker_id stay: until somebody else takes the episode its worker may come back.
+        if lost and self.lockstep:
+            self.broken = True
+        return len(lost)

@@ -1,0 +1,158 @@
+"""Lockstep sampling: a deterministic job's requests wait for each other and run as one batch in fixed order.
+
+On a CPU the last bit of a matrix product depends on the batch it is computed in, so for equal bits the
+batches must be equal: one per turn, of every episode that is still played, sorted by index.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from backend.engines.protocol import Deliver, SamplingEngine
+from tinkergym.errors import ConflictError, ServiceUnavailableError, TinkerGymError
+from tinkergym.schema.events import ErrorView
+from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest, lease_of_session
+
+_log = logging.getLogger(__name__)
+_LOOK_SECONDS = 0.25
+"""How often the gate looks by itself whether an episode ended without a further request."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    request: SampleRequest
+    delivers: list[Deliver] = field(default_factory=list)
+
+
+class LockstepGate:
+    """Holds one job's sampling requests until every episode that is being played has one."""
+
+    def __init__(
+        self, engine: SamplingEngine, playing: Callable[[], Sequence[str]], *, one_by_one: bool = False
+    ) -> None:
+        """Sample on `engine`.
+
+        Args:
+            engine: It runs each batch alone.
+            playing: The leases of unfinished episodes, in index order.
+            one_by_one: Nobody waits for others: a script plays one episode after the other.
+        """
+        self._engine = engine
+        self._playing = playing
+        self._one_by_one = one_by_one
+        self._changed = threading.Condition()
+        self._pending: dict[str, _Pending] = {}
+        self._computed: dict[str, _Pending] = {}
+        """The batch that the engine computes now."""
+        self._answered: dict[str, tuple[SampleRequest, Completion]] = {}
+        """Each lease's last request and its answer, which may have been lost on its way."""
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="lockstep-gate", daemon=True)
+        self._thread.start()
+
+    def submit(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
+        """Queue requests; each is answered once through `deliver` when its turn comes."""
+        with self._changed:
+            if self._closed:
+                _fail(requests, deliver, ServiceUnavailableError("the job stopped sampling"))
+                return
+            known = [answer for request in requests if (answer := self._take_up(request, deliver))]
+            self._changed.notify_all()
+        if known:
+            deliver(known)
+
+    def _take_up(self, request: SampleRequest, deliver: Deliver) -> Completion | None:
+        """Queue a request; one that is repeated after a lost connection is sampled once and answered twice.
+
+        Sampled anew it would join another turn's batch, which would no longer be the one that an undisturbed
+        run computes. Its answer is returned if it is known already.
+        """
+        lease_id = lease_of_session(request.session_id)
+        asked, answer = self._answered.get(lease_id, (None, None))
+        if asked == request:
+            return answer
+        now = self._computed.get(lease_id)
+        entry = now if now is not None and now.request == request else None
+        (entry or self._pending.setdefault(lease_id, _Pending(request))).delivers.append(deliver)
+        return None
+
+    def look(self) -> None:
+        """Look again who is still playing: a result came in."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Stop; what is pending is answered with an error."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+        self._refuse(self._pending, ServiceUnavailableError("the job stopped sampling"))
+
+    def _run(self) -> None:
+        while not self._closed:
+            batch = self._next_batch()
+            if batch:
+                self._sample(batch)
+            with self._changed:
+                if not self._closed:
+                    self._changed.wait(0.0 if self._ready() else _LOOK_SECONDS)
+
+    def _ready(self) -> bool:
+        if self._one_by_one:
+            return bool(self._pending)
+        leases = self._playing()
+        return bool(leases) and all(lease_id in self._pending for lease_id in leases)
+
+    def _next_batch(self) -> list[_Pending]:
+        """Take the complete turn, if it is complete; refuse what belongs to leases that are void."""
+        with self._changed:
+            leases = self._playing()
+            known = set(leases)
+            self._answered = {key: value for key, value in self._answered.items() if key in known}
+            if self._one_by_one:
+                first = list(self._pending)[:1]
+                self._computed = {key: self._pending.pop(key) for key in first}
+                return list(self._computed.values())
+            orphans = {key: self._pending.pop(key) for key in list(self._pending) if key not in known}
+            complete = bool(leases) and all(lease_id in self._pending for lease_id in leases)
+            self._computed = {key: self._pending.pop(key) for key in leases} if complete else {}
+            batch = list(self._computed.values())
+        self._refuse(orphans, ConflictError("the episode's lease is void", hint="stop playing it"))
+        return batch
+
+    def _sample(self, batch: list[_Pending]) -> None:
+        answers: Sequence[Completion | SampleFailure]
+        try:
+            answers = self._engine.generate_together([pending.request for pending in batch])
+        except Exception as error:
+            _log.exception("lockstep sampling failed")
+            failure = error if isinstance(error, TinkerGymError) else TinkerGymError(f"sampling: {error!r}")
+            answers = [_failure(pending.request, failure) for pending in batch]
+        together: dict[Deliver, list[Completion | SampleFailure]] = {}
+        with self._changed:
+            self._computed = {}
+            for pending, answer in zip(batch, answers, strict=True):
+                if isinstance(answer, Completion):
+                    lease_id = lease_of_session(pending.request.session_id)
+                    self._answered[lease_id] = pending.request, answer
+                for deliver in pending.delivers:
+                    together.setdefault(deliver, []).append(answer)
+        for deliver, some in together.items():
+            deliver(some)
+
+    def _refuse(self, pending: dict[str, _Pending], error: TinkerGymError) -> None:
+        for entry in pending.values():
+            for deliver in entry.delivers:
+                _fail([entry.request], deliver, error)
+
+
+def _failure(request: SampleRequest, error: TinkerGymError) -> SampleFailure:
+    return SampleFailure(request_id=request.request_id, error=ErrorView.model_validate(error.to_wire()))
+
+
+def _fail(requests: Sequence[SampleRequest], deliver: Deliver, error: TinkerGymError) -> None:
+    deliver([_failure(request, error) for request in requests])

@@ -1,0 +1,64 @@
+"""Episodes of a train step with their results, and the seats in them that are learned from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
+from tinkergym.trajectory.trajectory import COMPLETED_REASONS, Trajectory
+
+Played = Sequence[tuple[EpisodeRequest, EpisodeResult]]
+"""In index order."""
+
+
+class PlayedSeat(NamedTuple):
+    """One seat of an episode with its trajectory."""
+
+    request: EpisodeRequest
+    trajectory: Trajectory
+
+    @property
+    def group(self) -> int:
+        """Number of what this seat is compared with: the same seat in the other episodes of its group.
+
+        With one seat per episode it is the request's.
+        """
+        agents = list(self.request.seats)
+        return self.request.group * len(agents) + agents.index(self.trajectory.agent)
+
+
+def trained_seats(
+    played: Iterable[tuple[EpisodeRequest, EpisodeResult]], policy: str | None = None
+) -> list[PlayedSeat]:
+    """Return the seats that are learned from, by episode and in the order of the requests' seats.
+
+    Args:
+        played: Episodes.
+        policy: Only the seats that this policy plays; None takes those of all trained policies.
+    """
+    return [
+        PlayedSeat(request, trajectory)
+        for request, result in played
+        for trajectory in _in_order(request, result)
+        if request.seats[trajectory.agent].trained
+        and policy in {None, request.seats[trajectory.agent].policy}
+    ]
+
+
+def is_lost(result: EpisodeResult) -> bool:
+    """Whether an episode is without a trustworthy end, or ended before anybody had acted.
+
+    A seat that never had its turn, in a game that others played to its end, does not make it so.
+    """
+    trajectories = result.trajectories
+    return any(one.stop_reason not in COMPLETED_REASONS for one in trajectories) or not any(
+        one.turns for one in trajectories
+    )
+
+
+def _in_order(request: EpisodeRequest, result: EpisodeResult) -> list[Trajectory]:
+    if len(result.trajectories) == 1:
+        return result.trajectories
+    by_agent = {one.agent: one for one in result.trajectories}
+    return [by_agent[agent] for agent in request.seats]

@@ -1,0 +1,65 @@
+"""Ends long answers whose key was revoked: one look for all that are open, so that none costs more for it.
+
+Belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from tinkergym.errors import TinkerGymError
+
+KEY_CHECK_SECONDS = 1.0
+"""How long an answer may outlive its key. Until somebody writes to the database the look is remembered."""
+
+_log = logging.getLogger(__name__)
+
+
+class KeyWatch:
+    """Looks at the keys of open answers while there are some."""
+
+    def __init__(self, tenant_of: Callable[[str], str | None]) -> None:
+        """Prepare.
+
+        Args:
+            tenant_of: Whom a key speaks for; None for one that was revoked.
+        """
+        self._tenant_of = tenant_of
+        self._open: defaultdict[str, set[Callable[[], None]]] = defaultdict(set)
+        self._task: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def watched(self, key: str, end: Callable[[], None]) -> Iterator[None]:
+        """Call `end` if the key is revoked before the block ends."""
+        self._open[key].add(end)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._look())
+        try:
+            yield
+        finally:
+            self._open[key].discard(end)
+            if not self._open[key]:
+                del self._open[key]
+
+    async def close(self) -> None:
+        """Stop looking."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _look(self) -> None:
+        while self._open:
+            await asyncio.sleep(KEY_CHECK_SECONDS)
+            for key, ends in list(self._open.items()):
+                try:
+                    revoked = self._tenant_of(key) is None
+                except TinkerGymError as error:  # a locked or full database
+                    _log.warning("cannot look at keys: %s", error)
+                    continue
+                for end in list(ends) if revoked else ():
+                    end()

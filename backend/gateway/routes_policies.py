@@ -1,0 +1,127 @@
+"""Calls of policies that users train by their own loops.
+
+A call is stored before it is acknowledged; the pool that has the policy carries it out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.concurrency import run_in_threadpool
+
+from backend.gateway.bodies import Tenant, body_of, describes
+from backend.gateway.parts import GatewayParts, parts_of
+from backend.gateway.pool_choice import job_and_pool
+from backend.gateway.shown import shown_to
+from backend.store.store import PoolRecord, TenantStore
+from tinkergym.errors import ConflictError, ServiceUnavailableError
+from tinkergym.schema.events import JobState
+from tinkergym.schema.jobs import JobView
+from tinkergym.schema.policy_calls import CallView, Load, NumberedCall, PolicyCallsView, PolicySpec
+from tinkergym.schema.policy_refs import PolicyRef
+from tinkergym.schema.views import PolicyView
+
+router = APIRouter(prefix="/v1/policies")
+
+_LONGEST_WAIT_SECONDS = 30.0
+_PAUSE_SECONDS = 0.2
+"""While no pool has the policy, its result is looked for so often."""
+
+
+@router.get("")
+def find_policy(tenant: Tenant, reference: Annotated[str, Query(max_length=200)]) -> PolicyView:
+    """Say which policy a reference like `job-...@step:40` names, which version, and which are kept."""
+    ref = PolicyRef.parse(reference, field="reference")
+    found = tenant.find_policy(ref, field="reference")
+    return PolicyView(
+        policy_id=found.policy.policy_id,
+        job_id=found.job_id,
+        agent=found.agent,
+        model=found.policy.model,
+        version=None if ref.is_newest else found.version(field="reference"),
+        kept=[view.policy_version for view in found.kept],
+    )
+
+
+@router.get("/{policy_id}/calls")
+async def list_calls(request: Request, tenant: Tenant, policy_id: str) -> PolicyCallsView:
+    """Say which call of a policy was the last, so that another script can go on."""
+    parts = parts_of(request)
+    job, _ = await run_in_threadpool(_policy, parts, tenant, policy_id)
+    last = await run_in_threadpool(parts.store.policy_calls().last, job.job_id)
+    return PolicyCallsView(policy_id=job.job_id, last_seq=last)
+
+
+@router.post("/{policy_id}/calls", openapi_extra=describes(NumberedCall))
+async def call_policy(
+    request: Request,
+    tenant: Tenant,
+    policy_id: str,
+    wanted: Annotated[NumberedCall, Depends(body_of(NumberedCall))],
+) -> CallView:
+    """Store a call; the answer comes when it is durable, and its result when `GET` asks for it."""
+    parts = parts_of(request)
+    job, pool = await run_in_threadpool(_policy, parts, tenant, policy_id)
+    if job.state.final:
+        raise ConflictError(
+            f"{policy_id} has ended ({job.state})", hint="create another policy from its last version"
+        )
+    if isinstance(wanted.call, Load):
+        # Another tenant's policy is answered like one that does not exist.
+        await run_in_threadpool(tenant.find_policy, PolicyRef.parse(wanted.call.policy))
+    await run_in_threadpool(parts.store.policy_calls().add, job.job_id, wanted.seq, wanted.call)
+    if pool is not None:
+        await _ring(parts, pool, job.job_id, wanted.seq, 0.0)
+    elif job.state is JobState.WAITING_FOR_CLIENT:
+        await run_in_threadpool(parts.store.service().client_came, job.job_id)
+    return CallView(seq=wanted.seq, done=False, state=job.state, reason=job.reason)
+
+
+@router.get("/{policy_id}/calls/{seq}")
+async def show_call(
+    request: Request,
+    tenant: Tenant,
+    policy_id: str,
+    seq: int,
+    wait_seconds: Annotated[float, Query(ge=0, le=_LONGEST_WAIT_SECONDS)] = 0.0,
+) -> CallView:
+    """Return what a call did; waits for it, and says what the policy waits for."""
+    parts = parts_of(request)
+    deadline = time.monotonic() + wait_seconds
+    while True:
+        job, pool = await run_in_threadpool(_policy, parts, tenant, policy_id)
+        result = await run_in_threadpool(parts.store.policy_calls().result, job.job_id, seq)
+        left = deadline - time.monotonic()
+        if result is not None or job.state.final or left <= 0:
+            view = shown_to(request, tenant).job(job)
+            return CallView(
+                seq=seq, done=result is not None, result=result, state=view.state, reason=view.reason
+            )
+        if job.state is JobState.WAITING_FOR_CLIENT:
+            # It was parked between the call and now.
+            await run_in_threadpool(parts.store.service().client_came, job.job_id)
+        if pool is None or not await _ring(parts, pool, job.job_id, seq, min(left, 5.0)):
+            await asyncio.sleep(min(_PAUSE_SECONDS, left))
+
+
+def _policy(parts: GatewayParts, tenant: TenantStore, policy_id: str) -> tuple[JobView, PoolRecord | None]:
+    job, pool = job_and_pool(parts, tenant, policy_id)
+    if not isinstance(job.spec, PolicySpec):
+        raise ConflictError(
+            f"{policy_id} is trained by a job of kind {job.spec.kind!r}, which takes no calls",
+            hint="create a policy of your own, if you like from a version of that job (initial_policy)",
+        )
+    return job, pool
+
+
+async def _ring(parts: GatewayParts, pool: PoolRecord, job_id: str, seq: int, seconds: float) -> bool:
+    """Tell the pool of a call, and wait there until it is done; False if the pool does not answer."""
+    asked = {"job_id": job_id, "seq": str(seq), "seconds": str(seconds)}
+    try:
+        await parts.proxy.call(pool, "/policies/wait", b"", asked)
+    except ServiceUnavailableError:
+        return False
+    return True

@@ -1,0 +1,26 @@
+"""How many leases of a job wait at its pool at the same time: a pool has few threads for those of all jobs.
+
+Belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from weakref import WeakValueDictionary
+
+_MOST_OF_A_JOB = 24
+"""A pool has 128 threads for waiting leases; the default `jobs_per_pool` is 4."""
+
+
+class WaitingLeases:
+    """Who waits for episodes, by job; further ones of a job take turns."""
+
+    def __init__(self) -> None:
+        self._by_job: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    def turn(self, job_id: str) -> asyncio.Semaphore:
+        """Return what to enter for as long as the pool is asked."""
+        turn = self._by_job.get(job_id)
+        if turn is None:
+            turn = self._by_job[job_id] = asyncio.Semaphore(_MOST_OF_A_JOB)
+        return turn

@@ -1,0 +1,104 @@
+"""The policies of a job, treated as one: all have the same step, and version n of each comes after step n."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from backend.jobs.learn_phase import Learned
+from backend.learner.sequences import TokenLimits
+from backend.policies.trained_policy import TakenWeights, TrainedPolicy
+
+Taken = Mapping[str, TakenWeights]
+"""By agent; the agent of a single policy is empty."""
+
+
+class AllPolicies:
+    """What an RL loop does to all of its policies at once. With one policy it is that policy's own."""
+
+    def __init__(self, policies: Mapping[str, TrainedPolicy]) -> None:
+        """Take the job's policies, by agent."""
+        self._policies = policies
+
+    @property
+    def limits(self) -> TokenLimits:
+        """What the model can compute, on which all of them rest."""
+        return next(iter(self._policies.values())).limits
+
+    def take_weights(self) -> Taken:
+        """Copy the present weights, and begin to hash them."""
+        return {agent: policy.take_weights() for agent, policy in self._policies.items()}
+
+    def publish(self, version: int, taken: Taken, *, let_finish: bool = False) -> None:
+        """Give the engine a version of each.
+
+        Raises:
+            ParityError: Other weights arrived.
+        """
+        for agent, policy in self._policies.items():
+            policy.publish(version, taken[agent], let_finish=let_finish)
+
+    def differ_from_recorded(self, version: int, taken: Taken) -> bool:
+        """Whether an earlier attempt recorded other weights for a version of any of them."""
+        for agent, policy in self._policies.items():
+            known = policy.recorded_sha256(version)
+            if known is not None and known != taken[agent].sha256:
+                return True
+        return False
+
+    def step_finished(self) -> None:
+        """Note that a step is done."""
+        for policy in self._policies.values():
+            policy.step_finished()
+
+    def expect_requests_for(self, version: int) -> None:
+        """From now on keep requests for a version that is not out yet."""
+        for policy in self._policies.values():
+            policy.expect_requests_for(version)
+
+    def answer_kept_requests(self) -> None:
+        """Hand what was kept to the engine: the version is out."""
+        for policy in self._policies.values():
+            policy.answer_kept_requests()
+
+    def refuse_kept_requests(self) -> None:
+        """Answer what was kept with an error: the version will not come."""
+        for policy in self._policies.values():
+            policy.refuse_kept_requests()
+
+    def probed_parity(
+        self,
+        version: int,
+        prompts: Mapping[str, Sequence[Sequence[int]]],
+        *,
+        temperature: float,
+        allowed: float,
+    ) -> None:
+        """Compare learner and engine, for each policy by a few tokens after prompts of its own.
+
+        Raises:
+            ParityError: They differ by more than `allowed`, in nats.
+        """
+        for agent, policy in self._policies.items():
+            policy.probed_parity(version, prompts.get(agent, []), temperature=temperature, allowed=allowed)
+
+
+def together(learned: Mapping[str, Learned]) -> Learned:
+    """Return what the updates of several policies did; nothing is averaged over them.
+
+    Args:
+        learned: By agent. Of a single policy, whose agent is empty, it is returned as it is.
+    """
+    if "" in learned:
+        return learned[""]
+    metrics: dict[str, float] = {}
+    for agent, one in learned.items():
+        losses = {} if one.loss is None else {"loss": one.loss}
+        of_one = {**losses, **one.metrics, "trained_tokens": float(one.trained_tokens)}
+        metrics |= {f"policy/{agent}/{name}": value for name, value in of_one.items()}
+    tokens = sum(one.trained_tokens for one in learned.values())
+    return Learned(loss=None, metrics=metrics, trained_tokens=tokens)
+
+
+def sha256_of(taken: Taken) -> dict[str, str]:
+    """Return the hashes of weights, by agent; waits for them."""
+    return {agent: one.sha256 for agent, one in taken.items()}

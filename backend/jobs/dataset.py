@@ -1,0 +1,122 @@
+"""Written data as a job loop takes it: records to train on and to measure with, and which come when.
+
+The order is a pure function of the job's seed and the step's number, so a resumed job goes on where it was
+without any cursor.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from backend.jobs.job_context import JobContext
+from backend.jobs.job_control import JobControl
+from backend.learner.sequences import TrainSequence
+from backend.store.uploads import Uploads
+from tinkergym.schema.data import TokenSequence
+from tinkergym.schema.jobs import WrittenDataSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenSequence:
+    """A `TokenSequence` in little memory: data sets may be large, and wait whole."""
+
+    token_ids: array[int]
+    trained: tuple[tuple[int, int], ...]
+
+    @property
+    def trained_tokens(self) -> int:
+        """How many tokens are learned from."""
+        return sum(stop - start for start, stop in self.trained)
+
+    @property
+    def prompt(self) -> array[int]:
+        """What stands before the first trained token."""
+        return self.token_ids[: self.trained[0][0]]
+
+
+Record = Sequence[WrittenSequence]
+
+_ORDER, _HELD_OUT = 3, 4
+"""Last words of the entropy that orders are drawn from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenData:
+    """A job's records."""
+
+    train: Sequence[Record]
+    evaluate: Sequence[Record]
+    """Not trained on; empty if nothing is measured."""
+
+
+def read(context: JobContext[WrittenDataSpec]) -> WrittenData:
+    """Read a job's data.
+
+    Raises:
+        NotFoundError: It is no longer there.
+        CheckpointCorruptError: It is not what was written.
+        JobCancelledError, WorkerStoppingError, LeaseLostError: See `JobControl.check`.
+    """
+    spec = context.spec
+    uploads = Uploads(context.data_dir, context.lease.tenant_id)
+    records = _read(uploads, spec.data, context.control)
+    if spec.eval_data is not None:
+        return WrittenData(train=records, evaluate=_read(uploads, spec.eval_data, context.control))
+    apart = spec.held_out_records(len(records))
+    order = np.random.default_rng([spec.seed, _HELD_OUT]).permutation(len(records))
+    kept_out = set(order[:apart].tolist())
+    return WrittenData(
+        train=[record for number, record in enumerate(records) if number not in kept_out],
+        evaluate=[records[number] for number in sorted(kept_out)],
+    )
+
+
+def _read(uploads: Uploads, data_id: str, control: JobControl) -> list[Record]:
+    records: list[Record] = []
+    for record in uploads.records(data_id):
+        # Data may be gigabytes; the job has no other place to hear of its end meanwhile.
+        control.check()
+        records.append([written(sequence) for sequence in record])
+    return records
+
+
+def written(sequence: TokenSequence) -> WrittenSequence:
+    """Take a sequence over."""
+    return WrittenSequence(token_ids=array("i", sequence.token_ids), trained=tuple(sequence.trained))
+
+
+def batch_numbers(spec: WrittenDataSpec, records: int, step: int) -> list[int]:
+    """Return which of `records` records train step `step` (the first is 1) takes.
+
+    Passes over the data follow each other without a gap: a batch may hold the end of one and the beginning
+    of the next, so every record comes equally often.
+    """
+    first = (step - 1) * spec.batch_size
+    numbers: list[int] = []
+    orders: dict[int, npt.NDArray[np.int64]] = {}
+    for position in range(first, first + spec.batch_size):
+        epoch, place = divmod(position, records)
+        if epoch not in orders:
+            rng = np.random.default_rng([spec.seed, epoch, _ORDER])
+            orders[epoch] = rng.permutation(records) if spec.shuffle else np.arange(records)
+        numbers.append(int(orders[epoch][place]))
+    return numbers
+
+
+def train_sequence(sequence: WrittenSequence, *, weight: float = 1.0) -> TrainSequence:
+    """Return tokens as the learner takes them, each trained one with this weight."""
+    mask = [False] * len(sequence.token_ids)
+    for start, stop in sequence.trained:
+        mask[start:stop] = [True] * (stop - start)
+    return TrainSequence(
+        token_ids=sequence.token_ids.tolist(),
+        loss_mask=mask,
+        # Nobody sampled these tokens; the losses of written data do not look at it.
+        sampling_logprobs=[0.0] * len(mask),
+        advantage=weight,
+    )

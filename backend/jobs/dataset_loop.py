@@ -1,0 +1,148 @@
+"""The loop of jobs that learn from written data: batch by batch, measured now and then, resumed anywhere."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from backend.jobs.dataset import Record, WrittenData, batch_numbers, read
+from backend.jobs.evaluations import Evaluations
+from backend.jobs.job_context import JobContext
+from backend.jobs.job_loop import JobLoop
+from backend.jobs.schedule import learning_rate
+from backend.jobs.step_report import spike_warnings
+from tinkergym.schema.events import JobState, StepEvent
+from tinkergym.schema.jobs import WrittenDataSpec
+
+_LOOK_SECONDS = 0.5
+"""How often a job that waits for its evaluations looks whether it is to end."""
+
+WrittenT_co = TypeVar("WrittenT_co", bound=WrittenDataSpec, covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """What a batch said before the optimiser's step."""
+
+    loss: float
+    metrics: dict[str, float]
+
+
+class WrittenDataJob(JobLoop[WrittenT_co]):
+    """What SFT and preference jobs have in common."""
+
+    _data: WrittenData
+    _version = 0
+    """Of the policy that can be sampled: the newest checkpoint's, and at the end the last step's."""
+    _sha256 = ""
+
+    def __init__(self, context: JobContext[WrittenT_co]) -> None:
+        super().__init__(context)
+        self._evaluations = Evaluations(context)
+
+    @abstractmethod
+    def _learn(self, numbers: Sequence[int]) -> Update:
+        """Compute the gradient of a batch of `self._data.train`."""
+
+    @abstractmethod
+    def _measure(self, records: Sequence[Record]) -> dict[str, float]:
+        """Return what the present policy says of records that it is not trained on."""
+
+    def _prepare(self) -> None:
+        """Do what has to be done once, before the first step."""
+
+    def _run(self) -> None:
+        context, spec = self._context, self._context.spec
+        self._data = read(context)
+        self._begin_from_checkpoint()
+        context.store.set_state(context.lease, JobState.RUNNING, self._resumed_from())
+        self._publish_present(self._data.train)
+        self._evaluations.open()
+        self._evaluations.begin_left_over(self._done_step)
+        if self._done_step < spec.steps:
+            # Once per publish, not before each update: who wakes it meanwhile, an RL job between two answers
+            # perhaps, would have to wait for its start again and again.
+            self._let_engine_sleep()
+            self._prepare()
+            for step in range(self._done_step + 1, spec.steps + 1):
+                context.control.check()
+                self._step(step)
+                if self._evaluations.stop_reason:
+                    break
+            if self._done_step > self._saved_step:
+                self._publish_present(self._data.train)
+                self._save_what_is_done()
+        while not self._evaluations.collect(wait_seconds=_LOOK_SECONDS):
+            context.control.check()
+        done = f"step {self._done_step} of {spec.steps} is done"
+        reason = self._evaluations.stop_reason
+        context.store.set_state(context.lease, JobState.COMPLETED, f"{done}: {reason}" if reason else done)
+
+    def _clean_up(self) -> None:
+        self._evaluations.close()
+
+    def _step(self, step: int) -> None:
+        context, spec = self._context, self._context.spec
+        numbers = batch_numbers(spec, len(self._data.train), step)
+        sequences = [sequence for number in numbers for sequence in self._data.train[number]]
+        with context.clock.part("forward_backward"):
+            update = self._learn(numbers)
+        with context.clock.part("optim_step"):
+            stepped = context.policy.optim_step(
+                learning_rate=learning_rate(spec, step, spec.steps),
+                max_grad_norm=spec.max_grad_norm,
+                weight_decay=spec.weight_decay,
+            )
+        self._done_step = step
+        context.policy.step_finished()
+        metrics = {**update.metrics, **stepped.metrics, "skipped_updates": float(stepped.skipped)}
+        last = step == spec.steps
+        if self._data.evaluate and (step == 1 or last or step % spec.eval_every == 0):
+            with context.clock.part("evaluate"):
+                metrics |= self._measure(self._data.evaluate)
+        save = last or step % spec.checkpoint_every == 0 or self._evaluations.is_due(step)
+        if save:
+            with context.clock.part("publish"):
+                metrics |= self._publish_present([self._data.train[number] for number in numbers])
+        seconds = context.clock.lap()
+        tokens = sum(len(sequence.token_ids) for sequence in sequences)
+        event = StepEvent(
+            step=step,
+            steps=spec.steps,
+            policy_version=self._version,
+            loss=update.loss,
+            records=len(numbers),
+            trained_tokens=sum(sequence.trained_tokens for sequence in sequences),
+            tokens_per_second=tokens / max(seconds.step, 1e-9),
+            step_seconds=seconds.step,
+            sampling_seconds=seconds.sampling,
+            learning_seconds=seconds.learning,
+            seconds_left=context.clock.expected(spec.steps - step),
+            metrics={
+                **metrics,
+                **seconds.parts,
+                "epoch": step * spec.batch_size / len(self._data.train),
+            },
+        )
+        context.store.record_step(context.lease, event, self._sha256)
+        context.store.append_events(context.lease, list(spike_warnings(event)))
+        if save:
+            with context.clock.part("checkpoint"):
+                self._save_what_is_done()
+            self._evaluations.begin(step)
+        self._evaluations.collect()
+        if save and not last:
+            self._let_engine_sleep()
+
+    def _publish_present(self, records: Sequence[Record]) -> dict[str, float]:
+        """Let the policy be sampled as it is now; see by these records' prompts that it arrived so."""
+        context = self._context
+        taken = context.policy.take_weights()
+        context.policy.publish(self._done_step, taken)
+        self._version, self._sha256 = self._done_step, taken.sha256
+        prompts = (record[0].prompt for record in records)
+        return context.policy.probed_parity(
+            self._version, prompts, temperature=1.0, allowed=context.parity_threshold
+        )

@@ -1,0 +1,100 @@
+"""On-policy distillation: an RL job whose episodes are judged by a teacher, token by token."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from backend.episodes.played import Played, trained_seats
+from backend.jobs.job_context import JobContext
+from backend.jobs.learn_phase import Learned
+from backend.jobs.rl import RLJob
+from backend.jobs.schedule import learning_rate
+from backend.jobs.turn_rewards import counts
+from backend.jobs.update import update
+from backend.learner.distillation_loss import distillation_advantages
+from backend.learner.losses import LossConfig
+from backend.learner.sequences import FloatArray, TrainSequence
+from backend.policies.frozen_policy import FrozenPolicy
+from backend.policies.parity import parity
+from tinkergym.schema.algorithms import GRPO
+from tinkergym.schema.job_spec import JobSpec, PlayedSpec, TrainingSpec
+from tinkergym.schema.jobs import DistillationSpec
+
+_LOSS = LossConfig(name="importance_sampling", aggregation="token")
+
+
+class DistillationJob(RLJob):
+    """One distillation job's loop: everything but the learning is RL's."""
+
+    def __init__(self, context: JobContext[TrainingSpec], spec: DistillationSpec) -> None:
+        super().__init__(replace(context, spec=_as_played(spec)), self._distil)  # type: ignore[arg-type]
+        self._spec = spec
+        self._teacher: FrozenPolicy | None = None
+
+    def _run(self) -> None:
+        self._teacher = self._context.policy.open_teacher(self._spec.teacher)
+        super()._run()
+
+    def _clean_up(self) -> None:
+        super()._clean_up()
+        if self._teacher is not None:
+            self._teacher.close()
+
+    def _distil(self, context: JobContext[JobSpec], step: int, played: Played) -> Learned:
+        """Update the student by what the teacher says of its episodes that count."""
+        spec = self._spec
+        assert self._teacher is not None
+        rate = learning_rate(spec, step, spec.steps)
+        sampled = [
+            TrainSequence.from_segment(segment, advantage=0.0, temperature=spec.sampling.temperature)
+            for seat in trained_seats(played)
+            if counts(context.spec, seat.trajectory)
+            for segment in seat.trajectory.segments
+            if any(segment.loss_mask)
+        ]
+        if not sampled:
+            return Learned(loss=None, metrics={"learning_rate": rate}, trained_tokens=0)
+        with context.clock.part("teacher"):
+            sequences, metrics = self._judged(sampled)
+
+        def compare(logprobs: list[FloatArray]) -> None:
+            metrics.update(parity(context.parity_threshold, sequences, logprobs))
+
+        # Only before the first update the policy is the one that sampled.
+        first = update(context, sequences, _LOSS, spec, learning_rate=rate, before_step=compare)
+        metrics |= first.metrics  # of which a spike stays, whatever the others say
+        skipped = int(first.skipped)
+        for _ in range(spec.updates_per_step - 1):
+            later = update(context, sequences, _LOSS, spec, learning_rate=rate)
+            metrics |= later.metrics
+            skipped += later.skipped
+        metrics["skipped_updates"] = float(skipped)
+        return Learned(loss=first.loss, metrics=metrics, trained_tokens=first.tokens)
+
+    def _judged(self, sampled: list[TrainSequence]) -> tuple[list[TrainSequence], dict[str, float]]:
+        """Return the sequences with the teacher's advantages, and what they say on the whole."""
+        assert self._teacher is not None
+        judged, every = [], []
+        for sequence, teacher in zip(sampled, self._teacher.logprobs(sampled), strict=True):
+            places = np.flatnonzero(np.asarray(sequence.loss_mask, dtype=bool))
+            own = np.asarray(
+                [sequence.sampling_logprobs[place] for place in places.tolist()], dtype=np.float64
+            )
+            advantages = np.zeros(len(sequence.token_ids))
+            advantages[places] = distillation_advantages(own, teacher)
+            judged.append(replace(sequence, advantage=advantages.tolist()))
+            every.append(advantages[places])
+        together = np.concatenate(every)
+        return judged, {
+            "reverse_kl": float(-together.mean()),
+            "teacher_gap_max": float(np.abs(together).max()),
+        }
+
+
+def _as_played(spec: DistillationSpec) -> JobSpec:
+    """Return the job as the rollout knows it: so many episodes per step, each of its own beginning."""
+    common = {name: getattr(spec, name) for name in PlayedSpec.model_fields}
+    algorithm = GRPO(group_size=1, groups_per_step=spec.episodes_per_step, baseline="batch")
+    return JobSpec(**common, algorithm=algorithm)

@@ -1,0 +1,94 @@
+"""Dynamic sampling: groups that teach nothing are replaced by new ones, a bounded number of times per step.
+
+A pure function of the results so far, so a resumed job, another worker and a replay find the same rounds.
+Nobody needs to remember how far a step had come.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from backend.episodes.played import Played, PlayedSeat, trained_seats
+from backend.jobs.turn_rewards import counts, shaped_rewards
+from backend.learner.advantages import group_advantages, turn_advantages
+from backend.learner.shaping import returns_to_go
+from tinkergym.schema.job_spec import JobSpec
+from tinkergym.trajectory.trajectory import Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounds:
+    """How far a step's rounds have come."""
+
+    groups: list[int]
+    """Which groups are learned from, one at each of the step's `groups_per_step` places."""
+    wanted: list[int]
+    """Groups that must be played next; empty if the step is complete."""
+    replaced: int
+    """How many groups were played and taken out."""
+
+
+def follow(spec: JobSpec, played: Played) -> Rounds:
+    """Go through the rounds that `played` contains, and say what comes next.
+
+    In each round every silent group is replaced by a new one in its place, whose number has not been used in
+    this step. What is silent after the last round stays: it gives gradient 0 but counts in the means.
+
+    Args:
+        spec: Of the job.
+        played: All episodes of the step so far, of whole rounds.
+
+    Source:
+        DAPO, arXiv:2503.14476, which samples until the batch is full; here at most
+        `algorithm.dynamic_sampling_rounds` times.
+    """
+    results: dict[int, list[PlayedSeat]] = defaultdict(list)
+    for seat in trained_seats(played):
+        results[seat.request.group].append(seat)
+    places = list(range(spec.algorithm.groups_per_step))
+    unused = len(places)
+    for _ in range(spec.algorithm.dynamic_sampling_rounds):
+        silent = [place for place, group in enumerate(places) if _is_silent(spec, results[group])]
+        new = list(range(unused, unused + len(silent)))
+        if any(group not in results for group in new):
+            return Rounds(groups=places, wanted=new, replaced=unused - len(places))
+        for place, group in zip(silent, new, strict=True):
+            places[place] = group
+        unused += len(new)
+    return Rounds(groups=places, wanted=[], replaced=unused - len(places))
+
+
+def learned_from(spec: JobSpec, played: Played) -> tuple[Played, int]:
+    """Return the episodes of the groups that stayed, by place, and how many groups were replaced."""
+    if not spec.algorithm.dynamic_sampling_rounds:
+        return played, 0
+    rounds = follow(spec, played)
+    by_group = defaultdict(list)
+    for pair in played:
+        by_group[pair[0].group].append(pair)
+    return [pair for group in rounds.groups for pair in by_group[group]], rounds.replaced
+
+
+def _is_silent(spec: JobSpec, seats: Sequence[PlayedSeat]) -> bool:
+    """Whether at no seat any answer of a group's episodes went better than another."""
+    by_seat: dict[int, list[Trajectory]] = defaultdict(list)
+    for seat in seats:
+        by_seat[seat.group].append(seat.trajectory)
+    return all(_are_silent(spec, trajectories) for trajectories in by_seat.values())
+
+
+def _are_silent(spec: JobSpec, played: Sequence[Trajectory]) -> bool:
+    """Whether no answer of some trajectories went better than another, or too few count to be compared."""
+    trajectories = [trajectory for trajectory in played if counts(spec, trajectory)]
+    if len(trajectories) < 2:
+        return True
+    rewards = [shaped_rewards(spec, trajectory) for trajectory in trajectories]
+    if spec.algorithm.credit != "turn":
+        returns = [sum(some) for some in rewards]
+        return not group_advantages(returns, [0] * len(returns), [True] * len(returns)).values.any()
+    # Not the rewards themselves: episodes of different lengths may have nothing to tell them apart either.
+    earned = [returns_to_go(some, discount=spec.algorithm.discount) for some in rewards]
+    advantages, _ = turn_advantages(earned, [0] * len(earned), [True] * len(earned))
+    return not any(turns.any() for turns in advantages)

@@ -1,0 +1,224 @@
+"""Evaluation on the way: held-out episodes of a step's version, played while the job trains on.
+
+They stand on a board of their own, from which workers take episodes when there are none to learn from. The
+version has a checkpoint before they begin, so that it can be sampled however far training has come. An
+evaluation counts once it is in the job's log; one that a kill broke off is played again as a whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from backend.episodes.episode_board import EpisodeBoard
+from backend.episodes.episode_requests import episode_id, sampling_seed
+from backend.episodes.played import Played
+from backend.jobs.job_context import JobContext
+from tinkergym.evaluation.statistics import mean_interval
+from tinkergym.schema.episodes import EpisodeRequest, SeatPlan
+from tinkergym.schema.evaluate_every import MOST_EPISODES, EvaluateEvery
+from tinkergym.schema.events import EvaluationEvent, WarningEvent
+from tinkergym.schema.job_spec import EvaluatedSpec, Limits, PlayedSpec
+from tinkergym.trajectory.trajectory import ONLY_AGENT
+
+_ALL_STEPS = 10**10
+"""No evaluation makes another one void."""
+_LOOK_SECONDS = 0.5
+
+
+class Evaluations:
+    """The evaluations of one job, from the first version to the last."""
+
+    def __init__(self, context: JobContext[EvaluatedSpec]) -> None:
+        self._context = context
+        self._wanted = context.spec.evaluate
+        self._played = context.spec if isinstance(context.spec, PlayedSpec) else None
+        """How the job's own episodes are played, which these follow."""
+        self._board = f"{context.job_id}/evaluate"
+        self._pending: dict[int, list[int]] = {}
+        """By step which evaluations of it are being played, in order."""
+        self._recorded: dict[str, list[EvaluationEvent]] = {}
+        """By name, in order of their steps."""
+
+    @property
+    def stop_reason(self) -> str:
+        """Why the job is to end now, by its evaluations; empty while it is not."""
+        for wanted in self._wanted:
+            reason = _stop_reason(wanted, self._recorded.get(self._context.spec.name_of(wanted), []))
+            if reason:
+                return reason
+        return ""
+
+    def open(self) -> None:
+        """Take up what an earlier attempt left."""
+        context, played = self._context, self._played
+        if not self._wanted:
+            return
+        for event in context.store.evaluations(context.job_id):
+            self._recorded.setdefault(event.name, []).append(event)
+        context.boards.open(
+            self._board,
+            EpisodeBoard(lease_seconds=context.lease_seconds, ahead=_ALL_STEPS),
+            lambda step, results: None,
+            for_server_workers=played is None or played.rollout == "server",
+            limits=context.policy.limits,
+            owner=context.lease.tenant_id,
+            environment=context.spec.environment_of(self._wanted[0]).id,
+            background=True,
+        )
+        context.boards.step_recorded(self._board, 0)
+        self._keep_checkpoints()
+
+    def close(self) -> None:
+        """Void what is being played."""
+        self._context.boards.close(self._board)
+
+    def is_due(self, step: int) -> bool:
+        """Whether an evaluation of a step's version is yet to be begun."""
+        return bool(self._due(step)) and step not in self._pending
+
+    def begin(self, step: int) -> None:
+        """Put the episodes of a step's version on the board; it is the base, or has a checkpoint.
+
+        What an earlier attempt recorded is not played again.
+        """
+        due = self._due(step)
+        if not due or step in self._pending:
+            return
+        self._pending[step] = due
+        self._keep_checkpoints()
+        requests = [request for number in due for request in self._requests(step, number)]
+        self._context.boards.post(self._board, step, requests)
+
+    def begin_left_over(self, done_step: int) -> None:
+        """Begin what was due by a step and is in no log: a kill broke it off."""
+        context = self._context
+        if not self._wanted:
+            return
+        kept = {0, *(view.step for view in context.policy.checkpoints())}
+        for step in range(done_step + 1):
+            if self._due(step) and step in kept:
+                self.begin(step)
+            elif self._due(step):
+                names = ", ".join(context.spec.name_of(self._wanted[number]) for number in self._due(step))
+                warning = WarningEvent(
+                    name="evaluation_lost",
+                    message=f"the evaluation of version {step} ({names}) was broken off, and the version is "
+                    "not kept any more",
+                    step=step,
+                )
+                context.store.append_event(context.lease, warning)
+
+    def collect(self, *, wait_seconds: float = 0.0) -> bool:
+        """Record the evaluations that are complete, in order of their steps; returns whether all are.
+
+        Args:
+            wait_seconds: For the first that is not.
+
+        Raises:
+            EnvironmentCrashedError: Worker after worker died of one.
+        """
+        context = self._context
+        for step in sorted(self._pending):
+            if context.boards.wait(self._board, step, wait_seconds) != "done":
+                return False
+            played = context.boards.results(self._board, step)
+            for number in self._pending.pop(step):
+                of_it = [(request, result) for request, result in played if request.group == number]
+                self._record(step, self._wanted[number], of_it)
+            context.boards.forget_step(self._board, step)
+            self._keep_checkpoints()
+        return True
+
+    def _record(self, step: int, wanted: EvaluateEvery, played: Played) -> None:
+        context = self._context
+        trajectories = [result.trajectories[0] for _, result in played]
+        returns = [one.episode_return for one in trajectories if one.completed]
+        low, high = mean_interval(returns) if len(returns) > 1 else (math.nan, math.nan)
+        name = context.spec.name_of(wanted)
+        mean = math.fsum(returns) / len(returns) if returns else None
+        before = self._recorded.setdefault(name, [])
+        event = EvaluationEvent(
+            name=name,
+            step=step,
+            policy_version=step,
+            episodes=len(trajectories),
+            failed_episodes=len(trajectories) - len(returns),
+            mean=mean,
+            low=low if math.isfinite(low) else None,
+            high=high if math.isfinite(high) else None,
+            stop_reasons=dict(Counter(one.stop_reason.value for one in trajectories).most_common()),
+            best=wanted is self._wanted[0] and _is_best(mean, before),
+        )
+        context.store.append_event(context.lease, event)
+        before.append(event)
+
+    def _due(self, step: int) -> list[int]:
+        spec = self._context.spec
+        return [
+            number
+            for number, wanted in enumerate(self._wanted)
+            if wanted.is_due(step, last=spec.steps)
+            and all(event.step != step for event in self._recorded.get(spec.name_of(wanted), ()))
+        ]
+
+    def _keep_checkpoints(self) -> None:
+        """Have the best version kept, and those that are being played."""
+        best = [event.step for events in self._recorded.values() for event in events if event.best]
+        self._context.policy.keep_steps({*self._pending, *best[-1:]})
+
+    def _requests(self, step: int, number: int) -> list[EpisodeRequest]:
+        context, spec, played = self._context, self._context.spec, self._played
+        wanted = self._wanted[number]
+        return [
+            EpisodeRequest(
+                job_id=context.job_id,
+                episode_id=episode_id(self._board, step, number * MOST_EPISODES + index),
+                step=step,
+                index=index,
+                group=number,
+                environment=spec.environment_of(wanted),
+                seed=wanted.seed + index,
+                seats={
+                    ONLY_AGENT: SeatPlan(
+                        policy=context.job_id,
+                        policy_version=step,
+                        model=spec.model,
+                        # The same at every step: that the versions differ is then all that differs.
+                        sampling_seed=sampling_seed(spec.seed, 0, number, index),
+                        sampling=spec.sampling,
+                        temperature=wanted.temperature,
+                        system_prompt=played.system_prompt if played else None,
+                        reasoning=played.reasoning if played else "keep",
+                        trained=False,
+                    )
+                },
+                limits=played.limits if played else Limits(),
+                executor=played.executor if played else "thread",
+                retries=played.retries if played else 0,
+                lease_id="",
+                lease_seconds=0.0,
+            )
+            for index in range(wanted.episodes)
+        ]
+
+
+def _is_best(mean: float | None, before: Sequence[EvaluationEvent]) -> bool:
+    return mean is not None and all(event.mean is None or mean > event.mean for event in before)
+
+
+def _stop_reason(wanted: EvaluateEvery, events: Sequence[EvaluationEvent]) -> str:
+    known = [event for event in events if event.mean is not None]
+    if not known:
+        return ""
+    newest = known[-1]
+    if wanted.target is not None and newest.mean is not None and newest.mean >= wanted.target:
+        return f"version {newest.policy_version} reached {newest.mean:.4g} in {newest.name}, the target"
+    best = max(range(len(known)), key=lambda number: (known[number].mean or 0.0, -number))
+    if wanted.patience is not None and len(known) - 1 - best >= wanted.patience:
+        return (
+            f"{wanted.patience} evaluations in a row were no better than that of version "
+            f"{known[best].policy_version} in {newest.name}"
+        )
+    return ""

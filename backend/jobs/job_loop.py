@@ -1,0 +1,173 @@
+"""What every kind of job loop does: begin from a checkpoint, end exactly once, and keep what was learned.
+
+A loop runs in a thread of the pool worker. What it needs to go on after a kill is in the store and in its
+checkpoints before anybody knows of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Generic
+
+from backend.errors import SERVICE_LOG, LeaseLostError, RankLostError
+from backend.jobs.another_attempt import RANK_LOST, UNAVAILABLE, begin_again
+from backend.jobs.job_context import JobContext, SpecT_co
+from backend.jobs.job_control import ClientSilentError, WorkerStoppingError
+from tinkergym.errors import (
+    InternalServiceError,
+    JobCancelledError,
+    ServiceUnavailableError,
+    TinkerGymError,
+)
+from tinkergym.schema.events import ErrorView, JobState, WarningEvent
+
+_log = logging.getLogger(__name__)
+
+
+class JobLoop(ABC, Generic[SpecT_co]):
+    """One job's loop. `run` returns when the job has ended, was handed back or was lost."""
+
+    def __init__(self, context: JobContext[SpecT_co]) -> None:
+        self._context = context
+        self._saved_step = 0
+        self._done_step = 0
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Do the job, from where the last attempt stood to its end."""
+
+    def run(self) -> None:
+        """Run the job to its end. Whatever happens is recorded; nothing is raised."""
+        context = self._context
+        try:
+            self._run()
+        except LeaseLostError as error:
+            _log.warning("%s", error)
+        except WorkerStoppingError:
+            self._hand_back()
+        except ClientSilentError as error:
+            reason = str(error)
+            self._quietly(self._save_if_recorded)
+            self._quietly(lambda: context.store.park(context.lease, reason))
+        except JobCancelledError as error:
+            # What was learned stays usable, here and after a failure.
+            self._quietly(self._save_last_good)
+            self._end(JobState.CANCELLED, error)
+        except TinkerGymError as error:
+            failure = error  # the name ends with this block
+            if context.control.stopping:
+                # The worker ends its parts, and a job that still uses one is told all kinds of things.
+                self._hand_back()
+            elif isinstance(error, RankLostError):
+                self._quietly(lambda: self._begin_again(RANK_LOST, "rank_lost", failure))
+            elif isinstance(error, ServiceUnavailableError):
+                # A locked database, or an engine that starts anew.
+                self._quietly(self._save_if_recorded)
+                self._quietly(lambda: self._begin_again(UNAVAILABLE, "service_unavailable", failure))
+            else:
+                self._quietly(self._save_last_good)
+                self._end(JobState.FAILED, error)
+        except Exception as error:
+            _log.exception("%s failed", context.job_id)
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            wrapped = InternalServiceError(
+                f"the job loop met an error it did not expect: {error!r} at {where.name}:{where.lineno}",
+                hint=f"{SERVICE_LOG} has the traceback",
+            )
+            self._end(JobState.FAILED, wrapped)
+        finally:
+            self._quietly(self._clean_up)
+            for policy in context.policies.values():
+                policy.release()
+                self._quietly(policy.forget)
+
+    def _clean_up(self) -> None:
+        """Let go of what only this kind of job holds."""
+
+    def _begin_from_checkpoint(self) -> None:
+        """Make the job's policies, as the last attempt saved them or new, all of one step."""
+        policies = list(self._context.policies.values())
+        steps = [policy.restore() for policy in policies]
+        # A kill between two checkpoints, or a damaged one, leaves a policy behind the others.
+        while len(set(steps)) > 1:
+            first = min(steps)
+            steps = [
+                step if step == first else policy.restore(first)
+                for policy, step in zip(policies, steps, strict=True)
+            ]
+        self._saved_step = self._done_step = steps[0]
+
+    def _resumed_from(self) -> str:
+        if self._context.lease.attempt == 1:
+            return ""
+        return (
+            f"resumed after step {self._done_step}" if self._done_step else "started again from the beginning"
+        )
+
+    def _let_engine_sleep(self) -> None:
+        """Have the engine give its memory to the learner, if the service wants it so; publishing wakes it."""
+        if self._context.sleep_while_learning:
+            next(iter(self._context.policies.values())).let_engine_sleep()
+
+    def _save_what_is_done(self) -> None:
+        """Save the policies, which are those of `_done_step`, if there are no checkpoints of them."""
+        if self._done_step > self._saved_step:
+            self._save(self._done_step)
+
+    def _save(self, step: int) -> None:
+        """Save the policies, which are those of `step`."""
+        context = self._context
+        for policy in context.policies.values():
+            policy.save(step)
+        # Only now: until all are saved, the last step that all have is an older one.
+        for policy in context.policies.values():
+            policy.tidy(step)
+        self._saved_step = step
+        context.store.discard_episodes(context.lease, through_step=step)
+
+    def _save_last_good(self) -> None:
+        """Save the version of the last finished step if the one that was broken off has changed nothing."""
+        context = self._context
+        policies = context.policies.values()
+        if not any(policy.is_changing for policy in policies) and self._done_step > self._saved_step:
+            for policy in policies:
+                # Of a step that will never be taken; a policy for which one waits is not saved.
+                policy.forget_gradient()
+            self._save_what_is_done()
+
+    def _save_if_recorded(self) -> None:
+        """Save the version of the last finished step, for the next attempt to go on from.
+
+        Not if the store does not know of that step: the next attempt would go on after it and not record it.
+        """
+        if self._context.store.job(self._context.job_id).step >= self._done_step:
+            self._save_last_good()
+
+    def _begin_again(self, why: str, warning: str, error: TinkerGymError) -> None:
+        context = self._context
+        context.store.append_event(
+            context.lease, WarningEvent(name=warning, message=str(error), step=self._done_step)
+        )
+        begin_again(context.store, context.lease, why, error)
+
+    def _hand_back(self) -> None:
+        context = self._context
+        _log.info("%s goes back into the queue", context.job_id)
+        # Where the worker's time does not suffice for it, the checkpoint before stays the newest.
+        self._quietly(self._save_if_recorded)
+        self._quietly(lambda: context.store.release(context.lease))
+
+    def _end(self, state: JobState, error: TinkerGymError) -> None:
+        context = self._context
+        view = None if state is JobState.CANCELLED else ErrorView.model_validate(error.to_wire())
+        self._quietly(lambda: context.store.set_state(context.lease, state, str(error), view))
+
+    def _quietly(self, act: Callable[[], object]) -> None:
+        """Do one of the last things of a job; if it fails too, the log has it and the lease runs out."""
+        try:
+            act()
+        except Exception:
+            _log.exception("%s: the end was not orderly", self._context.job_id)

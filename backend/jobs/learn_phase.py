@@ -1,0 +1,204 @@
+"""The learning of a step: episodes become advantages, advantages an update, and the update a new version.
+
+Checks on the way that learner and engine mean the same policy (parity), before anything is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from backend.episodes.played import Played
+from backend.jobs.job_context import JobContext
+from backend.jobs.schedule import learning_rate
+from backend.jobs.train_batch import train_batch
+from backend.jobs.update import Updated, update
+from backend.learner.importance import ImportanceCorrection
+from backend.learner.losses import LossConfig
+from backend.learner.sequences import FloatArray, TrainSequence
+from backend.learner.train_pass import BatchPart, metrics_over_parts
+from backend.learner.value_loss import ValueLoss
+from backend.policies.parity import parity, prompt_of
+from tinkergym.schema.algorithms import PPO, PolicyGradient
+from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.policy_refs import policy_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """What an update did."""
+
+    loss: float | None
+    """None when no episode could be learned from."""
+    metrics: dict[str, float]
+    trained_tokens: int
+    """Sampled tokens that were learned from, however often."""
+
+
+def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
+    """Update the policy by the step's completed episodes.
+
+    With a value head the learner runs the batch through the model once more before the first update: the
+    values that stand in the advantages are those of the policy that the step begins with.
+
+    Raises:
+        ParityError: The learner's logprobs of the sampled tokens are not those that the engine reported. The
+            policy is as before.
+        NonFiniteGradientError: The policy is as before this optimiser step; it may not be the step's first.
+    """
+    spec, algorithm = context.spec, context.spec.algorithm
+    with context.clock.part("batch"):
+        batch = train_batch(
+            spec,
+            step,
+            played,
+            reference=lambda asked: _reference(context, asked),
+            values=context.policy.values,
+            policy=policy_of(context.job_id, *context.policies),
+        )
+    sequences, metrics = batch.sequences, batch.metrics
+    rate = learning_rate(algorithm, step, spec.steps)
+    if not sequences:
+        return Learned(loss=None, metrics={**metrics, "learning_rate": rate}, trained_tokens=0)
+    config = loss_config(spec, context.policy.context_length)
+    cuts = _minibatches(batch.groups, algorithm.minibatches)
+    current = [versions == step - 1 for versions in batch.versions]
+    compared = False
+    if config.correction is not None and len(cuts) > 1:
+        # Each part's ratio begins at the step's first policy. With one part its first update tells.
+        with context.clock.part("proximal"):
+            begun_with = context.policy.logprobs(sequences)
+        metrics |= _parity(context, step, sequences, begun_with, current)
+        compared, sequences = True, _with_proximal(sequences, begun_with)
+
+    def compare(logprobs: list[FloatArray]) -> None:
+        metrics.update(_parity(context, step, sequences, logprobs, current))
+
+    losses: list[float] = []
+    trained_tokens = skipped = 0
+    for number in range(algorithm.updates_per_step):
+        parts: list[Updated] = []
+        for cut in cuts:
+            part = update(
+                context,
+                sequences[cut],
+                config,
+                algorithm,
+                learning_rate=rate,
+                value_learning_rate=_value_rate(algorithm, rate),
+                skip_zero_gradient=algorithm.skip_zero_gradient,
+                # Only before the first optimiser step the policy is the one that sampled.
+                before_step=None if compared else compare,
+            )
+            compared = True
+            parts.append(part)
+        skipped += sum(part.skipped for part in parts)
+        if number == 0:
+            losses, trained_tokens = [part.loss for part in parts], sum(part.tokens for part in parts)
+            if config.correction is not None and len(cuts) == 1 and algorithm.updates_per_step > 1:
+                sequences = _with_proximal(sequences, parts[0].learner_logprobs)
+        # Of a batch without any advantage no token has a loss that could be clipped.
+        metrics |= {"clip_fraction": 0.0} | metrics_over_parts(
+            [BatchPart(tokens=p.tokens, judged_tokens=p.judged_tokens, metrics=p.metrics) for p in parts]
+        )
+    metrics["skipped_updates"] = float(skipped)
+    return Learned(loss=float(np.mean(losses)), metrics=metrics, trained_tokens=trained_tokens)
+
+
+def _minibatches(groups: Sequence[int], count: int) -> list[slice]:
+    """Cut sequences, of which the groups are given, into parts of equally many whole groups."""
+    starts = [n for n, group in enumerate(groups) if n == 0 or group != groups[n - 1]]
+    count = min(count, len(starts))
+    edges = [starts[len(starts) * number // count] for number in range(count)]
+    return [slice(start, end) for start, end in pairwise([*edges, len(groups)])]
+
+
+def _with_proximal(sequences: Sequence[TrainSequence], logprobs: Sequence[FloatArray]) -> list[TrainSequence]:
+    return [
+        replace(sequence, proximal_logprobs=own) for sequence, own in zip(sequences, logprobs, strict=True)
+    ]
+
+
+def _parity(
+    context: JobContext[JobSpec],
+    step: int,
+    sequences: list[TrainSequence],
+    learner_logprobs: list[FloatArray],
+    current: list[npt.NDArray[np.bool_]],
+) -> dict[str, float]:
+    """Compare by the tokens of the newest version: those known already, the other parts', or new ones.
+
+    Args:
+        context: Of the job.
+        step: That is being learned.
+        sequences: All of the step.
+        learner_logprobs: Of the first of them, or of all.
+        current: Which tokens the newest version sampled.
+    """
+    known = len(learner_logprobs)
+    metrics = parity(context.parity_threshold, sequences[:known], learner_logprobs, current[:known])
+    fresh = [number for number in range(known, len(sequences)) if current[number].any()]
+    if not metrics and fresh:
+        others = [sequences[number] for number in fresh]
+        logprobs = context.policy.logprobs(others)
+        metrics = parity(context.parity_threshold, others, logprobs, [current[number] for number in fresh])
+    if not metrics:
+        prompts = (prompt_of(sequence.token_ids, sequence.loss_mask) for sequence in sequences)
+        metrics = context.policy.probed_parity(
+            step - 1,
+            prompts,
+            temperature=context.spec.sampling.temperature,
+            allowed=context.parity_threshold,
+        )
+    return metrics
+
+
+def loss_config(spec: JobSpec, context_length: int) -> LossConfig:
+    """Return the loss that a job asks for; `context_length` is the model's."""
+    algorithm = spec.algorithm
+    correction = None
+    if algorithm.importance_correction != "none":
+        correction = ImportanceCorrection(
+            kind=algorithm.importance_correction,
+            cap=algorithm.importance_cap,
+            level=algorithm.importance_level,
+        )
+    return LossConfig(
+        name=algorithm.loss,
+        clip_low=algorithm.clip_low,
+        clip_high=algorithm.clip_high,
+        dual_clip=algorithm.dual_clip,
+        dro_beta=algorithm.dro_beta,
+        aggregation=algorithm.aggregation,
+        entropy_coefficient=algorithm.entropy_coefficient,
+        constant_tokens=_most_tokens(spec, context_length),
+        kl_coefficient=algorithm.kl_coefficient if algorithm.kl_in == "loss" else 0.0,
+        kl_estimator=algorithm.kl_estimator,
+        correction=correction,
+        value=ValueLoss(coefficient=algorithm.value_coefficient, clip=algorithm.value_clip)
+        if isinstance(algorithm, PPO)
+        else None,
+    )
+
+
+def _value_rate(algorithm: PolicyGradient, rate: float) -> float | None:
+    """Return the value head's learning rate where the policy's is `rate`: both follow one schedule."""
+    if not isinstance(algorithm, PPO):
+        return None
+    return algorithm.value_learning_rate * (rate / algorithm.learning_rate)
+
+
+def _reference(context: JobContext[JobSpec], sequences: Sequence[TrainSequence]) -> list[FloatArray]:
+    """Ask the policy that the job began with: the model itself, or the other job's that it names."""
+    with context.policy.beginning(asked_again=True) as begun_with:
+        return begun_with.logprobs(sequences)
+
+
+def _most_tokens(spec: JobSpec, context_length: int) -> int:
+    limits, most = spec.limits, spec.limits.max_turns * spec.sampling.max_turn_tokens
+    context_length = min(context_length, limits.max_context_tokens or context_length)
+    return min(most, limits.max_episode_tokens or most, context_length)

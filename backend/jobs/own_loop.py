@@ -1,0 +1,211 @@
+"""A policy that its user trains: carries out the client's numbered calls, one after the other.
+
+A checkpoint is named by the last call that it covers. Another attempt begins from the newest one and repeats
+the calls after it, so a call that was acknowledged takes effect once, whatever is killed.
+"""
+
+from __future__ import annotations
+
+import time
+
+from backend.jobs.job_control import ClientSilentError
+from backend.jobs.job_loop import JobLoop
+from backend.learner.losses import LossConfig
+from backend.learner.sequences import BatchTotals, TrainSequence
+from backend.learner.sft_loss import LikelihoodLoss
+from backend.learner.token_loss import TokenLoss
+from backend.store.policy_calls import StoredCall
+from tinkergym.errors import (
+    CheckpointCorruptError,
+    ConflictError,
+    InvalidRequestError,
+    NonFiniteGradientError,
+    NotFoundError,
+)
+from tinkergym.schema.events import ErrorView, JobState
+from tinkergym.schema.policy_calls import (
+    CallResult,
+    ForwardBackward,
+    Load,
+    Logprobs,
+    OptimStep,
+    PolicyCall,
+    PolicySpec,
+    Publish,
+    Save,
+    TokenSequence,
+)
+from tinkergym.schema.policy_refs import PolicyRef
+
+_LOOK_SECONDS = 1.0
+"""A call whose bell was not heard, since the gateway found no pool, is found after this."""
+
+_REFUSALS = (InvalidRequestError, ConflictError, NotFoundError, NonFiniteGradientError)
+"""Errors of one call: its caller is told, and the next call is carried out."""
+
+
+class PolicyJob(JobLoop[PolicySpec]):
+    """One policy's loop; the steps of `JobLoop` are the numbers of calls here."""
+
+    def _run(self) -> None:
+        context = self._context
+        self._begin_from_checkpoint()
+        if self._done_step:  # a kill may have come between the checkpoint of a `save` and its result
+            context.store.finish_call(context.lease, self._done_step, self._saved(self._done_step))
+        self._publish_present()
+        context.bell.done(context.job_id, self._done_step)
+        context.store.set_state(context.lease, JobState.RUNNING, self._resumed_from())
+        last_call = time.monotonic()
+        while True:
+            context.control.check()
+            rung = context.bell.rung
+            call = context.store.next_call(context.job_id, self._done_step)
+            if call is not None:
+                self._carry_out(call)
+                last_call = time.monotonic()
+            elif time.monotonic() - last_call > context.spec.idle_seconds:
+                raise ClientSilentError(
+                    f"no call came for {context.spec.idle_seconds:g} s, so the policy was saved and other "
+                    "jobs have its place; the next call brings it back"
+                )
+            else:
+                context.bell.wait(rung, min(_LOOK_SECONDS, context.spec.idle_seconds))
+
+    def _carry_out(self, stored: StoredCall) -> None:
+        context = self._context
+        result = stored.result
+        if result is None:
+            result = self._call_or_refuse(stored)
+        elif not isinstance(stored.call, Logprobs | Save):  # these leave the policy as it is
+            self._repeat(stored, result)
+        self._done_step = stored.seq
+        context.policy.step_finished()
+        if stored.result is None:
+            context.store.finish_call(context.lease, stored.seq, result)
+        context.bell.done(context.job_id, stored.seq)
+        if stored.seq - self._saved_step >= context.spec.checkpoint_every:
+            self._save_last_good()
+
+    def _repeat(self, stored: StoredCall, before: CallResult) -> None:
+        """Carry out a call that was done before, for what it does to the policy.
+
+        Raises:
+            CheckpointCorruptError: It does something else now.
+        """
+        again = self._call_or_refuse(stored)
+        if (again.error is None) != (before.error is None):
+            said = "it is not refused any more" if again.error is None else again.error.message
+            raise CheckpointCorruptError(
+                f"call {stored.seq} of {self._context.job_id} cannot be repeated as it was: {said}",
+                hint="create another policy from a version that is kept",
+            )
+
+    def _call_or_refuse(self, stored: StoredCall) -> CallResult:
+        try:
+            return self._call(stored.seq, stored.call)
+        except _REFUSALS as error:
+            return CallResult(error=ErrorView.model_validate(error.to_wire()))
+
+    def _call(self, seq: int, call: PolicyCall) -> CallResult:
+        context = self._context
+        match call:
+            case ForwardBackward():
+                return self._forward_backward(call)
+            case OptimStep():
+                stepped = context.policy.optim_step(
+                    learning_rate=call.learning_rate,
+                    max_grad_norm=call.max_grad_norm,
+                    weight_decay=call.weight_decay,
+                )
+                return CallResult(metrics=stepped.metrics, skipped=stepped.skipped)
+            case Logprobs():
+                found = context.policy.logprobs([_sequence(own) for own in call.sequences])
+                return CallResult(logprobs=[own.tolist() for own in found])
+            case Publish():
+                self._done_step = seq
+                self._publish_present()
+                return CallResult(version=seq)
+            case Save():
+                self._save(seq)
+                return self._saved(seq)
+            case Load():
+                context.policy.load(call.policy, with_optimizer=call.with_optimizer)
+                return CallResult()
+
+    def _forward_backward(self, call: ForwardBackward) -> CallResult:
+        context = self._context
+        sequences = [_sequence(own) for own in call.sequences]
+        # The sum over tokens: the client's gradient is with respect to each logprob.
+        totals = BatchTotals(tokens=1, sequences=1) if call.loss == "linear" else None
+        result = context.policy.forward_backward(sequences, _loss(call), totals=totals)
+        return CallResult(
+            loss=result.loss,
+            logprobs=[own.tolist() for own in result.learner_logprobs],
+            metrics=result.metrics,
+        )
+
+    def _publish_present(self) -> None:
+        policy = self._context.policy
+        policy.publish(self._done_step, policy.take_weights())
+
+    def _save(self, step: int) -> None:
+        super()._save(step)
+        self._forget_covered()
+
+    def _saved(self, seq: int) -> CallResult:
+        return CallResult(policy=str(PolicyRef(owner=self._context.job_id, version=seq)), version=seq)
+
+    def _forget_covered(self) -> None:
+        # Through the oldest checkpoint: should a newer one be damaged, the calls after it are repeated.
+        context = self._context
+        kept = [view.step for view in context.policy.checkpoints() if view.step]
+        context.store.forget_calls(context.lease, min(kept, default=0))
+
+    def _clean_up(self) -> None:
+        self._context.bell.forget(self._context.job_id)
+
+    def _save_last_good(self) -> None:
+        # With a gradient that waits nothing is saved: the calls that made it are repeated from their record.
+        context = self._context
+        unsaved = self._done_step > self._saved_step and not context.policy.is_changing
+        if unsaved and not context.policy.has_gradient():
+            self._save_what_is_done()
+
+    def _save_if_recorded(self) -> None:
+        self._save_last_good()
+
+
+def _sequence(own: TokenSequence) -> TrainSequence:
+    count = len(own.token_ids)
+    return TrainSequence(
+        token_ids=own.token_ids,
+        loss_mask=own.trained,
+        sampling_logprobs=own.sampling_logprobs if own.sampling_logprobs is not None else [0.0] * count,
+        advantage=own.advantage,
+        temperature=own.temperature,
+        reference_logprobs=own.reference_logprobs,
+    )
+
+
+def _loss(call: ForwardBackward) -> TokenLoss:
+    if call.loss == "linear":
+        return LikelihoodLoss(aggregation="constant", constant_tokens=1)
+    if call.loss == "cross_entropy":
+        return LikelihoodLoss(aggregation=call.aggregation, constant_tokens=call.constant_tokens)
+    for number, own in enumerate(call.sequences):
+        if own.sampling_logprobs is None:
+            raise InvalidRequestError(
+                f"sequence {number} has no sampling_logprobs, which loss={call.loss!r} compares with",
+                hint="pass those of the completion, or use loss='cross_entropy'",
+                field="sequences.sampling_logprobs",
+            )
+    return LossConfig(
+        name=call.loss,
+        clip_low=call.clip_low,
+        clip_high=call.clip_high,
+        aggregation=call.aggregation,
+        constant_tokens=call.constant_tokens,
+        entropy_coefficient=call.entropy_coefficient,
+        kl_coefficient=call.kl_coefficient,
+        kl_estimator=call.kl_estimator,
+    )

@@ -1,0 +1,65 @@
+"""What a preference job's reference says of its answers: computed once, and kept beside the checkpoints.
+
+The reference is the policy that the job began with. The pairs are computed in parts of a fixed size and
+order, so that a resumed job finds the same bits whether it reads them or computes them again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from zipfile import BadZipFile
+
+import numpy as np
+
+from backend.jobs.dataset import Record, train_sequence
+from backend.jobs.job_context import JobContext
+from backend.learner.preference_loss import FloatArray, sums
+from backend.policies.frozen_policy import FrozenPolicy
+from tinkergym.schema.jobs import PreferenceSpec
+
+_AT_ONCE = 32
+"""Pairs; between two such parts a cancellation is seen."""
+
+
+class ReferenceLogprobs:
+    """Sums over the tokens of each answer, in nats, by part of the data and number of the pair."""
+
+    def __init__(self, context: JobContext[PreferenceSpec]) -> None:
+        self._context = context
+        self._known: dict[str, dict[int, tuple[float, float]]] = {}
+
+    def compute(self, part: str, pairs: Sequence[Record], numbers: Sequence[int]) -> None:
+        """Find out about the pairs of these numbers, or read what an earlier attempt found."""
+        if not numbers:
+            return
+        file = self._context.folder / f"reference-{part}.npz"
+        # A damaged file raises more kinds of errors than numpy lists; it is only a cache.
+        with suppress(OSError, ValueError, KeyError, EOFError, BadZipFile), np.load(file) as stored:
+            if stored["numbers"].tolist() == list(numbers):
+                self._known[part] = dict(zip(numbers, map(tuple, stored["logprobs"].tolist()), strict=True))
+                return
+        with self._context.policy.beginning() as begun_with:
+            found = [
+                self._part(begun_with, [pairs[number] for number in numbers[start : start + _AT_ONCE]])
+                for start in range(0, len(numbers), _AT_ONCE)
+            ]
+        logprobs = np.concatenate(found)
+        self._known[part] = dict(zip(numbers, map(tuple, logprobs.tolist()), strict=True))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        written = file.with_suffix(f".{os.getpid()}.npz")
+        # No promise rests on this file: one that is missing or damaged is computed again.
+        np.savez(written, numbers=np.asarray(numbers), logprobs=logprobs)
+        written.replace(file)
+
+    def of(self, part: str, numbers: Sequence[int]) -> tuple[FloatArray, FloatArray]:
+        """Return what is known of these pairs: of the chosen answers, and of the rejected ones."""
+        both = np.asarray([self._known[part][number] for number in numbers], dtype=np.float64)
+        return both[:, 0], both[:, 1]
+
+    def _part(self, begun_with: FrozenPolicy, pairs: Sequence[Record]) -> FloatArray:
+        """Return [pairs, 2]."""
+        self._context.control.check()
+        sequences = [train_sequence(answer) for pair in pairs for answer in pair]
+        return sums(begun_with.logprobs(sequences)).reshape(-1, 2)

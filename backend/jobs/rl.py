@@ -1,0 +1,387 @@
+"""The RL job loop: rollout, learning, publishing, from the first step or from where a killed loop stood.
+
+Runs in a thread of the pool worker. What it needs to go on after a kill is in the store before anybody knows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from backend.episodes.episode_board import EpisodeBoard
+from backend.episodes.played import Played, PlayedSeat, trained_seats
+from backend.episodes.staleness import staleness_metrics, within_bound
+from backend.jobs.all_policies import AllPolicies, Taken, sha256_of, together
+from backend.jobs.evaluations import Evaluations
+from backend.jobs.job_context import JobContext
+from backend.jobs.job_loop import JobLoop
+from backend.jobs.learn_phase import Learned, learn
+from backend.jobs.rollout_phase import RolloutPhase
+from backend.jobs.step_clock import StepSeconds
+from backend.jobs.step_report import (
+    episodes_to_read,
+    failure_warnings,
+    nothing_to_compare,
+    spike_warnings,
+    statistics,
+)
+from backend.jobs.turn_rewards import refuse_large_rewards
+from backend.policies.parity import prompt_of
+from tinkergym.errors import TooManyFailedEpisodesError
+from tinkergym.schema.events import JobState, StepEvent, WarningEvent
+from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.policy_refs import policy_of
+from tinkergym.trajectory.trajectory import StopReason, reason_line
+
+_LOOK_SECONDS = 0.5
+"""How often a job that waits for its evaluations looks whether it is to end."""
+
+_EARLY_SHARE = 0.02
+"""Of an episode's time limit, which an episode that was begun early may spend waiting for its policy."""
+
+_MEND_THE_ENVIRONMENT = "mend the environment (warnings hold the tracebacks) or raise max_failed_fraction"
+_WHAT_TO_DO = {
+    StopReason.ENVIRONMENT_TIMEOUT.value: (
+        "raise limits.step_timeout_seconds, or mend the environment (warnings say where it was), or raise "
+        "max_failed_fraction"
+    ),
+    StopReason.SAMPLING_FAILED.value: (
+        "the model's sampler refuses, it is not the environment that fails; warnings hold all that it says"
+    ),
+}
+"""By what most of a step's failed episodes ended with."""
+
+Learn = Callable[[JobContext[JobSpec], int, Played], Learned]
+"""What becomes of a step's episodes."""
+
+
+class RLJob(JobLoop[JobSpec]):
+    """Jobs whose policy plays: RL, and with another way to learn from the episodes, distillation."""
+
+    def __init__(self, context: JobContext[JobSpec], learn: Learn = learn) -> None:
+        super().__init__(context)
+        self._rollout = RolloutPhase(context)
+        self._evaluations = Evaluations(context)
+        self._begun = 0
+        """Newest step whose episodes are on the board."""
+        self._learning_seconds: float | None = None
+        """How long the last update took; None before the first."""
+        self._is_silent = False
+        """Whether the newest step's rewards taught nothing; the first of several such steps is told."""
+        self._last_prompts: dict[str, list[list[int]]] = {}
+        """Of the last step's episodes, by agent."""
+        self._policies = AllPolicies(context.policies)
+        self._learn = learn
+
+    def _run(self) -> None:
+        context, spec = self._context, self._context.spec
+        self._begin_from_checkpoint()
+        context.boards.open(
+            context.job_id,
+            EpisodeBoard(
+                lease_seconds=context.lease_seconds,
+                lockstep=context.in_lockstep,
+                ahead=spec.max_staleness,
+            ),
+            lambda step, results: context.store.save_episodes(context.lease, step, results),
+            for_server_workers=spec.rollout == "server",
+            limits=self._policies.limits,
+            owner=context.lease.tenant_id,
+            environment=spec.environment.id,
+        )
+        context.boards.step_recorded(context.job_id, self._done_step)
+        context.store.set_state(context.lease, JobState.RUNNING, self._resumed_from())
+        self._evaluations.open()
+        self._evaluations.begin_left_over(self._done_step)
+        self._finish_evaluations(only_in_lockstep=True)
+        if self._done_step < spec.steps and not self._evaluations.stop_reason:
+            self._train_ahead() if spec.max_staleness else self._train()
+            self._save_what_is_done()
+            # No episode will compare it.
+            self._policies.probed_parity(
+                self._done_step,
+                self._last_prompts,
+                temperature=spec.sampling.temperature,
+                allowed=context.parity_threshold,
+            )
+            self._evaluations.begin(self._done_step)
+        self._finish_evaluations()
+        self._tell_of_lost_episodes()
+        done = f"step {self._done_step} of {spec.steps} is done"
+        reason = self._evaluations.stop_reason
+        context.store.set_state(context.lease, JobState.COMPLETED, f"{done}: {reason}" if reason else done)
+
+    def _finish_evaluations(self, *, only_in_lockstep: bool = False) -> None:
+        """Wait for the evaluations that have begun.
+
+        Args:
+            only_in_lockstep: Only where other requests would change the bits of what is learned from.
+        """
+        if only_in_lockstep and not self._context.in_lockstep:
+            return
+        with self._context.clock.part("evaluate"):
+            while not self._evaluations.collect(wait_seconds=_LOOK_SECONDS):
+                self._context.control.check()
+                self._rollout.look_for_client()
+
+    def _tell_of_lost_episodes(self) -> None:
+        context, spec = self._context, self._context.spec
+        failed, episodes = context.store.episodes_failed(context.job_id)
+        if failed > spec.warn_failed_fraction * episodes:
+            warning = WarningEvent(
+                name="episodes_lost",
+                message=f"{failed} of the job's {episodes} episodes ({failed / episodes:.0%}) failed; "
+                "each step's stop_reasons and warnings say why",
+                step=spec.steps,
+                count=failed,
+            )
+            context.store.append_event(context.lease, warning)
+
+    def _train(self) -> None:
+        context, spec = self._context, self._context.spec
+        played = self._begin(self._done_step + 1)
+        for step in range(self._done_step + 1, spec.steps + 1):
+            if played is None:
+                with context.clock.part("rollout"):
+                    played = self._rollout.finish(step)
+            context.control.check()
+            played = self._step(step, played)
+            if self._evaluations.stop_reason:
+                return
+
+    def _train_ahead(self) -> None:
+        """As `_train`, but the episodes of later steps are played while a step is learned from.
+
+        A step is begun when the version that is `max_staleness` before the one that will learn from it is
+        out. So no token is ever sampled that would be too stale, however long its episode takes.
+        """
+        context, spec = self._context, self._context.spec
+        step = self._done_step
+        self._publish_ahead(step, self._policies.take_weights())
+        self._begin_through(step + 1)
+        while step < spec.steps:
+            step += 1
+            with context.clock.part("rollout"):
+                played = within_bound(spec, step, self._rollout.finish(step))
+            context.control.check()
+            self._refuse_bad_episodes(step, played)
+            self._begin_through(step + spec.max_staleness)
+            learned = self._learned(step, played)
+            with context.clock.part("weights"):
+                taken = self._policies.take_weights()
+            if self._check_replay(step, taken):
+                # What is on the board already may hold results of weights that there are no more.
+                self._begun = step
+                self._begin_through(step + spec.max_staleness)
+            self._publish_ahead(step, taken)
+            self._wind_up(step, played, learned, sha256_of(taken))
+            if self._evaluations.stop_reason:
+                return
+
+    def _publish_ahead(self, version: int, taken: Taken) -> None:
+        context = self._context
+        with context.clock.part("publish"):
+            context.boards.publishing(context.job_id, version)
+            self._policies.publish(version, taken, let_finish=True)
+
+    def _begin_through(self, step: int) -> None:
+        """Begin the rollout of every step up to this one that has not begun."""
+        with self._context.clock.part("post"):
+            for number in range(
+                max(self._begun, self._done_step) + 1, min(step, self._context.spec.steps) + 1
+            ):
+                self._rollout.begin(number)
+                self._begun = number
+
+    def _clean_up(self) -> None:
+        self._context.boards.close(self._context.job_id)
+        self._evaluations.close()
+        self._policies.refuse_kept_requests()
+
+    def _begin(self, step: int, taken: Taken | None = None) -> Played | None:
+        """Begin a step's rollout; returns its episodes at once if an earlier attempt stored them all.
+
+        Args:
+            step: Which.
+            taken: The weights that play it; None takes the learner's.
+        """
+        context = self._context
+        if context.lease.attempt > 1:
+            stored = self._rollout.stored(step)
+            if stored is not None:
+                return stored
+        if taken is None:
+            taken = self._policies.take_weights()
+        with context.clock.part("publish"):
+            self._policies.publish(step - 1, taken)
+        with context.clock.part("post"):
+            if self._begun < step:
+                self._rollout.begin(step)
+                self._begun = step
+            self._policies.answer_kept_requests()
+        return None
+
+    def _begin_early(self, step: int) -> None:
+        """Let workers prepare a step's episodes; the first token waits until its version is published."""
+        context, spec = self._context, self._context.spec
+        if (
+            # A script's own loop begins an episode when it likes.
+            spec.rollout == "script"
+            or context.in_lockstep
+            or context.sleep_while_learning
+            # Episodes that an earlier attempt stored may yet prove to be of other weights.
+            or context.lease.attempt > 1
+            or self._learning_seconds is None
+            # An episode's time runs while it waits.
+            or self._learning_seconds > _EARLY_SHARE * spec.limits.episode_timeout_seconds
+        ):
+            return
+        self._policies.expect_requests_for(step - 1)
+        with context.clock.part("post"):
+            self._rollout.begin(step)
+        self._begun = step
+
+    def _step(self, step: int, played: Played) -> Played | None:
+        """Learn from a step's episodes, begin the next step, and record this one while that is played."""
+        context, spec = self._context, self._context.spec
+        self._refuse_bad_episodes(step, played)
+        self._let_engine_sleep()
+        last = step == spec.steps
+        if not last:
+            self._begin_early(step + 1)
+        begun = time.monotonic()
+        learned = self._learned(step, played)
+        self._learning_seconds = time.monotonic() - begun
+        with context.clock.part("weights"):
+            taken = self._policies.take_weights()
+        self._check_replay(step, taken)
+        alone = context.in_lockstep and self._evaluations.is_due(step)
+        following = None if last or alone else self._begin(step + 1, taken)
+        if last or alone:
+            self._policies.publish(step, taken)
+        self._wind_up(step, played, learned, sha256_of(taken))
+        if alone and not last:
+            self._finish_evaluations()
+            following = self._begin(step + 1, taken)
+        return following
+
+    def _learned(self, step: int, played: Played) -> Learned:
+        """Learn from a step's episodes, each policy from the seats that it played."""
+        context = self._context
+        return together(
+            {
+                agent: self._learn(replace(context, policies={agent: policy}), step, played)
+                for agent, policy in context.policies.items()
+            }
+        )
+
+    def _wind_up(self, step: int, played: Played, learned: Learned, sha256: dict[str, str]) -> None:
+        """Write a step down, and what was learned where that is due."""
+        context, spec = self._context, self._context.spec
+        seconds = context.clock.lap()
+        with context.clock.part("record"):
+            self._record(step, played, learned, sha256, seconds)
+        self._done_step = step
+        self._policies.step_finished()
+        if step == spec.steps:
+            self._last_prompts = {
+                agent: _prompts(trained_seats(played, policy_of(context.job_id, agent)))
+                for agent in context.policies
+            }
+        if (step % spec.checkpoint_every == 0 or self._evaluations.is_due(step)) and step != spec.steps:
+            with context.clock.part("checkpoint"):
+                self._save_what_is_done()
+            self._evaluations.begin(step)
+        self._evaluations.collect()
+
+    def _refuse_bad_episodes(self, step: int, played: Played) -> None:
+        context, spec = self._context, self._context.spec
+        refuse_large_rewards(spec, played)
+        warnings = failure_warnings(played, step)
+        if not warnings:
+            return
+        context.store.append_events(context.lease, list(warnings))
+        counted = statistics(played)
+        if counted.failed_episodes > spec.max_failed_fraction * counted.episodes:
+            worst = warnings[0]
+            raise TooManyFailedEpisodesError(
+                f"{counted.failed_episodes} of the {counted.episodes} episodes of step {step} failed, most "
+                f"often with {worst.name} ({worst.count} times): {reason_line(worst.name, worst.message)}",
+                hint=_WHAT_TO_DO.get(worst.name, _MEND_THE_ENVIRONMENT),
+                field="max_failed_fraction",
+            )
+
+    def _record(
+        self, step: int, played: Played, learned: Learned, sha256: dict[str, str], seconds: StepSeconds
+    ) -> None:
+        """Write the step down; only then results that its version sampled are acknowledged."""
+        context, spec = self._context, self._context.spec
+        counted = statistics(played)
+        event = StepEvent(
+            step=step,
+            steps=spec.steps,
+            policy_version=step,
+            reward_mean=counted.reward_mean,
+            reward_std=counted.reward_std,
+            loss=learned.loss,
+            episodes=counted.episodes,
+            failed_episodes=counted.failed_episodes,
+            stop_reasons=counted.stop_reasons,
+            sampled_tokens=counted.sampled_tokens,
+            turns=counted.turns,
+            trained_tokens=learned.trained_tokens,
+            tokens_per_second=counted.sampled_tokens / max(seconds.step, 1e-9),
+            step_seconds=seconds.step,
+            sampling_seconds=seconds.sampling,
+            learning_seconds=seconds.learning,
+            seconds_left=context.clock.expected(spec.steps - step),
+            metrics={
+                **learned.metrics,
+                **counted.seat_metrics,
+                **counted.environment_metrics,
+                **(staleness_metrics(step, played) if spec.max_staleness else {}),
+                **seconds.parts,
+                "retried_episodes": float(counted.retried_episodes),
+            },
+        )
+        context.store.record_step(context.lease, event, sha256)
+        context.boards.step_recorded(context.job_id, step)
+        silence = nothing_to_compare(event)
+        news = [silence] if silence is not None and not self._is_silent else []
+        self._is_silent = silence is not None
+        context.store.append_events(
+            context.lease, [*spike_warnings(event), *news, *episodes_to_read(played, step)]
+        )
+
+    def _check_replay(self, step: int, taken: Taken) -> bool:
+        """Drop the stored episodes after `step` if they were sampled by other weights than it has now.
+
+        Returns:
+            Whether the weights differ.
+        """
+        context = self._context
+        if context.lease.attempt == 1:
+            return False
+        if not self._policies.differ_from_recorded(step, taken):
+            return False
+        dropped = context.store.discard_episodes(context.lease, from_step=step + 1)
+        context.store.append_event(
+            context.lease,
+            WarningEvent(
+                name="replay_differs",
+                message=f"repeating step {step} gave other weights than the first time (another machine or "
+                f"thread count?); {dropped} stored episodes of later steps were dropped and are played again",
+                step=step,
+            ),
+        )
+        return True
+
+
+def _prompts(seats: Iterable[PlayedSeat]) -> list[list[int]]:
+    return [
+        prompt_of(segment.token_ids, segment.loss_mask)
+        for seat in seats
+        for segment in seat.trajectory.segments
+        if any(segment.loss_mask)
+    ]

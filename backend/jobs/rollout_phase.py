@@ -1,0 +1,162 @@
+"""The rollout of a step: its episodes go on the board, and somebody plays them.
+
+Everything between "the policy is published" and "all results are durable", with what can go wrong there:
+workers that vanish, clients that fall silent, steps that must be played again.
+"""
+
+from __future__ import annotations
+
+from backend.episodes.episode_requests import group_requests, step_requests
+from backend.episodes.played import Played
+from backend.jobs.dynamic_sampling import follow
+from backend.jobs.job_context import JobContext
+from backend.jobs.job_control import ClientSilentError
+from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
+from tinkergym.schema.events import JobState, WarningEvent
+from tinkergym.schema.job_spec import JobSpec
+
+_LOOK_SECONDS = 0.5
+"""How often a waiting job looks whether its client still lives, or more often if its patience is short."""
+
+
+class RolloutPhase:
+    """One job's use of its episode board. `begin` a step, then `finish` it."""
+
+    def __init__(self, context: JobContext[JobSpec]) -> None:
+        self._context = context
+        self._waiting_for_client = False
+        self._written: tuple[int, list[EpisodeRequest]] = (0, [])
+        """A step that has not begun, and its requests."""
+
+    def stored(self, step: int) -> Played | None:
+        """Return the step's episodes if all of them were stored by an earlier attempt, in index order."""
+        context = self._context
+        results = {result.episode_id: result for result in context.store.episodes(context.job_id, step)}
+        played: list[tuple[EpisodeRequest, EpisodeResult]] = []
+        requests = step_requests(context.job_id, context.spec, step)
+        while requests:
+            if any(request.episode_id not in results for request in requests):
+                return None
+            played += [(request, results[request.episode_id]) for request in requests]
+            requests = self._replacements(step, played)
+        return played
+
+    def begin(self, step: int) -> None:
+        """Put the step's episodes on the board, but for those that are stored already."""
+        context = self._context
+        if context.in_lockstep:
+            # Lockstep batches depend on who plays along, so a step that was begun is played again as a whole.
+            context.store.discard_episodes(context.lease, from_step=step)
+        self._post(step, self._requests(step))
+
+    def _requests(self, step: int) -> list[EpisodeRequest]:
+        """Return the step's requests, which `finish` may have written while others played."""
+        known, requests = self._written
+        return requests if known == step else step_requests(self._context.job_id, self._context.spec, step)
+
+    def _post(self, step: int, requests: list[EpisodeRequest]) -> None:
+        """Put a round's episodes on the board, but for those that an earlier attempt stored."""
+        context = self._context
+        stored = context.lease.attempt > 1 and not context.in_lockstep
+        done = context.store.episodes(context.job_id, step) if stored else []
+        context.boards.post(context.job_id, step, requests, done)
+
+    def _replacements(self, step: int, played: Played) -> list[EpisodeRequest]:
+        """Return the requests of the groups that are to take the place of silent ones, if any."""
+        context = self._context
+        if not context.spec.algorithm.dynamic_sampling_rounds:
+            return []
+        wanted = follow(context.spec, played).wanted
+        return group_requests(context.job_id, context.spec, step, wanted)
+
+    def finish(self, step: int) -> Played:
+        """Wait for the step's results, and return them in index order.
+
+        Raises:
+            JobCancelledError: And what else `JobControl.check` raises.
+            ClientSilentError: The client was silent for so long that the job gives its place up.
+        """
+        context = self._context
+        # The step that begins next: others may have begun already, to be played ahead.
+        following = step + max(1, context.spec.max_staleness)
+        if following <= context.spec.steps:
+            # Now, while this thread has nothing to do but wait.
+            self._written = following, self._requests(following)
+        seconds = min(_LOOK_SECONDS, context.spec.client_timeout_seconds / 4)
+        # Of the step's earlier rounds, where groups are replaced.
+        earlier: list[tuple[EpisodeRequest, EpisodeResult]] = []
+        while True:
+            outcome = context.boards.wait(context.job_id, step, seconds)
+            context.control.check()
+            self.look_for_client()
+            self._tell_of_crash(step)
+            if outcome == "done":
+                played = [*earlier, *context.boards.results(context.job_id, step)]
+                requests = self._replacements(step, played)
+                if not requests:
+                    return played
+                earlier = played
+                self._post(step, requests)
+            if outcome == "broken":
+                earlier = []
+                self._play_again(step)
+
+    def _tell_of_crash(self, step: int) -> None:
+        context = self._context
+        if not context.boards.take_crash(context.job_id):
+            return
+        kept = (
+            "the job has worker processes of its own, which is slower"
+            if context.in_lockstep
+            else "each has its own process, which is slower and waits longer with each crash before it starts"
+        )
+        warning = WarningEvent(
+            name="environment_crashed",
+            message=f"a process died or stood still while it ran this job's environments in step {step}; its "
+            f"episodes are played again, and from now on {kept}",
+            step=step,
+        )
+        context.store.append_event(context.lease, warning)
+
+    def _play_again(self, step: int) -> None:
+        context = self._context
+        warning = WarningEvent(
+            name="lockstep_broken",
+            message=f"the worker that played step {step} was lost; the step is played again as a whole",
+            step=step,
+        )
+        context.store.append_event(context.lease, warning)
+        self.begin(step)
+
+    def look_for_client(self) -> None:
+        """Say in the job's state whether its client is heard from.
+
+        Raises:
+            ClientSilentError: It was silent for so long that the job gives its place up.
+        """
+        context = self._context
+        if context.spec.rollout == "server":
+            return
+        silence = context.boards.silent_seconds(context.job_id)
+        if silence > context.client_place_seconds:
+            raise ClientSilentError(
+                f"waits for its client: nothing was heard from it for {context.client_place_seconds:g} s, so "
+                f"other jobs have its place. Attach with Client.attach({context.job_id!r}), and with env=... "
+                "if it was started with a class"
+            )
+        silent = silence > context.spec.client_timeout_seconds
+        if silent == self._waiting_for_client:
+            return
+        self._waiting_for_client = silent
+        if silent:
+            context.clock.pause(silence)
+        else:
+            context.clock.resume()
+        state = JobState.WAITING_FOR_CLIENT if silent else JobState.RUNNING
+        if silent:
+            reason = "no worker of the client is heard from; attach to the job to go on"
+        else:
+            held = context.boards.held_seconds(context.job_id)
+            reason = f"waits up to {held:.0f} s for the leases of a client that fell silent" if held else ""
+        context.store.set_state(context.lease, state, reason)
+        context.boards.set_state(context.job_id, state)

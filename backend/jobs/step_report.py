@@ -1,0 +1,201 @@
+"""What a finished step tells the user: numbers, an episode to read, and what went wrong. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from backend.episodes.played import Played, is_lost, trained_seats
+from tinkergym.schema.events import EpisodeEvent, StepEvent, WarningEvent
+from tinkergym.trajectory.trajectory import (
+    COMPLETED_REASONS,
+    REASON_COMES_FIRST,
+    StopReason,
+    Trajectory,
+    reason_line,
+)
+
+"""A step's episodes in index order."""
+
+_WARNINGS_PER_STEP = 5
+_LONGEST_TEXT = 4000
+"""Characters of a traceback or of one message of a transcript that an event carries."""
+
+MOST_STEP_METRICS = 200
+"""Names of environment metrics in one step's event; those of most episodes stay, others are counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeStatistics:
+    """What can be counted in a step's episodes; means are over the completed ones."""
+
+    episodes: int
+    failed_episodes: int
+    reward_mean: float | None
+    reward_std: float | None
+    """Both None when no episode was completed, since a failure is no reward of 0, and where several seats are
+    learned from: nothing is averaged over seats."""
+    seat_metrics: dict[str, float]
+    """`seat/<agent>/reward_mean` and the like, where several seats are learned from."""
+    stop_reasons: dict[str, int]
+    """Of each seat that is learned from."""
+    sampled_tokens: int
+    turns: int
+    retried_episodes: int
+    """How many had failed before and were played again, whatever came of it."""
+    environment_metrics: dict[str, float]
+    """`env/<name>`: the mean over episodes of each episode's sum of that metric. Where several seats are
+    learned from, `env/<agent>/<name>`."""
+
+
+def statistics(played: Played) -> EpisodeStatistics:
+    """Count."""
+    everybody = [one for _, result in played for one in result.trajectories]
+    by_agent: dict[str, list[Trajectory]] = defaultdict(list)
+    for seat in trained_seats(played):
+        by_agent[seat.trajectory.agent].append(seat.trajectory)
+    several = len(by_agent) > 1
+    seat_metrics: dict[str, float] = {}
+    environment_metrics: dict[str, float] = {}
+    mean = std = None
+    for agent, trajectories in by_agent.items():
+        completed = [trajectory for trajectory in trajectories if trajectory.completed]
+        mean, std = _mean_and_std(completed)
+        environment_metrics |= _environment_metrics(completed, f"{agent}/" if several else "")
+        if several:
+            seat_metrics |= _seat_metrics(agent, trajectories, mean, std)
+    reasons = Counter(str(one.stop_reason.value) for some in by_agent.values() for one in some)
+    return EpisodeStatistics(
+        episodes=len(played),
+        failed_episodes=sum(is_lost(result) for _, result in played),
+        reward_mean=None if several else mean,
+        reward_std=None if several else std,
+        seat_metrics=seat_metrics,
+        stop_reasons=dict(sorted(reasons.items())),
+        sampled_tokens=sum(trajectory.sampled_tokens for trajectory in everybody),
+        turns=sum(len(trajectory.turns) for trajectory in everybody),
+        retried_episodes=sum(any(one.retries > 0 for one in result.trajectories) for _, result in played),
+        environment_metrics=environment_metrics,
+    )
+
+
+def _mean_and_std(completed: Sequence[Trajectory]) -> tuple[float | None, float | None]:
+    returns = np.asarray([trajectory.episode_return for trajectory in completed], dtype=np.float64)
+    return (float(returns.mean()), float(returns.std())) if len(returns) else (None, None)
+
+
+def _seat_metrics(
+    agent: str, trajectories: Sequence[Trajectory], mean: float | None, std: float | None
+) -> dict[str, float]:
+    counted = {
+        "reward_mean": mean,
+        "reward_std": std,
+        "turns": sum(len(trajectory.turns) for trajectory in trajectories),
+        "sampled_tokens": sum(trajectory.sampled_tokens for trajectory in trajectories),
+    }
+    return {f"seat/{agent}/{name}": float(value) for name, value in counted.items() if value is not None}
+
+
+def _environment_metrics(completed: Iterable[Trajectory], prefix: str) -> dict[str, float]:
+    sums: dict[str, list[float]] = defaultdict(list)
+    for trajectory in completed:
+        of_episode: dict[str, float] = defaultdict(float)
+        for turn in trajectory.turns:
+            for name, value in turn.metrics.items():
+                of_episode[name] += value
+        for name, total in of_episode.items():
+            sums[name].append(total)
+    # Each is finite; of the largest numbers that there are the sum need not be.
+    kept = sorted(sums, key=lambda name: (-len(sums[name]), name))[:MOST_STEP_METRICS]
+    with np.errstate(over="ignore"):
+        means = {f"env/{prefix}{name}": float(np.mean(sums[name])) for name in sorted(kept)}
+    if len(sums) > len(kept):
+        means[f"{prefix}env_metrics_left_out"] = float(len(sums) - len(kept))
+    return {name: mean for name, mean in means.items() if math.isfinite(mean)}
+
+
+def failure_warnings(played: Played, step: int) -> list[WarningEvent]:
+    """Return one warning per kind of failure, the commonest first, each with a traceback if there is one."""
+    kinds: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for _, result in played:
+        if is_lost(result):
+            trajectory = min(result.trajectories, key=_tells_less)
+            # The reasons of one fault are the same, but for their numbers.
+            reason = reason_line(trajectory.stop_reason.value, trajectory.error)
+            kind = re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "#", reason)
+            kinds[(trajectory.stop_reason.value, kind)].append(trajectory.error)
+    commonest = sorted(kinds.items(), key=lambda kind: -len(kind[1]))
+    return [
+        WarningEvent(name=name, message=_cut(name, errors[0]), count=len(errors), step=step)
+        for (name, _), errors in commonest[:_WARNINGS_PER_STEP]
+    ]
+
+
+def _tells_less(trajectory: Trajectory) -> tuple[bool, bool]:
+    """Return a key by which the seat comes first whose failure ended the episode."""
+    reason = trajectory.stop_reason
+    return reason in COMPLETED_REASONS, reason is StopReason.SEAT_FAILED
+
+
+def _cut(stop_reason: str, error: str) -> str:
+    """Return as much of an error as an event carries, the line with the reason in it."""
+    return error[:_LONGEST_TEXT] if stop_reason in REASON_COMES_FIRST else error[-_LONGEST_TEXT:]
+
+
+def spike_warnings(event: StepEvent) -> list[WarningEvent]:
+    """Return a warning for each number of the step that was far from usual, see `backend.learner.spikes`."""
+    return [
+        WarningEvent(
+            name=name,
+            message=f"the {what} of step {event.step} is {event.metrics[name]:.0f} times as large as in the "
+            "steps before; the gradient was clipped and applied. If rewards fall from here on, resume with a "
+            "lower learning_rate",
+            step=event.step,
+        )
+        for name, what in (("loss_spike", "loss"), ("grad_norm_spike", "gradient's norm"))
+        if name in event.metrics
+    ]
+
+
+def nothing_to_compare(event: StepEvent) -> WarningEvent | None:
+    """Return a warning if nothing told the episodes of any group apart, else None."""
+    silent, compared = (event.metrics.get(name) for name in ("zero_variance_groups", "compared_groups"))
+    if not compared or silent != compared:
+        return None  # also where a value head or a teacher judges each episode by itself
+    return WarningEvent(
+        name="nothing_to_compare",
+        message=f"in none of the {compared:.0f} groups of step {event.step} did any episode earn more than "
+        "what it is compared with: the rewards taught nothing. If it goes on, make the task easier or its "
+        "reward finer, or raise group_size or sampling.temperature",
+        step=event.step,
+    )
+
+
+def episodes_to_read(played: Played, step: int) -> list[EpisodeEvent]:
+    """Return the best and the worst completed episode of a step; one, if all are equal.
+
+    Of several seats, as one that is learned from saw it.
+    """
+    completed = [seat for seat in trained_seats(played) if seat.trajectory.completed]
+    if not completed:
+        return []
+    best = max(completed, key=lambda seat: seat.trajectory.episode_return)
+    worst = min(completed, key=lambda seat: seat.trajectory.episode_return)
+    equal = best.trajectory.episode_return == worst.trajectory.episode_return
+    return [
+        EpisodeEvent(
+            step=step,
+            episode_id=request.episode_id,
+            seed=request.seed,
+            agent=trajectory.agent,
+            stop_reason=trajectory.stop_reason.value,
+            episode_return=trajectory.episode_return,
+            transcript=[(role, text[:_LONGEST_TEXT]) for role, text in trajectory.transcript],
+        )
+        for request, trajectory in ([best] if equal else [best, worst])
+    ]

@@ -1,0 +1,95 @@
+"""One optimiser step of a job that plays, with its parts on the job's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from backend.jobs.job_context import JobContext
+from backend.learner.losses import LossConfig
+from backend.learner.sequences import FloatArray, TrainSequence
+from tinkergym.schema.job_spec import TrainingSpec
+
+
+class StepSettings(Protocol):
+    """What a job's spec or algorithm says of its optimiser steps."""
+
+    @property
+    def max_grad_norm(self) -> float:
+        """The gradient is shortened to this length where it is longer."""
+        ...
+
+    @property
+    def weight_decay(self) -> float:
+        """AdamW's."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Updated:
+    """What an optimiser step was made of."""
+
+    loss: float
+    learner_logprobs: list[FloatArray]
+    """Per sequence, one per sampled token, by the policy as it was before."""
+    metrics: dict[str, float]
+    judged_tokens: int
+    """See `ForwardBackwardResult`."""
+    skipped: bool
+    """See `OptimStepResult`."""
+
+    @property
+    def tokens(self) -> int:
+        """Sampled tokens that were learned from."""
+        return sum(len(own) for own in self.learner_logprobs)
+
+
+def update(
+    context: JobContext[TrainingSpec],
+    sequences: list[TrainSequence],
+    config: LossConfig,
+    settings: StepSettings,
+    *,
+    learning_rate: float,
+    value_learning_rate: float | None = None,
+    skip_zero_gradient: bool = True,
+    before_step: Callable[[list[FloatArray]], None] | None = None,
+) -> Updated:
+    """Learn from sequences and take one optimiser step.
+
+    Args:
+        context: Of the job.
+        sequences: What is learned from.
+        config: The loss.
+        settings: Of the optimiser step.
+        learning_rate: Of this step.
+        value_learning_rate: Of the value head, where there is one.
+        skip_zero_gradient: See `PolicyOptimiser.step`.
+        before_step: Gets the learner's logprobs while nothing has changed yet; what it raises leaves the
+            policy as it was.
+
+    Raises:
+        NonFiniteGradientError: The policy is as before.
+        TinkerGymError: The job was cancelled or must leave its worker, see `JobControl.check`.
+    """
+    context.control.check()
+    with context.clock.part("forward_backward"):
+        result = context.policy.forward_backward(sequences, config)
+    if before_step is not None:
+        before_step(result.learner_logprobs)
+    with context.clock.part("optim_step"):
+        stepped = context.policy.optim_step(
+            learning_rate=learning_rate,
+            max_grad_norm=settings.max_grad_norm,
+            weight_decay=settings.weight_decay,
+            value_learning_rate=value_learning_rate,
+            skip_zero_gradient=skip_zero_gradient,
+        )
+    return Updated(
+        loss=result.loss,
+        learner_logprobs=result.learner_logprobs,
+        metrics={**result.metrics, **stepped.metrics},
+        judged_tokens=result.judged_tokens,
+        skipped=stepped.skipped,
+    )

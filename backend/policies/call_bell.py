@@ -1,0 +1,49 @@
+"""Rings between the endpoint, where calls of policies arrive, and the loops that carry them out."""
+
+from __future__ import annotations
+
+import threading
+
+
+class CallBell:
+    """One bell for all policies of a pool: they are few, and each looks whether it is meant."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._rung = 0
+        self._done: dict[str, int] = {}
+        """Number of the last call that is done, by policy."""
+
+    def ring(self) -> None:
+        """Wake everyone who waits."""
+        with self._changed:
+            self._rung += 1
+            self._changed.notify_all()
+
+    def done(self, policy: str, seq: int) -> None:
+        """Note that a policy's calls up to `seq` are done and stored."""
+        with self._changed:
+            self._done[policy] = seq
+            self._changed.notify_all()
+
+    def forget(self, policy: str) -> None:
+        """Forget a policy that is no longer trained here: what is done elsewhere is not known."""
+        with self._changed:
+            self._done.pop(policy, None)
+
+    @property
+    def rung(self) -> int:
+        """How often it rang; see `wait`."""
+        return self._rung
+
+    def wait(self, rung: int, seconds: float) -> None:
+        """Wait until it rang more often than `rung`, at most `seconds`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._rung > rung, seconds)
+
+    def wait_until_done(self, policy: str, seq: int, seconds: float) -> None:
+        """Ring, and wait until a policy's calls up to `seq` are done, at most `seconds`."""
+        with self._changed:
+            self._rung += 1
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._done.get(policy, 0) >= seq, seconds)

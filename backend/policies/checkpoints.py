@@ -1,0 +1,220 @@
+"""A policy's checkpoints: how it begins from one, what one covers, and which are kept."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from backend.learner.checkpoints import put_back_replaced
+from backend.policies.bound import Bound
+from backend.policies.frozen_policy import FrozenPolicy
+from tinkergym.errors import CheckpointCorruptError, NotFoundError
+from tinkergym.schema.algorithms import PPO
+from tinkergym.schema.events import CheckpointEvent, CheckpointView, WarningEvent
+from tinkergym.schema.job_spec import JobSpec, LoRA
+from tinkergym.schema.policy_refs import PolicyRef
+
+_log = logging.getLogger(__name__)
+
+
+class PolicyCheckpoints:
+    """The checkpoints of one policy, and what the learner makes of them."""
+
+    def __init__(self, bound: Bound) -> None:
+        self._bound = bound
+        self._id, self._learner, self._lease = bound.policy_id, bound.learner, bound.lease
+        self._kept_steps: frozenset[int] = frozenset()
+        """Steps whose checkpoints stay beside the newest ones."""
+        self._store, self._spec = bound.pool.store, bound.lease.spec
+        self._adapter = self._spec.adapter_of(bound.agent)
+
+    @property
+    def _beginning_id(self) -> str:
+        return f"{self._id}@0"
+
+    @property
+    def _has_value_head(self) -> bool:
+        return isinstance(self._spec, JobSpec) and isinstance(self._spec.algorithm, PPO)
+
+    def restore(self, at_most: int | None = None) -> int:
+        """Create the policy, from the newest usable checkpoint or untrained; returns its step.
+
+        A checkpoint that is damaged is passed over with a warning: an older one only means more steps to
+        repeat. It stays known until the next `save`, as it may only be out of reach for the moment.
+
+        Args:
+            at_most: Pass over checkpoints of later steps: the job's other policies have none of those.
+        """
+        self.forget()
+        spec = self._spec
+        put_back_replaced(self._bound.folder)
+        for view in reversed(self.views()):
+            if at_most is not None and view.step > at_most:
+                continue
+            try:
+                self._read(view)
+            except CheckpointCorruptError as error:
+                self._store.append_event(
+                    self._lease,
+                    WarningEvent(name="checkpoint_damaged", message=str(error), step=view.step),
+                )
+            else:
+                return view.step
+        if spec.initial_policy:
+            self._begin_from(spec.initial_policy)
+        else:
+            self._learner.create_policy(
+                self._id, self._adapter, seed=spec.seed, value_head=self._has_value_head
+            )
+        return 0
+
+    def views(self) -> list[CheckpointView]:
+        """Return those that are kept, oldest first."""
+        return self._store.checkpoints(self._lease.job_id, self._bound.agent)
+
+    def save(self, step: int) -> None:
+        """Write a checkpoint of `step`, and make it known."""
+        directory = self._bound.folder / f"step-{step:06d}"
+        manifest = self._learner.save(
+            self._id,
+            directory,
+            step=step,
+            policy_version=step,
+            extra={"job_id": self._lease.job_id, "spec": self._spec.model_dump(mode="json")},
+        )
+        view = CheckpointView(
+            step=step,
+            policy_version=step,
+            path=str(directory),
+            sha256=manifest.files[manifest.weights_file].sha256,
+            files=_file_sizes(directory),
+        )
+        self._store.add_checkpoint(self._lease, view, self._bound.agent)
+        self._store.append_event(
+            self._lease,
+            CheckpointEvent(
+                step=step,
+                policy_version=step,
+                path=view.path,
+                sha256=view.sha256,
+                agent=self._bound.agent,
+            ),
+        )
+
+    def keep_steps(self, steps: Iterable[int]) -> None:
+        """Keep the checkpoints of these steps, and those of no others, beside the newest ones."""
+        kept = frozenset(steps)
+        freed, self._kept_steps = self._kept_steps - kept, kept
+        if freed and (views := self.views()):
+            self.tidy(views[-1].step)
+
+    def load_aside(self, policy: str, *, with_optimizer: bool) -> str:
+        """Load a kept version, its own or another's of the same model and adapter, under another name.
+
+        So one that does not fit leaves the policy as it is.
+
+        Returns:
+            The name under which the learner has it.
+
+        Raises:
+            NotFoundError: That version is not kept.
+            ConflictError: It belongs to another base model or adapter.
+            CheckpointCorruptError: Its files are not those that were written.
+        """
+        view = self._store.find_policy(PolicyRef.parse(policy)).checkpoint()
+        aside = f"{self._id}/loading"
+        self._drop(aside)
+        self._learner.load(aside, view.path, self._adapter, fresh_optimiser=not with_optimizer)
+        return aside
+
+    @contextlib.contextmanager
+    def beginning(self, *, asked_again: bool = False) -> Iterator[FrozenPolicy]:
+        """Give the policy that the job began with, which may be the model itself.
+
+        Args:
+            asked_again: Whether it will be asked in later steps, too. An adapter then stays loaded until
+                `forget`. Whole models do not, and are read again: what one takes is better left to the
+                updates in between.
+
+        Raises:
+            NotFoundError: Its weights are no longer there.
+        """
+        if not self._spec.initial_policy:
+            yield FrozenPolicy(self._learner, None, shared=True)
+            return
+        stays = asked_again and isinstance(self._adapter, LoRA)
+        if not (stays and self._beginning_id in self._learner.policy_ids):
+            self._drop(self._beginning_id)
+            directory = self._bound.folder / "step-000000"
+            self._learner.load(self._beginning_id, directory, self._adapter, fresh_optimiser=True)
+        try:
+            yield FrozenPolicy(self._learner, self._beginning_id, shared=True)
+        finally:
+            if not stays:
+                self._learner.drop(self._beginning_id)
+
+    def forget(self) -> None:
+        """Drop the policy from the learner, and the one that it began with, if they are there."""
+        self._drop(self._id)
+        self._drop(self._beginning_id)
+
+    def _begin_from(self, policy: str) -> None:
+        """Create the policy with the weights of another, and keep them in a checkpoint of step 0.
+
+        Where both train a value head, it goes on with the other's. From then on it is no matter what becomes
+        of the other's checkpoints.
+
+        Raises:
+            NotFoundError: The checkpoint is no longer there.
+            ConflictError: It belongs to another base model or adapter.
+        """
+        field = "initial_policy"
+        view = self._store.find_policy(PolicyRef.parse(policy), field=field).checkpoint(field=field)
+        self._learner.load(
+            self._id,
+            view.path,
+            self._adapter,
+            fresh_optimiser=True,
+            value_head=self._has_value_head,
+        )
+        self.save(0)
+        self.tidy(0)
+
+    def _read(self, view: CheckpointView) -> None:
+        manifest = self._learner.load(self._id, view.path, self._adapter, value_head=self._has_value_head)
+        if manifest.files[manifest.weights_file].sha256 != view.sha256:
+            # A worker that lost the job while it wrote cannot be kept from the disk, only from the store.
+            self.forget()
+            raise CheckpointCorruptError(f"checkpoint {view.path} is not the one that was recorded")
+
+    def tidy(self, step: int) -> None:
+        """Forget checkpoints that `restore` passed over, and the oldest beyond `keep_checkpoints`."""
+        views = self.views()
+        for view in views:
+            if view.step > step:
+                # Counted among the newest it would push out what is made from now on.
+                self._store.remove_checkpoint(self._lease, view.step, self._bound.agent)
+                _log.warning(
+                    "%s lists the damaged checkpoint %s no longer; its files stay until it saves that step "
+                    "again",
+                    self._lease.job_id,
+                    view.path,
+                )
+        # What the job began with stays: losses may compare the policy with it.
+        made = [view for view in views if 0 < view.step <= step and view.step not in self._kept_steps]
+        for old in made[: -self._spec.keep_checkpoints]:
+            # First out of the store, then off the disk: a kill in between leaves files, never a dangling
+            # promise.
+            self._store.remove_checkpoint(self._lease, old.step, self._bound.agent)
+            shutil.rmtree(old.path, ignore_errors=True)
+
+    def _drop(self, policy_id: str) -> None:
+        with contextlib.suppress(NotFoundError):
+            self._learner.drop(policy_id)
+
+
+def _file_sizes(directory: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in sorted(directory.iterdir())}

@@ -1,0 +1,194 @@
+"""Which policies a pool can sample: those that jobs train here, and stored ones, loaded when asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from backend.compute.weights import PolicyWeights
+from backend.engines.protocol import BASE_POLICY, SamplingEngine
+from tinkergym.errors import InvalidRequestError, NotFoundError, PolicyVersionGoneError
+from tinkergym.schema.sampling import SampleRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPolicy:
+    """A policy that the store knows, whether it is being trained or not."""
+
+    policy_id: str
+    versions: tuple[int, ...]
+    """Those that have a checkpoint, oldest first."""
+    read: Callable[[int], PolicyWeights]
+    """Reads the weights of one of them."""
+    from_base: bool = True
+    """Whether its training began with the model itself, so that version 0 is the model."""
+
+
+FindPolicy = Callable[[str], StoredPolicy]
+"""Looks up the name that clients have for a policy; NotFoundError if there is no such policy."""
+
+
+class PolicyDirectory:
+    """Turns the policy names of clients into what the engine has loaded.
+
+    The engine has a policy's newest version under the policy's id. An older one that a client asks for is
+    loaded next to it, as `policy-ID@VERSION`.
+    """
+
+    def __init__(
+        self, engine: SamplingEngine, *, model_names: Iterable[str], find: FindPolicy, keep_idle: int
+    ) -> None:
+        """Serve `engine`; at most `keep_idle` policies stay loaded that are not being trained."""
+        self._engine = engine
+        self._model_names = frozenset(model_names)
+        self._find = find
+        self._keep_idle = keep_idle
+        self._lock = threading.Lock()
+        self._ids: dict[str, str] = {}
+        """The policy's id, by every name that it was asked for or is trained under."""
+        self._jobs: dict[str, str] = {}
+        """The job that trains a policy here, by the policy's id."""
+        self._not_from_base: set[str] = set()
+        self._idle: OrderedDict[str, None] = OrderedDict()
+
+    def hold(self, policy_id: str, *, job_id: str, agent: str = "", from_base: bool = True) -> None:
+        """A job publishes this policy itself from now on.
+
+        Args:
+            policy_id: Its id.
+            job_id: The job that trains it.
+            agent: Which of the job's policies it is; empty where the job trains one.
+            from_base: Whether its training began with the model itself, so that version 0 is the model.
+        """
+        with self._lock:
+            self._ids[policy_id] = self._ids[f"{job_id}/{agent}" if agent else job_id] = policy_id
+            self._jobs[policy_id] = job_id
+            if not from_base:
+                self._not_from_base.add(policy_id)
+            self._idle.pop(policy_id, None)
+            # Versions that the job makes again may differ from those that are loaded.
+            for name in [name for name in self._idle if name.startswith(f"{policy_id}@")]:
+                self._idle.pop(name)
+                self._engine.retire(name)
+
+    def release(self, policy_id: str) -> None:
+        """The job ended; the last version stays loaded until others push it out."""
+        with self._lock:
+            self._jobs.pop(policy_id, None)
+            if policy_id in self._engine.loaded():
+                self._became_idle(policy_id)
+
+    def trained_by(self, policy: str) -> str | None:
+        """Return the job that trains a policy here, by any of the policy's names; None if none does."""
+        return self._jobs.get(self._ids.get(policy, policy))
+
+    def resolve(
+        self, request: SampleRequest, *, is_training: Callable[[], bool] = lambda: False
+    ) -> SampleRequest:
+        """Return the request as the engine wants it: a published policy.
+
+        Which version is the newest is left to the engine: until it takes the request there may be another.
+
+        Args:
+            request: With a name that clients have for a policy.
+            is_training: Whether the request is of an episode that is trained on. It gets no version from the
+                disk: what it asks for is the newest one, or its episode is out of date.
+
+        Raises:
+            NotFoundError: The policy is neither loaded nor stored.
+            PolicyVersionGoneError: That version is not kept.
+            InvalidRequestError: A model's name with a version; only policies have such.
+        """
+        if request.policy in self._model_names:
+            if request.policy_version:
+                raise InvalidRequestError(
+                    f"{request.policy!r} is a model, which has no version {request.policy_version}",
+                    hint="leave it out, or name the job whose policy is meant",
+                    field="policy_version",
+                )
+            return request.model_copy(update={"policy": BASE_POLICY, "policy_version": 0})
+        policy_id = self._ids.get(request.policy) or self._look_up(request.policy).policy_id
+        newest, wanted = self._engine.loaded().get(policy_id), request.policy_version
+        # The job may publish its next version while the answer is sampled.
+        lasting = wanted is not None and policy_id in self._jobs and not is_training()
+        if wanted == 0 and (newest != 0 or lasting) and policy_id not in self._not_from_base:
+            # Version 0 is the untrained model whatever was published since.
+            return request.model_copy(update={"policy": BASE_POLICY})
+        if lasting and wanted is not None and (copy := self._copy(request.policy, policy_id, wanted)):
+            return request.model_copy(update={"policy": copy})
+        name = policy_id
+        older = newest is None or (wanted is not None and wanted < newest)
+        if older and not (newest is not None and is_training()):
+            name = self._load(request.policy, policy_id, None if is_training() else wanted)
+        elif policy_id in self._idle:
+            self._touch(policy_id)
+        return request.model_copy(update={"policy": name})
+
+    def _look_up(self, policy: str) -> StoredPolicy:
+        stored = self._find(policy)
+        with self._lock:
+            self._ids[policy] = stored.policy_id
+            if not stored.from_base:
+                self._not_from_base.add(stored.policy_id)
+        return stored
+
+    def _copy(self, policy: str, policy_id: str, version: int) -> str | None:
+        """Return the engine's name for a version that stays as it is, loading it if need be.
+
+        None where the version has no checkpoint.
+        """
+        name = f"{policy_id}@{version}"
+        with self._lock:
+            if name not in self._engine.loaded():
+                stored = self._find(policy)
+                if version not in stored.versions:
+                    return None
+                self._engine.publish(name, version, stored.read(version))
+            self._became_idle(name)
+            return name
+
+    def _load(self, policy: str, policy_id: str, wanted: int | None) -> str:
+        """Load a version that the engine lacks; returns the engine's name for it.
+
+        Without a version the newest that is stored, unless a job here is about to publish the policy.
+        """
+        with self._lock:
+            loaded = self._engine.loaded()
+            newest = loaded.get(policy_id)
+            if newest is not None and wanted in (None, newest):  # another request was faster
+                return policy_id
+            stored = self._find(policy)
+            if wanted is None and (policy_id in self._jobs or not stored.versions):
+                raise NotFoundError(
+                    f"policy {policy!r} has no weights yet",
+                    hint="sample it after its job has started, or after its first checkpoint",
+                    field="policy",
+                )
+            version = stored.versions[-1] if wanted is None else wanted
+            if version not in stored.versions:
+                kept = ", ".join(map(str, stored.versions)) or "none yet"
+                raise PolicyVersionGoneError(
+                    f"version {version} of {policy} is neither the newest nor kept",
+                    hint=f"kept are: {kept}; see checkpoint_every and keep_checkpoints",
+                    field="policy_version",
+                )
+            is_newest = newest is None and policy_id not in self._jobs and version == stored.versions[-1]
+            name = policy_id if is_newest else f"{policy_id}@{version}"
+            if name not in loaded:
+                self._engine.publish(name, version, stored.read(version))
+            self._became_idle(name)
+            return name
+
+    def _touch(self, name: str) -> None:
+        with self._lock:
+            if name in self._idle:
+                self._idle.move_to_end(name)
+
+    def _became_idle(self, name: str) -> None:
+        self._idle[name] = None
+        self._idle.move_to_end(name)
+        while len(self._idle) > self._keep_idle:
+            oldest, _ = self._idle.popitem(last=False)
+            self._engine.retire(oldest)

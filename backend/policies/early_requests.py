@@ -1,0 +1,56 @@
+"""Requests for tokens of a policy version that is not out yet.
+
+While the policy learns, workers may take the next step's episodes, reset their environments and write the
+first prompts. What they then ask for waits here until the version is published: nothing is sampled earlier,
+and no step begins with the engine waiting for environments.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from backend.engines.embedded.rows import failure, version_gone
+from backend.engines.protocol import Deliver, SamplingEngine
+from tinkergym.schema.sampling import SampleRequest
+
+
+class EarlyRequests:
+    """What came too early, by policy. Thread-safe."""
+
+    def __init__(self, engine: SamplingEngine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._awaited: dict[str, int] = {}
+        self._waiting: dict[str, list[tuple[SampleRequest, Deliver]]] = {}
+
+    def expect(self, policy: str, version: int) -> None:
+        """From now on keep requests for this version, until `published` or `forget`."""
+        with self._lock:
+            self._awaited[policy] = version
+
+    def keep(self, request: SampleRequest, deliver: Deliver) -> bool:
+        """Keep a request if it came too early; say whether it did."""
+        with self._lock:
+            if request.policy_version is None or self._awaited.get(request.policy) != request.policy_version:
+                return False
+            self._waiting.setdefault(request.policy, []).append((request, deliver))
+            return True
+
+    def published(self, policy: str) -> None:
+        """Hand what was kept to the engine: it has the version now."""
+        batches: dict[Deliver, list[SampleRequest]] = {}
+        for request, deliver in self._take(policy):
+            batches.setdefault(deliver, []).append(request)
+        for deliver, requests in batches.items():
+            self._engine.submit(requests, deliver)
+
+    def forget(self, policy: str) -> None:
+        """Answer what was kept with an error: the version will not come."""
+        for request, deliver in self._take(policy):
+            deliver([failure(request, version_gone(request))])
+
+    def _take(self, policy: str) -> Sequence[tuple[SampleRequest, Deliver]]:
+        with self._lock:
+            self._awaited.pop(policy, None)
+            return self._waiting.pop(policy, [])

@@ -1,0 +1,132 @@
+"""Whether the learner and the engine mean the same policy: compared by tokens that the engine sampled.
+
+Most versions are compared by the episodes that they play. When episodes are played ahead, all of a step's
+tokens may be of an older version; and a job's last version, or one that learned from written data, plays
+none. That it arrived in the engine as it left the learner is then seen by a few tokens, sampled to compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+
+from backend.engines.asking import Asked
+from backend.engines.protocol import SamplingEngine
+from backend.learner.sequences import FloatArray, TrainSequence
+from tinkergym.errors import ParityError, ServiceUnavailableError
+from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+
+_PROMPTS = 8
+_TOKENS = 4
+"""Sampled after each prompt: they cost one forward of the engine each, for all prompts together."""
+_PATIENCE_SECONDS = 60.0
+
+
+def parity(
+    allowed: float,
+    sequences: list[TrainSequence],
+    learner_logprobs: list[FloatArray],
+    current: list[npt.NDArray[np.bool_]] | None = None,
+) -> dict[str, float]:
+    """Compare the learner's logprobs with those that came with the tokens.
+
+    Args:
+        allowed: Mean difference in nats, see `JobContext.parity_threshold`.
+        sequences: What was learned from.
+        learner_logprobs: Of each sequence's sampled tokens, by the policy as it was before.
+        current: Which of those tokens this very policy sampled; None for all. Others are not compared.
+
+    Returns:
+        `parity_mean` and `parity_max` in nats; nothing where no token can be compared.
+
+    Raises:
+        ParityError: They differ by more than the job allows.
+    """
+    sampled = np.concatenate(
+        [
+            np.asarray([p for p in sequence.sampling_logprobs if p is not None], dtype=np.float32)
+            for sequence in sequences
+        ]
+    )
+    drift = np.abs(np.concatenate(learner_logprobs) - sampled)
+    if current is not None:
+        drift = drift[np.concatenate(current)]
+        if not len(drift):
+            return {}
+    mean, largest = float(drift.mean()), float(drift.max())
+    if not mean <= allowed:  # also if it is NaN
+        raise ParityError(
+            f"the learner's and the engine's logprobs of the same tokens differ by {mean:.3g} nats on "
+            f"average and {largest:.3g} at most, over the threshold of {allowed:.3g}",
+            hint="the engine does not sample the policy that is trained; report this with the job's log",
+            field="parity_threshold",
+        )
+    return {"parity_mean": mean, "parity_max": largest}
+
+
+def prompt_of(token_ids: Sequence[int], mask: Sequence[bool]) -> list[int]:
+    """Return what stands before the first sampled token."""
+    return list(token_ids[: list(mask).index(True)])
+
+
+def probe(
+    engine: SamplingEngine,
+    policy_id: str,
+    version: int,
+    prompts: Iterable[Sequence[int]],
+    temperature: float,
+) -> list[TrainSequence]:
+    """Return a few prompts with a version's answers, to compare and not to learn from.
+
+    Args:
+        engine: That holds the policy.
+        policy_id: Which.
+        version: Of the policy, its newest.
+        prompts: Token ids; the first few are answered.
+        temperature: To sample at.
+
+    Raises:
+        ServiceUnavailableError: The engine did not answer.
+    """
+    requests = [
+        SampleRequest(
+            request_id=f"{policy_id}/parity/{version}/{number}",
+            policy=policy_id,
+            policy_version=version,
+            # An owner of its own: else it would wait behind the episodes of the steps ahead.
+            session_id="parity/",
+            prompt_ids=list(prompt[: engine.context_length - _TOKENS]),
+            max_tokens=_TOKENS,
+            temperature=temperature,
+            seed=version + 1,
+        )
+        for number, prompt in enumerate(islice(prompts, _PROMPTS))
+    ]
+    return [
+        TrainSequence(
+            token_ids=[*request.prompt_ids, *answer.token_ids],
+            loss_mask=[False] * len(request.prompt_ids) + [True] * len(answer.token_ids),
+            sampling_logprobs=[*[None] * len(request.prompt_ids), *answer.sampling_logprobs],
+            temperature=temperature,
+        )
+        for request, answer in zip(requests, _answers(engine, requests), strict=True)
+    ]
+
+
+def _answers(engine: SamplingEngine, requests: list[SampleRequest]) -> list[Completion]:
+    found = Asked(engine, requests).wait(_PATIENCE_SECONDS)
+    answers = [found.get(request.request_id) for request in requests]
+    good = [answer for answer in answers if isinstance(answer, Completion)]
+    if len(good) < len(requests):
+        said = next(
+            (answer.error.message for answer in answers if isinstance(answer, SampleFailure)), "nothing"
+        )
+        raise ServiceUnavailableError(
+            f"the engine could not be compared with the learner; to {len(requests) - len(good)} of "
+            f"{len(requests)} prompts it said: {said}",
+            hint="the job's log may say why; resume the job from its last checkpoint",
+        )
+    return good

@@ -1,0 +1,27 @@
+"""A checkpoint's weights as the engine takes them: to sample a policy whose job has ended."""
+
+from __future__ import annotations
+
+from backend.compute.weights import AdapterWeights, PolicyWeights, weights_sha256
+from backend.learner.checkpoints import Checkpoint
+from backend.learner.policy_checkpoints import full_weights
+from tinkergym.errors import CheckpointCorruptError
+from tinkergym.schema.job_spec import LoRA
+
+
+def stored_weights(checkpoint: Checkpoint) -> PolicyWeights:
+    """Read them, and check their hash.
+
+    Raises:
+        CheckpointCorruptError: They are not the weights that were saved.
+    """
+    manifest = checkpoint.manifest
+    weights: PolicyWeights
+    if isinstance(manifest.adapter, LoRA):
+        tensors = checkpoint.tensors(manifest.weights_file)
+        weights = AdapterWeights(rank=manifest.adapter.rank, alpha=manifest.adapter.alpha, tensors=tensors)
+    else:
+        weights = full_weights(checkpoint)
+    if weights_sha256(weights) != manifest.weights_sha256:
+        raise CheckpointCorruptError(f"the weights in {checkpoint.directory} do not have its manifest's hash")
+    return weights

@@ -1,0 +1,51 @@
+"""A distillation job's teacher: another model, or what another job trained."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from backend.policies.bound import Bound
+from backend.policies.frozen_policy import FrozenPolicy
+from backend.store.references import ReferredPolicy
+from tinkergym.errors import NotFoundError
+from tinkergym.schema.policy_refs import PolicyRef
+
+
+def open_teacher(student: Bound, teacher: str) -> FrozenPolicy:
+    """Load the teacher that a job names, next to its student; the caller closes it.
+
+    Raises:
+        NotFoundError: The checkpoint that holds it is no longer there.
+        UnknownModelError: There is no such model.
+    """
+    own_model, pool = student.lease.spec.model, student.pool
+    if not PolicyRef.is_meant(teacher):
+        shared = teacher == own_model
+        learner = student.learner if shared else pool.open_model(teacher)
+        return FrozenPolicy(learner, None, shared=shared)
+    taught = pool.store.find_policy(PolicyRef.parse(teacher, field="teacher"), field="teacher")
+    directory = _own_copy(student, taught)
+    shared = taught.policy.model == own_model
+    learner = student.learner if shared else pool.open_model(taught.policy.model)
+    policy_id = f"{student.policy_id}/teacher"
+    with suppress(NotFoundError):
+        learner.drop(policy_id)
+    learner.load(policy_id, directory, taught.policy.adapter, fresh_optimiser=True)
+    return FrozenPolicy(learner, policy_id, shared=shared)
+
+
+def _own_copy(student: Bound, teacher: ReferredPolicy) -> Path:
+    """Keep the teacher's checkpoint with the job: the other job may remove it before this one has ended."""
+    kept = student.folder.parent / "teacher"
+    if kept.is_dir():
+        return kept
+    view = teacher.checkpoint(field="teacher")
+    part = kept.with_name(f".teacher-{os.getpid()}")
+    shutil.rmtree(part, ignore_errors=True)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(view.path, part)
+    part.rename(kept)
+    return kept

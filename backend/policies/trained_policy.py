@@ -1,0 +1,251 @@
+"""A policy that a job trains: everything that its loop may do to it, on one learner and one engine.
+
+A loop has nothing else to train with. The policy's own id is its name in learner, engine and directory, so a
+job may train several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from backend.compute.weights import PolicyWeights, hash_aside
+from backend.learner.optimiser import OptimStepResult
+from backend.learner.sequences import BatchTotals, FloatArray, TokenLimits, TrainSequence
+from backend.learner.token_loss import TokenLoss
+from backend.learner.train_pass import ForwardBackwardResult
+from backend.policies import parity
+from backend.policies.bound import Bound
+from backend.policies.checkpoints import PolicyCheckpoints
+from backend.policies.frozen_policy import FrozenPolicy
+from backend.policies.step_change import StepChange
+from backend.policies.teacher import open_teacher
+from tinkergym.errors import ParityError
+from tinkergym.schema.events import CheckpointView
+
+
+@dataclass(frozen=True, slots=True)
+class TakenWeights:
+    """The policy's weights as they were at one moment."""
+
+    weights: PolicyWeights
+    hashed: Future[str]
+
+    @property
+    def sha256(self) -> str:
+        """Their hash; waits for it."""
+        return self.hashed.result()
+
+
+class TrainedPolicy:
+    """One policy of a job. Calls come one after the other, from the job's thread."""
+
+    def __init__(self, bound: Bound) -> None:
+        self._bound = bound
+        self._learner, self._engine = bound.learner, bound.pool.engine
+        self._checkpoints = PolicyCheckpoints(bound)
+        self._change = StepChange()
+        self.id = bound.policy_id
+
+    # --- its life ---
+
+    def restore(self, at_most: int | None = None) -> int:
+        """Make the policy, as the last attempt saved it or new; returns the step of the checkpoint, or 0.
+
+        Args:
+            at_most: Pass over checkpoints of later steps.
+        """
+        bound = self._bound
+        bound.pool.directory.hold(
+            self.id,
+            job_id=bound.lease.job_id,
+            agent=bound.agent,
+            from_base=not bound.lease.spec.initial_policy,
+        )
+        return self._checkpoints.restore(at_most)
+
+    def release(self) -> None:
+        """Let others sample the last published version, if it is asked for, and push it out."""
+        self._bound.pool.directory.release(self.id)
+
+    def forget(self) -> None:
+        """Free what the learner holds of it."""
+        self._checkpoints.forget()
+
+    # --- training ---
+
+    @property
+    def limits(self) -> TokenLimits:
+        """What the model can compute."""
+        return self._learner.limits
+
+    @property
+    def learning_seconds(self) -> float:
+        """Seconds in which the learner worked, for whichever policy; grows monotonically."""
+        return self._learner.busy_seconds
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether the policy is no longer that of the last finished step, or may not be."""
+        return self._change.begun
+
+    def step_finished(self) -> None:
+        """Note that a step is done: what the policy is now counts as its version."""
+        self._change.finished()
+
+    def forward_backward(
+        self, sequences: Sequence[TrainSequence], loss: TokenLoss, *, totals: BatchTotals | None = None
+    ) -> ForwardBackwardResult:
+        """Add the gradient of the batch's loss to what waits for `optim_step`; see `Learner`."""
+        return self._learner.forward_backward(self.id, sequences, loss, totals=totals)
+
+    def optim_step(
+        self,
+        *,
+        learning_rate: float,
+        max_grad_norm: float,
+        weight_decay: float,
+        value_learning_rate: float | None = None,
+        skip_zero_gradient: bool = True,
+    ) -> OptimStepResult:
+        """Apply the gradient that waits, and clear it; see `Learner`."""
+        with self._change.applying():
+            return self._learner.optim_step(
+                self.id,
+                learning_rate=learning_rate,
+                max_grad_norm=max_grad_norm,
+                weight_decay=weight_decay,
+                value_learning_rate=value_learning_rate,
+                skip_zero_gradient=skip_zero_gradient,
+            )
+
+    def has_gradient(self) -> bool:
+        """Whether a gradient waits for `optim_step`."""
+        return self._learner.has_gradient(self.id)
+
+    def forget_gradient(self) -> None:
+        """Drop the gradient that waits, if there is one."""
+        self._learner.forget_gradient(self.id)
+
+    def logprobs(self, sequences: Sequence[TrainSequence]) -> list[FloatArray]:
+        """Return the logprobs of the sampled tokens, per sequence in input order."""
+        return self._learner.logprobs(self.id, sequences)
+
+    def values(self, sequences: Sequence[TrainSequence]) -> list[FloatArray]:
+        """Return what its value head expects before each sampled token, per sequence in input order."""
+        return self._learner.values(self.id, sequences)
+
+    # --- what it is compared with ---
+
+    def beginning(self, *, asked_again: bool = False) -> AbstractContextManager[FrozenPolicy]:
+        """Give the policy that the job began with; see `PolicyCheckpoints.beginning`."""
+        return self._checkpoints.beginning(asked_again=asked_again)
+
+    def open_teacher(self, teacher: str) -> FrozenPolicy:
+        """Load a model, or what another job trained; see `open_teacher`."""
+        return open_teacher(self._bound, teacher)
+
+    # --- versions ---
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and answer together that the engine samples."""
+        return self._engine.context_length
+
+    @property
+    def sampling_seconds(self) -> float:
+        """Seconds in which the engine computed, for whichever policy; grows monotonically."""
+        return self._engine.busy_seconds
+
+    def take_weights(self) -> TakenWeights:
+        """Copy the present weights, and begin to hash them."""
+        weights = self._learner.weights(self.id)
+        return TakenWeights(weights, hash_aside(weights))
+
+    def publish(self, version: int, taken: TakenWeights, *, let_finish: bool = False) -> None:
+        """Give the engine a version, and make sure that it arrived.
+
+        Args:
+            version: Its number.
+            taken: Its weights.
+            let_finish: See `SamplingEngine.publish`.
+
+        Raises:
+            ParityError: Other weights arrived.
+        """
+        arrived = self._engine.publish(self.id, version, taken.weights, let_finish=let_finish)
+        sha256, loaded = taken.sha256, self._engine.loaded().get(self.id)
+        if loaded != version or arrived != sha256:
+            raise ParityError(
+                f"version {version} of the policy was published with hash {sha256[:12]}, but the engine "
+                f"holds version {loaded} and was given {arrived[:12]}",
+                hint="report this with the job's log",
+            )
+
+    def recorded_sha256(self, version: int) -> str | None:
+        """Return the hash that an earlier attempt recorded for a version; None if there was none."""
+        bound = self._bound
+        return bound.pool.store.version_sha256(bound.lease.job_id, version, bound.agent)
+
+    def probed_parity(
+        self, version: int, prompts: Iterable[Sequence[int]], *, temperature: float, allowed: float
+    ) -> dict[str, float]:
+        """Compare learner and engine by a few tokens that the newest version is asked for now.
+
+        Args:
+            version: That the engine holds as the newest; the learner has the same weights.
+            prompts: Token ids; the first few are answered.
+            temperature: To sample at.
+            allowed: Mean difference in nats.
+
+        Returns:
+            See `parity`; nothing without prompts.
+
+        Raises:
+            ParityError: They differ by more than `allowed`.
+            ServiceUnavailableError: The engine did not answer.
+        """
+        probed = parity.probe(self._engine, self.id, version, prompts, temperature)
+        return parity.parity(allowed, probed, self.logprobs(probed)) if probed else {}
+
+    def let_engine_sleep(self) -> None:
+        """Have the engine give its memory to the learner; publishing wakes it."""
+        self._engine.sleep()
+
+    def expect_requests_for(self, version: int) -> None:
+        """From now on keep requests for a version that is not out yet."""
+        self._bound.pool.early.expect(self.id, version)
+
+    def answer_kept_requests(self) -> None:
+        """Hand what was kept to the engine: the version is out."""
+        self._bound.pool.early.published(self.id)
+
+    def refuse_kept_requests(self) -> None:
+        """Answer what was kept with an error: the version will not come."""
+        self._bound.pool.early.forget(self.id)
+
+    # --- checkpoints ---
+
+    def checkpoints(self) -> list[CheckpointView]:
+        """Return those that are kept, oldest first."""
+        return self._checkpoints.views()
+
+    def save(self, step: int) -> None:
+        """Write a checkpoint of `step`, and make it known."""
+        self._checkpoints.save(step)
+
+    def tidy(self, step: int) -> None:
+        """Drop the checkpoints that the one of `step` makes superfluous."""
+        self._checkpoints.tidy(step)
+
+    def keep_steps(self, steps: Iterable[int]) -> None:
+        """Keep the checkpoints of these steps, and those of no others, beside the newest ones."""
+        self._checkpoints.keep_steps(steps)
+
+    def load(self, policy: str, *, with_optimizer: bool) -> None:
+        """Go on from a version that is kept; see `PolicyCheckpoints.load_aside`."""
+        aside = self._checkpoints.load_aside(policy, with_optimizer=with_optimizer)
+        with self._change.applying():
+            self._learner.replace(self.id, aside)

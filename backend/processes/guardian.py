@@ -1,0 +1,55 @@
+"""`python -m backend.processes.guardian MARK FD`: outlives its parent and ends what it left behind.
+
+That process, the supervisor or the scheduler's host, holds the other end of the pipe FD. When it is gone,
+however it went, the pipe ends, and every process that bears the mark is killed: also those of Ray, which the
+kernel does not tie to it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from backend.processes.children import kill_marked
+
+_PATIENCE_SECONDS = 10.0
+
+
+@contextmanager
+def guarded(mark: str) -> Iterator[None]:
+    """Keep a guardian that cleans up after this process should it be killed."""
+    reading, writing = os.pipe()
+    guardian = subprocess.Popen(
+        [sys.executable, "-m", "backend.processes.guardian", mark, str(reading)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=(reading,),
+        start_new_session=True,
+    )
+    os.close(reading)
+    try:
+        yield
+    finally:
+        os.close(writing)
+        with suppress(subprocess.TimeoutExpired):
+            guardian.wait(timeout=_PATIENCE_SECONDS)
+
+
+def main() -> None:
+    """Wait and clean up."""
+    # Only that process's end counts, not what ends it.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    mark, descriptor = sys.argv[1], int(sys.argv[2])
+    while os.read(descriptor, 1):
+        pass
+    kill_marked(mark)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""A pool's process that is started before Ray: it imports what a pool needs while Ray itself still starts.
+
+    python -m backend.scheduler.early_worker wait SOCKET MODULE   imports the module and waits
+    python -m backend.scheduler.early_worker run SOCKET PROGRAM   runs `python PROGRAM` in the one that waits
+
+The imports take longer than anything else when the service starts or recovers. Ray starts its workers by a
+command of our choice: `run` is that command. It hands the program over to the process that waits, and lives
+as long as that one. If none waits (any more), it runs the program itself, as Ray would have.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import shlex
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from backend.processes.children import die_with_parent
+
+_TAKEN = b"taken"
+_OOM_SCORE = Path("/proc/self/oom_score_adj")
+
+
+def start(path: Path, module: str = "backend.workers.pool_worker") -> subprocess.Popen[bytes] | None:
+    """Start a process that waits on the socket `path` and ends with this one; None if this is not Linux."""
+    if sys.platform != "linux":
+        return None
+    return subprocess.Popen(
+        [sys.executable, "-m", __name__, "wait", str(path), module], stdin=subprocess.DEVNULL
+    )
+
+
+def python_in(path: Path) -> str | None:
+    """Return the command that Ray is to run in Python's place; None if no process waits there."""
+    return shlex.join([sys.executable, "-m", __name__, "run", str(path)]) if path.exists() else None
+
+
+def _wait(path: Path, module: str) -> None:
+    die_with_parent()
+    unready = path.with_suffix(".new")
+    unready.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(unready))
+        listener.listen()
+        unready.replace(path)
+        # Almost all that an import makes stays: looking for garbage took a quarter of the time.
+        gc.disable()
+        importlib.import_module(module)
+        gc.enable()
+        connection, _ = listener.accept()
+        path.unlink()
+    # Open until this process ends, by which the other one learns of it.
+    with connection, connection.makefile() as lines:
+        handed = json.loads(lines.readline())
+        connection.sendall(_TAKEN)
+        os.environ.clear()
+        os.environ.update(handed["environment"])
+        # What Ray sets for its workers from outside. The kernel keeps a priority for each thread.
+        for thread in Path("/proc/self/task").iterdir():
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), handed["nice"])
+        with suppress(OSError):
+            _OOM_SCORE.write_text(handed["oom_score"])
+        sys.argv = handed["arguments"]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def _run(path: Path, arguments: list[str]) -> None:
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(path))
+        handed = {
+            "arguments": arguments,
+            "environment": dict(os.environ),
+            "nice": os.getpriority(os.PRIO_PROCESS, 0),
+            "oom_score": _OOM_SCORE.read_text(),
+        }
+        connection.sendall(json.dumps(handed).encode() + b"\n")
+        if connection.recv(len(_TAKEN)) == _TAKEN:
+            connection.recv(1)
+            return
+    os.execv(sys.executable, [sys.executable, *arguments])
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["wait", path, module]:
+            _wait(Path(path), module)
+        case ["run", path, *arguments]:
+            _run(Path(path), arguments)

@@ -1,0 +1,99 @@
+"""Which pools end so that another has room in memory. Knows neither storage nor processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+MEMORY_TAKEN = "GB that pools_memory allows"
+"""What a reason holds that speaks of memory."""
+_POOL_BYTES = 10**9
+"""What a pool and its environment workers take besides the weights, before one of the model was seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolMemory:
+    """What the choice depends on."""
+
+    pool_id: str
+    used_bytes: int
+    """With its environment workers; of one that still starts, what it is expected to take."""
+    preloaded: bool
+    """It never ends for others."""
+    idle_since: float | None
+    """None while somebody uses it."""
+
+    @property
+    def may_end(self) -> bool:
+        """Whether nobody would miss it now."""
+        return self.idle_since is not None and not self.preloaded
+
+
+def too_many(pools: Sequence[PoolMemory], budget: int) -> list[str]:
+    """Return the idle pools to end because all together take more than `budget` bytes."""
+    return [pool.pool_id for pool in _ends(pools, 0, budget)]
+
+
+def make_room(pools: Sequence[PoolMemory], needed: int, budget: int) -> list[str] | None:
+    """Return the idle pools to end, the least recently used first, so that another one may start.
+
+    A pool may always start beside preloaded ones only: waiting would not make more room for it.
+
+    Args:
+        pools: All there are.
+        needed: Bytes that the other one is expected to take.
+        budget: Bytes that all may take together.
+
+    Returns:
+        None if there is no room even without all that are idle; then none is to end in vain.
+    """
+    ends = _ends(pools, needed, budget)
+    left = [pool for pool in pools if pool not in ends]
+    fits = sum(pool.used_bytes for pool in left) + needed <= budget
+    return [pool.pool_id for pool in ends] if fits or all(pool.preloaded for pool in left) else None
+
+
+def _ends(pools: Sequence[PoolMemory], needed: int, budget: int) -> list[PoolMemory]:
+    excess = sum(pool.used_bytes for pool in pools) + needed - budget
+    ends = []
+    for pool in sorted((p for p in pools if p.may_end), key=lambda p: p.idle_since or 0.0):
+        if excess <= 0:
+            break
+        ends.append(pool)
+        excess -= pool.used_bytes
+    return ends
+
+
+class MemoryBudget:
+    """How much all pools may take together, and what the pool of a model is expected to take."""
+
+    def __init__(self, budget: int, models: Mapping[str, str]) -> None:
+        """Begin without having seen a pool; `models` says where those with a name are."""
+        self.budget = budget
+        self._models = models
+        self._seen: dict[str, int] = {}
+
+    def saw(self, model: str, used_bytes: int) -> None:
+        """Note what the pool of a model takes; the first time counts, before jobs made it grow."""
+        self._seen.setdefault(model, used_bytes)
+
+    def expected(self, model: str) -> int:
+        """Return what the pool of a model will take; the weights of one on the hub are not known before."""
+        if model in self._seen:
+            return self._seen[model]
+        weights = 0
+        # A folder that was removed or changed since is for the pool to name; all other models are waiting.
+        with suppress(OSError, RuntimeError, ValueError):
+            folder = Path(self._models.get(model, model)).expanduser()
+            weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        return _POOL_BYTES + weights
+
+    def why_none(self, model: str, used_bytes: int) -> str:
+        """Say for what a model waits."""
+        return (
+            f"{model!r} waits for memory: the loaded models have {used_bytes / 1e9:.1f} of "
+            f"{self.budget / 1e9:.1f} {MEMORY_TAKEN}, it needs about {self.expected(model) / 1e9:.1f}, and "
+            "those that could be unloaded are in use"
+        )

@@ -1,0 +1,188 @@
+"""Policies: a base model plus an adapter, with an owner, versions and checkpoints. Jobs train them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter
+from sqlalchemy import Connection, Row, delete, select
+from sqlalchemy.dialects.sqlite import insert
+
+from backend.store.database import Database
+from backend.store.records import JobLease, fenced
+from backend.store.tables import checkpoints, job_policies, policies, versions
+from tinkergym.schema.events import CheckpointView
+from tinkergym.schema.job_spec import Adapter, TrainingSpec
+
+ONLY_AGENT = ""
+"""The agent of a job that trains a single policy."""
+
+_ADAPTER: TypeAdapter[Adapter] = TypeAdapter(Adapter)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRecord:
+    """A row of `policies`."""
+
+    policy_id: str
+    tenant_id: str
+    model: str
+    """The base model, by its name in the catalog."""
+    adapter: Adapter
+    created_at: float
+    """Unix seconds."""
+    made_by_job: str | None
+    """The job whose creation made it."""
+
+
+class PolicyStore:
+    """The part of the service's store that records versions and checkpoints."""
+
+    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
+        self._db = database
+        self._clock = clock
+
+    def version_sha256(self, job_id: str, version: int, agent: str = ONLY_AGENT) -> str | None:
+        """Return the hash that was recorded for a version of the policy that a job trains."""
+        with self._db.read() as connection:
+            return connection.scalar(
+                select(versions.c.weights_sha256)
+                .join(job_policies, job_policies.c.policy_id == versions.c.policy_id)
+                .where(
+                    job_policies.c.job_id == job_id,
+                    job_policies.c.agent == agent,
+                    versions.c.version == version,
+                )
+            )
+
+    def add_checkpoint(self, lease: JobLease, view: CheckpointView, agent: str = ONLY_AGENT) -> None:
+        """Make a checkpoint known; one of the same step is replaced.
+
+        Raises:
+            LeaseLostError: Another worker has the job, or it ended.
+        """
+        with self._db.write() as connection:
+            fenced(connection, lease)
+            written = view.model_dump_json()
+            connection.execute(
+                insert(checkpoints)
+                .values(
+                    policy_id=trained_policy(connection, lease.job_id, agent), step=view.step, view=written
+                )
+                .on_conflict_do_update(index_elements=["policy_id", "step"], set_={"view": written})
+            )
+
+    def remove_checkpoint(self, lease: JobLease, step: int, agent: str = ONLY_AGENT) -> None:
+        """Forget a checkpoint; its files are the caller's to delete, after this.
+
+        Raises:
+            LeaseLostError: Another worker has the job, or it ended.
+        """
+        with self._db.write() as connection:
+            fenced(connection, lease)
+            policy_id = trained_policy(connection, lease.job_id, agent)
+            connection.execute(
+                delete(checkpoints).where(checkpoints.c.policy_id == policy_id, checkpoints.c.step == step)
+            )
+
+    def policies_of(self, job_id: str) -> dict[str, str]:
+        """Return the ids of the policies that a job trains, by agent; "" is the agent of a single policy."""
+        with self._db.read() as connection:
+            return policies_by_agent(connection, job_id)
+
+    def checkpoints(self, job_id: str, agent: str = ONLY_AGENT) -> list[CheckpointView]:
+        """Return the checkpoints of the policy that a job trains, oldest first; none for an unknown job."""
+        with self._db.read() as connection:
+            return checkpoint_views(connection, job_id, agent)
+
+
+def add_policy(
+    connection: Connection, *, job_id: str, tenant_id: str, spec: TrainingSpec, now: float
+) -> None:
+    """Create the policies that a new job trains, in the transaction that creates the job."""
+    for agent in spec.trained_agents:
+        policy_id = f"policy-{secrets.token_hex(8)}"
+        connection.execute(
+            policies.insert().values(
+                policy_id=policy_id,
+                tenant_id=tenant_id,
+                model=spec.model,
+                adapter=spec.adapter_of(agent).model_dump_json(),
+                created_at=now,
+                made_by_job=job_id,
+            )
+        )
+        connection.execute(job_policies.insert().values(job_id=job_id, agent=agent, policy_id=policy_id))
+
+
+def forget_policies(connection: Connection, job_id: str) -> None:
+    """Delete the policies that a job made, with their versions and checkpoints, in this transaction."""
+    made = select(policies.c.policy_id).where(policies.c.made_by_job == job_id)
+    for table in (versions, checkpoints):
+        connection.execute(delete(table).where(table.c.policy_id.in_(made)))
+    connection.execute(delete(job_policies).where(job_policies.c.job_id == job_id))
+    connection.execute(delete(policies).where(policies.c.made_by_job == job_id))
+
+
+def record_version(
+    connection: Connection,
+    job_id: str,
+    *,
+    version: int,
+    train_step: int,
+    weights_sha256: str,
+    agent: str = ONLY_AGENT,
+) -> None:
+    """Record a published version; one that is made again after a resume counts as it was made last."""
+    made = {"train_step": train_step, "weights_sha256": weights_sha256}
+    connection.execute(
+        insert(versions)
+        .values(policy_id=trained_policy(connection, job_id, agent), version=version, **made)
+        .on_conflict_do_update(index_elements=["policy_id", "version"], set_=made)
+    )
+
+
+def policies_by_agent(connection: Connection, job_id: str) -> dict[str, str]:
+    """Return the ids of the policies that a job trains, by agent."""
+    rows = connection.execute(
+        select(job_policies.c.agent, job_policies.c.policy_id)
+        .where(job_policies.c.job_id == job_id)
+        .order_by(job_policies.c.agent)
+    )
+    return {row.agent: row.policy_id for row in rows}
+
+
+def trained_policy(connection: Connection, job_id: str, agent: str = ONLY_AGENT) -> str:
+    """Return the id of the policy that a job trains for an agent."""
+    return policies_by_agent(connection, job_id)[agent]
+
+
+def policy_row(connection: Connection, policy_id: str) -> Row[Any] | None:
+    """Read one row of `policies` in this transaction."""
+    return connection.execute(select(policies).where(policies.c.policy_id == policy_id)).one_or_none()
+
+
+def policy_record(row: Row[Any]) -> PolicyRecord:
+    """Read a row of `policies`."""
+    return PolicyRecord(
+        policy_id=row.policy_id,
+        tenant_id=row.tenant_id,
+        model=row.model,
+        adapter=_ADAPTER.validate_json(row.adapter),
+        created_at=row.created_at,
+        made_by_job=row.made_by_job,
+    )
+
+
+def checkpoint_views(connection: Connection, job_id: str, agent: str = ONLY_AGENT) -> list[CheckpointView]:
+    """Read the checkpoints of the policy that a job trains, oldest first."""
+    rows = connection.execute(
+        select(checkpoints.c.view)
+        .join(job_policies, job_policies.c.policy_id == checkpoints.c.policy_id)
+        .where(job_policies.c.job_id == job_id, job_policies.c.agent == agent)
+        .order_by(checkpoints.c.step)
+    )
+    return [CheckpointView.model_validate_json(view) for (view,) in rows]

@@ -1,0 +1,169 @@
+"""Calls of policies that users train by their own loops: stored, then acknowledged, kept until a checkpoint.
+
+A checkpoint is named by the number of the last call that it covers. A policy that is taken up again repeats
+the calls after it; results that clients were told already stay as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import delete, func, select, update
+
+from backend.store.database import Database
+from backend.store.records import JobLease, fenced
+from backend.store.tables import policy_calls
+from tinkergym.errors import CheckpointCorruptError, ConflictError, NotFoundError, TooManyRequestsError
+from tinkergym.schema.policy_calls import MOST_CALLS_AHEAD, POLICY_CALL, CallResult, PolicyCall
+
+_COMPRESSION_LEVEL = 1
+_RESULTS_KEPT = 1000
+"""Of done calls: a client that lost an answer asks for it again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredCall:
+    """A call that is to be carried out."""
+
+    seq: int
+    call: PolicyCall
+    result: CallResult | None
+    """What it did before, if it was done; then it is repeated only for what it does to the policy."""
+
+
+class PolicyCalls:
+    """What the gateway does with calls. The caller has checked whose policy it is."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def last(self, job_id: str) -> int:
+        """Return the number of the newest call, 0 if there is none."""
+        with self._db.read() as connection:
+            query = select(func.max(policy_calls.c.seq)).where(policy_calls.c.job_id == job_id)
+            return connection.scalar(query) or 0
+
+    def add(self, job_id: str, seq: int, call: PolicyCall) -> None:
+        """Store a call; the same one again changes nothing.
+
+        Raises:
+            ConflictError: The number belongs to another call, or the call before it is missing.
+            TooManyRequestsError: Too many calls wait to be done.
+        """
+        written = call.model_dump_json().encode()
+        sha256 = hashlib.sha256(written).hexdigest()
+        packed = zlib.compress(written, _COMPRESSION_LEVEL)
+        mine = policy_calls.c.job_id == job_id
+        with self._db.write() as connection:
+            known = connection.execute(
+                select(policy_calls.c.request_sha256).where(mine, policy_calls.c.seq == seq)
+            ).scalar_one_or_none()
+            if known == sha256:
+                return
+            last = connection.scalar(select(func.max(policy_calls.c.seq)).where(mine)) or 0
+            if known is not None or seq <= last:
+                raise ConflictError(
+                    f"call {seq} of {job_id} is another one",
+                    hint="only one script may train a policy at a time",
+                    field="seq",
+                )
+            if seq > last + 1:
+                raise ConflictError(
+                    f"call {seq} came before call {last + 1}", hint=f"send {last + 1} next", field="seq"
+                )
+            ahead = connection.scalar(
+                select(func.count()).select_from(policy_calls).where(mine, policy_calls.c.result.is_(None))
+            )
+            if (ahead or 0) >= MOST_CALLS_AHEAD:
+                raise TooManyRequestsError(
+                    f"{ahead} calls of {job_id} wait to be done", hint="wait for results before sending more"
+                )
+            connection.execute(
+                policy_calls.insert().values(job_id=job_id, seq=seq, request=packed, request_sha256=sha256)
+            )
+
+    def result(self, job_id: str, seq: int) -> CallResult | None:
+        """Return what a call did; None while it is not done.
+
+        Raises:
+            NotFoundError: There is no such call, or its result is kept no longer.
+        """
+        with self._db.read() as connection:
+            row = connection.execute(
+                select(policy_calls.c.result).where(
+                    policy_calls.c.job_id == job_id, policy_calls.c.seq == seq
+                )
+            ).one_or_none()
+        if row is None:
+            raise NotFoundError(f"{job_id} has no call {seq}, or its result is kept no longer", field="seq")
+        return _result(row.result)
+
+
+class PolicyCallStore:
+    """The part of the service's store that a policy's worker carries calls out from."""
+
+    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
+        self._db = database
+        self._clock = clock
+
+    def next_call(self, job_id: str, after: int) -> StoredCall | None:
+        """Return the call after number `after`, if there is one."""
+        with self._db.read() as connection:
+            row = connection.execute(
+                select(policy_calls.c.request, policy_calls.c.result).where(
+                    policy_calls.c.job_id == job_id, policy_calls.c.seq == after + 1
+                )
+            ).one_or_none()
+        if row is None:
+            return None
+        if row.request is None:
+            raise CheckpointCorruptError(
+                f"call {after + 1} of {job_id} cannot be repeated: the checkpoint that covered it is damaged",
+                hint="create another policy from a version that is kept",
+            )
+        call = POLICY_CALL.validate_json(zlib.decompress(row.request))
+        return StoredCall(seq=after + 1, call=call, result=_result(row.result))
+
+    def finish_call(self, lease: JobLease, seq: int, result: CallResult) -> None:
+        """Write down what a call did; the first result stands.
+
+        Raises:
+            LeaseLostError: Another worker has the policy, or it ended.
+        """
+        packed = zlib.compress(result.model_dump_json().encode(), _COMPRESSION_LEVEL)
+        with self._db.write() as connection:
+            fenced(connection, lease)
+            connection.execute(
+                update(policy_calls)
+                .where(
+                    policy_calls.c.job_id == lease.job_id,
+                    policy_calls.c.seq == seq,
+                    policy_calls.c.result.is_(None),
+                )
+                .values(result=packed)
+            )
+
+    def forget_calls(self, lease: JobLease, through: int) -> None:
+        """Drop what a checkpoint covers: the calls up to number `through`, and old results.
+
+        Raises:
+            LeaseLostError: Another worker has the policy, or it ended.
+        """
+        mine = policy_calls.c.job_id == lease.job_id
+        with self._db.write() as connection:
+            fenced(connection, lease)
+            connection.execute(
+                update(policy_calls)
+                .where(mine, policy_calls.c.seq <= through, policy_calls.c.request.is_not(None))
+                .values(request=None)
+            )
+            connection.execute(
+                delete(policy_calls).where(mine, policy_calls.c.seq <= through - _RESULTS_KEPT)
+            )
+
+
+def _result(packed: bytes | None) -> CallResult | None:
+    return None if packed is None else CallResult.model_validate_json(zlib.decompress(packed))

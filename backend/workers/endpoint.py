@@ -1,0 +1,247 @@
+"""A pool's internal HTTP endpoint: sampling and episodes for environment workers and for the gateway.
+
+It listens on a Unix socket that only this user can open, and asks for the pool's token besides. Whose job or
+policy a request names was checked by the gateway; here nobody else calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import socket
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import uvicorn
+from pydantic import BaseModel, ValidationError
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from backend.engines.protocol import Deliver
+from backend.lines_response import LinesResponse
+from tinkergym.errors import (
+    AuthenticationError,
+    InternalServiceError,
+    InvalidRequestError,
+    TinkerGymError,
+)
+from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
+from tinkergym.schema.sampling import Completion, SampleBatch, SampleFailure, SampleRequest
+from tinkergym.schema.views import RendererBundle
+
+_log = logging.getLogger(__name__)
+_Body = TypeVar("_Body", bound=BaseModel)
+
+_LONG_POLLS = 128
+"""Threads for calls that wait for new episodes; apart, because idle workers must not hold up busy ones."""
+_BLOCKING_CALLS = 64
+"""Threads for other calls that wait: storing results, loading a checkpoint."""
+_RENEWALS = 4
+"""Threads for calls that wait for nothing but a lock."""
+
+
+class PoolService(Protocol):
+    """What the endpoint serves. All methods may be called from several threads."""
+
+    def sample(self, requests: Sequence[SampleRequest], deliver: Deliver, *, together: bool = False) -> None:
+        """Answer each request once through `deliver`; `together` waits for all, see `SampleBatch`."""
+        ...
+
+    def lease(self, request: LeaseRequest, job_id: str) -> LeaseReply:
+        """Hand out episodes; waits for some."""
+        ...
+
+    def vanished(self, worker_id: str, job_id: str) -> None:
+        """Issue the episodes of a worker again whose connection broke while it waited."""
+        ...
+
+    def submit(self, request: SubmitRequest, job_id: str) -> SubmitReply:
+        """Store results; with a job, only its own."""
+        ...
+
+    def wait_for_call(self, job_id: str, seq: int, seconds: float) -> None:
+        """Tell a policy of a new call and wait until it is done, at most `seconds`."""
+        ...
+
+    def renderer(self, model: str) -> RendererBundle:
+        """Return what turns messages into the model's token ids."""
+        ...
+
+
+class PoolEndpoint:
+    """Serves a `PoolService` from a thread until closed."""
+
+    def __init__(self, service: PoolService, socket_path: Path, token: str) -> None:
+        """Listen on `socket_path` at once; requests are answered from now on."""
+        self._service = service
+        self._token = token.encode()
+        self._socket_path = socket_path
+        self._polls = ThreadPoolExecutor(_LONG_POLLS, thread_name_prefix="pool-endpoint-poll")
+        self._threads = ThreadPoolExecutor(_BLOCKING_CALLS, thread_name_prefix="pool-endpoint")
+        self._renewals = ThreadPoolExecutor(_RENEWALS, thread_name_prefix="pool-endpoint-renewal")
+        routes = [
+            Route("/sample", self._guarded(self._sample), methods=["POST"]),
+            Route("/episodes/lease", self._guarded(self._lease), methods=["POST"]),
+            Route("/episodes/vanished", self._guarded(self._vanished), methods=["POST"]),
+            Route("/episodes/submit", self._guarded(self._submit), methods=["POST"]),
+            Route("/policies/wait", self._guarded(self._wait_for_call), methods=["POST"]),
+            Route("/renderer", self._guarded(self._renderer), methods=["GET"]),
+            Route("/health", self._guarded(self._health), methods=["GET"]),
+        ]
+        config = uvicorn.Config(
+            Starlette(routes=routes),
+            lifespan="off",
+            access_log=False,
+            log_level="warning",
+            timeout_keep_alive=300,
+            log_config=None,
+        )
+        self._server = uvicorn.Server(config)
+        self._listener = _listen(socket_path)
+        self._thread = threading.Thread(target=self._run, name="pool-endpoint", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening and end what is in progress."""
+        self._server.should_exit = True
+        self._server.force_exit = True
+        self._thread.join(timeout=5.0)
+        for threads in (self._polls, self._threads, self._renewals):
+            threads.shutdown(wait=False, cancel_futures=True)
+        self._socket_path.unlink(missing_ok=True)
+
+    def _run(self) -> None:
+        self._server.run(sockets=[self._listener])
+
+    def _guarded(
+        self, answer: Callable[[Request], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def handler(request: Request) -> Response:
+            try:
+                self._check_token(request)
+                return await answer(request)
+            except TinkerGymError as error:
+                return JSONResponse({"error": error.to_wire()}, status_code=error.http_status)
+            except ClientDisconnect:
+                return Response(status_code=499)  # nobody reads it
+            except Exception as error:
+                _log.exception("%s failed", request.url.path)
+                wrapped = InternalServiceError(f"the pool failed at {request.url.path}: {error!r}")
+                return JSONResponse({"error": wrapped.to_wire()}, status_code=500)
+
+        return handler
+
+    def _check_token(self, request: Request) -> None:
+        given = request.headers.get("authorization", "").encode()
+        if not hmac.compare_digest(given, b"Bearer " + self._token):
+            raise AuthenticationError("the pool's token is missing or wrong")
+
+    async def _in_thread(self, threads: ThreadPoolExecutor, call: Callable[[], BaseModel]) -> Response:
+        """Run what blocks, and turn its answer to JSON, away from the event loop."""
+        loop = asyncio.get_running_loop()
+        body = await loop.run_in_executor(threads, lambda: call().model_dump_json())
+        return Response(body, media_type="application/json")
+
+    async def _lease(self, request: Request) -> Response:
+        wanted = _parse(LeaseRequest, await request.body())
+        job_id = request.query_params.get("job_id", "")
+        waits = wanted.wait_seconds > 0 and wanted.max_episodes > 0
+        # Renewals queue behind nothing that waits, whoever's it is: one that comes late is a lost lease.
+        threads = self._polls if waits else self._renewals
+        return await self._in_thread(threads, lambda: self._service.lease(wanted, job_id))
+
+    async def _vanished(self, request: Request) -> Response:
+        wanted, job_id = _parse(LeaseRequest, await request.body()), request.query_params.get("job_id", "")
+        self._service.vanished(wanted.worker_id, job_id)
+        return Response(status_code=204)
+
+    async def _submit(self, request: Request) -> Response:
+        body, job_id = await request.body(), request.query_params.get("job_id", "")
+        return await self._in_thread(
+            self._threads, lambda: self._service.submit(_parse(SubmitRequest, body), job_id)
+        )
+
+    async def _wait_for_call(self, request: Request) -> Response:
+        asked = request.query_params
+        job_id, seq, seconds = asked["job_id"], int(asked["seq"]), float(asked["seconds"])
+        threads = self._polls if seconds > 0 else self._renewals
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(threads, self._service.wait_for_call, job_id, seq, seconds)
+        return Response(status_code=204)
+
+    async def _renderer(self, request: Request) -> Response:
+        model = request.query_params.get("model", "")
+        return await self._in_thread(self._threads, lambda: self._service.renderer(model))
+
+    async def _health(self, _request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def _sample(self, request: Request) -> Response:
+        loop = asyncio.get_running_loop()
+        batch = _parse(SampleBatch, await request.body())
+        receiver = _Receiver(loop, len(batch.requests))
+        # In a thread, since a policy may have to be loaded first.
+        sample = partial(self._service.sample, batch.requests, receiver, together=batch.together)
+        await loop.run_in_executor(self._threads, sample)
+        return LinesResponse(receiver.lines(), len(batch.requests), receiver)
+
+
+class _Receiver:
+    """Takes a call's answers from the engine's thread to the event loop; implements `Deliver`.
+
+    Entered for as long as somebody waits for them.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, wanted: int) -> None:
+        self.gone = False
+        """Whether the caller hung up, see `Deliver`."""
+        self._loop = loop
+        self._wanted = wanted
+        self._arrived: asyncio.Queue[Sequence[Completion | SampleFailure]] = asyncio.Queue()
+
+    def __call__(self, answers: Sequence[Completion | SampleFailure]) -> None:
+        # The loop may be closed by now: then nobody waits for the answer.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._arrived.put_nowait, list(answers))
+
+    async def lines(self) -> AsyncGenerator[bytes, None]:
+        """Yield the answers as they come."""
+        while self._wanted > 0:
+            answers = await self._arrived.get()
+            self._wanted -= len(answers)
+            # What nobody asked for is left out: most completions have no text and no further logprobs.
+            lines = [answer.model_dump_json(exclude_none=True) + "\n" for answer in answers]
+            yield "".join(lines).encode()
+
+    async def __aenter__(self) -> None:
+        return None
+
+    async def __aexit__(self, *_: object) -> None:
+        self.gone = True
+
+
+def _parse(kind: type[_Body], body: bytes) -> _Body:
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise InvalidRequestError(first["msg"], field=field) from error
+
+
+def _listen(path: Path) -> socket.socket:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    path.chmod(0o600)
+    listener.listen(256)
+    return listener

@@ -1,0 +1,90 @@
+"""Which engine a pool samples with, as the operator's settings say."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from backend.catalog.models import read_model_facts
+from backend.config import DType, VllmSettings
+from backend.engines.embedded.engine import TransformersEngine
+from backend.engines.embedded.recorded_steps import CudaGraphs
+from backend.engines.embedded.token_sampling import uniforms
+from backend.engines.protocol import SamplingEngine
+from backend.engines.scripted.engine import ScriptedEngine
+from backend.engines.vllm.engine import VllmEngine
+from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.sampling import SampleRequest
+
+EngineName = Literal["transformers", "vllm", "scripted"]
+
+
+def make_engine(
+    name: EngineName,
+    model_directory: Path,
+    *,
+    device: str,
+    device_lock: AbstractContextManager[object],
+    threads: int,
+    vllm: VllmSettings,
+    log: Path,
+    dtype: DType = "float32",
+    cuda_graphs: bool = False,
+) -> SamplingEngine:
+    """Start the engine of a pool.
+
+    Args:
+        name: `scripted` answers with tokens drawn evenly and never looks at weights, to try the service out:
+            a job that trains with it is stopped by the parity check.
+        model_directory: As `resolve_model` returns it.
+        device: `cpu`, `cuda`, `cuda:1`, ...
+        device_lock: Held by the embedded engine while it computes; vLLM has a process of its own.
+        threads: Of vLLM on a CPU.
+        vllm: Its settings.
+        log: Where vLLM's processes write what they print.
+        dtype: Of weights and cache.
+        cuda_graphs: Whether the embedded engine records decoding steps.
+
+    Raises:
+        InvalidRequestError: The engine cannot run the model, or there is no GPU to record steps of.
+        MissingExtraError: vLLM is not installed.
+    """
+    if name == "vllm":
+        return VllmEngine(
+            model_directory, device=device, threads=threads, settings=vllm, log=log, dtype=dtype
+        )
+    if name == "scripted":
+        facts = read_model_facts(model_directory)
+        vocabulary = facts.vocabulary_size
+
+        def evenly(request: SampleRequest) -> list[int]:
+            begin = len(request.prompt_ids)
+            # max_tokens may be any number; what is beyond the context would be cut off anyway.
+            places = range(begin, min(begin + request.max_tokens, facts.context_length))
+            numbers = uniforms([request.seed] * len(places), list(places))
+            return [int(number * vocabulary) for number in numbers]
+
+        return ScriptedEngine(
+            evenly,
+            context_length=facts.context_length,
+            logprob=-math.log(vocabulary),
+            model_directory=model_directory,
+        )
+    place = torch.device(device)
+    if cuda_graphs and place.type != "cuda":
+        raise InvalidRequestError(
+            f"cuda_graphs=true needs a GPU, and models compute on {device!r}",
+            hint="leave cuda_graphs out",
+            field="cuda_graphs",
+        )
+    return TransformersEngine(
+        model_directory,
+        device=device,
+        dtype=getattr(torch, dtype),
+        device_lock=device_lock,
+        recorder=CudaGraphs(place) if cuda_graphs else None,
+    )

@@ -1,0 +1,55 @@
+"""An environment worker: plays the episodes of installed packs for one pool, over the pool's Unix socket.
+
+The same `RolloutWorker` as in a client's process; only the address differs. Knows neither Ray nor torch.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from backend.workers.env_worker_files import EnvWorkerFiles
+from backend.workers.stall_watchdog import end_on_stall
+from tinkergym.registration.games import make_playable
+from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
+from tinkergym.remote.transport import Connection
+from tinkergym.rollout.call_register import CallRegister
+from tinkergym.rollout.host_pool import MakeEnv
+from tinkergym.rollout.play import RolloutWorker
+
+_LOOK_SECONDS = 0.05
+
+
+def run_env_worker(
+    *,
+    socket_path: str,
+    token: str,
+    worker_id: str,
+    max_episodes: int,
+    stall_seconds: float,
+    make_env: MakeEnv = make_playable,
+    stop: threading.Event | None = None,
+) -> None:
+    """Lease, play and submit episodes until `stop` is set; a pool that does not answer yet is waited for.
+
+    The process is this worker's own: it is ended when an environment keeps the interpreter to itself for
+    `stall_seconds`, and beside the socket it leaves which episodes were in a call.
+    """
+    stop = stop or threading.Event()
+    files = EnvWorkerFiles(Path(socket_path).parent, worker_id)
+    files.create()
+    end_on_stall(files.trace, stall_seconds)
+    # A pool that is still loading its model has no socket. Looking for the file finds it at once; the
+    # worker's own patience with a service that is away would cost seconds.
+    while not Path(socket_path).exists():
+        if stop.wait(_LOOK_SECONDS):
+            return
+    connection = Connection(f"unix://{socket_path}", token=token)
+    worker = RolloutWorker(
+        HttpRolloutTransport(connection, Routes.of_pool()),
+        make_env=make_env,
+        max_episodes=max_episodes,
+        register=CallRegister(files.calls),
+        worker_id=worker_id,
+    )
+    worker.run(stop)

@@ -1,0 +1,32 @@
+"""How an environment worker makes environments: from a pack, or behind a server that is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from backend.environments.tokens import EnvTokens
+from backend.environments.urls import is_remote, pinned
+from tinkergym.registration.games import make_playable
+from tinkergym.rollout.environment_host import AnyEnv
+from tinkergym.rollout.host_pool import MakeEnv
+from tinkergym.schema.job_spec import EnvironmentRef
+
+
+def environment_maker(listed: Sequence[str], tokens: EnvTokens) -> MakeEnv:
+    """Return what makes the environment of a reference out of a stored job.
+
+    Args:
+        listed: `ServiceConfig.environment_urls`. Checked again here: the operator may have changed it since
+            the job was accepted, and a name may lead elsewhere by now.
+        tokens: Where the tokens of jobs are.
+    """
+    # Not a function in a function: it must be picklable for environments in a process of their own.
+    return partial(_make, tuple(listed), tokens)
+
+
+def _make(listed: Sequence[str], tokens: EnvTokens, ref: EnvironmentRef) -> AnyEnv:
+    if is_remote(ref):
+        ref = pinned(tokens.fetch(ref), listed)
+    made: AnyEnv = make_playable(ref)
+    return made

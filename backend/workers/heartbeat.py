@@ -1,0 +1,90 @@
+"""The heartbeat of a pool worker: renews its leases, shows that it lives, and passes on cancellations."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from backend.errors import LeaseLostError
+from backend.jobs.job_control import JobControl
+from backend.store.store import JobLease, ServiceStore
+
+_log = logging.getLogger(__name__)
+_CANCEL_LOOK_SECONDS = 0.5
+
+
+@dataclass(slots=True)
+class Pulse:
+    """A running job as the heartbeat sees it."""
+
+    lease: JobLease
+    control: JobControl
+
+
+class Heartbeat:
+    """Beats from a thread of its own, so that a long computation does not cost the lease."""
+
+    def __init__(
+        self,
+        store: ServiceStore,
+        jobs: Callable[[], Mapping[str, Pulse]],
+        *,
+        show_life: Callable[[float], object],
+        lease_seconds: float,
+        heartbeat_seconds: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Watch over `jobs()`, which may change between the beats; `show_life` is told the time at each."""
+        self._store, self._jobs, self._show_life, self._clock = store, jobs, show_life, clock
+        self._lease_seconds, self._heartbeat_seconds = lease_seconds, heartbeat_seconds
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End; leases are renewed no more."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        # Not by the clock that leases are written in: where that is set back, it would be silent for as long.
+        next_beat = 0.0
+        while not self._stop.wait(min(_CANCEL_LOOK_SECONDS, self._heartbeat_seconds / 2)):
+            beat = time.monotonic() >= next_beat
+            if beat:
+                next_beat = time.monotonic() + self._heartbeat_seconds
+                self._quietly(lambda: self._show_life(self._clock()))
+            for pulse in list(self._jobs().values()):
+                if beat:
+                    self._renew(pulse)
+                self._look_for_cancellation(pulse)
+
+    def _renew(self, pulse: Pulse) -> None:
+        try:
+            pulse.lease = self._store.renew(pulse.lease, self._lease_seconds, self._clock())
+        except LeaseLostError as error:
+            pulse.control.lose(error)
+        except Exception as error:
+            # The store may be busy for a moment; only when the lease has run out is it too late.
+            _log.warning("the lease of %s was not renewed: %s", pulse.lease.job_id, error)
+            if self._clock() >= pulse.lease.expires_at:
+                pulse.control.lose(LeaseLostError(f"the lease of {pulse.lease.job_id} ran out: {error}"))
+
+    def _look_for_cancellation(self, pulse: Pulse) -> None:
+        def look() -> None:
+            if self._store.cancel_requested(pulse.lease.job_id):
+                pulse.control.cancel()
+
+        self._quietly(look)
+
+    def _quietly(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except Exception as error:
+            _log.warning("heartbeat: %s", error)

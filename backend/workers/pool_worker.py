@@ -1,0 +1,501 @@
+"""A pool worker: one base model in one process, with its learner, its engine, its jobs and its endpoint.
+
+Every promise it makes is in the store; when it is killed, the next one goes on from there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import cache, cached_property, partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import torch
+
+from backend.catalog.model_check import refuse_unfit
+from backend.catalog.models import load_renderer_bundle, resolve_model
+from backend.compute.device_lock import DeviceLock, compute_alone, send_helpers_home
+from backend.config import ServiceConfig
+from backend.engines.protocol import Deliver, SamplingEngine
+from backend.episodes.boards import Boards, EnvWorkerReport
+from backend.episodes.lockstep import LockstepGate
+from backend.errors import SERVICE_LOG, RankLostError, StartError
+from backend.jobs.another_attempt import NOT_TAKEN_UP, RANK_LOST, begin_again
+from backend.jobs.job_context import JobContext
+from backend.jobs.job_control import JobControl
+from backend.jobs.job_loop import JobLoop
+from backend.jobs.kinds import loop_of
+from backend.jobs.step_clock import StepClock
+from backend.learner.checkpoints import Checkpoint
+from backend.learner.data_parallel import DataParallelLearner
+from backend.learner.learner import Learner
+from backend.learner.rank_process import StartRanks, child_ranks
+from backend.policies.bound import Bound, PoolParts
+from backend.policies.call_bell import CallBell
+from backend.policies.directory import PolicyDirectory, StoredPolicy
+from backend.policies.early_requests import EarlyRequests
+from backend.policies.pool_learner import AnyLearner, PoolLearner
+from backend.policies.stored_weights import stored_weights
+from backend.policies.trained_policy import TrainedPolicy
+from backend.store.store import JobLease, Store
+from backend.workers.endpoint import PoolEndpoint
+from backend.workers.engine_choice import make_engine
+from backend.workers.env_worker_files import EnvWorkerFiles
+from backend.workers.heartbeat import Heartbeat, Pulse
+from backend.workers.rest import Rest
+from tinkergym.errors import InternalServiceError, InvalidRequestError, NotFoundError, TinkerGymError
+from tinkergym.rollout.call_register import episodes_in_calls
+from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
+from tinkergym.schema.events import ErrorView
+from tinkergym.schema.job_spec import PlayedSpec, TrainingSpec
+from tinkergym.schema.policy_refs import PolicyRef
+from tinkergym.schema.sampling import SampleFailure, SampleRequest, lease_of_session
+from tinkergym.schema.views import RendererBundle
+
+_log = logging.getLogger(__name__)
+_CLOSING_SECONDS = 6.0
+_LONGEST_POLL_SECONDS = 10.0
+"""A worker that waits for episodes asks again after this at the latest."""
+
+SWITCH_SECONDS = 0.001
+"""For how long another thread may keep Python's lock while the engine's or the learner's wants it.
+
+A learner's micro-batch gives it away some hundred times, each for some ten microseconds, and waits this long
+for a thread that reads requests. The engine does so a few times per forward, and prepares the next in one go.
+"""
+
+
+class PoolWorker:
+    """Serves one model: trains the jobs it is given, and samples for whoever asks."""
+
+    def __init__(
+        self,
+        config: ServiceConfig,
+        *,
+        pool_id: str,
+        model: str,
+        socket_path: Path,
+        token: str,
+        start_ranks: StartRanks = child_ranks,
+    ) -> None:
+        """Load the model and begin to listen.
+
+        Args:
+            config: Of the service.
+            pool_id: Its name in the store.
+            model: Which it serves.
+            socket_path: Where it listens.
+            token: What every request must bring.
+            start_ranks: What starts the ranks of its learner, if `learner_ranks` asks for any.
+
+        Raises:
+            UnknownModelError: There is no such model.
+            StartError: The device that the settings ask for is not there.
+            InvalidRequestError: The engine or the learner cannot run it.
+            MissingExtraError: The engine that the settings name is not installed.
+        """
+        torch.set_num_threads(config.torch_threads)
+        sys.setswitchinterval(SWITCH_SECONDS)
+        self._config, self._pool_id, self._model = config, pool_id, model
+        self._start_ranks = start_ranks
+        self._store = Store.open(config.store_url).service()
+        self._model_dir = resolve_model(
+            model, config.models, allow_any=config.allow_any_model, most_bytes=config.download_bytes
+        )
+        # Also where no job asked before: the operator's own models, and weights too large for the gateway.
+        refuse_unfit(model, self._model_dir)
+        self._device = _device(config.device, ranks=config.learner_ranks)
+        self._device_lock = DeviceLock(cpu_threads=config.torch_threads if self._device == "cpu" else None)
+        self._engine = self._make_engine()
+        try:
+            self._learner = PoolLearner(self._make_learner)
+        except BaseException:
+            self._engine.close()
+            raise
+        send_helpers_home()  # that came when the models were tried out
+        self._boards = Boards()
+        self._early = EarlyRequests(self._engine)
+        self._bell = CallBell()
+        self._policies = PolicyDirectory(
+            self._engine, model_names={model}, find=self._stored_policy, keep_idle=config.idle_policies
+        )
+        self._lock = threading.Lock()
+        self._pulses: dict[str, Pulse] = {}
+        self._gates: dict[str, LockstepGate] = {}
+        self._threads: dict[str, threading.Thread] = {}
+        self._closing = self._sampled = False
+        self._rest = Rest(config.pool_rest_seconds, time.monotonic())
+        self._endpoint = PoolEndpoint(self, socket_path, token)
+        self._store.register_pool(pool_id, model, str(socket_path), token, time.time())
+        self._heartbeat = Heartbeat(
+            self._store,
+            lambda: dict(self._pulses),
+            show_life=self._show_life,
+            lease_seconds=config.lease_seconds,
+            heartbeat_seconds=config.heartbeat_seconds,
+        )
+        self._heartbeat.start()
+        _log.info("pool %s serves %s with process %d", pool_id, model, os.getpid())
+
+    def start_job(self, job_id: str) -> None:
+        """Take a queued job and run it in a thread of its own; nothing happens if somebody else has it."""
+        with self._lock:
+            if self._closing or job_id in self._threads:
+                return
+            lease = self._store.acquire(job_id, self._pool_id, self._config.lease_seconds, time.time())
+            if lease is None:
+                return
+            thread = threading.Thread(target=self._run_job, args=(lease,), name=f"job-{job_id}", daemon=True)
+            self._threads[job_id] = thread
+            self._pulses[job_id] = Pulse(lease, JobControl(self._wake))
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no more threads
+            self._forget_job(job_id)
+            self._begin_again(lease, error)
+
+    def env_worker_ended(self, worker_id: str) -> None:
+        """Issue the episodes of a dead environment worker again."""
+        files = EnvWorkerFiles(self._config.run_dir, worker_id)
+        in_calls = episodes_in_calls(files.calls)
+        if in_calls:
+            _log.warning("environment worker %s died in calls of %s %s", worker_id, in_calls, files.stall())
+        self._boards.forget_worker(worker_id, in_calls)
+        files.remove()
+
+    def env_worker_report(self) -> EnvWorkerReport:
+        """Return which environment workers play for whom, which hang, and for whom there should be some."""
+        return self._boards.report(self._config.lease_seconds + _LONGEST_POLL_SECONDS)
+
+    def close(self) -> None:
+        """Hand the jobs back and stop, within seconds."""
+        with self._lock:
+            self._closing = True
+            threads = list(self._threads.values())
+            for pulse in self._pulses.values():
+                pulse.control.stop()
+        deadline = time.monotonic() + _CLOSING_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._heartbeat.close()
+        self._boards.shut()
+        self._endpoint.close()
+        self._store.remove_pool(self._pool_id)
+        self._engine.close()
+        self._learner.close()
+
+    # --- what the endpoint serves ---
+
+    def sample(self, requests: Sequence[SampleRequest], deliver: Deliver, *, together: bool = False) -> None:
+        """Answer each request once: through the engine, or through the gate of a job in lockstep."""
+        self._sampled = True
+        refused: list[SampleFailure] = []
+        ready: list[SampleRequest] = []
+        # Only the episodes of a job's own rollout are in lockstep, and those carry their lease.
+        in_step = {job_id: set(self._boards.playing(job_id)) for job_id in list(self._gates)}
+        leases = cache(lambda job_id: frozenset(self._boards.playing(job_id)))
+        for request in requests:
+            job_id = self._policies.trained_by(request.policy) or request.policy
+            # The gateway puts the tenant before the session; what is behind says which episode it is.
+            lease_id = lease_of_session(request.session_id)
+            try:
+                self._refuse_part_of_the_distribution_in_training(request, job_id)
+                resolved = self._policies.resolve(
+                    request, is_training=partial(_is_among, lease_id, leases, job_id)
+                )
+            except TinkerGymError as error:
+                view = ErrorView.model_validate(error.to_wire())
+                refused.append(SampleFailure(request_id=request.request_id, error=view))
+                continue
+            gate = self._gates.get(job_id)
+            if gate is not None and lease_id in in_step.get(job_id, ()):
+                session_id = request.session_id.rpartition("/")[2]
+                gate.submit([resolved.model_copy(update={"session_id": session_id})], deliver)
+            else:
+                owned = self._with_owner(resolved, job_id)
+                if not self._early.keep(owned, deliver):
+                    ready.append(owned)
+        for policy in {request.policy for request in requests}:
+            self._boards.contact(self._policies.trained_by(policy) or policy)
+        if refused:
+            deliver(refused)
+        if ready and together:
+            deliver(self._engine.generate_together(ready))
+        elif ready:
+            self._engine.submit(ready, deliver)
+
+    def _with_owner(self, request: SampleRequest, job_id: str) -> SampleRequest:
+        """Put the job's tenant before the session, as the gateway does for requests from outside."""
+        pulse = None if "/" in request.session_id else self._pulses.get(job_id)
+        if pulse is None:
+            return request
+        owner = quote(pulse.lease.tenant_id, safe="")
+        return request.model_copy(update={"session_id": f"{owner}/{request.session_id}"})
+
+    def _is_training(self, request: SampleRequest, job_id: str) -> bool:
+        """Whether the request is of an episode that the job trains on."""
+        return lease_of_session(request.session_id) in self._boards.playing(job_id)
+
+    def _refuse_part_of_the_distribution_in_training(self, request: SampleRequest, job_id: str) -> None:
+        if request.structured is None and not request.is_cut:
+            return
+        if not self._is_training(request, job_id):
+            return
+        if request.structured is not None:
+            field, what = "structured", "structured answers"
+        else:
+            field = "top_p" if request.top_p < 1 else "top_k"
+            what = f"answers drawn with {field}"
+        raise InvalidRequestError(
+            f"an episode that is trained on cannot have {what}: their logprobs are those "
+            "among the tokens that are allowed, and the learner's are not",
+            hint=f"leave {field} out; act with a policy and evaluate take it",
+            field=field,
+        )
+
+    def lease(self, request: LeaseRequest, job_id: str) -> LeaseReply:
+        """Hand out episodes; waits for some."""
+        return self._boards.lease(request, job_id)
+
+    def vanished(self, worker_id: str, job_id: str) -> None:
+        """Issue the episodes of a worker again whose connection broke."""
+        self._boards.vanished(worker_id, job_id)
+
+    def submit(self, request: SubmitRequest, job_id: str) -> SubmitReply:
+        """Store results; with a job, only its own."""
+        reply = self._boards.submit(request, job_id)
+        for gate in list(self._gates.values()):
+            gate.look()
+        return reply
+
+    def wait_for_call(self, job_id: str, seq: int, seconds: float) -> None:
+        """Tell a policy of a new call and wait until it is done, at most `seconds`."""
+        self._bell.wait_until_done(job_id, seq, seconds)
+
+    def renderer(self, model: str) -> RendererBundle:
+        """Return what turns messages into the model's token ids."""
+        if model != self._model:
+            raise NotFoundError(f"this pool serves {self._model!r}, not {model!r}", field="model")
+        return self._bundle
+
+    @cached_property
+    def _bundle(self) -> RendererBundle:
+        return load_renderer_bundle(self._model, self._model_dir)
+
+    # --- inside ---
+
+    def _wake(self) -> None:
+        self._boards.wake()
+        self._bell.ring()
+
+    def _show_life(self, now: float) -> None:
+        self._store.touch_pool(self._pool_id, now)
+        if self._sampled:
+            self._sampled = False
+            # Somebody samples without a job: the pool is still needed.
+            self._store.want_pool(self._model, now)
+            self._rest.worked(time.monotonic())
+        if self._pulses:
+            self._rest.worked(time.monotonic())
+        elif self._rest.is_due(time.monotonic()):
+            # It may take a second, or wait for an engine that hangs: nothing for the thread that shows life.
+            threading.Thread(target=self._give_memory_back, name="rest", daemon=True).start()
+
+    def _give_memory_back(self) -> None:
+        try:
+            # vLLM would have to start anew; `sleep_while_learning` says whether that is wanted.
+            may_sleep = self._config.engine != "vllm" or self._config.sleep_while_learning
+            if may_sleep and not self._engine.sleep():
+                self._rest.worked(time.monotonic())  # it still answers what was asked long ago
+                return
+            self._learner.rest()
+        except TinkerGymError as error:  # a rank is lost; the next job starts new ones
+            _log.warning("the memory of pool %s was not given back: %s", self._pool_id, error)
+
+    def _run_job(self, lease: JobLease) -> None:
+        # Whatever happens: a job that is left among the pulses would be held, and nobody would run it.
+        try:
+            compute_alone()
+            try:
+                loop = self._loop(lease)
+            except Exception as error:
+                self._begin_again(lease, error)
+            else:
+                loop.run()
+        finally:
+            self._forget_job(lease.job_id)
+
+    def _loop(self, lease: JobLease) -> JobLoop[Any]:
+        """Put together what the job needs.
+
+        Raises:
+            RankLostError: The learner had lost a rank, and no new ranks could be started.
+        """
+        job_id, spec = lease.job_id, lease.spec
+        if isinstance(spec, PlayedSpec) and spec.deterministic:
+            self._gates[job_id] = LockstepGate(
+                self._engine, lambda: self._boards.playing(job_id), one_by_one=spec.rollout == "script"
+            )
+        policies = self._policies_of(lease)
+        first = next(iter(policies.values()))
+        context: JobContext[TrainingSpec] = JobContext(
+            lease=lease,
+            spec=spec,
+            store=self._store,
+            policies=policies,
+            boards=self._boards,
+            bell=self._bell,
+            control=self._pulses[job_id].control,
+            clock=StepClock(lambda: first.sampling_seconds, lambda: first.learning_seconds),
+            folder=self._config.jobs_dir / job_id,
+            data_dir=self._config.uploads_dir,
+            lease_seconds=self._config.lease_seconds,
+            client_place_seconds=self._config.client_place_seconds,
+            dtype=self._config.dtype,
+            sleep_while_learning=self._config.sleep_while_learning,
+        )
+        return loop_of(context)
+
+    def _policies_of(self, lease: JobLease) -> dict[str, TrainedPolicy]:
+        """Bind what a job trains to this pool, by agent.
+
+        Raises:
+            RankLostError: See `_loop`.
+        """
+        pool = PoolParts(
+            store=self._store,
+            engine=self._engine,
+            directory=self._policies,
+            early=self._early,
+            open_model=self._open_model,
+        )
+        learner, checkpoints = self._learner.current(), self._config.jobs_dir / lease.job_id / "checkpoints"
+        return {
+            agent: TrainedPolicy(
+                Bound(
+                    policy_id=policy_id,
+                    agent=agent,
+                    lease=lease,
+                    folder=checkpoints / agent,
+                    learner=learner,
+                    pool=pool,
+                )
+            )
+            for agent, policy_id in self._store.policies_of(lease.job_id).items()
+        }
+
+    def _begin_again(self, lease: JobLease, error: Exception) -> None:
+        """Hand back a job whose loop could not begin."""
+        _log.error("%s cannot be taken up", lease.job_id, exc_info=error)
+        if self._closing:
+            self._store.release(lease)
+            return
+        if not isinstance(error, TinkerGymError):
+            error = InternalServiceError(
+                f"the worker could not take the job up: {error!r}", hint=f"{SERVICE_LOG} has the traceback"
+            )
+        begin_again(
+            self._store, lease, RANK_LOST if isinstance(error, RankLostError) else NOT_TAKEN_UP, error
+        )
+
+    def _forget_job(self, job_id: str) -> None:
+        gate = self._gates.pop(job_id, None)
+        try:
+            if gate is not None:
+                gate.close()
+        finally:
+            with self._lock:
+                self._pulses.pop(job_id, None)
+                self._threads.pop(job_id, None)
+
+    def _make_engine(self) -> SamplingEngine:
+        config = self._config
+        config.log_dir.mkdir(parents=True, exist_ok=True)
+        return make_engine(
+            config.engine,
+            self._model_dir,
+            device=self._device,
+            device_lock=self._device_lock,
+            threads=config.torch_threads,
+            vllm=config.vllm,
+            log=config.log_dir / "vllm.log",
+            dtype=config.dtype,
+            cuda_graphs=config.cuda_graphs,
+        )
+
+    def _make_learner(self) -> AnyLearner:
+        ranks = self._config.learner_ranks
+        if ranks == 1:
+            return self._learner_of(self._model_dir)
+        return DataParallelLearner(
+            self._model_dir,
+            ranks=ranks,
+            device=self._device,
+            dtype=getattr(torch, self._config.dtype),
+            threads_per_rank=max(1, self._config.torch_threads // ranks),
+            divide_from=self._config.learner_divide_from,
+            start_ranks=self._start_ranks,
+            folder=self._config.run_dir,
+        )
+
+    def _open_model(self, model: str) -> Learner:
+        directory = resolve_model(
+            model,
+            self._config.models,
+            allow_any=self._config.allow_any_model,
+            most_bytes=self._config.download_bytes,
+        )
+        return self._learner_of(directory)
+
+    def _learner_of(self, directory: Path) -> Learner:
+        return Learner(
+            directory,
+            device=self._device,
+            dtype=getattr(torch, self._config.dtype),
+            device_lock=self._device_lock,
+            cpu_threads=self._config.torch_threads,
+        )
+
+    def _stored_policy(self, name: str) -> StoredPolicy:
+        found = self._store.find_policy(PolicyRef.parse(name))
+        paths = {view.policy_version: view.path for view in found.kept}
+        return StoredPolicy(
+            policy_id=found.policy.policy_id,
+            versions=tuple(paths),
+            read=lambda version: stored_weights(Checkpoint.open(paths[version])),
+            from_base=not self._store.job(found.job_id).spec.initial_policy,
+        )
+
+
+def _device(wanted: str, *, ranks: int) -> str:
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted.startswith("cuda") and not torch.cuda.is_available():
+        raise StartError(
+            f"device={wanted!r} is set, but torch sees no GPU on this machine",
+            hint="set device=cpu, or install a CUDA build of torch",
+            field="device",
+        )
+    if wanted.startswith("cuda") and (torch.device(wanted).index or 0) >= torch.cuda.device_count():
+        raise StartError(
+            f"device={wanted!r} is set, but torch sees {torch.cuda.device_count()} GPUs, counted from 0",
+            hint="set a lower number, or device=cuda",
+            field="device",
+        )
+    if wanted.startswith("cuda") and ranks > torch.cuda.device_count():
+        raise StartError(
+            f"learner_ranks={ranks} want a GPU each, and torch sees {torch.cuda.device_count()}",
+            hint="lower learner_ranks, or set device=cpu",
+            field="learner_ranks",
+        )
+    return wanted
+
+
+def _is_among(lease_id: str, leases: Callable[[str], frozenset[str]], job_id: str) -> bool:
+    return lease_id in leases(job_id)

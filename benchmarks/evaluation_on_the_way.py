@@ -1,0 +1,59 @@
+"""What evaluation on the way costs a step: training in tic-tac-toe with and without it, in turn.
+
+The time per step is that between the first step's event and the last one's, so evaluations that begin in
+between count wherever they slow training; those before the first step and after the last one do not.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+import tinkergym as tg
+from benchmarks.common import Figure, paired_ratio, service, write_result
+from tinkergym.schema.evaluate_every import EvaluateEvery
+from tinkergym.schema.events import StepEvent
+
+ENVIRONMENT = "board/TicTacToeVs-v0"
+STEPS = 31
+EVERY = 10
+EPISODES = 64
+ROUNDS = 4
+GOAL = 1.10
+
+
+def measure() -> list[Figure]:
+    """Alternate both in one service; compare pair by pair."""
+    seconds: dict[str, list[float]] = {"without": [], "with": []}
+    evaluated = 0
+    with service(None, 'preload=["nano"]') as running, tg.Client(running.url, running.api_key) as client:
+        for number in range(ROUNDS + 1):
+            for name, found in seconds.items():
+                evaluate = [EvaluateEvery(EVERY, episodes=EPISODES)] if name == "with" else []
+                step_seconds, evaluations = _train(client, evaluate)
+                if number:  # the first round warms up
+                    found.append(step_seconds)
+                    evaluated += evaluations
+    ratio = paired_ratio(seconds["with"], seconds["without"])
+    medians = {name: statistics.median(found) for name, found in seconds.items()}
+    figure = Figure(
+        what=f"step time with {EPISODES} held-out episodes every {EVERY} steps, against none",
+        asked=f"<= {GOAL} x",
+        measured=f"{ratio:.2f} x ({medians['with']:.2f} against {medians['without']:.2f} s)",
+        reached=ratio <= GOAL,
+        margin=GOAL / ratio,
+    )
+    write_result("evaluation_on_the_way", [figure], {"step_seconds": seconds, "evaluations": evaluated})
+    return [figure]
+
+
+def _train(client: tg.Client, evaluate: list[EvaluateEvery]) -> tuple[float, int]:
+    """Return the seconds per step, and how many evaluations there were."""
+    job = client.train(
+        ENVIRONMENT,
+        steps=STEPS,
+        algorithm=tg.GRPO(group_size=8, groups_per_step=16, learning_rate=2e-3),
+        evaluate=evaluate,
+    )
+    times = [event.time for event in job.events() if isinstance(event.body, StepEvent)]
+    job.wait(progress=False, warn=False)
+    return (times[-1] - times[0]) / (len(times) - 1), len(job.evaluations())

@@ -1,0 +1,70 @@
+import json
+import shutil
+import struct
+
+import pytest
+
+from backend.admission.engine_bounds import refuse_impossible
+from backend.admission.models import FileCatalog
+from backend.config import PACKAGED_MODELS, ServiceConfig, VllmSettings
+from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.job_spec import EnvironmentRef, FullParameters, JobSpec, LoRA, Sampling
+from tinkergym.schema.jobs import SFTSpec
+
+VLLM = ServiceConfig(engine="vllm", vllm=VllmSettings(max_adapter_rank=16))
+PLAYED = JobSpec(environment=EnvironmentRef(id="x"), steps=1)
+WRITTEN = SFTSpec(data="0" * 64, steps=1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "change", "field"),
+    [
+        (PLAYED, {"sampling": Sampling(temperature=0.005)}, "sampling.temperature"),
+        (PLAYED, {"adapter": LoRA(rank=32)}, "adapter.rank"),
+        (WRITTEN, {"adapter": LoRA(rank=32)}, "adapter.rank"),
+    ],
+)
+def test_what_vllm_cannot_do_is_refused_by_name_and_only_where_it_samples(spec, change, field):
+    asked = spec.model_copy(update=change)
+    with pytest.raises(InvalidRequestError, match="vLLM") as caught:
+        refuse_impossible(asked, VLLM, FileCatalog(VLLM))
+    assert caught.value.field == field
+    refuse_impossible(asked, ServiceConfig(), FileCatalog(ServiceConfig()))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sampling": Sampling(temperature=0.01), "adapter": LoRA(rank=16)},
+        {"adapter": FullParameters()},
+    ],
+)
+def test_what_vllm_can_do_passes(change):
+    refuse_impossible(PLAYED.model_copy(update=change), VLLM, FileCatalog(VLLM))
+
+
+@pytest.mark.parametrize("spec", [PLAYED, WRITTEN])
+def test_no_job_trains_where_the_engine_never_looks_at_what_is_trained(spec):
+    config = ServiceConfig(engine="scripted")
+    with pytest.raises(InvalidRequestError, match="engine=scripted, which draws tokens evenly"):
+        refuse_impossible(spec, config, FileCatalog(config))
+
+
+def test_a_job_that_says_how_far_learner_and_engine_may_differ_tries_a_scripted_engine_out():
+    config = ServiceConfig(engine="scripted")
+    refuse_impossible(PLAYED.model_copy(update={"parity_threshold": 100.0}), config, FileCatalog(config))
+
+
+@pytest.mark.parametrize("spec", [PLAYED, WRITTEN])
+def test_all_parameters_of_a_mixture_of_experts_are_refused_where_vllm_samples(spec, tmp_path):
+    shutil.copytree(PACKAGED_MODELS["nano"], tmp_path / "mixture")
+    shape = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    header = json.dumps({"model.layers.1.mlp.experts.0.up_proj.weight": shape}).encode()
+    file = tmp_path / "mixture" / "model-experts.safetensors"
+    file.write_bytes(struct.pack("<Q", len(header)) + header)
+    asked = spec.model_copy(update={"model": str(tmp_path / "mixture"), "adapter": FullParameters()})
+    with pytest.raises(InvalidRequestError, match=r"vLLM, .* mixture of experts") as caught:
+        refuse_impossible(asked, VLLM, FileCatalog(VLLM))
+    assert caught.value.field == "adapter"
+    refuse_impossible(asked.model_copy(update={"adapter": LoRA(rank=4)}), VLLM, FileCatalog(VLLM))
+    refuse_impossible(asked, ServiceConfig(), FileCatalog(ServiceConfig()))

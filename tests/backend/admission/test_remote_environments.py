@@ -1,0 +1,57 @@
+"""Jobs that name an environment server, as the gateway takes or refuses them."""
+
+import json
+
+import pytest
+
+from backend.environments.tokens import EnvTokens
+from tinkergym.schema.job_spec import EnvironmentRef
+
+pytestmark = pytest.mark.service
+
+URL = "ws://127.0.0.1:8300"
+
+
+@pytest.fixture
+def allowed(gateway, monkeypatch):
+    monkeypatch.setitem(gateway.config.__dict__, "environment_urls", [URL])
+
+
+def remote(spec, url=URL, **changes):
+    return {**spec, "environment": {"id": "tinkergym/Remote-v0", "kwargs": {"url": url, **changes}}}
+
+
+def test_a_server_that_is_not_listed_is_refused_when_the_job_is_submitted(client, spec):
+    for job in (remote(spec), {**spec, "environment": {"id": URL}}):
+        response = client.post("/v1/jobs", json={**job, "rollout": "server"})
+        error = response.json()["error"]
+        assert (response.status_code, error["field"]) == (422, "environment.kwargs.url")
+        assert "environment_urls" in error["hint"]
+    assert client.get("/v1/jobs").json() == {"jobs": []}
+
+
+def test_the_token_of_a_job_is_in_no_view_and_in_no_database(gateway, client, spec, allowed):
+    body = {**remote(spec, token="a-very-secret-token"), "rollout": "server"}
+    response = client.post("/v1/jobs", json=body)
+    assert response.status_code == 201, response.text
+    job = response.json()
+    shown = client.get("/v1/jobs").text + client.get(f"/v1/jobs/{job['job_id']}").text + json.dumps(job)
+    assert "a-very-secret-token" not in shown
+    for file in gateway.config.data_dir.glob("tinkergym.sqlite3*"):
+        assert b"a-very-secret-token" not in file.read_bytes()
+    stored = EnvironmentRef.model_validate(job["spec"]["environment"])
+    fetched = EnvTokens(gateway.config.tokens_dir).fetch(stored)
+    assert fetched.kwargs == {"url": URL, "token": "a-very-secret-token"}
+
+
+def test_a_request_with_a_token_that_is_sent_twice_makes_one_job(client, spec, allowed):
+    body = {**remote(spec, token="a-very-secret-token"), "rollout": "server"}
+    headers = {"Idempotency-Key": "once"}
+    first, second = (client.post("/v1/jobs", json=body, headers=headers).json() for _ in range(2))
+    assert first == second
+
+
+def test_what_a_client_plays_needs_no_permission_and_its_token_is_not_kept(client, spec):
+    body = {**remote(spec, "ws://10.9.9.9:1", token="a-very-secret-token"), "rollout": "client"}
+    job = client.post("/v1/jobs", json=body).json()
+    assert job["spec"]["environment"]["kwargs"] == {"url": "ws://10.9.9.9:1"}

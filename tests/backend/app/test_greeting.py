@@ -1,0 +1,63 @@
+"""What the operator reads while the service starts, from a health route that says what the test wants."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from backend.app.greeting import Greeting
+
+
+@pytest.fixture
+def health():
+    """Return what the health route answers, and where it is."""
+    answer = {"waiting_for": ["pool:nano"]}
+
+    class Route(BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = json.dumps(answer).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Route)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield answer, f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_what_does_not_start_is_said_once_with_its_reason_and_again_only_if_that_changes(health):
+    answer, url = health
+    lines, refusals = [], {}
+    greeting = Greeting(url, Path("local.json"), lines.append, lambda: refusals)
+
+    def look(now):
+        # One look may find the machine too busy to answer; a few do not.
+        for part in range(20):
+            greeting.give_when_due(now + part * 2.0)
+
+    look(1000.0)
+    assert len(lines) == 1
+    assert "still starting: pool:nano" in str(lines[0])
+    assert lines[0].to_json()["waiting_for"] == ["pool:nano"]
+    for reason in ("torch sees no GPU (set device=cpu)", "no such file"):
+        refusals["nano"] = reason
+        look(2000.0 if reason.startswith("torch") else 3000.0)
+        assert str(lines[-1]) == f"the worker of model 'nano' does not start: {reason}"
+        assert {"event": "worker_refused", "model": "nano", "reason": reason}.items() <= lines[
+            -1
+        ].to_json().items()
+    assert len(lines) == 3
+    answer["waiting_for"] = []
+    look(4000.0)
+    assert str(lines[3]).startswith("ready after")
+    assert lines[3].to_json()["event"] == "ready"

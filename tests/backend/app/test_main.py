@@ -1,0 +1,309 @@
+"""`tinkergym serve` as a process: what it starts, what it survives, and that nothing stays behind.
+
+The gateway is the real one; the scheduler host is a stand-in that leaves a grandchild in a session of its
+own, as Ray does.
+"""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from backend.app.main import main
+from backend.app.notice import Notice
+from backend.config import load_config
+from backend.store.store import Store
+
+pytestmark = pytest.mark.service
+
+SCHEDULER = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+if {ignores_signals}:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+sleeper = [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"]
+child = subprocess.Popen(sleeper, start_new_session=True)
+with open({pids!r}, "a") as file:
+    file.write(f"{{os.getpid()}} {{child.pid}}\\n")
+if {ends}:
+    sys.exit(3)
+time.sleep(600)
+"""
+
+SERVE = """
+import sys
+from backend.config import load_config
+from backend.app.main import serve
+config = load_config(None, sys.argv[2:])
+command = [sys.executable, sys.argv[1]]
+sys.exit(serve(config, scheduler_command=command, say=lambda line: print(line, flush=True)))
+"""
+
+
+class Served:
+    """A running `serve` on a free port."""
+
+    def __init__(self, folder: Path, *, ignores_signals=False, ends=False, settings=()):
+        self.data_dir = folder / "data"
+        self.pids_file = folder / "pids"
+        script = folder / "scheduler.py"
+        script.write_text(
+            SCHEDULER.format(pids=str(self.pids_file), ignores_signals=ignores_signals, ends=ends)
+        )
+        arguments = [f"data_dir={self.data_dir}", "port=0", *settings]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVE, str(script), *arguments], stdout=subprocess.PIPE, text=True
+        )
+        self.before_greeting = []
+        while "serves at" not in (line := self.process.stdout.readline()):
+            assert line, "it ended"
+            self.before_greeting.append(line)
+        self.greeting = line
+        self.local = json.loads((self.data_dir / "local.json").read_text())
+        self.url = self.local["url"]
+
+    def get(self, path, **settings):
+        headers = {"Authorization": f"Bearer {self.local['api_key']}"}
+        return httpx.get(self.url + path, headers=headers, timeout=20, trust_env=False, **settings)
+
+    def descendants(self):
+        """Everything below: children now, and what the scheduler wrote down, which may have left the tree."""
+        written = self.pids_file.read_text().split() if self.pids_file.exists() else []
+        below = psutil.Process(self.process.pid).children(recursive=True)
+        return below + [psutil.Process(int(pid)) for pid in written if psutil.pid_exists(int(pid))]
+
+    def gateway(self):
+        return next(
+            child
+            for child in psutil.Process(self.process.pid).children()
+            if "backend.gateway" in child.cmdline()
+        )
+
+    def scheduler_is_up(self):
+        while not (self.pids_file.exists() and self.pids_file.read_text().endswith("\n")):
+            assert self.process.poll() is None
+
+
+@pytest.fixture
+def serving(tmp_path):
+    started = []
+
+    def start(**settings):
+        started.append(Served(tmp_path, **settings))
+        return started[-1]
+
+    yield start
+    for served in started:
+        if served.process.poll() is None:
+            served.process.send_signal(signal.SIGINT)
+            served.process.send_signal(signal.SIGTERM)
+            served.process.wait(timeout=20)
+        served.process.stdout.close()
+
+
+def still_alive(processes):
+    _, alive = psutil.wait_procs(processes, timeout=10)
+    return [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_it_says_where_it_is_and_answers_before_everything_is_there(serving):
+    served = serving()
+    assert served.url in served.greeting
+    assert str(served.data_dir / "local.json") in served.greeting
+    assert "still starting: scheduler, pool:nano" in served.greeting
+    assert (served.data_dir / "local.json").stat().st_mode & 0o777 == 0o600
+    assert served.get("/v1/health").json()["waiting_for"] == ["scheduler", "pool:nano"]
+    assert served.get("/v1/jobs").json() == {"jobs": []}
+    assert httpx.get(served.url + "/v1/jobs", trust_env=False).status_code == 401
+
+
+def test_an_offered_model_whose_folder_is_missing_is_named_at_the_start(serving, tmp_path):
+    served = serving(settings=[f"models.gone={tmp_path / 'gone'}", "models.hub=some/model"])
+    warned = [line for line in served.before_greeting if "cannot be used" in line]
+    assert len(warned) == 1
+    assert f"the model 'gone' cannot be used: {str(tmp_path / 'gone')!r} is no folder" in warned[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_when_it_is_stopped_nothing_stays_behind(serving, number):
+    served = serving()
+    served.scheduler_is_up()
+    below = served.descendants()
+    assert len(below) >= 4  # gateway, scheduler and its child, guardian
+    sockets = load_config(None, [f"data_dir={served.data_dir}"]).run_dir
+    assert sockets.exists()
+    served.process.send_signal(number)
+    assert served.process.wait(timeout=20) == 0
+    assert still_alive(below) == []
+    assert not sockets.exists()
+    assert "unfinished jobs go on" in served.process.stdout.read()
+
+
+def test_a_second_signal_ends_what_does_not_listen_at_once(serving):
+    served = serving(ignores_signals=True)
+    served.scheduler_is_up()
+    below = served.descendants()
+    served.process.send_signal(signal.SIGTERM)
+    psutil.wait_procs([served.gateway()], timeout=10)  # the first signal was heard
+    served.process.send_signal(signal.SIGTERM)
+    assert served.process.wait(timeout=8) == 0
+    assert still_alive(below) == []
+
+
+def test_when_it_is_killed_nothing_stays_behind_either(serving):
+    served = serving(ignores_signals=True)
+    served.scheduler_is_up()
+    below = served.descendants()
+    served.process.kill()
+    served.process.wait(timeout=10)
+    assert still_alive(below) == []
+
+
+def test_a_killed_gateway_comes_back_on_the_same_port_and_requests_wait_for_it(serving):
+    served = serving()
+    for _ in range(2):
+        killed = served.gateway()
+        killed.kill()
+        psutil.wait_procs([killed], timeout=10)
+        # Sent while nobody is there: the port stays open, so this waits instead of failing.
+        assert served.get("/v1/jobs").json() == {"jobs": []}
+    assert "gateway ended (SIGKILL)" in served.process.stdout.readline()
+
+
+def test_a_gateway_that_hangs_is_ended_and_started_again(serving):
+    served = serving()
+    hung = served.gateway()
+    hung.suspend()
+    assert "gateway ended (it did not answer" in served.process.stdout.readline()
+    assert served.get("/v1/jobs").json() == {"jobs": []}
+    assert served.gateway() != hung
+
+
+def test_a_scheduler_that_cannot_stay_is_started_again_and_leaves_nothing_between(serving):
+    served = serving(ends=True)
+    lines = [*served.before_greeting, *(served.process.stdout.readline() for _ in range(2))]
+    assert all("the scheduler ended (exit code 3)" in line for line in lines)
+    assert str(served.data_dir / "logs" / "scheduler.log") in lines[0]
+    assert served.get("/v1/health").status_code == 200
+    first = [int(pid) for pid in served.pids_file.read_text().splitlines()[0].split()]
+    assert not any(psutil.pid_exists(pid) for pid in first)
+
+
+def test_a_restarted_service_keeps_its_key_and_its_jobs_and_waits_for_its_new_scheduler(serving):
+    served = serving()
+    store = Store.open(f"sqlite:///{served.data_dir / 'tinkergym.sqlite3'}")
+    store.service().touch_part("scheduler", now=time.time())
+    store.close()
+    assert "scheduler" not in served.get("/v1/health").json()["waiting_for"]
+    served.process.send_signal(signal.SIGTERM)
+    served.process.wait(timeout=20)
+    again = serving()
+    assert again.local["api_key"] == served.local["api_key"]
+    assert again.get("/v1/jobs").status_code == 200
+    assert "scheduler" in again.get("/v1/health").json()["waiting_for"]
+
+
+def refusal(capfd, *settings, code=1):
+    """Run `serve` where it must refuse, and return its one sentence."""
+    arguments = [word for setting in settings for word in ("--set", setting)]
+    assert main(arguments) == code
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("tinkergym serve: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_a_second_service_on_one_data_folder_is_refused(serving, capfd):
+    served = serving()
+    text = refusal(capfd, f"data_dir={served.data_dir}", "port=0")
+    assert f"process {served.process.pid}" in text
+    assert served.get("/v1/health").status_code == 200
+
+
+def test_a_port_in_use_is_named(tmp_path, capfd):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"port {port}" in refusal(capfd, f"data_dir={tmp_path}", f"port={port}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        (["data_dir={folder}/file/inside"], "cannot be written"),
+        (["data_dir=/proc/tinkergym"], "cannot be written"),
+        (["data_dir={folder}/odd", "port=0"], "local.json cannot be written"),
+        (["data_dir={folder}", "min_free_bytes=1000000000000000"], "free some space"),
+        (["data_dir={folder}", "host=192.0.2.1"], "cannot listen on 192.0.2.1"),
+        (["data_dir={folder}", "host=no.such.host.invalid"], "cannot listen on no.such.host.invalid"),
+        (["data_dir={folder}", "port=0", "database_url=sqlite:////proc/x.db"], "choose another database_url"),
+    ],
+)
+def test_what_it_cannot_start_with_is_one_clear_sentence(tmp_path, capfd, settings, text):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "odd" / "local.json").mkdir(parents=True)
+    assert text in refusal(capfd, *(setting.format(folder=tmp_path) for setting in settings))
+
+
+def test_a_temporary_folder_whose_path_is_too_long_for_sockets_is_named_with_its_length(monkeypatch, capfd):
+    def refused_with(folder):
+        with monkeypatch.context() as patched:
+            patched.setattr(tempfile, "tempdir", folder)  # what TMPDIR says when a process starts
+            return refusal(capfd, f"data_dir=/proc/{'d' * 80}")
+
+    folder = "/" + "t" * 80
+    text = refused_with(folder)
+    assert f"TMPDIR: the path of the temporary folder, {folder}, has 81 bytes" in text
+    assert "set TMPDIR to a folder with a shorter path" in text
+    most = int(re.search(r"it may have (\d+)", text)[1])
+    assert "TMPDIR" in refused_with("/" + "t" * most)
+    assert "cannot be written" in refused_with("/" + "t" * (most - 1))
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [("data_dir=", "data_dir: is empty (name a folder"), ("prt=1", "did you mean port"), ("port=x", "port")],
+)
+def test_a_wrong_setting_is_a_wrong_command_line(capfd, setting, text):
+    assert text in refusal(capfd, setting, code=2)
+
+
+def test_an_engine_that_is_not_installed_is_refused_before_any_job(tmp_path, monkeypatch, capfd):
+    monkeypatch.setitem(sys.modules, "vllm", None)  # whether it is installed here or not
+    text = refusal(capfd, "engine=vllm", f"data_dir={tmp_path / 'data'}", "port=0")
+    assert "engine: engine=vllm needs vLLM, which is not installed (make vllm" in text
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_data_folder_is_free_again_after_a_refusal(tmp_path, capfd, serving):
+    refusal(capfd, f"data_dir={tmp_path / 'data'}", "host=192.0.2.1")
+    assert serving().get("/v1/health").status_code == 200
+
+
+def test_what_it_says_is_json_for_a_program(tmp_path, monkeypatch, capfd):
+    (tmp_path / "odd" / "local.json").mkdir(parents=True)
+    assert main(["--json", "--set", f"data_dir={tmp_path / 'odd'}", "--set", "port=0"]) == 1
+    out, err = capfd.readouterr()
+    assert err.startswith("tinkergym serve: ")
+    assert "local.json cannot be written" in json.loads(out)["error"]["message"]
+
+    def ready(_, say):
+        say(Notice("ready", "ready after 1.0 s", {"seconds": 1.0}))
+        return 0
+
+    monkeypatch.setattr("backend.app.main.serve", ready)
+    assert main(["--json"]) == 0
+    assert json.loads(capfd.readouterr().out) == {
+        "event": "ready",
+        "message": "ready after 1.0 s",
+        "seconds": 1.0,
+    }

@@ -1,0 +1,50 @@
+import sys
+
+from backend.app.part import Part, pause_seconds
+
+
+def part(tmp_path, code):
+    return Part("thing", [sys.executable, "-c", code], "test-mark", tmp_path / "thing.log")
+
+
+def run_to_its_end(part, now):
+    part.start(now, {})
+    while (ended := part.ended(now)) is None:
+        pass
+    return ended
+
+
+def test_a_part_that_ends_says_how_and_starts_again_after_growing_pauses(tmp_path):
+    thing = part(tmp_path, "print('last words'); raise SystemExit(3)")
+    now = 100.0
+    for pause in (0.2, 0.4, 0.8):
+        assert thing.due(now)
+        assert run_to_its_end(thing, now) == "exit code 3"
+        assert thing.ended(now) is None
+        assert not thing.due(now + 0.99 * pause)
+        now += 1.01 * pause
+    assert thing.last_words() == "last words"
+
+
+def test_a_part_that_was_healthy_for_long_is_not_punished_for_older_failures(tmp_path):
+    thing = part(tmp_path, "import os; os.kill(os.getpid(), 9)")
+    for _ in range(5):
+        assert run_to_its_end(thing, 100.0) == "SIGKILL"
+    thing.start(200.0, {})
+    while (ended := thing.ended(300.0)) is None:
+        pass
+    assert (ended, thing.failures) == ("SIGKILL", 1)
+    assert thing.due(300.0)
+
+
+def test_pauses_have_an_upper_end():
+    assert pause_seconds(50) == 10.0
+
+
+def test_a_part_that_cannot_be_started_at_all_is_tried_again_later(tmp_path):
+    thing = Part("thing", ["/no/such/program"], "test-mark", tmp_path / "thing.log")
+    thing.start(100.0, {})
+    assert "could not be started" in thing.ended(100.0)
+    assert not thing.running
+    assert not thing.due(100.1)
+    assert thing.due(100.5)

@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from backend.catalog.models import (
+    load_renderer_bundle,
+    model_fingerprint,
+    read_model_facts,
+    resolve_model,
+    without_folder,
+)
+from tinkergym.errors import TemplateError, UnknownModelError
+from tinkergym.schema.views import TrainedWith
+
+TOKENIZER = {
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "</s>": 2}},
+    "added_tokens": [{"id": 3, "content": "<|im_end|>"}, {"id": 2, "content": "</s>"}],
+}
+TEMPLATE = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
+
+
+@pytest.fixture
+def directory(make_model, write_json, tmp_path):
+    """A model directory of its own that a test may change."""
+    for file in make_model("qwen3").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    write_json(tmp_path / "tokenizer.json", TOKENIZER)
+    write_json(
+        tmp_path / "tokenizer_config.json",
+        {"chat_template": TEMPLATE, "eos_token": {"content": "</s>", "lstrip": False}, "bos_token": "a"},
+    )
+    return tmp_path
+
+
+def test_a_model_is_found_by_offered_name_and_by_directory(directory):
+    assert resolve_model("mine", {"mine": str(directory)}) == directory
+    assert resolve_model(str(directory), {}) == directory
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["nanno", "../../etc", "no such thing", "", "x" * 5000, "~nobody-of-that-name/model", "a\0b"],
+    ids=lambda name: repr(name[:20]),
+)
+def test_an_unknown_name_says_what_there_is(name, directory):
+    with pytest.raises(UnknownModelError, match="offered are: llama, nano") as caught:
+        resolve_model(name, {"nano": str(directory), "llama": "x/y"})
+    assert caught.value.field == "model"
+    assert ("did you mean 'nano'" in caught.value.hint) is (name == "nanno")
+
+
+def test_a_folder_that_is_not_there_is_named_in_full_with_the_machine_it_was_looked_up_on(
+    directory, monkeypatch
+):
+    monkeypatch.chdir(directory)
+    with pytest.raises(UnknownModelError) as caught:
+        resolve_model("./mymodel", {"nano": str(directory)})
+    assert f"{str(directory / 'mymodel')!r} is no folder on the service's machine" in str(caught.value)
+
+
+def test_an_adapter_is_no_model_and_says_how_to_make_one(directory, monkeypatch):
+    (directory / "config.json").rename(directory / "adapter_config.json")
+    monkeypatch.chdir(directory.parent)
+    with pytest.raises(UnknownModelError, match=r"holds an adapter.*--merge.*--from JOB") as caught:
+        resolve_model(directory.name, {})
+    assert repr(str(directory)) in caught.value.message
+
+
+def test_an_offered_name_without_its_folder_is_not_taken_for_a_slip(directory):
+    with pytest.raises(UnknownModelError) as caught:
+        resolve_model("nano", {"nano": str(directory / "gone")})
+    assert "did you mean" not in caught.value.hint
+
+
+def test_offered_folders_that_are_missing_are_named_and_hub_ids_are_not(directory):
+    offered = {"mine": str(directory), "gone": str(directory / "gone"), "hub": "some/model", "odd": "nano"}
+    faults = without_folder(offered)
+    assert sorted(faults) == ["gone", "odd"]
+    assert repr(str(directory / "gone")) in faults["gone"]
+
+
+def test_only_offered_models_are_taken_where_the_operator_wants_it_so(directory):
+    with pytest.raises(UnknownModelError, match="does not offer"):
+        resolve_model(str(directory), {}, allow_any=False)
+
+
+def test_a_hub_id_that_cannot_be_had_is_an_unknown_model(directory, monkeypatch):
+    import huggingface_hub
+
+    def offline(hub_id, **options):
+        raise huggingface_hub.errors.LocalEntryNotFoundError("offline")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
+    with pytest.raises(UnknownModelError, match="hub could not be reached from the service's machine"):
+        resolve_model("some/model", {})
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda hub_id, **options: str(directory))
+    assert resolve_model("some/model", {}) == directory
+
+
+def test_a_model_that_is_too_large_is_not_downloaded_unless_the_operator_lists_it(directory, monkeypatch):
+    import huggingface_hub
+
+    def download(hub_id, *, local_files_only=False, **options):
+        if local_files_only:
+            raise huggingface_hub.errors.LocalEntryNotFoundError("not here yet")
+        return str(directory)
+
+    files = [
+        SimpleNamespace(rfilename="a.safetensors", size=900),
+        SimpleNamespace(rfilename="b.bin", size=9000),
+    ]
+    info = SimpleNamespace(siblings=files)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: info)
+    with pytest.raises(UnknownModelError, match="download_bytes"):
+        resolve_model("some/model", {}, most_bytes=899)
+    assert resolve_model("some/model", {}, most_bytes=900) == directory
+    assert resolve_model("big", {"big": "some/model"}, most_bytes=1) == directory
+
+
+def test_pickled_weights_do_not_count_as_a_model(directory):
+    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
+    with pytest.raises(UnknownModelError, match="pickle"):
+        resolve_model(str(directory), {})
+
+
+def test_facts_come_from_the_configuration_and_the_weights_headers(directory):
+    facts = read_model_facts(directory)
+    assert (facts.architecture, facts.context_length, facts.vocabulary_size) == ("Qwen3ForCausalLM", 256, 64)
+    from transformers import AutoModelForCausalLM
+
+    assert facts.parameters == AutoModelForCausalLM.from_pretrained(directory).num_parameters()
+
+
+@pytest.mark.parametrize(
+    ("config", "context"),
+    [
+        ({"n_positions": 77}, 77),
+        ({"text_config": {"max_position_embeddings": 88}}, 88),
+        ({"max_position_embeddings": 99, "rope_scaling": {"type": "yarn", "factor": 2}}, 99),
+        (
+            {
+                "max_position_embeddings": 99,
+                "rope_scaling": {"rope_type": "longrope", "original_max_position_embeddings": 11},
+            },
+            11,
+        ),
+    ],
+)
+def test_the_context_length_is_what_the_positions_allow(directory, write_json, config, context):
+    write_json(directory / "config.json", config)
+    assert read_model_facts(directory).context_length == context
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"max_position_embeddings": "many"}'])
+def test_a_broken_configuration_is_named(directory, content):
+    (directory / "config.json").write_text(content)
+    with pytest.raises(UnknownModelError, match=r"config"):
+        read_model_facts(directory)
+
+
+def test_a_broken_weights_file_is_named(directory):
+    (directory / "model.safetensors").write_bytes(b"\xff" * 40)
+    with pytest.raises(UnknownModelError, match="not a safetensors file"):
+        read_model_facts(directory)
+
+
+def test_the_bundle_holds_tokenizer_template_special_tokens_and_every_stop_id(directory, write_json):
+    write_json(directory / "generation_config.json", {"eos_token_id": [9, 2]})
+    bundle = load_renderer_bundle("mine", directory)
+    assert bundle.model == "mine"
+    assert bundle.tokenizer_json == (directory / "tokenizer.json").read_text()
+    assert bundle.chat_template == TEMPLATE
+    assert bundle.special_tokens == {"eos_token": "</s>", "bos_token": "a"}
+    # The eos tokens, and the token with which the template ends a turn.
+    assert bundle.stop_ids == [2, 3, 9]
+    assert bundle.context_length == 256
+
+
+def test_a_token_that_ends_a_message_inside_a_turn_is_no_stop_token(directory, write_json):
+    added = [{"id": 3, "content": "<|end|>"}, {"id": 4, "content": "<|return|>"}]
+    write_json(directory / "tokenizer.json", {**TOKENIZER, "added_tokens": added})
+    # As harmony does: the last answer ends as the model ends its turn, earlier ones as any message.
+    (directory / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m.role }}:{{ m.content }}"
+        "{{ '<|return|>' if loop.last and m.role == 'assistant' else '<|end|>' }}{% endfor %}"
+    )
+    assert load_renderer_bundle("mine", directory).stop_ids == [2, 4]
+
+
+def test_a_template_file_wins_and_changes_the_hash(directory):
+    before = load_renderer_bundle("mine", directory)
+    (directory / "chat_template.jinja").write_text("{{ messages }}")
+    after = load_renderer_bundle("mine", directory)
+    assert after.chat_template == "{{ messages }}"
+    assert after.sha256 != before.sha256
+
+
+def test_a_model_without_a_template_or_a_tokenizer_is_refused_with_a_hint(directory):
+    (directory / "tokenizer_config.json").unlink()
+    with pytest.raises(TemplateError, match=r"chat_template.jinja"):
+        load_renderer_bundle("mine", directory)
+    (directory / "tokenizer.json").unlink()
+    with pytest.raises(UnknownModelError, match=r"tokenizer.json"):
+        load_renderer_bundle("mine", directory)
+
+
+def test_the_fingerprint_follows_the_weights(directory, make_model):
+    before = model_fingerprint(directory)
+    assert before == model_fingerprint(make_model("qwen3"))
+    weights = directory / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x00")
+    assert model_fingerprint(directory) != before
+
+
+def test_models_are_described_without_torch():
+    code = "import sys, backend.catalog.models; print('torch' in sys.modules, 'transformers' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["False", "False"]
+
+
+def test_an_exports_folder_says_how_its_policy_was_asked_in_training(directory, write_json):
+    before = load_renderer_bundle("mine", directory)
+    assert before.trained_with is None
+    written = {"job_id": "job-1", "policy_version": 3, "system_prompt": "Count.", "reasoning": "drop"}
+    write_json(directory / "tinkergym.json", written)
+    bundle = load_renderer_bundle("mine", directory)
+    assert bundle.trained_with == TrainedWith(system_prompt="Count.", reasoning="drop")
+    assert bundle.sha256 == before.sha256
+    write_json(directory / "tinkergym.json", {"job_id": "job-2"})  # of a job without episodes
+    assert load_renderer_bundle("mine", directory).trained_with == TrainedWith()
+    write_json(directory / "tinkergym.json", {"reasoning": "perhaps"})
+    with pytest.raises(UnknownModelError, match="does not say how") as caught:
+        load_renderer_bundle("mine", directory)
+    assert caught.value.field == "model"

@@ -1,0 +1,167 @@
+"""A group gives the same episodes wherever it is played: here, in processes, over HTTP, in a Ray actor."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections import deque
+from pathlib import Path
+
+import pytest
+
+from backend.config import ServiceConfig
+from backend.workers.endpoint import PoolEndpoint
+from tinkergym.agent.renderer import Renderer
+from tinkergym.registration.environments import make_environment
+from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
+from tinkergym.remote.transport import Connection
+from tinkergym.rollout.executors import InlineExecutor, ProcessExecutor, ThreadExecutor
+from tinkergym.rollout.play import RolloutWorker, play
+from tinkergym.schema.episodes import EpisodeRequest, LeaseReply, SeatPlan, SubmitReply
+from tinkergym.schema.events import JobState
+from tinkergym.schema.job_spec import EnvironmentRef, Limits, Sampling
+from tinkergym.testing import ScriptedSampler, byte_bundle
+from tinkergym.trajectory.trajectory import ONLY_AGENT
+
+BUNDLE = byte_bundle()
+RENDERER = Renderer.from_bundle(BUNDLE)
+MOVES = ["a1", "b2", "c3", "a2", "b1", "c2", "a3", "b3", "c1"]
+# What is answered depends on all that was read, so a difference anywhere shows.
+SAMPLER = ScriptedSampler(RENDERER, lambda prompt: MOVES[sum(map(ord, prompt)) % len(MOVES)])
+TOKEN = "pool-token"
+
+IN_RAY = """
+import sys
+from pathlib import Path
+from backend.scheduler.actor_processes import EnvWorkerProcess
+from backend.scheduler.ray_cluster import start_ray
+from backend.scheduler.workers import PoolAddress
+socket, token, config, folder = sys.argv[1:]
+start_ray(Path(folder))
+import ray
+from tinkergym.trajectory.trajectory import ONLY_AGENT
+address = PoolAddress(pool_id="p", model="bytes", socket_path=socket, token=token)
+worker = ray.remote(num_cpus=0)(EnvWorkerProcess).remote(config, address, "ray-worker")
+ray.get(worker.run.remote(), timeout=60)
+ray.shutdown()
+"""
+
+
+def requests():
+    return [
+        EpisodeRequest(
+            job_id="j",
+            episode_id=f"j:1:{index}",
+            step=1,
+            index=index,
+            group=0,
+            environment=EnvironmentRef(id="board/TicTacToeVs-v0"),
+            seed=11,
+            seats={
+                ONLY_AGENT: SeatPlan(
+                    policy="j",
+                    policy_version=0,
+                    model="bytes",
+                    sampling_seed=index,
+                    sampling=Sampling(max_turn_tokens=8),
+                )
+            },
+            limits=Limits(),
+            # The last two would also give the same in a process of their own, where a worker has room for it.
+            executor="process" if index >= 6 else "thread",
+            lease_id=f"lease-{index}",
+            lease_seconds=60.0,
+        )
+        for index in range(8)
+    ]
+
+
+class Pool:
+    """What a pool offers to rollout workers, with a policy that follows a script."""
+
+    def __init__(self):
+        self.waiting = deque(requests())
+        self.results = {}
+        self.all_done = threading.Event()
+
+    def sample(self, requests, deliver, *, together=False):
+        SAMPLER.submit(requests, deliver)
+
+    def lease(self, request, job_id):
+        count = min(request.max_episodes, len(self.waiting))
+        episodes = [self.waiting.popleft() for _ in range(count)]
+        if not episodes:
+            self.all_done.wait(request.wait_seconds)
+        state = JobState.COMPLETED if self.all_done.is_set() else JobState.RUNNING
+        return LeaseReply(episodes=episodes, job_state=state)
+
+    def submit(self, request, job_id):
+        self.results |= {result.episode_id: result.trajectory for result in request.results}
+        if len(self.results) == 8:
+            self.all_done.set()
+        return SubmitReply(verdicts=["accepted"] * len(request.results))
+
+    def renderer(self, model):
+        return BUNDLE
+
+
+@pytest.fixture
+def pool(tmp_path_factory):
+    """A pool's endpoint on its Unix socket, and what arrives there."""
+    socket = tmp_path_factory.mktemp("p") / "s"
+    service = Pool()
+    endpoint = PoolEndpoint(service, socket, TOKEN)
+    yield service, socket
+    endpoint.close()
+
+
+def here(executor):
+    results = play(
+        requests(), sampler=SAMPLER, renderer=RENDERER, make_env=make_environment, executor=executor
+    )
+    return {result.episode_id: result.trajectory for result in results}
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return here(ThreadExecutor())
+
+
+def test_a_group_starts_equal_and_the_script_makes_it_end_equal(expected):
+    records = {json.dumps(trajectory.model_dump(mode="json")) for trajectory in expected.values()}
+    assert len(expected) == 8
+    assert len(records) == 1
+    assert len(next(iter(expected.values())).turns) > 1
+
+
+@pytest.mark.parametrize("executor", [InlineExecutor(), ProcessExecutor(2)], ids=["inline", "process"])
+def test_here_and_in_processes_of_their_own(expected, executor):
+    assert here(executor) == expected
+
+
+def test_by_a_worker_over_http(expected, pool):
+    service, socket = pool
+    with Connection(f"unix://{socket}", token=TOKEN) as connection:
+        worker = RolloutWorker(
+            HttpRolloutTransport(connection, Routes.of_pool()), make_env=make_environment, max_episodes=5
+        )
+        worker.run(threading.Event())
+    assert service.results == expected
+
+
+@pytest.mark.service
+def test_by_an_environment_worker_in_a_ray_actor(expected, pool, tmp_path_factory):
+    service, socket = pool
+    home = tmp_path_factory.mktemp("ray")
+    config = ServiceConfig(data_dir=home).model_dump_json()
+    # In a program of its own: Ray changes the process that drives it.
+    done = subprocess.run(
+        [sys.executable, "-c", IN_RAY, str(socket), TOKEN, config, str(home)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=Path(__file__).parents[3],
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert service.results == expected

@@ -1,0 +1,36 @@
+"""Files that are named as weights and are none: each is refused at once."""
+
+import json
+import os
+import struct
+
+import pytest
+
+from backend.catalog.tensor_files import tensors_of_file
+from tinkergym.errors import UnknownModelError
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "model.safetensors")
+    # Somebody holds it, so that code that opens it fails this test by an empty file instead of hanging.
+    holder = os.open(tmp_path / "model.safetensors", os.O_RDWR | os.O_NONBLOCK)
+    os.write(holder, struct.pack("<Q", 2) + b"{}")
+    with pytest.raises(UnknownModelError, match="no regular file"):
+        tensors_of_file(tmp_path / "model.safetensors")
+    os.close(holder)
+
+
+@pytest.mark.parametrize(
+    ("length", "shape", "reason"),
+    [
+        (2**63, [1], "its header has"),
+        (None, [1] * 65, "no tensor has"),
+        (None, [2**64, 0], "no tensor has"),
+    ],
+)
+def test_numbers_that_no_tensor_has_are_refused(tmp_path, length, shape, reason):
+    header = json.dumps({"w": {"dtype": "X1", "shape": shape, "data_offsets": [0, 0]}}).encode()
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(struct.pack("<Q", length or len(header)) + header)
+    with pytest.raises(UnknownModelError, match=reason):
+        tensors_of_file(file)

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+
+from backend.compute.device_lock import DeviceLock, KeptCore, compute_alone
+
+COUNT = """
+import os
+import torch
+from backend.compute.device_lock import DeviceLock
+
+threads = lambda: len(os.listdir("/proc/self/task"))
+before = threads()
+with DeviceLock(cpu_threads=2):
+    left = torch.ones(512, 512)
+    torch.softmax(left @ left, dim=-1)
+    within = threads()
+print(within - before, threads() - before)
+"""
+
+ALONE = """
+import os
+import torch
+from backend.compute.device_lock import computing_with
+
+threads = lambda: len(os.listdir("/proc/self/task"))
+torch.set_num_threads(2)
+before = threads()
+with computing_with(1):
+    left = torch.ones(512, 512)
+    torch.softmax(left @ left, dim=-1)
+    torch.bmm(torch.ones(64, 32, 32), torch.ones(64, 32, 32))
+print(threads() - before)
+"""
+
+
+def in_a_thread(function):
+    """Call it in a new thread, as numbers of threads belong to one, and return what it returns."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_the_holder_computes_with_the_threads_that_were_asked_for_and_others_alone():
+    lock = DeviceLock(cpu_threads=2)
+
+    def numbers():
+        compute_alone()
+        found = [torch.get_num_threads()]
+        for _ in range(2):
+            with lock:
+                found.append(torch.get_num_threads())
+            found.append(torch.get_num_threads())
+        return found
+
+    if in_a_thread(torch.get_num_threads) < 2:
+        pytest.skip("torch computes with one thread here")
+    assert in_a_thread(numbers) == [1, 2, 1, 2, 1]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts threads in /proc")
+def test_helpers_go_when_the_lock_is_let_go_of():
+    found = subprocess.run([sys.executable, "-c", COUNT], check=True, capture_output=True, text=True)
+    made, left = map(int, found.stdout.split())
+    if not made:
+        pytest.skip("torch computes without OpenMP here")
+    assert left == 0
+
+
+def test_on_other_devices_threads_are_left_alone():
+    def numbers():
+        before = torch.get_num_threads()
+        with DeviceLock():
+            return before, torch.get_num_threads()
+
+    before, within = in_a_thread(numbers)
+    assert before == within
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts threads in /proc")
+def test_one_thread_is_one_thread_in_every_library():
+    found = subprocess.run([sys.executable, "-c", ALONE], check=True, capture_output=True, text=True)
+    assert int(found.stdout) == 0
+
+
+def test_a_kept_core_stays_its_holders_until_somebody_wants_all():
+    lock = DeviceLock(cpu_threads=2)
+    kept = KeptCore(lock)
+    with kept:
+        pass
+    assert lock.take_free() == 1
+    lock.give(1)
+    entered = threading.Event()
+
+    def want_all():
+        with lock:
+            entered.set()
+
+    thread = threading.Thread(target=want_all)
+    with kept:
+        thread.start()
+        while not lock.wholly_awaited:
+            threading.Event().wait(0.001)
+        assert not entered.is_set()
+    assert entered.wait(10)
+    thread.join()
+    assert lock.take_free() == 2
+
+
+def test_who_has_a_core_computes_with_those_that_are_free_or_waits_for_all():
+    lock = DeviceLock(cpu_threads=8)
+
+    def numbers():
+        compute_alone()
+        kept, found = KeptCore(lock), []
+        with lock.cores(3), kept.with_others(wait=False):
+            found.append(torch.get_num_threads())
+        for wait in (False, True):
+            with kept.with_others(wait=wait):
+                found.append(torch.get_num_threads())
+        return [*found, torch.get_num_threads()]
+
+    if in_a_thread(torch.get_num_threads) < 2:
+        pytest.skip("torch computes with one thread here")
+    assert in_a_thread(numbers) == [5, 8, 8, 1]
+    assert lock.take_free() == 8

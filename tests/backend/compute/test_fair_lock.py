@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from backend.compute.fair_lock import FairLock
+
+
+def test_who_takes_it_again_at_once_comes_after_those_who_waited():
+    lock, order, began = FairLock(), [], threading.Event()
+
+    def wait_for_it() -> None:
+        began.set()
+        with lock:
+            order.append("waiting")
+
+    with lock:
+        thread = threading.Thread(target=wait_for_it)
+        thread.start()
+        assert began.wait(10.0)
+        while not lock.awaited:
+            threading.Event().wait(0.001)
+    with lock:
+        order.append("again")
+    thread.join()
+    assert order == ["waiting", "again"]
+
+
+def test_one_thread_at_a_time_holds_it():
+    lock, inside, most = FairLock(), [0], []
+
+    def work() -> None:
+        for _ in range(200):
+            with lock:
+                inside[0] += 1
+                most.append(inside[0])
+                inside[0] -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 800
+
+
+def test_an_error_inside_gives_it_back():
+    lock = FairLock()
+    with pytest.raises(ValueError, match="inside"), lock:
+        raise ValueError("inside")
+    with lock:
+        assert lock.awaited == 0
+
+
+def test_places_are_taken_one_by_one_and_whoever_wants_all_is_not_passed():
+    lock, order = FairLock(places=2), []
+    lock.take(1)
+    lock.take(1)
+    lock.give(1)
+
+    def want(places, name):
+        lock.take(places)
+        order.append(name)
+        lock.give(places)
+
+    whole = threading.Thread(target=want, args=(2, "whole"))
+    whole.start()
+    while not lock.wholly_awaited:
+        threading.Event().wait(0.001)
+    part = threading.Thread(target=want, args=(1, "part"))
+    part.start()
+    while lock.awaited < 2:
+        threading.Event().wait(0.001)
+    assert order == []
+    assert lock.take_free() == 1  # nobody could have had it
+    lock.give(1)
+    lock.give(1)
+    whole.join()
+    part.join()
+    assert order == ["whole", "part"]
+    assert lock.take_free() == 2

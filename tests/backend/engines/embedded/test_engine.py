@@ -1,0 +1,803 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, JambaConfig, Lfm2Config, Llama4TextConfig
+
+from backend.compute.device_lock import DeviceLock, can_divide_threads
+from backend.compute.weights import AdapterWeights, FullWeights
+from backend.engines.asking import Answers, Asked
+from backend.engines.embedded import policy_shelf, slot_scheduler
+from backend.engines.embedded.engine import TransformersEngine
+from backend.engines.embedded.packed_model import PackedModel
+from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+
+VOCABULARY = 64
+
+
+def ask(request_id: str, prompt_ids: Sequence[int], **options: Any) -> SampleRequest:
+    settings: dict[str, Any] = {
+        "policy": "",
+        "policy_version": 0,
+        "max_tokens": 6,
+        "seed": sum(request_id.encode()),
+    }
+    return SampleRequest(request_id=request_id, prompt_ids=list(prompt_ids), **(settings | options))
+
+
+def prompt(length: int, kind: int = 0) -> list[int]:
+    return [(5 + 11 * kind + 7 * index * (kind + 1)) % VOCABULARY for index in range(length)]
+
+
+def answers(engine: TransformersEngine, requests: Sequence[SampleRequest]) -> Answers:
+    found = Asked(engine, requests).wait(60)
+    assert len(found) == len(requests)
+    return found
+
+
+def complete(engine: TransformersEngine, requests: Sequence[SampleRequest]) -> dict[str, Completion]:
+    found = answers(engine, requests)
+    assert all(isinstance(answer, Completion) for answer in found.values()), found
+    return {name: answer for name, answer in found.items() if isinstance(answer, Completion)}
+
+
+DECODER_LINEARS = ("_proj", "c_attn", "c_proj", "c_fc")
+
+
+def adapter(
+    directory: Path, seed: int, *, rank: int = 4, targets: tuple[str, ...] = DECODER_LINEARS
+) -> AdapterWeights:
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for path, module in AutoModelForCausalLM.from_pretrained(directory).named_modules():
+        if path.endswith(targets):
+            high, wide = module.weight.shape if type(module).__name__ == "Linear" else module.weight.T.shape
+            key = f"base_model.model.{path}.lora_"
+            tensors[f"{key}A.weight"] = torch.randn(rank, wide, generator=generator) * 0.2
+            tensors[f"{key}B.weight"] = torch.randn(high, rank, generator=generator) * 0.2
+    return AdapterWeights(rank=rank, alpha=2.0 * rank, tensors=tensors)
+
+
+def plain_model(directory: Path, weights: AdapterWeights | FullWeights | None = None) -> Any:
+    """The same policy in plain transformers, the adapter added to the weights in float64."""
+    model = AutoModelForCausalLM.from_pretrained(directory).eval()
+    if isinstance(weights, FullWeights):
+        model.load_state_dict(weights.tensors)
+    elif weights is not None:
+        modules = dict(model.named_modules())
+        for name, down in weights.tensors.items():
+            if not name.endswith("lora_A.weight"):
+                continue
+            path = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+            up = weights.tensors[name.replace("lora_A", "lora_B")]
+            delta = weights.scaling * up.double() @ down.double()
+            weight = modules[path].weight
+            weight.data = (
+                weight.double() + (delta.T if type(modules[path]).__name__ == "Conv1D" else delta)
+            ).float()
+    return model
+
+
+@torch.no_grad()
+def assert_same_logprobs(model: Any, request: SampleRequest, completion: Completion) -> None:
+    ids = torch.tensor([request.prompt_ids + completion.token_ids])
+    logprobs = torch.log_softmax(model(ids).logits[0].float() / (request.temperature or 1.0), dim=-1)
+    start = len(request.prompt_ids) - 1
+    expected = [float(logprobs[start + i, token]) for i, token in enumerate(completion.token_ids)]
+    assert completion.sampling_logprobs == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., TransformersEngine]]:
+    engines = []
+
+    def make(directory: Path, **options: Any) -> TransformersEngine:
+        engines.append(TransformersEngine(directory, **options))
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        engine.close()
+
+
+@pytest.fixture
+def directory(make_model: Callable[[str], Path]) -> Path:
+    return make_model("qwen3")
+
+
+@pytest.mark.parametrize(
+    "architecture", ["qwen3", "qwen2-tied", "llama", "mistral-window", "granite", "gpt2"]
+)
+def test_logprobs_equal_those_of_plain_transformers_whatever_the_architecture(
+    make_model, start, architecture
+):
+    engine = start(make_model(architecture))
+    weights = adapter(make_model(architecture), seed=1)
+    engine.publish("job", 3, weights)
+    requests = [
+        ask(f"r{i}", prompt(3 + 4 * i, i), policy="job", policy_version=3, max_tokens=4 + i, temperature=t)
+        for i, t in enumerate([1.0, 0.5, 1.5, 0.0, 1.0])
+    ]
+    found = complete(engine, requests)
+    model = plain_model(make_model(architecture), weights)
+    for request in requests:
+        assert len(found[request.request_id].token_ids) == request.max_tokens
+        assert found[request.request_id].policy_version == 3
+        assert_same_logprobs(model, request, found[request.request_id])
+
+
+@torch.no_grad()
+def test_logprobs_of_prompts_and_of_the_likeliest_tokens_equal_plain_transformers_to_1e5(start, directory):
+    """Among rows that want neither, with prompts that take several forwards, and more rows than places."""
+    engine, model = start(directory, max_slots=3), plain_model(directory)
+    requests = [
+        ask(f"r{i}", prompt(n, i), top_logprobs=5, prompt_logprobs=True, temperature=t, session_id=f"a/{i}")
+        for i, (n, t) in enumerate([(1, 1.0), (9, 0.5), (110, 1.5), (90, 0.0), (100, 1.0), (110, 1.0)])
+    ]
+    others = [ask(f"o{i}", prompt(9, i % 3), max_tokens=4) for i in range(6)]
+    for _ in range(2):  # the second time over what the sessions left
+        found = complete(engine, [*requests, *others])
+        for request in requests:
+            answer = found[request.request_id]
+            logits = model(torch.tensor([request.prompt_ids + answer.token_ids])).logits[0].float()
+            plain = torch.log_softmax(logits, -1)
+            ids = request.prompt_ids
+            expected = [float(plain[place, token]) for place, token in enumerate(ids[1:])]
+            assert answer.prompt_logprobs[0] is None
+            assert answer.prompt_logprobs[1:] == pytest.approx(expected, abs=1e-5)
+            drawn = torch.log_softmax(logits[len(ids) - 1 : -1] / (request.temperature or 1.0), -1)
+            values, likeliest = drawn.topk(5)
+            assert [[token for token, _ in one] for one in answer.top_logprobs] == likeliest.tolist()
+            found_values = torch.tensor([[value for _, value in one] for one in answer.top_logprobs])
+            assert torch.allclose(found_values, values, rtol=0, atol=1e-5)
+
+
+def test_a_request_gets_the_same_tokens_alone_and_in_a_batch(start, directory):
+    requests = [ask(f"r{i}", prompt(2 + i, i), max_tokens=3 + i % 5, seed=i) for i in range(12)]
+    together = complete(start(directory), requests)
+    engine = start(directory)
+    for request in requests:
+        alone = complete(engine, [request])[request.request_id]
+        assert alone.token_ids == together[request.request_id].token_ids
+
+
+def test_an_answer_goes_on_the_same_when_it_is_asked_for_in_two_parts(start, directory):
+    engine = start(directory)
+    whole = complete(engine, [ask("whole", prompt(7), seed=5, max_tokens=8)])["whole"].token_ids
+    rest = complete(engine, [ask("rest", prompt(7) + whole[:3], seed=5, max_tokens=5)])["rest"].token_ids
+    assert rest == whole[3:]
+
+
+def test_temperature_zero_takes_the_likeliest_token(start, directory):
+    request = ask("greedy", prompt(9), temperature=0.0, max_tokens=5)
+    completion = complete(start(directory), [request])["greedy"]
+    model = plain_model(directory)
+    ids = list(request.prompt_ids)
+    for token in completion.token_ids:
+        assert int(model(torch.tensor([ids])).logits[0, -1].argmax()) == token
+        ids.append(token)
+
+
+def test_a_stop_id_ends_the_answer_and_is_part_of_it(start, directory):
+    engine = start(directory)
+    free = complete(engine, [ask("free", prompt(5), max_tokens=8)])["free"]
+    stop = free.token_ids[3]
+    cut = complete(engine, [ask("free", prompt(5), max_tokens=8, stop_ids=[stop])])["free"]
+    assert cut.token_ids == free.token_ids[: free.token_ids.index(stop) + 1]
+    assert (cut.finish_reason, free.finish_reason) == ("stop", "length")
+
+
+def test_the_context_cuts_an_answer_and_refuses_a_prompt_that_fills_it(start, directory):
+    engine = start(directory)
+    found = answers(
+        engine,
+        [
+            ask("cut", prompt(engine.context_length - 3), max_tokens=50),
+            ask("full", prompt(engine.context_length)),
+            ask("alien", [1, VOCABULARY]),
+        ],
+    )
+    assert isinstance(found["cut"], Completion)
+    assert (len(found["cut"].token_ids), found["cut"].finish_reason) == (3, "length")
+    assert found["full"].error.type == "PromptTooLongError"
+    assert found["alien"].error.type == "InvalidRequestError"
+
+
+def test_an_equal_prompt_is_prefilled_once_for_the_whole_group(start, directory):
+    engine = start(directory)
+    group = [ask(f"r{i}", prompt(20), seed=i, session_id=f"s{i}") for i in range(8)]
+    found = complete(engine, group)
+    stats = engine.stats()
+    assert stats.prefilled_tokens == 20
+    assert stats.copied_tokens == 7 * 20
+    model = plain_model(directory)
+    for request in group:
+        assert_same_logprobs(model, request, found[request.request_id])
+    assert len({tuple(answer.token_ids) for answer in found.values()}) > 1
+
+
+def test_an_equal_prompt_that_comes_later_is_copied_too(start, directory):
+    engine = start(directory)
+    complete(engine, [ask("first", prompt(20), seed=1)])
+    late = ask("late", prompt(20), seed=2)
+    found = complete(engine, [late])
+    assert engine.stats().prefilled_tokens == 20 + 1
+    assert_same_logprobs(plain_model(directory), late, found["late"])
+
+
+def test_equal_prompts_of_two_owners_are_computed_for_each(start, directory):
+    engine = start(directory)
+    together = [ask("a", prompt(20), session_id="ada/s"), ask("b", prompt(20), session_id="bob/s")]
+    complete(engine, together)
+    assert engine.stats().prefilled_tokens == 2 * 20
+    complete(engine, [ask("later", prompt(20), session_id="cleo/")])
+    assert engine.stats().prefilled_tokens == 3 * 20
+    complete(engine, [ask("own", prompt(20), session_id="cleo/")])
+    assert engine.stats().prefilled_tokens == 3 * 20 + 1
+    assert engine.stats().reused_tokens == 0
+
+
+def test_sessions_that_went_the_same_way_compute_the_next_turn_once(start, directory):
+    engine = start(directory)
+    sessions = [f"s{i}" for i in range(6)]
+    opening = complete(engine, [ask(f"a-{s}", prompt(20), seed=1, session_id=s) for s in sessions])
+    assert len({tuple(answer.token_ids) for answer in opening.values()}) == 1
+    before = engine.stats()
+    history = prompt(20) + opening["a-s0"].token_ids
+    # One session goes another way and must not take part.
+    deltas = [prompt(7, 3)] * 5 + [prompt(7, 4)]
+    turn = [
+        ask(f"b-{s}", history + delta, seed=i, session_id=s)
+        for i, (s, delta) in enumerate(zip(sessions, deltas, strict=True))
+    ]
+    found = complete(engine, turn)
+    # Each delta, and the sampled token in front of it that was never fed to the model.
+    assert engine.stats().prefilled_tokens - before.prefilled_tokens == 2 * (7 + 1)
+    assert engine.stats().copied_tokens - before.copied_tokens == 4 * (7 + 1)
+    model = plain_model(directory)
+    for request in turn:
+        assert_same_logprobs(model, request, found[request.request_id])
+    assert len({tuple(found[f"b-{s}"].token_ids) for s in sessions[:5]}) > 1
+
+
+def test_the_next_turn_of_a_session_computes_only_what_is_new(start, directory):
+    engine = start(directory)
+    first = [ask(f"a{i}", prompt(10 + i, i), session_id=f"s{i}") for i in range(5)]
+    one = complete(engine, first)
+    before = engine.stats()
+    second = [
+        ask(f"b{i}", first[i].prompt_ids + one[f"a{i}"].token_ids + prompt(4 + i, 9), session_id=f"s{i}")
+        for i in range(5)
+    ]
+    two = complete(engine, second)
+    # The last sampled token was never fed to the model, so each delta is one longer.
+    assert engine.stats().prefilled_tokens - before.prefilled_tokens == sum(4 + i + 1 for i in range(5))
+    model = plain_model(directory)
+    for request in second:
+        assert_same_logprobs(model, request, two[request.request_id])
+
+
+def test_a_session_whose_past_was_edited_reuses_the_common_beginning_only(start, directory):
+    engine = start(directory)
+    complete(engine, [ask("a", prompt(20), session_id="s")])
+    edited = ask("b", prompt(12) + prompt(10, 3), session_id="s")
+    found = complete(engine, [edited])
+    assert engine.stats().reused_tokens == 12
+    assert_same_logprobs(plain_model(directory), edited, found["b"])
+    # The first prompt is no longer there, although its slot once held it.
+    again = ask("c", prompt(20))
+    assert_same_logprobs(plain_model(directory), again, complete(engine, [again])["c"])
+
+
+@pytest.mark.parametrize("most_ranks", [128, 8], ids=["side by side", "one by one"])
+def test_adapters_in_one_batch_do_not_touch_each_other(start, directory, monkeypatch, most_ranks):
+    monkeypatch.setattr(policy_shelf, "_MOST_RANKS", most_ranks)
+    engine = start(directory)
+    weights = {
+        "one": adapter(directory, 1, rank=2),
+        "two": adapter(directory, 2, rank=8, targets=("q_proj", "down_proj", "lm_head")),
+        "three": adapter(directory, 3, targets=("v_proj",)),
+        "": None,
+    }
+    for name, own in weights.items():
+        if own is not None:
+            engine.publish(name, 1, own)
+    requests = [
+        ask(
+            f"{name}-{i}", prompt(6 + 3 * i, i), policy=name, policy_version=int(bool(name)), max_tokens=3 + i
+        )
+        for i in range(4)
+        for name in weights
+    ]
+    found = complete(engine, requests)
+    models = {name: plain_model(directory, own) for name, own in weights.items()}
+    for request in requests:
+        assert_same_logprobs(models[request.policy], request, found[request.request_id])
+
+
+def test_a_full_policy_samples_with_its_own_weights_beside_an_adapter(start, make_model):
+    directory = make_model("qwen2-tied")
+    engine = start(directory)
+    state = plain_model(directory).state_dict()
+    generator = torch.Generator().manual_seed(5)
+    full = FullWeights(
+        tensors={
+            k: v + 0.1 * torch.randn(v.shape, generator=generator)
+            for k, v in state.items()
+            if k != "lm_head.weight"
+        }
+    )
+    own = adapter(directory, 4)
+    engine.publish("full", 1, full)
+    engine.publish("own", 1, own)
+    requests = [
+        ask(f"{name}{i}", prompt(5 + i), policy=name, policy_version=1)
+        for i in range(3)
+        for name in ("full", "own")
+    ]
+    found = complete(engine, requests)
+    tied = FullWeights(tensors={**full.tensors, "lm_head.weight": full.tensors["model.embed_tokens.weight"]})
+    models = {"full": plain_model(directory, tied), "own": plain_model(directory, own)}
+    for request in requests:
+        assert_same_logprobs(models[request.policy], request, found[request.request_id])
+
+
+def test_after_a_publish_neither_session_nor_prompt_finds_the_old_cache(start, directory):
+    engine = start(directory)
+    engine.publish("job", 1, adapter(directory, 1))
+    first = ask("a", prompt(16), policy="job", policy_version=1, session_id="s")
+    one = complete(engine, [first])["a"]
+    newer = adapter(directory, 2)
+    engine.publish("job", 2, newer)
+    again = ask("b", prompt(16), policy="job", policy_version=2, session_id="t")
+    onward = ask(
+        "c", first.prompt_ids + one.token_ids + [1, 2], policy="job", policy_version=2, session_id="s"
+    )
+    found = complete(engine, [onward, again])
+    assert engine.stats().reused_tokens == 0
+    model = plain_model(directory, newer)
+    assert_same_logprobs(model, again, found["b"])
+    assert_same_logprobs(model, onward, found["c"])
+    assert engine.loaded() == {"job": 2}
+
+
+def test_requests_for_a_version_that_is_gone_are_told_so(start, directory):
+    engine = start(directory)
+    engine.publish("job", 2, adapter(directory, 1))
+    found = answers(
+        engine,
+        [ask("old", prompt(4), policy="job", policy_version=1), ask("stranger", prompt(4), policy="other")],
+    )
+    assert {answer.error.type for answer in found.values()} == {"PolicyVersionGoneError"}
+
+
+def test_a_publish_answers_requests_in_flight_for_the_old_version(start, directory):
+    held = _Turnstile()
+    engine = start(directory, device_lock=held)
+    engine.publish("job", 1, adapter(directory, 1))
+    found: Answers = {}
+    done = threading.Event()
+
+    def deliver(batch):
+        found.update({answer.request_id: answer for answer in batch})
+        done.set()
+
+    held.stop_at_next()
+    engine.submit([ask("r", prompt(4), policy="job", policy_version=1, max_tokens=50)], deliver)
+    held.wait_until_stopped()
+    engine.publish("job", 2, adapter(directory, 2))
+    held.let_go()
+    assert done.wait(60)
+    assert found["r"].error.type == "PolicyVersionGoneError"
+
+
+def test_a_forward_that_raises_fails_its_requests_and_nothing_else(start, directory):
+    held = _Turnstile()
+    engine = start(directory, device_lock=held)
+    held.raise_at_next(RuntimeError("out of paper"))
+    broken = answers(engine, [ask("r1", prompt(4), session_id="s"), ask("r2", prompt(5))])
+    assert {answer.error.type for answer in broken.values()} == {"InternalServiceError"}
+    assert "out of paper" in broken["r1"].error.message
+    request = ask("r3", prompt(4), session_id="s")
+    assert_same_logprobs(plain_model(directory), request, complete(engine, [request])["r3"])
+    assert engine.stats().failed_forwards == 1
+
+
+def test_weights_that_are_not_finite_or_do_not_fit_are_refused(start, make_model, directory):
+    engine = start(directory)
+    good = adapter(directory, 1)
+    name = next(iter(good.tensors))
+    for bad in (torch.full_like(good.tensors[name], float("nan")), torch.zeros(3, 3)):
+        with pytest.raises(InvalidRequestError):
+            engine.publish("job", 1, AdapterWeights(rank=4, alpha=8, tensors={**good.tensors, name: bad}))
+    with pytest.raises(InvalidRequestError, match="no linear layer"):
+        engine.publish("job", 1, adapter(make_model("gpt2"), 1))
+    with pytest.raises(InvalidRequestError, match="lack"):
+        engine.publish("job", 1, FullWeights(tensors={}))
+    assert engine.loaded() == {}
+
+
+def test_a_policy_whose_numbers_overflow_fails_alone(start, directory):
+    engine = start(directory)
+    state = plain_model(directory).state_dict()
+    wild = {
+        name: tensor * 1e38 if name.endswith(("v_proj.weight", "o_proj.weight")) else tensor
+        for name, tensor in state.items()
+    }
+    engine.publish("wild", 1, FullWeights(tensors=wild))
+    found = answers(
+        engine,
+        [ask("bad", prompt(9), policy="wild", policy_version=1, session_id="s"), ask("good", prompt(9))],
+    )
+    assert found["bad"].error.type == "InternalServiceError"
+    model = plain_model(directory)
+    assert isinstance(found["good"], Completion)
+    # The failed sequence left no NaN behind for those that get its slot.
+    later = [ask(f"r{i}", prompt(3 + i, i)) for i in range(20)]
+    done = complete(engine, later)
+    for request in later:
+        assert_same_logprobs(model, request, done[request.request_id])
+
+
+@pytest.mark.parametrize(("max_slots", "cache_bytes"), [(3, 1 << 30), (256, 40_000)])
+def test_a_small_cache_makes_requests_wait_and_forgets_the_oldest(start, directory, max_slots, cache_bytes):
+    engine = start(directory, max_slots=max_slots, cache_bytes=cache_bytes)
+    requests = [ask(f"r{i}", prompt(10 + i, i), session_id=f"s{i}", max_tokens=30) for i in range(10)]
+    found = complete(engine, requests)
+    second = [
+        ask(f"q{i}", requests[i].prompt_ids + found[f"r{i}"].token_ids + [3], session_id=f"s{i}")
+        for i in range(10)
+    ]
+    found |= complete(engine, second)
+    assert engine.stats().evictions > 0
+    model = plain_model(directory)
+    for request in (*requests, *second):
+        assert_same_logprobs(model, request, found[request.request_id])
+
+
+def test_a_request_that_gave_its_slot_back_gets_the_same_tokens(start, directory):
+    requests = [ask(f"r{i}", prompt(60, i), max_tokens=90) for i in range(3)]
+    roomy = complete(start(directory), requests)
+    # 128 positions of 2 layers with 2 heads of 8 numbers take 32 KiB: room for two short or one long one.
+    tight = start(directory, cache_bytes=70_000)
+    found = complete(tight, requests)
+    assert tight.stats().preemptions > 0
+    assert {name: answer.token_ids for name, answer in found.items()} == {
+        name: answer.token_ids for name, answer in roomy.items()
+    }
+
+
+def test_long_prompts_are_computed_in_parts(start, directory):
+    engine = start(directory, iteration_tokens=16)
+    requests = [ask(f"r{i}", prompt(50 + i, i)) for i in range(3)]
+    group = [ask(f"g{i}", prompt(40, 7)) for i in range(3)]
+    found = complete(engine, [*requests, *group])
+    model = plain_model(directory)
+    for request in (*requests, *group):
+        assert_same_logprobs(model, request, found[request.request_id])
+    assert engine.stats().prefilled_tokens == 50 + 51 + 52 + 40
+
+
+def test_generate_together_gives_the_same_bits_whatever_ran_before(start, directory):
+    weights = adapter(directory, 1)
+    requests = [
+        ask(
+            f"r{i}", prompt(4 + i % 3, i), policy="job" if i % 2 else "", policy_version=i % 2, session_id="s"
+        )
+        for i in range(9)
+    ]
+    fresh = start(directory)
+    fresh.publish("job", 1, weights)
+    expected = fresh.generate_together(requests)
+    used = start(directory)
+    used.publish("job", 1, adapter(directory, 2))
+    complete(used, [ask(f"x{i}", prompt(5 + i), session_id="s") for i in range(7)])
+    used.publish("job", 1, weights)
+    complete(used, [ask("y", prompt(5), policy="job", policy_version=1)])
+    assert used.generate_together(requests) == expected
+    assert used.generate_together(requests) == expected
+
+
+def test_generate_together_answers_each_request_in_its_place(start, directory):
+    engine = start(directory)
+    found = engine.generate_together(
+        [ask("a", prompt(4)), ask("b", prompt(4), policy="?"), ask("a", prompt(3))]
+    )
+    assert [answer.request_id for answer in found] == ["a", "b", "a"]
+    assert isinstance(found[1], SampleFailure)
+
+
+def test_nobody_waits_behind_all_that_another_owner_asked_for(start, directory):
+    device = threading.Lock()
+    engine = start(directory, max_slots=1, device_lock=device)
+    order: list[str] = []
+    done = threading.Event()
+
+    def deliver(batch: Sequence[Completion | SampleFailure]) -> None:
+        order.extend(answer.request_id for answer in batch)
+        if len(order) == 21:
+            done.set()
+
+    with device:  # so that all of them wait
+        engine.submit([ask(f"a{n}", prompt(4, n), session_id="ada/") for n in range(20)], deliver)
+        engine.submit([ask("b", prompt(4, 30), session_id="bob/")], deliver)
+    assert done.wait(60)
+    assert order.index("b") <= 2
+    assert [name for name in order if name != "b"] == [f"a{n}" for n in range(20)]
+
+
+def test_some_are_answered_before_others_are_begun_if_only_so_many_are_computed_at_a_time(start, directory):
+    device = threading.Lock()
+    engine = start(directory, most_rows=4, device_lock=device)
+    requests = [ask(f"r{n}", prompt(4 + n, n), max_tokens=5) for n in range(12)]
+    order: list[str] = []
+    found: dict[str, Completion | SampleFailure] = {}
+    done = threading.Event()
+
+    def deliver(batch: Sequence[Completion | SampleFailure]) -> None:
+        order.extend(answer.request_id for answer in batch)
+        found.update({answer.request_id: answer for answer in batch})
+        if len(order) == 12:
+            done.set()
+
+    with device:  # so that all of them wait
+        engine.submit(requests, deliver)
+    assert done.wait(60)
+    thirds = [set(order[start : start + 4]) for start in (0, 4, 8)]
+    assert thirds == [{f"r{n}" for n in range(first, first + 4)} for first in (0, 4, 8)]
+    for request in requests:
+        assert_same_logprobs(plain_model(directory), request, found[request.request_id])
+
+
+def test_what_nobody_waits_for_any_more_is_not_sampled_to_its_end(start, directory):
+    class Receiver:
+        gone = False
+
+        def __init__(self) -> None:
+            self.answers: Answers = {}
+            self.done = threading.Event()
+
+        def __call__(self, batch: Sequence[Completion | SampleFailure]) -> None:
+            self.answers |= {answer.request_id: answer for answer in batch}
+            self.done.set()
+
+    device = threading.Lock()
+    engine = start(directory, device_lock=device)
+    leaves, stays = Receiver(), Receiver()
+    with device:
+        engine.submit([ask("leaves", prompt(4, 1), max_tokens=50)], leaves)
+        engine.submit([ask("stays", prompt(4, 2), max_tokens=50)], stays)
+        leaves.gone = True
+    assert leaves.done.wait(60)
+    assert stays.done.wait(60)
+    assert isinstance(given_up := leaves.answers["leaves"], SampleFailure)
+    assert "nobody waits" in given_up.error.message
+    assert isinstance(completion := stays.answers["stays"], Completion)
+    assert len(completion.token_ids) == 50
+
+
+def test_closing_answers_what_is_still_waiting(start, directory):
+    held = _Turnstile()
+    engine = start(directory, device_lock=held)
+    found: list[Completion | SampleFailure] = []
+    held.stop_at_next()
+    engine.submit([ask("a", prompt(4), max_tokens=100)], found.extend)
+    held.wait_until_stopped()
+    engine.submit([ask("b", prompt(4))], found.extend)
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    held.let_go()
+    closing.join(60)
+    engine.submit([ask("c", prompt(4))], found.extend)
+    late = engine.generate_together([ask("d", prompt(4))])
+    assert [answer.error.type for answer in (*found, *late)] == ["ServiceUnavailableError"] * 4
+
+
+def test_closing_does_not_wait_for_the_end_of_what_is_generated_together(start, directory):
+    held = _Turnstile()
+    engine = start(directory, device_lock=held)
+    found: list[Completion | SampleFailure] = []
+    held.stop_at_next()
+    asking = threading.Thread(
+        target=lambda: found.extend(engine.generate_together([ask("a", prompt(4), max_tokens=100)]))
+    )
+    asking.start()
+    held.wait_until_stopped()
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    held.let_go()
+    closing.join(60)
+    asking.join(60)
+    assert [answer.error.type for answer in found] == ["ServiceUnavailableError"]
+
+
+def test_a_receiver_that_raises_does_not_stop_the_engine(start, directory):
+    engine = start(directory)
+    called = threading.Event()
+
+    def deliver(batch):
+        called.set()
+        raise RuntimeError("receiver is broken")
+
+    engine.submit([ask("a", prompt(4))], deliver)
+    assert called.wait(60)
+    assert complete(engine, [ask("b", prompt(4))])
+
+
+def test_a_model_with_attention_that_cannot_be_packed_is_refused(start, tmp_path):
+    from transformers import BloomConfig, BloomForCausalLM
+
+    BloomForCausalLM(
+        BloomConfig(hidden_size=32, n_layer=1, n_head=2, vocab_size=64, seq_length=64)
+    ).save_pretrained(tmp_path)
+    with pytest.raises(InvalidRequestError, match="embedded engine"):
+        start(tmp_path)
+
+
+class _Turnstile:
+    """A device lock at which the engine can be stopped, or made to fail, just before a forward."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._free = threading.Event()
+        self._free.set()
+        self._error: Exception | None = None
+
+    def stop_at_next(self) -> None:
+        self._free.clear()
+
+    def raise_at_next(self, error: Exception) -> None:
+        self._error = error
+
+    def wait_until_stopped(self) -> None:
+        assert self._stopped.wait(60)
+
+    def let_go(self) -> None:
+        self._free.set()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        if not self._free.is_set():
+            self._stopped.set()
+            self._free.wait(60)
+        if self._error is not None:
+            error, self._error = self._error, None
+            self._lock.release()
+            raise error
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_under_publishing_and_retiring_every_answer_comes_from_the_version_it_names(start, directory):
+    """Three policies change their weights again and again while sessions of all of them go on."""
+    engine = start(directory, max_slots=20, iteration_tokens=64)
+    weights: dict[tuple[str, int], AdapterWeights] = {}
+    sent: dict[str, SampleRequest] = {}
+    found: Answers = {}
+    lock = threading.Lock()
+    all_done = threading.Semaphore(0)
+
+    def deliver(batch):
+        with lock:
+            for answer in batch:
+                assert answer.request_id not in found
+                found[answer.request_id] = answer
+                all_done.release()
+
+    for wave in range(8):
+        for number, name in enumerate(("a", "b", "c")):
+            if (wave + number) % 2 == 0:
+                weights[name, wave] = adapter(directory, seed=10 * wave + number, rank=2 + number)
+                engine.publish(name, wave, weights[name, wave])
+        if wave == 5:
+            engine.retire("c")
+        loaded = engine.loaded()
+        requests = [
+            ask(
+                f"{wave}-{i}",
+                prompt(4 + i % 5, i % 3) + ([wave] if i % 4 == 0 else []),
+                policy=name,
+                policy_version=loaded[name],
+                session_id=f"{name}{i % 6}",
+                max_tokens=1 + i % 7,
+                seed=i,
+            )
+            for i in range(24)
+            for name in [sorted(loaded)[i % len(loaded)]]
+        ]
+        sent |= {request.request_id: request for request in requests}
+        engine.submit(requests, deliver)
+    for _ in sent:
+        assert all_done.acquire(timeout=60)
+    completed = {name: answer for name, answer in found.items() if isinstance(answer, Completion)}
+    gone = [answer for answer in found.values() if isinstance(answer, SampleFailure)]
+    assert {answer.error.type for answer in gone} <= {"PolicyVersionGoneError"}
+    assert len(completed) >= 24
+    models = {key: plain_model(directory, own) for key, own in weights.items()}
+    for name, completion in completed.items():
+        request = sent[name]
+        assert completion.policy_version == request.policy_version
+        assert_same_logprobs(models[request.policy, completion.policy_version], request, completion)
+
+
+def test_a_small_forward_is_not_divided_among_threads_and_a_large_one_is(start, directory, monkeypatch):
+    threads, logits = {}, PackedModel.logits
+
+    def noting(model, token_ids, *others, **options):
+        threads[len(token_ids)] = torch.get_num_threads()
+        return logits(model, token_ids, *others, **options)
+
+    engine = start(directory, device_lock=DeviceLock(cpu_threads=2))
+    monkeypatch.setattr(PackedModel, "logits", noting)
+    monkeypatch.setattr(slot_scheduler, "_UNDIVIDED", 10 * engine._model.parameter_count)
+    complete(engine, [ask("a", prompt(30), max_tokens=2)])
+    if not can_divide_threads():
+        pytest.skip("threads cannot be divided here")
+    assert threads == {30: 2, 1: 1}
+
+
+def test_the_engine_samples_beside_a_learners_lane_and_lets_in_who_wants_the_whole_device(start, directory):
+    lock = DeviceLock(cpu_threads=2)
+    engine = start(directory, device_lock=lock)
+    with lock.cores(1):
+        assert len(complete(engine, [ask("beside", prompt(5), max_tokens=4)])["beside"].token_ids) == 4
+    found, done, done_within = [], threading.Event(), []
+
+    def want_the_device():
+        with lock:
+            done_within.append(done.is_set())
+
+    visitor = threading.Thread(target=want_the_device)
+
+    def deliver(batch):
+        found.extend(batch)
+        if len(found) == 1:
+            visitor.start()
+            while not lock.wholly_awaited:
+                threading.Event().wait(0.001)
+        else:
+            done.set()
+
+    engine.submit([ask("short", prompt(4), max_tokens=2), ask("long", prompt(6), max_tokens=200)], deliver)
+    assert done.wait(60)
+    visitor.join()
+    assert done_within == [False]
+    assert [len(answer.token_ids) for answer in found] == [2, 200]
+    with lock:  # who has nothing to do keeps nothing
+        pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        ("conv", lambda sizes: Lfm2Config(**sizes, layer_types=["conv", "full_attention"])),
+        ("linear_attention", lambda sizes: JambaConfig(**sizes, attn_layer_period=2, attn_layer_offset=1)),
+        (
+            "chunked_attention",
+            lambda sizes: Llama4TextConfig(**sizes, attention_chunk_size=32, num_local_experts=2),
+        ),
+    ],
+)
+def test_models_whose_past_is_more_than_full_or_windowed_attention_are_refused_by_name(
+    tmp_path, kind, config
+):
+    sizes = {
+        "vocab_size": 97,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+    }
+    AutoModelForCausalLM.from_config(config(sizes)).save_pretrained(tmp_path)
+    with pytest.raises(InvalidRequestError, match=f"layers of the kind {kind}"):
+        TransformersEngine(tmp_path)

@@ -1,0 +1,216 @@
+"""Requests that come, go and meet in the same sequence, one forward at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from backend.config import PACKAGED_MODELS
+from backend.engines.counters import Counters
+from backend.engines.embedded.packed_model import PackedModel
+from backend.engines.embedded.rows import Row
+from backend.engines.embedded.slot_scheduler import SlotScheduler
+from backend.engines.embedded.slot_table import SlotLimits
+from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+
+LONG = [3 + 7 * index % 800 for index in range(90)]
+OTHER = [3 + 11 * index % 800 for index in range(40)]
+
+
+class Device:
+    @contextmanager
+    def taken(self, *, alone: bool) -> Iterator[None]:
+        yield
+
+
+class Asker:
+    def __init__(self) -> None:
+        self.gone = False
+
+    def __call__(self, answers: Sequence[Completion | SampleFailure]) -> None:
+        raise AssertionError("a scheduler returns answers")
+
+
+class Steps:
+    """A scheduler over nano, and the answers that it has given."""
+
+    def __init__(
+        self, model: PackedModel, *, iteration_tokens: int = 32, most_rows: int = 64, **limits: Any
+    ) -> None:
+        self._model = model
+        self.base = model.shelf.base
+        settings: dict[str, Any] = {"slots": 64, "bytes": 1 << 24, "length": 1024}
+        self.counters = Counters()
+        self.scheduler = SlotScheduler(
+            model,
+            SlotLimits(**(settings | limits)),
+            self.counters,
+            iteration_tokens=iteration_tokens,
+            most_rows=most_rows,
+        )
+        self.answers: dict[str, Completion | SampleFailure] = {}
+
+    def ask(
+        self, name: str, prompt: Sequence[int], *, tokens: int = 12, session: str = "", asker: Any = None
+    ) -> None:
+        request = SampleRequest(
+            request_id=name,
+            policy="",
+            policy_version=0,
+            prompt_ids=list(prompt),
+            max_tokens=tokens,
+            seed=sum(name.encode()),
+            session_id=f"owner/{session}",
+        )
+        policy = self._model.shelf.base
+        limit = len(prompt) + tokens
+        self.scheduler.add([Row(request=request, policy=policy, deliver=asker or Asker(), limit=limit)])
+
+    def step(self) -> None:
+        for row in self.scheduler.step(Device()):
+            assert row.answer is not None
+            self.answers[row.answer.request_id] = row.answer
+
+    def finish(self) -> dict[str, Completion]:
+        while not self.scheduler.idle:
+            self.step()
+        return {name: answer for name, answer in self.answers.items() if isinstance(answer, Completion)}
+
+
+@pytest.fixture(scope="module")
+def model() -> PackedModel:
+    return PackedModel(PACKAGED_MODELS["nano"], device=torch.device("cpu"), dtype=torch.float32)
+
+
+def test_who_takes_over_from_a_leader_that_left_hands_its_prompt_on_at_the_right_place(model):
+    steps = Steps(model)
+    leaves = Asker()
+    steps.ask("leaves", LONG, asker=leaves)
+    steps.ask("first", LONG)
+    steps.step()
+    leaves.gone = True
+    # "first" is left without anybody to wait for, and stands where "second" does, whom the others follow.
+    for name in ("second", "third", "fourth"):
+        steps.ask(name, LONG)
+    found = steps.finish()
+    assert steps.counters.failed_forwards == 0
+    for name in ("first", "second", "third", "fourth"):
+        steps = Steps(model)
+        steps.ask(name, LONG)
+        alone = steps.finish()[name]
+        assert found[name].token_ids == alone.token_ids
+        assert found[name].sampling_logprobs == pytest.approx(alone.sampling_logprobs, abs=1e-4)
+
+
+def test_a_long_sequence_that_is_gone_leaves_the_room_to_many_short_ones(model):
+    # Room for 1,024 tokens in all.
+    steps = Steps(model, bytes=1024 * model.bytes_per_token, iteration_tokens=4096)
+
+    def play(names: str) -> int:
+        before = steps.counters.iterations
+        for number in range(24):
+            steps.ask(f"{names}{number}", [3 + (number * 13 + i) % 700 for i in range(20)], tokens=20)
+        assert len(steps.finish()) >= 24
+        return steps.counters.iterations - before
+
+    before = play("a")
+    steps.ask("long", [3 + i % 800 for i in range(700)], tokens=1)
+    steps.finish()
+    play("b")
+    assert steps.scheduler.table.cache.slots > 4
+    assert play("c") <= before
+
+
+def test_a_kept_long_sequence_is_not_cut_for_short_ones(model):
+    steps = Steps(model, bytes=2048 * model.bytes_per_token, iteration_tokens=4096)
+    steps.ask("long", [3 + i % 800 for i in range(700)], tokens=8, session="game")
+    past = steps.finish()["long"]
+    steps.ask("short", OTHER)
+    steps.finish()
+    reused = steps.counters.reused_tokens
+    steps.ask("next", [*(3 + i % 800 for i in range(700)), *past.token_ids, 5], session="game")
+    steps.finish()
+    assert steps.counters.reused_tokens - reused == 707
+
+
+def test_a_request_whose_asker_left_before_its_turn_takes_no_room_from_others(model):
+    steps = Steps(model, bytes=1024 * model.bytes_per_token, iteration_tokens=4096)
+    for number in range(6):
+        steps.ask(f"kept{number}", OTHER[number:], session=f"game{number}")
+    steps.finish()
+    gone = Asker()
+    steps.ask("gone", [3 + i % 800 for i in range(900)], asker=gone)
+    gone.gone = True
+    steps.step()
+    assert isinstance(steps.answers["gone"], SampleFailure)
+    assert steps.counters.evictions == 0
+    assert steps.scheduler.table.cache.length < 900
+
+
+def ask_as(steps: Steps, owner: str, name: str, prompt: Sequence[int], tokens: int = 12) -> None:
+    request = SampleRequest(
+        request_id=name,
+        policy="",
+        policy_version=0,
+        prompt_ids=list(prompt),
+        max_tokens=tokens,
+        seed=sum(name.encode()),
+        session_id=f"{owner}/",
+    )
+    row = Row(request=request, policy=steps.base, deliver=Asker(), limit=len(prompt) + tokens)
+    steps.scheduler.add([row])
+
+
+def prompt(number: int, length: int = 40) -> list[int]:
+    return [3 + (number * 13 + 7 * index) % 800 for index in range(length)]
+
+
+@pytest.mark.parametrize("limits", [{"most_rows": 4}, {"slots": 4}])
+def test_a_tenant_who_fills_all_slots_gives_some_up_for_another_and_keeps_every_token(model, limits):
+    steps = Steps(model, **limits)
+    for number in range(12):
+        ask_as(steps, "flood", f"flood{number}", prompt(number), tokens=60)
+    for _ in range(10):
+        steps.step()
+    for number in range(2):
+        ask_as(steps, "small", f"small{number}", prompt(90 + number), tokens=4)
+    before = steps.counters.iterations
+    while not {"small0", "small1"} <= steps.answers.keys():
+        steps.step()
+    assert steps.counters.iterations - before <= 20
+    assert not any(name.startswith("flood") for name in steps.answers)
+    found = steps.finish()
+    assert 1 <= steps.counters.preemptions <= 4
+    for number in (0, 3, 11):
+        alone = Steps(model)
+        ask_as(alone, "flood", f"flood{number}", prompt(number), tokens=60)
+        expected = alone.finish()[f"flood{number}"]
+        assert found[f"flood{number}"].token_ids == expected.token_ids
+        assert found[f"flood{number}"].sampling_logprobs == pytest.approx(
+            expected.sampling_logprobs, abs=1e-4
+        )
+
+
+def test_a_forward_beside_a_flood_is_not_much_larger_than_without_it(model, monkeypatch):
+    sizes: list[int] = []
+    logits = model.logits
+
+    def counted(token_ids: Sequence[int], *others: Any, **options: Any) -> Any:
+        sizes.append(len(token_ids))
+        return logits(token_ids, *others, **options)
+
+    monkeypatch.setattr(model, "logits", counted)
+    steps = Steps(model, iteration_tokens=4096)
+    for number in range(24):
+        ask_as(steps, "flood", f"flood{number}", prompt(number, 100), tokens=30)
+    ask_as(steps, "small", "small", prompt(99), tokens=20)
+    while "small" not in steps.answers:
+        steps.step()
+    # All 24 would have been 2,400 tokens at first, and 24 at each step after that.
+    assert max(sizes) <= 256
+    assert sum(sizes) <= 24 * 20 + 2 * len(prompt(99))
+    assert len(steps.finish()) == 25

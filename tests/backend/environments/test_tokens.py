@@ -1,0 +1,97 @@
+import stat
+import time
+
+import pytest
+
+from backend.environments.tokens import EnvTokens
+from backend.errors import ConfigError
+from tinkergym.schema.job_spec import EnvironmentRef
+
+
+def ref(**kwargs):
+    return EnvironmentRef(id="tinkergym/Remote-v0", kwargs={"url": "wss://envs.example.org", **kwargs})
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    return EnvTokens(tmp_path / "env-tokens")
+
+
+def test_a_token_is_out_of_sight_and_comes_back(tokens):
+    secret = ref(token="a-secret")
+    stored = tokens.put_away(secret, "ada")
+    assert "a-secret" not in stored.model_dump_json()
+    assert tokens.fetch(stored) == secret
+
+
+def test_only_the_services_user_can_read_it(tokens, tmp_path):
+    tokens.put_away(ref(token="a-secret"), "ada")
+    folder = tmp_path / "env-tokens"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    files = list(folder.iterdir())
+    assert len(files) == 3  # the token, the key of the names and the lock
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+
+
+def test_the_same_request_is_stored_in_the_same_words_and_another_tenants_in_others(tokens, tmp_path):
+    again = EnvTokens(tmp_path / "env-tokens")
+    one = tokens.put_away(ref(token="a-secret"), "ada")
+    assert again.put_away(ref(token="a-secret"), "ada") == one
+    assert tokens.put_away(ref(token="a-secret"), "bob") != one
+
+
+def test_a_token_that_looks_like_a_stored_one_is_a_token_like_any_other(tokens):
+    adas = tokens.put_away(ref(token="a-secret"), "ada")
+    stolen = tokens.put_away(ref(token=adas.kwargs["token"]), "bob")
+    assert tokens.fetch(stolen).kwargs["token"] == adas.kwargs["token"]
+
+
+def test_a_reference_without_a_token_stays_so(tokens, tmp_path):
+    assert tokens.fetch(tokens.put_away(ref(), "ada")) == ref()
+    assert not (tmp_path / "env-tokens").exists()
+
+
+LATER = float("inf")
+
+
+def test_a_token_goes_when_no_job_needs_it_and_the_others_stay(tokens):
+    kept, ended = (tokens.put_away(ref(token=word), "ada") for word in ("one", "two"))
+    assert tokens.remove_unused([kept, ref()], LATER) == 1
+    assert tokens.fetch(kept).kwargs["token"] == "one"
+    with pytest.raises(ConfigError, match="submit the job again"):
+        tokens.fetch(ended)
+    assert tokens.put_away(ref(token="two"), "ada") == ended, "its name is the same as ever"
+
+
+def test_a_token_whose_job_is_about_to_be_stored_stays(tokens):
+    stored = tokens.put_away(ref(token="one"), "ada")
+    assert tokens.remove_unused([], time.time()) == 0
+    assert tokens.fetch(stored) == ref(token="one")
+
+
+def test_a_token_that_two_jobs_brought_stays_until_both_have_ended(tokens):
+    first, second = (tokens.put_away(ref(token="one"), "ada") for _ in range(2))
+    assert tokens.remove_unused([second], LATER) == 0
+    assert tokens.remove_unused([], LATER) == 1
+    assert first == second
+
+
+def test_what_a_killed_process_left_goes_too_and_strangers_files_do_not(tokens, tmp_path):
+    tokens.put_away(ref(token="one"), "ada")
+    folder = tmp_path / "env-tokens"
+    draft = folder / f".{'0' * 32}.{'a' * 16}"
+    draft.write_text("half a tok")
+    (folder / "README").write_text("mine")
+    assert tokens.remove_unused([], LATER) == 2
+    assert sorted(file.name for file in folder.iterdir()) == ["README", "names.key", "names.lock"]
+
+
+def test_without_tokens_there_is_nothing_to_remove_and_no_folder_is_made(tokens, tmp_path):
+    assert tokens.remove_unused([], LATER) == 0
+    assert not (tmp_path / "env-tokens").exists()
+
+
+def test_a_name_leads_nowhere_else(tokens, tmp_path):
+    (tmp_path / "private").write_text("not for you")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        tokens.fetch(ref(token="stored:../private"))

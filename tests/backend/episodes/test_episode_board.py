@@ -1,0 +1,309 @@
+from __future__ import annotations
+
+import contextlib
+import pickle
+from itertools import count
+
+import pytest
+
+from backend.episodes.episode_board import EpisodeBoard
+from backend.episodes.episode_requests import step_requests
+from tests.backend.seats import result_of, two_seats
+from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.algorithms import GRPO
+from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.testing.episodes import one_turn_episode
+from tinkergym.trajectory.trajectory import ONLY_AGENT, Segment, StopReason, Trajectory, Turn
+
+
+def spec(**settings: object) -> JobSpec:
+    settings.setdefault("algorithm", GRPO(group_size=2, groups_per_step=2))
+    return JobSpec(environment=EnvironmentRef(id="bandit/Bandit-v0"), steps=3, **settings)
+
+
+def board(**settings: object) -> EpisodeBoard:
+    numbers = count(1)
+    made = EpisodeBoard(lease_seconds=30.0, new_lease_id=lambda: f"lease-{next(numbers)}", **settings)
+    made.post(1, step_requests("job-1", spec(), 1))
+    return made
+
+
+def result(request: EpisodeRequest) -> EpisodeResult:
+    trajectory = Trajectory(
+        segments=[],
+        turns=[],
+        terminated=True,
+        truncated=False,
+        stop_reason=StopReason.TERMINATED,
+        seed=request.seed,
+    )
+    return EpisodeResult(episode_id=request.episode_id, lease_id=request.lease_id, trajectories=[trajectory])
+
+
+def hand_in(to: EpisodeBoard, request: EpisodeRequest) -> str:
+    verdict = to.claim(result(request))
+    if verdict == "accepted":
+        to.settle(result(request), stored=True)
+    return verdict
+
+
+def test_an_episode_goes_to_one_worker_at_a_time():
+    episodes = board()
+    first = episodes.lease("a", 3, now=0.0)
+    second = episodes.lease("b", 3, now=0.0)
+    ids = [request.episode_id for request in first + second]
+    assert len(ids) == len(set(ids)) == 4
+
+
+def test_a_second_worker_gets_an_even_share():
+    episodes = board()
+    assert episodes.lease("a", 0, now=0.0) == []
+    assert len(episodes.lease("b", 10, now=0.0)) == 2
+    assert len(episodes.lease("a", 10, now=0.0)) == 2
+
+
+def test_workers_that_were_silent_for_a_lease_count_no_more_and_are_forgotten():
+    episodes = EpisodeBoard(lease_seconds=30.0)
+    episodes.post(1, step_requests("job-1", spec(), 1))
+    episodes.lease("a", 0, now=0.0)
+    size = len(pickle.dumps(episodes))
+    for number in range(1000):
+        episodes.lease(f"worker-{number}", 0, now=1.0)
+        episodes.renew(f"other-{number}", [], now=2.0)
+    episodes.lease("a", 0, now=3.0)
+    episodes.lease("b", 0, now=32.0)
+    assert len(pickle.dumps(episodes)) < size + 100
+    assert len(episodes.lease("b", 10, now=32.5)) == 2  # "a" may still come for its share
+
+
+def test_a_silent_workers_episodes_are_issued_again_under_the_same_ids():
+    episodes = board()
+    lost = episodes.lease("a", 4, now=0.0)
+    assert episodes.expire(now=29.9) == 0
+    assert episodes.expire(now=30.0) == 4
+    again = [*episodes.lease("b", 4, now=31.0), *episodes.lease("b", 4, now=31.0)]
+    assert [request.episode_id for request in again] == [request.episode_id for request in lost]
+    assert {request.lease_id for request in again}.isdisjoint(request.lease_id for request in lost)
+    assert hand_in(episodes, lost[0]) == "stale"
+    assert hand_in(episodes, again[0]) == "accepted"
+
+
+def test_a_worker_that_ends_hands_its_episodes_to_the_next_one_at_once():
+    episodes = board()
+    given = episodes.lease("a", 4, now=0.0)
+    assert episodes.release("a", kept=[given[0].lease_id]) == 3
+    assert hand_in(episodes, given[0]) == "accepted"
+    again = episodes.lease("b", 4, now=0.0)
+    assert [request.episode_id for request in again] == [request.episode_id for request in given[1:]]
+    assert hand_in(episodes, given[1]) == "stale"
+
+
+def test_a_worker_whose_connection_broke_keeps_what_nobody_else_has_taken():
+    episodes = board()
+    given = [request.lease_id for request in episodes.lease("a", 4, now=0.0)]
+    episodes.release("a")
+    taken = [request.episode_id for request in episodes.lease("b", 2, now=1.0)]
+    assert len(taken) == 2
+    assert episodes.renew("a", given, now=2.0) == set(given[2:])
+
+
+def test_for_how_long_a_silent_worker_holds_all_that_is_left_is_known():
+    episodes = board()
+    episodes.lease("a", 4, now=0.0)
+    episodes.lease("b", 4, now=5.0)
+    assert episodes.held_seconds(now=5.0) == 0.0  # it may renew at any moment
+    assert episodes.held_seconds(now=12.0) == 18.0
+    episodes.release("a")
+    assert episodes.held_seconds(now=12.0) == 0.0
+
+
+def test_a_renewed_lease_outlives_its_first_end():
+    episodes = board()
+    leases = {request.lease_id for request in episodes.lease("a", 4, now=0.0)}
+    assert episodes.renew("a", leases, now=29.0) == leases
+    assert episodes.expire(now=58.0) == 0
+
+
+def test_a_late_worker_keeps_what_nobody_else_has_taken():
+    episodes = board()
+    request = episodes.lease("a", 4, now=0.0)[0]
+    episodes.expire(now=40.0)
+    assert episodes.renew("a", [request.lease_id], now=41.0) == {request.lease_id}
+    assert hand_in(episodes, request) == "accepted"
+
+
+def test_nobody_renews_somebody_elses_lease():
+    episodes = board()
+    request = episodes.lease("a", 1, now=0.0)[0]
+    assert episodes.renew("b", [request.lease_id], now=1.0) == set()
+
+
+def test_a_dead_workers_episodes_are_open_at_once_and_its_late_results_are_refused():
+    episodes = board()
+    request = episodes.lease("a", 4, now=0.0)[0]
+    assert episodes.forget_worker("a") == 4
+    assert hand_in(episodes, request) == "stale"
+    assert episodes.lease("b", 1, now=0.0)[0].episode_id == request.episode_id
+
+
+def test_a_result_counts_once():
+    episodes = board()
+    request = episodes.lease("a", 1, now=0.0)[0]
+    assert hand_in(episodes, request) == "accepted"
+    assert hand_in(episodes, request) == "duplicate"
+    assert episodes.unfinished(1) == 3
+
+
+@pytest.mark.parametrize(("version", "fits"), [(0, True), (1, False)])
+def test_what_another_policy_version_sampled_is_refused(version, fits):
+    episodes = board()
+    request = episodes.lease("a", 1, now=0.0)[0]
+    with (
+        contextlib.nullcontext()
+        if fits
+        else pytest.raises(InvalidRequestError, match=r"version 1 .*version 0")
+    ):
+        episodes.check(sampled_by(version, request))
+
+
+@pytest.mark.parametrize(
+    ("agents", "fits"), [("xo", True), ("ox", True), ("x", False), ("xz", False), ("xoz", False)]
+)
+def test_a_result_has_one_trajectory_for_each_seat_of_its_request(agents, fits):
+    episodes = EpisodeBoard(lease_seconds=30.0)
+    episodes.post(1, [two_seats(request) for request in step_requests("job-1", spec(), 1)])
+    request = episodes.lease("a", 1, now=0.0)[0]
+    handed_in = result_of(request, *(one_turn_episode(agent=agent) for agent in agents))
+    with contextlib.nullcontext() if fits else pytest.raises(InvalidRequestError) as caught:
+        episodes.check(handed_in)
+    assert fits or caught.value.field == "results.trajectories"
+
+
+def test_each_seat_is_held_to_the_version_of_its_own_policy():
+    request = two_seats(step_requests("job-1", spec(max_staleness=1, seed=1), 5)[0], trained="x")
+    past = request.seats["o"].model_copy(update={"policy": "past", "policy_version": 1})
+    request = request.model_copy(update={"seats": {**request.seats, "o": past}})
+    episodes = EpisodeBoard(lease_seconds=30.0, newest_version=4)
+    episodes.post(5, [request])
+
+    def of_versions(x: int, o: int) -> EpisodeResult:
+        return result_of(request, by_version(x, "x"), by_version(o, "o"))
+
+    episodes.check(of_versions(4, 1))
+    assert episodes.newest_sampled(of_versions(3, 1)) == 3
+    with pytest.raises(InvalidRequestError, match=r"agent 'x'.* version 1 "):
+        episodes.check(of_versions(1, 1))
+    # The bound on staleness is the trained policy's; the other has one version.
+    with pytest.raises(InvalidRequestError, match=r"agent 'o'.* version 4 "):
+        episodes.check(of_versions(4, 4))
+
+
+def by_version(version: int, agent: str) -> Trajectory:
+    record = one_turn_episode(agent=agent)
+    turns = [turn.model_copy(update={"policy_version": version}) for turn in record.turns]
+    return record.model_copy(update={"turns": turns})
+
+
+def sampled_by(version: int, request: EpisodeRequest) -> EpisodeResult:
+    segment = Segment(token_ids=[1, 2], loss_mask=[False, True], sampling_logprobs=[None, -0.5])
+    turn = Turn(
+        segment=0,
+        start=1,
+        end=2,
+        policy_version=version,
+        finish_reason="stop",
+        observation="",
+        action="",
+        reward=1.0,
+    )
+    trajectory = result(request).trajectory.model_copy(update={"segments": [segment], "turns": [turn]})
+    return result(request).model_copy(update={"trajectories": [trajectory]})
+
+
+def test_a_result_that_could_not_be_stored_may_be_handed_in_again():
+    episodes = board()
+    request = episodes.lease("a", 1, now=0.0)[0]
+    assert episodes.claim(result(request)) == "accepted"
+    episodes.settle(result(request), stored=False)
+    assert hand_in(episodes, request) == "accepted"
+
+
+def test_results_come_in_index_order_whatever_order_they_arrived_in():
+    episodes = board()
+    for request in reversed(episodes.lease("a", 4, now=0.0)):
+        hand_in(episodes, request)
+    assert [request.index for request, _ in episodes.results(1)] == [0, 1, 2, 3]
+
+
+def test_episodes_that_an_earlier_attempt_stored_are_not_issued_again():
+    requests = step_requests("job-1", spec(), 1)
+    episodes = board()
+    episodes.post(1, requests, [result(requests[1]), result(requests[3])])
+    assert [request.index for request in episodes.lease("a", 4, now=0.0)] == [0, 2]
+
+
+def test_leases_of_the_last_step_are_void_in_the_next():
+    episodes = board()
+    old = episodes.lease("a", 1, now=0.0)[0]
+    episodes.post(2, step_requests("job-1", spec(), 2))
+    assert episodes.renew("a", [old.lease_id], now=1.0) == set()
+    assert hand_in(episodes, old) == "stale"
+
+
+def ahead(*steps: int) -> EpisodeBoard:
+    episodes = EpisodeBoard(lease_seconds=30.0, ahead=1)
+    for step in steps:
+        episodes.post(step, step_requests("job-1", spec(max_staleness=1), step))
+    return episodes
+
+
+def test_of_two_steps_on_the_board_the_earlier_is_handed_out_first_and_each_in_even_shares():
+    episodes = ahead(1, 2)
+    assert episodes.lease("a", 0, now=0.0) == []
+    given = episodes.lease("b", 3, now=0.0)
+    assert [(request.step, request.index) for request in given] == [(1, 0), (1, 1), (2, 0)]
+    assert [request.step for request in episodes.lease("a", 2, now=0.0)] == [1, 1]
+
+
+def test_a_step_that_is_played_ahead_leaves_the_one_before_it_alone_and_ends_the_leases_before_that():
+    episodes = ahead(1, 2)
+    first, second = episodes.lease("a", 4, now=0.0)[0], episodes.lease("a", 4, now=0.0)[-1]
+    assert (first.step, second.step) == (1, 2)
+    episodes.post(3, step_requests("job-1", spec(max_staleness=1), 3))
+    assert hand_in(episodes, first) == "stale"
+    assert hand_in(episodes, second) == "accepted"
+    assert [len(episodes.results(step)) for step in (1, 2, 3)] == [0, 1, 0]
+    assert [episodes.unfinished(step) for step in (1, 2, 3)] == [0, 3, 4]
+
+
+@pytest.mark.parametrize(("version", "fits"), [(0, False), (1, True), (2, True), (3, False)])
+def test_ahead_any_version_within_the_bound_that_exists_may_have_sampled(version, fits):
+    episodes = ahead(3)
+    episodes.newest_version = 2
+    request = episodes.lease("a", 1, now=0.0)[0]
+    assert (request.seats[ONLY_AGENT].policy_version, request.max_staleness) == (1, 1)
+    refused = pytest.raises(InvalidRequestError, match=f"version {version} .*versions 1 to 2")
+    with contextlib.nullcontext() if fits else refused:
+        episodes.check(sampled_by(version, request))
+
+
+def test_in_lockstep_one_worker_gets_the_whole_step_even_if_it_asked_for_less():
+    episodes = board(lockstep=True)
+    assert len(episodes.lease("a", 1, now=0.0)) == 4
+    assert episodes.lease("b", 10, now=0.0) == []
+
+
+@pytest.mark.parametrize("how", ["expired", "died"])
+def test_in_lockstep_a_lost_episode_breaks_the_step_until_it_is_posted_again(how):
+    episodes = board(lockstep=True)
+    requests = episodes.lease("a", 4, now=0.0)
+    hand_in(episodes, requests[0])
+    episodes.expire(now=99.0) if how == "expired" else episodes.forget_worker("a")
+    assert episodes.broken
+    assert episodes.playing == []
+    assert episodes.lease("b", 4, now=99.0) == []
+    assert episodes.renew("a", [requests[1].lease_id], now=99.0) == set()
+    assert hand_in(episodes, requests[1]) == "stale"
+    episodes.post(1, step_requests("job-1", spec(), 1))
+    assert len(episodes.lease("b", 4, now=99.0)) == 4

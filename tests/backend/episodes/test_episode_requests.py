@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backend.episodes.episode_requests import environment_seed, sampling_seed, step_requests
+from tinkergym.schema.algorithms import GRPO
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.trajectory.trajectory import ONLY_AGENT
+
+
+def spec(seed: int = 0) -> JobSpec:
+    algorithm = GRPO(group_size=3, groups_per_step=2)
+    return JobSpec(environment=EnvironmentRef(id="bandit/Bandit-v0"), steps=3, seed=seed, algorithm=algorithm)
+
+
+def test_the_same_job_and_step_give_the_same_requests():
+    assert step_requests("job-1", spec(7), 2) == step_requests("job-1", spec(7), 2)
+
+
+def test_a_group_shares_its_environment_seed_and_nothing_else_is_shared():
+    requests = step_requests("job-1", spec(), 1) + step_requests("job-1", spec(), 2)
+    seeds = {(request.step, request.group): request.seed for request in requests}
+    assert all(request.seed == seeds[request.step, request.group] for request in requests)
+    assert len(set(seeds.values())) == 4
+    assert len({request.seats[ONLY_AGENT].sampling_seed for request in requests}) == len(requests)
+
+
+def test_a_step_is_sampled_by_the_version_that_the_step_before_made():
+    assert {request.seats[ONLY_AGENT].policy_version for request in step_requests("job-1", spec(), 3)} == {2}
+
+
+def test_another_job_seed_gives_other_episodes():
+    mine, other = step_requests("job-1", spec(1), 1), step_requests("job-1", spec(2), 1)
+    assert {request.seed for request in mine}.isdisjoint(request.seed for request in other)
+
+
+@given(seed=st.integers(0, 2**63 - 1), step=st.integers(1, 10**6), group=st.integers(0, 10**4))
+def test_seeds_fit_where_they_go(seed, step, group):
+    assert 0 <= environment_seed(seed, step, group) < 2**31
+    assert 0 <= sampling_seed(seed, step, group, 0) < 2**63

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import queue
+
+import pytest
+
+from backend.episodes.lockstep import LockstepGate
+from tinkergym.errors import ServiceUnavailableError
+from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+
+PATIENCE_SECONDS = 30.0
+
+
+class Engine:
+    """Remembers the batches it was given."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.batches: list[list[str]] = []
+        self.failure = failure
+
+    def generate_together(self, requests):
+        if self.failure is not None:
+            raise self.failure
+        self.batches.append([request.session_id for request in requests])
+        return [
+            Completion(
+                request_id=request.request_id,
+                token_ids=[1],
+                sampling_logprobs=[0.0],
+                finish_reason="stop",
+                policy_version=0,
+            )
+            for request in requests
+        ]
+
+
+class Table:
+    """A gate, the episodes that are played, and the answers that came."""
+
+    def __init__(self, playing: list[str], engine: Engine | None = None, **settings: bool) -> None:
+        self.playing, self.engine = playing, engine or Engine()
+        self.answers: queue.Queue[list[Completion | SampleFailure]] = queue.Queue()
+        self.gate = LockstepGate(self.engine, lambda: self.playing, **settings)
+
+    def ask(self, *leases: str, turn: int = 0) -> None:
+        requests = [
+            SampleRequest(
+                request_id=f"{lease}/{turn}", policy="job-1", prompt_ids=[1], max_tokens=1, session_id=lease
+            )
+            for lease in leases
+        ]
+        self.gate.submit(requests, lambda answers: self.answers.put(list(answers)))
+
+    def answered(self, count: int) -> list[Completion | SampleFailure]:
+        found: list[Completion | SampleFailure] = []
+        while len(found) < count:
+            found += self.answers.get(timeout=PATIENCE_SECONDS)
+        return found
+
+
+@pytest.fixture
+def table():
+    tables: list[Table] = []
+
+    def lay(*arguments, **settings) -> Table:
+        tables.append(Table(*arguments, **settings))
+        return tables[-1]
+
+    yield lay
+    for made in tables:
+        made.gate.close()
+
+
+def test_a_turn_is_sampled_as_one_batch_in_index_order_once_everybody_asked(table):
+    three = table(["a", "b", "c"])
+    three.ask("c", "a")
+    assert three.engine.batches == []
+    three.ask("b")
+    three.answered(3)
+    assert three.engine.batches == [["a", "b", "c"]]
+
+
+def test_an_episode_that_ended_is_not_waited_for(table):
+    two = table(["a", "b"])
+    two.ask("b")
+    two.playing = ["b"]
+    two.gate.look()
+    two.answered(1)
+    assert two.engine.batches == [["b"]]
+
+
+def test_a_request_repeated_after_a_lost_connection_is_sampled_once_and_answered_twice(table):
+    one = table(["a", "b"])
+    one.ask("a")
+    one.ask("a")
+    one.ask("b")
+    one.answered(3)
+    assert one.engine.batches == [["a", "b"]]
+
+
+def test_a_request_whose_answer_was_lost_is_answered_from_memory_and_spoils_no_later_batch(table):
+    one = table(["a", "b"])
+    one.ask("a", "b")
+    lost = one.answered(2)[0]
+    one.ask("a")
+    assert one.answered(1) == [lost]
+    one.ask("a", "b", turn=1)
+    one.answered(2)
+    assert one.engine.batches == [["a", "b"], ["a", "b"]]
+
+
+def test_a_request_repeated_while_it_is_computed_gets_the_same_answer(table):
+    engine = Engine()
+    one = table(["a"], engine)
+    again = engine.generate_together
+
+    def asked_again_meanwhile(requests):
+        one.ask("a")
+        return again(requests)
+
+    engine.generate_together = asked_again_meanwhile
+    one.ask("a")
+    assert len(one.answered(2)) == 2
+    assert engine.batches == [["a"]]
+
+
+def test_requests_under_a_void_lease_are_refused(table):
+    one = table(["a"])
+    one.ask("old")
+    (answer,) = one.answered(1)
+    assert isinstance(answer, SampleFailure)
+    assert "lease is void" in answer.error.message
+
+
+def test_a_scripts_requests_do_not_wait_for_each_other(table):
+    script = table(["a", "b"], one_by_one=True)
+    script.ask("b")
+    script.answered(1)
+    assert script.engine.batches == [["b"]]
+
+
+def test_an_engine_that_fails_fails_the_requests_by_its_error(table):
+    broken = table(["a"], Engine(ServiceUnavailableError("closing")))
+    broken.ask("a")
+    (answer,) = broken.answered(1)
+    assert isinstance(answer, SampleFailure)
+    assert answer.error.type == "ServiceUnavailableError"
+
+
+def test_closing_answers_what_is_pending(table):
+    half = table(["a", "b"])
+    half.ask("a")
+    half.gate.close()
+    (answer,) = half.answered(1)
+    assert isinstance(answer, SampleFailure)
+    half.ask("b")
+    assert isinstance(half.answered(1)[0], SampleFailure)
+
+
+def test_the_seats_of_an_episode_take_turns_in_one_lease():
+    table = Table(["a", "b"])
+    table.ask("a.1")
+    table.ask("b")
+    table.answered(2)
+    assert table.engine.batches == [["a.1", "b"]]
+    # The same request again, after a lost connection, is answered from memory.
+    table.ask("a.1")
+    table.answered(1)
+    assert len(table.engine.batches) == 1
+    table.gate.close()

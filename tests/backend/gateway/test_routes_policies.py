@@ -1,0 +1,90 @@
+"""Calls of policies are stored once, in order, for their owner alone."""
+
+import pytest
+
+from tinkergym.schema.events import CheckpointView
+
+pytestmark = pytest.mark.service
+
+PUBLISH, SAVE = {"op": "publish"}, {"op": "save"}
+
+
+@pytest.fixture
+def calls(client):
+    policy_id = client.post("/v1/jobs", json={"kind": "policy"}).json()["job_id"]
+    return f"/v1/policies/{policy_id}/calls"
+
+
+def send(client, calls, seq, call):
+    return client.post(calls, json={"seq": seq, "call": call})
+
+
+def test_a_call_is_stored_once_and_waits_for_its_policys_place(client, calls):
+    for _ in range(2):  # an answer that was lost is asked for again
+        answer = send(client, calls, 1, PUBLISH)
+        assert (answer.status_code, answer.json()["state"]) == (200, "queued")
+    assert client.get(calls).json()["last_seq"] == 1
+    shown = client.get(f"{calls}/1").json()
+    assert (shown["done"], shown["result"], shown["state"]) == (False, None, "queued")
+
+
+@pytest.mark.parametrize(("seq", "call"), [(1, SAVE), (3, PUBLISH)])
+def test_another_call_of_the_same_number_and_one_after_a_gap_are_refused(client, calls, seq, call):
+    assert send(client, calls, 1, PUBLISH).status_code == 200
+    answer = send(client, calls, seq, call)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (409, "ConflictError")
+    assert answer.json()["error"]["field"] == "seq"
+    assert client.get(calls).json()["last_seq"] == 1
+
+
+def test_a_job_with_a_loop_takes_no_calls_and_an_ended_policy_takes_none_more(client, calls, spec):
+    job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
+    assert send(client, f"/v1/policies/{job_id}/calls", 1, PUBLISH).status_code == 409
+    policy_id = calls.split("/")[3]
+    client.post(f"/v1/jobs/{policy_id}/cancel")
+    assert send(client, calls, 1, PUBLISH).status_code == 409
+
+
+def test_nobody_loads_another_tenants_policy(gateway, client, calls, spec):
+    with gateway.client("bob") as bob:
+        theirs = bob.post("/v1/jobs", json=spec).json()["job_id"]
+    assert send(client, calls, 1, {"op": "load", "policy": f"{theirs}@1"}).status_code == 404
+    assert client.get(calls).json()["last_seq"] == 0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"op": "forward_backward", "sequences": []},
+        {"op": "forward_backward", "sequences": [{"token_ids": [1, 2]}], "clip_low": 0.1},
+        {"op": "optim_step", "learning_rate": True},
+        {"op": "optim_step"},
+        {"op": "load", "policy": "job-1"},
+        {"op": "train"},
+    ],
+)
+def test_a_call_that_cannot_be_carried_out_is_refused_before_it_is_stored(client, calls, call):
+    assert send(client, calls, 1, call).status_code == 422
+    assert client.get(calls).json()["last_seq"] == 0
+
+
+def test_a_reference_is_resolved_for_the_owner_of_its_policy(gateway, client, spec):
+    job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
+    service = gateway.store.service()
+    lease = service.acquire(job_id, "pool-x", 100, 0.0)
+    for step, version in ((2, 2), (4, 7)):
+        view = CheckpointView(step=step, policy_version=version, path="/x", sha256="0" * 64, files={})
+        service.add_checkpoint(lease, view)
+
+    def found(reference, who=client):
+        answer = who.get("/v1/policies", params={"reference": reference})
+        return answer.json() if answer.status_code == 200 else (answer.status_code, answer.json()["error"])
+
+    newest = found(job_id)
+    assert (newest["job_id"], newest["version"], newest["kept"]) == (job_id, None, [2, 7])
+    assert found(f"{newest['policy_id']}@step:4")["version"] == 7
+    status, error = found(f"{job_id}@best")
+    assert (status, error["type"], error["field"]) == (404, "NotFoundError", "reference")
+    assert found(f"{job_id}@x")[0] == 422
+    with gateway.client("bob") as bob:
+        assert found(newest["policy_id"], bob)[0] == found(job_id, bob)[0] == 404

@@ -1,0 +1,300 @@
+"""A gateway as a user meets it: uvicorn on a real socket, a real store, a pool that is a real tiny server."""
+
+import asyncio
+import json
+import secrets
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from backend.admission.protocols import Checked
+from backend.catalog.models import ModelFacts
+from backend.config import GatewayLimits, ServiceConfig
+from backend.gateway.app import create_app
+from backend.gateway.event_tail import EventTail
+from backend.gateway.parts import GatewayParts
+from backend.gateway.pool_proxy import PoolProxy
+from backend.gateway.server import protocol
+from backend.store.keys import LOCAL_TENANT
+from backend.store.store import Store
+from tinkergym.errors import UnknownModelError
+from tinkergym.schema.views import ModelView, RendererBundle
+
+SIZES = {
+    "nano": (1024, 256),
+    "short": (512, 256),
+    "narrow": (1024, 255),
+    "large": (2048, 300),
+    "unlisted": (1024, 256),
+}
+"""Of models: context and vocabulary. All but the last are in the operator's list."""
+
+
+class ScriptedCatalog:
+    """One model, `nano`, and unlisted ones of its family that differ in size."""
+
+    def listed(self):
+        return [ModelView(name="nano", context_length=1024)]
+
+    def known_as(self, model):
+        return model.rstrip("/")
+
+    def facts(self, model):
+        context_length, vocabulary_size = SIZES[self.renderer(model).model]
+        return ModelFacts(
+            directory=Path(),
+            architecture="NanoForCausalLM",
+            context_length=context_length,
+            vocabulary_size=vocabulary_size,
+            parameters=1000,
+            has_experts=False,
+        )
+
+    def renderer(self, model):
+        if model not in SIZES:
+            raise UnknownModelError(f"unknown model {model!r}", field="model")
+        return RendererBundle(
+            model=model,
+            tokenizer_json="{}",
+            chat_template="",
+            stop_ids=[1],
+            context_length=SIZES[model][0],
+            sha256="0" * 64,
+        )
+
+
+@dataclass
+class ScriptedCheck:
+    """Accepts every job, unless told what to raise."""
+
+    refusal: Exception | None = None
+
+    def check_evaluations(self, spec):
+        pass
+
+    def check(self, spec):
+        if self.refusal:
+            raise self.refusal
+        return Checked(packs={"board": "0.1.0"}, environment_prompt="Play to win.")
+
+
+@dataclass
+class ScriptedPool:
+    """A pool's endpoint on a Unix socket; remembers what it was asked."""
+
+    socket_path: str
+    token: str = "pool-secret"
+    asked: list = field(default_factory=list)
+    gate: threading.Event = field(default_factory=threading.Event)
+    """The second half of a sample answer waits for it."""
+    dies: threading.Event = field(default_factory=threading.Event)
+    """Ends such a waiting answer in the middle."""
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    waiting: int = 0
+    """Leases that wait for episodes."""
+    most_waiting: int = 0
+
+    def wait_until_asked(self, times: int) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.asked) >= times, timeout=20)
+
+    def app(self):
+        async def sample(request: Request):
+            batch = await self._take(request)
+            if batch is None:
+                return self._refused()
+            ids = [wanted["request_id"] for wanted in batch["requests"]]
+
+            async def lines():
+                for number, request_id in enumerate(ids):
+                    if number:
+                        while not self.gate.is_set():
+                            if self.dies.is_set():
+                                raise ConnectionResetError("the pool was killed")
+                            await asyncio.sleep(0.01)
+                    yield json.dumps({"request_id": request_id, "from": self.token}) + "\n"
+
+            return StreamingResponse(lines(), media_type="application/x-ndjson")
+
+        async def lease(request: Request):
+            body = await self._take(request)
+            if body is None:
+                return self._refused()
+            if not body["renew"]:
+                self.waiting += 1
+                self.most_waiting = max(self.most_waiting, self.waiting)
+                await asyncio.sleep(body["wait_seconds"])
+                self.waiting -= 1
+            return JSONResponse({"episodes": [], "lost": body["renew"], "job_state": "running"})
+
+        async def vanished(request: Request):
+            await self._take(request)
+            return Response(status_code=204)
+
+        async def submit(request: Request):
+            body = await self._take(request)
+            if body is None:
+                return self._refused()
+            return JSONResponse({"verdicts": ["accepted"] * len(body["results"])})
+
+        return Starlette(
+            routes=[
+                Route("/sample", sample, methods=["POST"]),
+                Route("/episodes/lease", lease, methods=["POST"]),
+                Route("/episodes/vanished", vanished, methods=["POST"]),
+                Route("/episodes/submit", submit, methods=["POST"]),
+            ]
+        )
+
+    async def _take(self, request):
+        if request.headers.get("authorization") != f"Bearer {self.token}":
+            return None
+        body = json.loads(await request.body())
+        with self.changed:
+            self.asked.append((request.url.path, dict(request.query_params), body))
+            self.changed.notify_all()
+        return body
+
+    def _refused(self):
+        return JSONResponse(
+            {"error": {"type": "AuthenticationError", "message": "the pool's token is wrong"}},
+            status_code=401,
+        )
+
+
+class Running:
+    """A uvicorn server in a thread."""
+
+    def __init__(self, app, listener, **settings):
+        self.server = uvicorn.Server(
+            uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, **settings)
+        )
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [listener]}, daemon=True)
+        self.thread.start()
+
+    def stop(self):
+        self.server.should_exit = True
+        self.thread.join(timeout=10)
+
+
+@dataclass
+class Gateway:
+    """The running gateway with two tenants that only this test knows."""
+
+    url: str
+    store: Store
+    config: ServiceConfig
+    check: ScriptedCheck
+    tenants: dict[str, str] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
+
+    def client(self, tenant: str = "ada") -> httpx.Client:
+        headers = {"Authorization": f"Bearer {self.keys[tenant]}"} if tenant else {}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=20, trust_env=False)
+
+    def tenant(self, name: str = "ada"):
+        return self.store.tenant(self.tenants[name])
+
+    def connect(self) -> socket.socket:
+        """Return a bare connection, for what no decent client sends."""
+        host, port = self.url.removeprefix("http://").split(":")
+        return socket.create_connection((host, int(port)), timeout=20)
+
+
+@pytest.fixture(scope="session")
+def running_gateway(tmp_path_factory):
+    limits = GatewayLimits(
+        body_bytes=200_000,
+        bodies_bytes=600_000,
+        request_seconds=1.5,
+        job_bytes=100_000,
+        samples_in_flight=4,
+        connections=100,
+    )
+    data_dir = tmp_path_factory.mktemp("gateway")
+    listed = {name: f"/models/{name}" for name in (*SIZES, "tiny") if name != "unlisted"}
+    config = ServiceConfig(data_dir=data_dir, limits=limits, lease_seconds=30, models=listed)
+    store = Store.open(config.store_url)
+    check = ScriptedCheck()
+    parts = GatewayParts(
+        config=config,
+        store=store,
+        catalog=ScriptedCatalog(),
+        job_check=check,
+        proxy=PoolProxy(),
+        tail=EventTail(store, poll_seconds=0.02),
+        clock=time.time,
+    )
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as serve_on does
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    running = Running(create_app(parts), listener, http=protocol(limits), ws="none")
+    yield Gateway(url, store, config, check)
+    running.stop()
+    store.close()
+
+
+@pytest.fixture
+def gateway(running_gateway):
+    tenants = {name: f"{name}-{secrets.token_hex(4)}" for name in ("ada", "bob")} | {"owner": LOCAL_TENANT}
+    keys = {name: running_gateway.store.keys.create(tenant, "test") for name, tenant in tenants.items()}
+    yield replace(running_gateway, tenants=tenants, keys=keys)
+    running_gateway.check.refusal = None
+
+
+@pytest.fixture
+def client(gateway):
+    with gateway.client() as client:
+        yield client
+
+
+@pytest.fixture
+def owner(gateway):
+    """Return a client of who started the service."""
+    with gateway.client("owner") as client:
+        yield client
+
+
+@pytest.fixture
+def start_pool(gateway, tmp_path):
+    """Return a function that starts a scripted pool and makes it known under an id."""
+    running = []
+
+    def start(pool_id="pool-1", model="nano", token="pool-secret"):
+        path = tmp_path / f"{pool_id}.sock"
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(path))
+        listener.listen()
+        pool = ScriptedPool(str(path), token)
+        pool.gate.set()
+        running.append((pool_id, Running(pool.app(), listener, lifespan="off")))
+        gateway.store.service().register_pool(pool_id, model, str(path), token, time.time())
+        return pool
+
+    yield start
+    for pool_id, server in running:
+        gateway.store.service().remove_pool(pool_id)
+        server.stop()
+
+
+@pytest.fixture
+def spec():
+    return {"environment": {"id": "board/TicTacToeVs-v0"}, "steps": 3, "rollout": "client"}
+
+
+@pytest.fixture
+def in_background():
+    """Return `submit` of a small thread pool, for requests that wait."""
+    with ThreadPoolExecutor(4) as threads:
+        yield threads.submit

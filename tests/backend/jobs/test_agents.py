@@ -1,0 +1,114 @@
+"""Jobs that train the agents of a game: a policy each, or one that several seats share."""
+
+from __future__ import annotations
+
+import pytest
+
+from backend.episodes.episode_requests import step_requests
+from backend.errors import LeaseLostError
+from backend.policies.trained_policy import TrainedPolicy
+from tinkergym.schema.algorithms import GRPO
+from tinkergym.schema.events import JobState
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, LoRA, Sampling, SharedWith, Train
+
+FIRST, SECOND = "o", "x"
+GAME = {
+    # Illegal moves, of which there are many, do not end the game.
+    "environment": EnvironmentRef(id="board/TicTacToe-v0", kwargs={"on_illegal": "random"}),
+    "algorithm": GRPO(group_size=2, groups_per_step=2, baseline="batch"),
+    "sampling": Sampling(max_turn_tokens=4, temperature=3.0),
+    "agents": {FIRST: Train(), SECOND: Train(adapter=LoRA(rank=4), system_prompt="Win.")},
+}
+
+
+def spec(**settings):
+    return JobSpec(**{**GAME, "steps": 2, **settings})
+
+
+def checkpoints(lab, job_id):
+    return {
+        agent: [view.step for view in lab.service.checkpoints(job_id, agent)] for agent in (FIRST, SECOND)
+    }
+
+
+def hashes(lab, job_id, version):
+    return [lab.service.version_sha256(job_id, version, agent) for agent in (FIRST, SECOND)]
+
+
+def test_each_seat_asks_its_own_policy_with_seeds_of_its_own():
+    (request, *_) = step_requests("job-1", spec(system_prompt="Play."), 2)
+    assert {agent: seat.policy for agent, seat in request.seats.items()} == {
+        FIRST: f"job-1/{FIRST}",
+        SECOND: f"job-1/{SECOND}",
+    }
+    assert [seat.system_prompt for seat in request.seats.values()] == ["Play.", "Win."]
+    first, second = (seat.sampling_seed for seat in request.seats.values())
+    assert abs(first - second) > 10**6
+    assert 0 <= second < 2**63
+
+
+def test_a_seat_that_shares_a_policy_asks_that():
+    shared = spec(agents={FIRST: Train(system_prompt="Win."), SECOND: SharedWith(agent=FIRST)})
+    (request, *_) = step_requests("job-1", shared, 1)
+    assert {seat.policy for seat in request.seats.values()} == {f"job-1/{FIRST}"}
+    assert {seat.system_prompt for seat in request.seats.values()} == {"Win."}
+
+
+def test_every_policy_of_a_job_learns_from_its_own_seat_and_is_kept(lab):
+    job_id = lab.start(**GAME, steps=2, checkpoint_every=1)
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+    assert checkpoints(lab, job_id) == {FIRST: [1, 2], SECOND: [1, 2]}
+    last = hashes(lab, job_id, 2)
+    assert None not in last
+    assert last[0] != last[1]
+    assert hashes(lab, job_id, 1) != last
+    for step in lab.events(job_id, "step"):
+        each = [step.metrics[f"policy/{agent}/trained_tokens"] for agent in (FIRST, SECOND)]
+        assert sum(each) == step.trained_tokens == step.sampled_tokens
+        assert each == [step.metrics[f"seat/{agent}/sampled_tokens"] for agent in (FIRST, SECOND)]
+        assert step.reward_mean is None
+        paid = [step.metrics[f"seat/{agent}/reward_mean"] for agent in (FIRST, SECOND)]
+        assert sum(paid) == pytest.approx(0.0)
+    assert [event.agent for event in lab.events(job_id, "checkpoint")] == [FIRST, SECOND] * 2
+
+
+def test_a_shared_policy_learns_from_both_seats(lab):
+    job_id = lab.start(**{**GAME, "agents": {FIRST: Train(), SECOND: SharedWith(agent=FIRST)}}, steps=1)
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+    (step,) = lab.events(job_id, "step")
+    assert step.metrics[f"policy/{FIRST}/trained_tokens"] == step.sampled_tokens
+    assert lab.service.policies_of(job_id).keys() == {FIRST}
+
+
+@pytest.mark.parametrize("keep", [1, 3])
+def test_a_job_that_dies_between_two_checkpoints_goes_on_from_the_last_step_that_all_policies_have(
+    lab, monkeypatch, keep
+):
+    saved, dies = [], True
+    save = TrainedPolicy.save
+
+    def save_or_die(policy, step):
+        saved.append(step)
+        if dies and saved == [1, 1, 2, 2]:
+            raise LeaseLostError("as if it had been killed")
+        save(policy, step)
+
+    monkeypatch.setattr(TrainedPolicy, "save", save_or_die)
+    job_id = lab.start(**GAME, steps=3, checkpoint_every=1, keep_checkpoints=keep)
+    for _ in range(2):
+        lab.play_step(job_id)
+    lab.until(job_id, lambda: job_id not in lab.pool._threads)
+    before = hashes(lab, job_id, 2)
+    assert checkpoints(lab, job_id) == {FIRST: [1, 2], SECOND: [1]}
+    dies = False
+    lab.replace_pool()
+    lab.service.requeue_worker("pool-1", "it died")
+    lab.pool.start_job(job_id)
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+    assert checkpoints(lab, job_id) == {agent: [1, 2, 3][-keep:] for agent in (FIRST, SECOND)}
+    # Step 2 was learned again from the episodes that were stored.
+    assert hashes(lab, job_id, 2) == before
+    assert [step.step for step in lab.events(job_id, "step")] == [1, 2, 2, 3]

@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import gymnasium as gym
+import pytest
+
+from backend.episodes.episode_requests import group_requests, step_requests
+from backend.jobs.dynamic_sampling import follow, learned_from
+from backend.jobs.train_batch import train_batch
+from tests.backend.seats import result_of, two_seats
+from tinkergym.schema.algorithms import GRPO
+from tinkergym.schema.episodes import EpisodeResult
+from tinkergym.schema.events import JobState
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Sampling
+from tinkergym.spaces import Text
+from tinkergym.testing.episodes import one_turn_episode as episode
+from tinkergym.trajectory.trajectory import StopReason, Trajectory
+
+
+def job(rounds=2, **settings):
+    algorithm = GRPO(group_size=2, groups_per_step=3, dynamic_sampling_rounds=rounds, **settings)
+    return JobSpec(
+        environment=EnvironmentRef(id="x"),
+        steps=1,
+        algorithm=algorithm,
+        sampling=Sampling(max_turn_tokens=8),
+    )
+
+
+def played(spec, groups):
+    """One pair of returns per group, by the group's number."""
+    pairs = []
+    for group, returns in groups.items():
+        for request, reward in zip(group_requests("job-1", spec, 1, [group]), returns, strict=True):
+            trajectory = reward if isinstance(reward, Trajectory) else episode(reward)
+            pairs.append(
+                (
+                    request,
+                    EpisodeResult(episode_id=request.episode_id, lease_id="l", trajectories=[trajectory]),
+                )
+            )
+    return pairs
+
+
+SPLIT, SAME = (0.0, 1.0), (1.0, 1.0)
+
+
+def test_silent_groups_are_replaced_in_their_places_round_by_round():
+    spec = job(rounds=2)
+    first = {0: SPLIT, 1: SAME, 2: SAME}
+    assert follow(spec, played(spec, first)).wanted == [3, 4]
+    second = {**first, 3: SAME, 4: SPLIT}
+    assert follow(spec, played(spec, second)).wanted == [5]
+    third = {**second, 5: SAME}
+    rounds = follow(spec, played(spec, third))
+    assert (rounds.wanted, rounds.groups, rounds.replaced) == ([], [0, 5, 4], 3)
+
+
+def test_a_group_that_tells_the_answers_of_one_seat_apart_is_kept():
+    spec = job(rounds=1)
+    pairs = {0: [(1.0, -1.0), (0.0, 0.0)], 1: [(0.0, 5.0), (0.0, 5.0)], 2: [(0.0, 1.0), (0.0, 2.0)]}
+    found = [
+        (request, result_of(request, episode(x, agent="x"), episode(o, agent="o")))
+        for group, returns in pairs.items()
+        for request, (x, o) in zip(
+            map(two_seats, group_requests("job-1", spec, 1, [group])), returns, strict=True
+        )
+    ]
+    # In group 1 each seat earned the same twice, whatever the other earned.
+    assert follow(spec, found).wanted == [3]
+
+
+@pytest.mark.parametrize("credit", ["episode", "turn"])
+def test_a_group_whose_returns_differ_by_rounding_only_is_replaced_and_counted(credit):
+    pair = (several_turns(0.1, 0.2), several_turns(0.3, 0.0))
+    if credit == "turn":
+        pair = (several_turns(0.1 + 0.2), several_turns(0.3))
+    found = played(job(rounds=1, credit=credit), {0: pair, 1: SPLIT, 2: SPLIT})
+    assert follow(job(rounds=1, credit=credit), found).wanted == [3]
+    learned = train_batch(job(rounds=0, credit=credit), 1, found, never, never)
+    assert learned.metrics["zero_variance_groups"] == 1
+
+
+def test_what_is_silent_after_the_last_round_stays_so_the_batch_keeps_its_size():
+    spec = job(rounds=1)
+    everything = played(spec, dict.fromkeys(range(6), SAME))
+    kept, replaced = learned_from(spec, everything)
+    assert [request.group for request, _ in kept] == [3, 3, 4, 4, 5, 5]
+    assert replaced == 3
+
+
+def test_a_step_without_silent_groups_needs_no_round():
+    spec = job()
+    rounds = follow(spec, played(spec, {0: SPLIT, 1: SPLIT, 2: SPLIT}))
+    assert (rounds.wanted, rounds.groups, rounds.replaced) == ([], [0, 1, 2], 0)
+
+
+def test_a_group_that_failures_left_without_comparison_is_replaced_too():
+    spec = job()
+    failed = episode(0.0, StopReason.ENVIRONMENT_ERROR)
+    rounds = follow(spec, played(spec, {0: SPLIT, 1: (failed, 1.0), 2: SPLIT}))
+    assert rounds.wanted == [3]
+
+
+def several_turns(*rewards):
+    """An episode of several answers of one token each."""
+    one = episode()
+    segment, turn = one.segments[0], one.turns[0]
+    turns = [
+        turn.model_copy(update={"start": 2 * k + 1, "end": 2 * k + 2, "reward": reward})
+        for k, reward in enumerate(rewards)
+    ]
+    longer = {name: getattr(segment, name) * len(turns) for name in type(segment).model_fields}
+    return one.model_copy(update={"segments": [segment.model_copy(update=longer)], "turns": turns})
+
+
+@pytest.mark.parametrize(
+    ("pair", "silent"),
+    [
+        (((0.0, 0.0), (0.0, 0.0, 0.0)), True),
+        (((1.0, 0.0), (1.0,)), True),
+        (((1.0,), (0.0, 1.0)), True),
+        (((0.0, 1.0), (1.0, 0.0)), False),
+        (((0.0, 0.0), (0.0, 0.0, 1.0)), False),
+    ],
+)
+def test_a_group_that_is_compared_turn_by_turn_is_silent_if_no_turn_went_better(pair, silent):
+    spec = job(rounds=1, credit="turn")
+    group = tuple(several_turns(*rewards) for rewards in pair)
+    found = played(spec, {0: group, 1: SPLIT, 2: SPLIT})
+    assert follow(spec, found).wanted == ([3] if silent else [])
+    learned = train_batch(job(rounds=0, credit="turn"), 1, found, never, never)
+    assert learned.metrics["zero_variance_groups"] == silent
+
+
+def answer(reward, tokens):
+    """An episode of one answer of so many tokens."""
+    one = episode(reward)
+    longer = {
+        "token_ids": [1] + [2] * tokens,
+        "loss_mask": [False] + [True] * tokens,
+        "sampling_logprobs": [None] + [-0.5] * tokens,
+    }
+    return one.model_copy(
+        update={
+            "segments": [one.segments[0].model_copy(update=longer)],
+            "turns": [one.turns[0].model_copy(update={"end": 1 + tokens})],
+        }
+    )
+
+
+@pytest.mark.parametrize("credit", ["episode", "turn"])
+@pytest.mark.parametrize(
+    ("pair", "silent"),
+    [
+        (((1.0, 8), (1.0, 4)), False),  # the same reward, but one of them was too long
+        (((1.0, 8), (0.5, 4)), True),  # the better one was longer by as much as it was better
+    ],
+)
+def test_a_group_is_silent_by_the_rewards_that_it_is_compared_by(pair, silent, credit):
+    settings = {"credit": credit, "overlong_tokens": 4, "overlong_penalty": 0.5}
+    found = played(job(rounds=1, **settings), {0: tuple(answer(*one) for one in pair), 1: SPLIT, 2: SPLIT})
+    assert follow(job(rounds=1, **settings), found).wanted == ([3] if silent else [])
+    learned = train_batch(job(rounds=0, **settings), 1, found, never, never)
+    assert learned.metrics["zero_variance_groups"] == silent
+
+
+def never(sequences):
+    raise AssertionError("nothing of this needs a model")
+
+
+def test_without_rounds_everything_is_learned_from():
+    spec = job(rounds=0)
+    everything = played(spec, {0: SAME, 1: SAME, 2: SAME})
+    assert learned_from(spec, everything) == (everything, 0)
+
+
+def test_replacements_have_seeds_and_ids_of_their_own():
+    spec = job()
+    first, new = step_requests("job-1", spec, 1), group_requests("job-1", spec, 1, [3, 4])
+    assert not {r.episode_id for r in first} & {r.episode_id for r in new}
+    assert not {r.seed for r in first} & {r.seed for r in new}
+    assert [r.index for r in new] == [6, 7, 8, 9]
+    assert [r.index for r in first] == list(range(6))
+
+
+# --- with a real pool ------------------------------------------------------------------------------------
+
+
+class Dull(gym.Env):
+    """Pays for short answers at some seeds, and nothing at the others."""
+
+    observation_space = Text(100)
+    action_space = Text(100)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.pays = seed % 3 == 0
+        return "say something", {}
+
+    def step(self, action):
+        return "", -float(len(action)) * self.pays, True, False, {}
+
+
+@pytest.fixture
+def lab(lab, register_environment):
+    register_environment("test/Dull-v0", Dull)
+    return lab
+
+
+DULL = {"environment": EnvironmentRef(id="test/Dull-v0"), "steps": 2, "seed": 4}
+
+
+def algorithm(rounds):
+    return GRPO(group_size=3, groups_per_step=3, dynamic_sampling_rounds=rounds)
+
+
+def test_a_job_replaces_silent_groups_and_counts_them(lab):
+    plain, replacing = (lab.start(**DULL, algorithm=algorithm(rounds)) for rounds in (0, 3))
+    for job_id in (plain, replacing):
+        lab.play_on(job_id)
+        assert lab.state(job_id) is JobState.COMPLETED
+    without, steps = lab.events(plain, "step"), lab.events(replacing, "step")
+    assert all(step.episodes == 9 for step in without)
+    assert sum(step.metrics["zero_variance_groups"] for step in without) > sum(
+        step.metrics["zero_variance_groups"] for step in steps
+    )
+    for step in steps:
+        assert step.episodes == 9 + 3 * step.metrics["replaced_groups"]
+    assert any(step.metrics["replaced_groups"] for step in steps)
+
+
+def test_a_job_that_is_taken_up_in_the_middle_of_a_round_ends_with_the_same_weights(lab):
+    smooth = lab.start(**DULL, algorithm=algorithm(3))
+    lab.play_on(smooth)
+    replaced = lab.events(smooth, "step")[0].metrics["replaced_groups"]
+    assert replaced
+    broken = lab.start(**DULL, algorithm=algorithm(3))
+    lab.play_step(broken)
+    second_round = lab.lease(broken)
+    assert second_round[0].group == 3 and second_round[0].step == 1
+    lab.submit(broken, lab.play(second_round[:1]))
+    lab.replace_pool()
+    lab.pool.start_job(broken)
+    left = lab.lease(broken)
+    assert [r.episode_id for r in left] == [r.episode_id for r in second_round[1:]]
+    lab.submit(broken, lab.play(left))
+    lab.play_on(broken)
+    assert lab.state(broken) is JobState.COMPLETED
+    assert lab.events(broken, "step")[0].metrics["replaced_groups"] == replaced
+    assert lab.events(broken, "warning") == []
+
+
+def test_stored_rounds_are_replayed_to_the_bit(lab):
+    job_id = lab.start(**DULL, algorithm=algorithm(3))
+    while not lab.events(job_id, "step"):
+        lab.play_step(job_id)
+        lab.until(
+            job_id, lambda: lab.events(job_id, "step") or lab.pool._boards._entries[job_id].board.unfinished
+        )
+    first = lab.weights(job_id, 1)
+    lab.replace_pool()
+    lab.pool.start_job(job_id)
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+    assert lab.weights(job_id, 1) == first
+    assert lab.events(job_id, "warning") == []
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_in_lockstep_rounds_repeat_to_the_bit(lab, interrupted):
+    settings = {**DULL, "deterministic": True, "algorithm": algorithm(3)}
+    smooth = lab.start(**settings)
+    lab.play_on(smooth)
+    again = lab.start(**settings)
+    if interrupted:
+        lab.play_step(again)
+        assert lab.lease(again)[0].group == 3
+        lab.replace_pool()
+        lab.pool.start_job(again)
+    lab.play_on(again)
+    assert lab.weights(again, 2) == lab.weights(smooth, 2)

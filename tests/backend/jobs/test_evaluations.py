@@ -1,0 +1,162 @@
+"""Evaluation on the way: on which versions, apart from training, also after a kill."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.algorithms import GRPO
+from tinkergym.schema.evaluate_every import FIRST_HELD_OUT_SEED, EvaluateEvery
+from tinkergym.schema.events import JobState
+from tinkergym.schema.parsing import parse_any_spec, parse_spec
+from tinkergym.schema.policy_refs import PolicyRef
+
+FAST = GRPO(group_size=2, groups_per_step=2, learning_rate=0.02)
+
+
+def evaluations(lab, job_id):
+    return lab.events(job_id, "evaluation")
+
+
+@pytest.mark.parametrize("settings", [{}, {"deterministic": True}, {"max_staleness": 1}])
+def test_the_version_of_every_nth_step_is_evaluated_and_that_before_and_after_training(lab, settings):
+    job_id = lab.start(steps=5, evaluate=EvaluateEvery(2, episodes=3), **settings)
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+    done = evaluations(lab, job_id)
+    assert [(one.step, one.policy_version, one.name) for one in done] == [
+        (step, step, "test/Fickle-v0") for step in (0, 2, 4, 5)
+    ]
+    assert all(
+        (one.episodes, one.failed_episodes, one.low <= one.mean <= one.high) == (3, 0, True) for one in done
+    )
+    assert [step.episodes for step in lab.events(job_id, "step")] == [4] * 5
+    assert [one.step for one in lab.tenant.evaluations(job_id)] == [0, 2, 4, 5]
+
+
+def test_held_out_episodes_have_seeds_of_their_own_and_the_version_that_is_asked_for(lab):
+    job_id = lab.start(steps=1, evaluate=EvaluateEvery(1, episodes=2, temperature=0.5))
+    requests = {}
+    while len(requests) < 6:
+        requests |= {request.episode_id: request for request in lab.lease(job_id)}
+    held_out = [request for name, request in requests.items() if "/evaluate:" in name]
+    assert [request.seed for request in held_out] == [FIRST_HELD_OUT_SEED, FIRST_HELD_OUT_SEED + 1]
+    assert all(request.seats["agent_0"].temperature == 0.5 for request in held_out)
+    assert all(request.seed < FIRST_HELD_OUT_SEED for request in requests.values() if request not in held_out)
+
+
+def test_a_deterministic_job_learns_the_same_bits_with_evaluations_and_without(lab):
+    learned = []
+    for evaluate in ([], [EvaluateEvery(1, episodes=3)]):
+        job_id = lab.start(steps=3, deterministic=True, evaluate=evaluate)
+        lab.play_on(job_id)
+        learned.append(lab.weights(job_id, 3))
+    assert learned[0] == learned[1]
+
+
+def test_an_evaluation_that_a_kill_broke_off_is_played_again_and_counted_once(lab):
+    job_id = lab.start(steps=3, keep_checkpoints=1, evaluate=EvaluateEvery(1, episodes=2))
+    while lab.service.job(job_id).step < 1:
+        learned_from = [request for request in lab.lease(job_id) if "/evaluate:" not in request.episode_id]
+        if learned_from:
+            lab.submit(job_id, lab.play(learned_from))
+            lab.until(job_id, lambda: lab.service.job(job_id).step == 1)
+    lab.replace_pool()
+    lab.pool.start_job(job_id)
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+    assert [one.step for one in evaluations(lab, job_id)] == [0, 1, 2, 3]
+
+
+def test_the_best_version_keeps_its_checkpoint_and_has_a_name(lab):
+    # The reward falls with every letter, and a negative rate teaches to write more of them.
+    job_id = lab.start(
+        steps=4,
+        keep_checkpoints=1,
+        algorithm=FAST,
+        environment={"id": "test/Fickle-v0", "kwargs": {"pay": 1.0}},
+        evaluate=EvaluateEvery(1, episodes=2, env_kwargs={"pay": -1.0}),
+    )
+    lab.play_on(job_id)
+    done = evaluations(lab, job_id)
+    best = max(done, key=lambda one: (one.mean, -one.step))
+    assert [one.step for one in done if one.best][-1] == best.step
+    found = lab.tenant.find_policy(PolicyRef.parse(f"{job_id}@best"))
+    assert found.best_version == best.step
+    kept = {view.step for view in lab.tenant.checkpoints(job_id)}
+    assert kept == {4, best.step} - {0}
+    assert all(Path(view.path).is_dir() for view in lab.tenant.checkpoints(job_id))
+
+
+@pytest.mark.parametrize(
+    ("setting", "last", "reason"),
+    [
+        ({"target": -100.0}, 0, "the target"),
+        ({"patience": 2, "env_kwargs": {"pay": 0.0}}, 2, "2 evaluations"),
+    ],
+)
+def test_a_job_ends_early_when_its_evaluations_say_so(lab, setting, last, reason):
+    job_id = lab.start(steps=50, deterministic=True, evaluate=EvaluateEvery(1, episodes=2, **setting))
+    lab.play_on(job_id)
+    state = lab.events(job_id, "state")[-1]
+    assert state.state is JobState.COMPLETED
+    assert reason in state.reason
+    assert [one.step for one in evaluations(lab, job_id)][-1] == last
+    assert {view.step for view in lab.tenant.checkpoints(job_id)} >= ({last} - {0})
+
+
+def test_episodes_that_fail_enter_no_figure(lab):
+    job_id = lab.start(steps=1, evaluate=EvaluateEvery(1, episodes=4, env_kwargs={"failing": 1.0}))
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+    assert {(one.episodes, one.failed_episodes, one.mean) for one in evaluations(lab, job_id)} == {
+        (4, 4, None)
+    }
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rollout": "script", "evaluate": EvaluateEvery(1)},
+        {"evaluate": [EvaluateEvery(1), EvaluateEvery(2)]},
+        {"rollout": "client", "evaluate": EvaluateEvery(1, "board/TicTacToe-v0")},
+        {"evaluate": EvaluateEvery(1, "ws://127.0.0.1:1")},
+        {"evaluate": [EvaluateEvery(1), EvaluateEvery(1, "ws://127.0.0.1:1", name="other")]},
+        {"evaluate": EvaluateEvery(1), "agents": {"x": {"kind": "train"}}},
+        {
+            "environment": {"id": "tinkergym/Remote-v0", "kwargs": {"url": "ws://127.0.0.1:1"}},
+            "evaluate": EvaluateEvery(1, env_kwargs={"url": "ws://127.0.0.1:2"}),
+        },
+    ],
+)
+def test_evaluations_that_cannot_be_played_are_refused(settings):
+    with pytest.raises(InvalidRequestError):
+        parse_spec({"environment": {"id": "test/Fickle-v0"}, "steps": 3, **settings})
+
+
+def test_wrong_settings_are_named():
+    for settings in ({"steps": 0}, {"steps": 1, "episodes": 0}, {"steps": 1, "seed": 2**32}, {"step": 3}):
+        with pytest.raises(InvalidRequestError):
+            EvaluateEvery(**settings)
+    with pytest.raises(InvalidRequestError) as refused:
+        EvaluateEvery(1, object)
+    assert refused.value.field == "EvaluateEvery.environment"
+
+
+def test_a_job_on_written_data_is_evaluated_in_an_environment_that_it_names(lab, written):
+    held_out = EvaluateEvery(2, "test/Fickle-v0", episodes=3, name="held out", target=1e6)
+    job_id = written.start("sft", [{"prompt": "?", "completion": "yes"}] * 4, steps=3, evaluate=held_out)
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED, lab.events(job_id, "state")[-1]
+    assert [(one.step, one.name, one.episodes) for one in evaluations(lab, job_id)] == [
+        (0, "held out", 3),
+        (2, "held out", 3),
+        (3, "held out", 3),
+    ]
+
+
+def test_a_job_on_written_data_that_names_no_environment_is_refused():
+    with pytest.raises(InvalidRequestError):
+        parse_any_spec({"kind": "sft", "data": "0" * 64, "steps": 3, "evaluate": EvaluateEvery(2)})

@@ -1,0 +1,114 @@
+"""How a job goes on, or ends, when something breaks off its attempt."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from backend.engines.embedded.engine import TransformersEngine
+from backend.learner.learner import Learner
+from backend.store.store import ServiceStore
+from tinkergym.errors import InternalServiceError, ServiceUnavailableError
+from tinkergym.schema.events import JobState
+
+ROWS = [{"prompt": f"{a}?", "completion": f"it is {a}"} for a in range(4)]
+
+
+def lock_database(monkeypatch, write, *, times):
+    """Refuse a write of step 3, as often as that."""
+    written, refused = getattr(ServiceStore, write), []
+
+    def maybe(store, lease, *arguments):
+        if store.job(lease.job_id).step == (2 if write == "record_step" else 3) and len(refused) < times:
+            refused.append(write)
+            raise ServiceUnavailableError("the database was locked for 15 s by another process")
+        return written(store, lease, *arguments)
+
+    monkeypatch.setattr(ServiceStore, write, maybe)
+
+
+def until_it_ends(lab, job_id):
+    """Do what the scheduler does: give the job to the pool whenever it is queued."""
+
+    def ended():
+        if lab.state(job_id) is JobState.QUEUED:
+            lab.pool.start_job(job_id)
+        return lab.state(job_id).final
+
+    lab.until(job_id, ended)
+
+
+def test_a_job_goes_on_from_its_checkpoint_when_the_database_was_locked_for_a_moment(
+    lab, written, monkeypatch
+):
+    lock_database(monkeypatch, "record_step", times=4)
+    job_id = written.start("sft", ROWS, steps=4, checkpoint_every=2)
+    until_it_ends(lab, job_id)
+    assert lab.state(job_id) is JobState.COMPLETED, lab.events(job_id, "state")[-1]
+    assert [event.step for event in lab.events(job_id, "step")] == [1, 2, 3, 4]
+    reasons = [event.reason for event in lab.events(job_id, "state")]
+    assert reasons.count("a part of the service was not available; resumes from the last checkpoint") == 4
+    assert reasons.count("resumed after step 2") == 4
+    warnings = [event for event in lab.events(job_id, "warning") if event.name == "service_unavailable"]
+    assert len(warnings) == 4
+    assert "was locked" in warnings[0].message
+
+
+def test_then_it_keeps_the_steps_since_its_checkpoint_that_are_recorded(lab, written, monkeypatch):
+    lock_database(monkeypatch, "append_events", times=1)
+    job_id = written.start("sft", ROWS, steps=4)
+    until_it_ends(lab, job_id)
+    assert lab.state(job_id) is JobState.COMPLETED, lab.events(job_id, "state")[-1]
+    assert [event.step for event in lab.events(job_id, "step")] == [1, 2, 3, 4]
+    assert "resumed after step 3" in [event.reason for event in lab.events(job_id, "state")]
+
+
+def test_a_service_that_stays_unavailable_ends_a_job_in_the_fifth_attempt(lab, written, monkeypatch):
+    lock_database(monkeypatch, "record_step", times=5)
+    job_id = written.start("sft", ROWS, steps=4)
+    until_it_ends(lab, job_id)
+    end = lab.events(job_id, "state")[-1]
+    assert (end.state, end.attempt) == (JobState.FAILED, 5)
+    assert end.error.type == "ServiceUnavailableError"
+
+
+def test_what_fails_since_the_worker_ends_its_parts_fails_no_job(lab, written, monkeypatch):
+    inside, go_on = threading.Event(), threading.Event()
+
+    def closed(*_, **__):
+        inside.set()
+        assert go_on.wait(20)
+        raise InternalServiceError("the data-parallel group is closed", hint="start another")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Learner, "forward_backward", closed)
+        job_id = written.start("sft", ROWS, steps=4)
+        assert inside.wait(20)
+        lab.pool._pulses[job_id].control.stop()
+        go_on.set()
+        lab.until(job_id, lambda: lab.state(job_id) in {JobState.QUEUED, JobState.FAILED})
+    assert lab.service.job(job_id).reason == "its worker stopped"
+    until_it_ends(lab, job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+
+
+@pytest.mark.parametrize("arrives_as", ["other weights", "the version before", "nothing"])
+def test_an_engine_that_has_something_else_than_was_published_ends_the_job(lab, monkeypatch, arrives_as):
+    publish = TransformersEngine.publish
+
+    def published(self, policy, version, weights, **settings):
+        held = version - 1 if version == 2 and arrives_as == "the version before" else version
+        arrived = publish(self, policy, held, weights, **settings)
+        if version == 2 and arrives_as == "nothing":
+            self.retire(policy)
+        return "0" * 64 if version == 2 and arrives_as == "other weights" else arrived
+
+    monkeypatch.setattr(TransformersEngine, "publish", published)
+    job_id = lab.start(steps=4)
+    lab.play_on(job_id)
+    end = lab.events(job_id, "state")[-1]
+    assert (end.state, end.error.type) == (JobState.FAILED, "ParityError")
+    assert "version 2 of the policy was published with hash" in end.error.message
+    # The step whose version did not arrive is not taken for done.
+    assert [event.step for event in lab.events(job_id, "step")] == [1]

@@ -1,0 +1,151 @@
+"""What is left of a job that ends within a step: the version of the step before, if it still is that one."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from backend.jobs.job_control import JobControl
+from backend.learner.checkpoints import Checkpoint
+from backend.learner.learner import Learner
+from backend.policies.step_change import StepChange
+from tinkergym.errors import NonFiniteGradientError, NonFiniteLossError
+from tinkergym.schema.algorithms import GRPO
+from tinkergym.schema.events import JobState
+from tinkergym.schema.job_spec import FullParameters, LoRA
+
+ROWS = [{"prompt": f"{a}?", "completion": f"it is {a}"} for a in range(4)]
+
+
+class Poisoned:
+    """Spoils the batches of a learner, or their gradients, from a certain one on."""
+
+    def __init__(self, monkeypatch, *, batch=0, gradient=0):
+        self._batch, self._gradient = batch, gradient
+        self._forward_backward, self._batches = Learner.forward_backward, 0
+        poisoned = self
+        monkeypatch.setattr(
+            Learner,
+            "forward_backward",
+            lambda learner, *args, **settings: poisoned(learner, *args, **settings),
+        )
+
+    def __call__(self, learner, policy_id, *arguments, **settings):
+        self._batches += 1
+        if self._batches == self._batch:
+            raise NonFiniteLossError("the loss is nan")
+        result = self._forward_backward(learner, policy_id, *arguments, **settings)
+        if self._batches == self._gradient:
+            next(iter(learner.gradient(policy_id).values())).fill_(float("nan"))
+        return result
+
+
+def ended(lab, job_id, error_type):
+    lab.until(job_id, lambda: lab.state(job_id).final)
+    end = lab.events(job_id, "state")[-1]
+    assert (end.state, end.error.type) == (JobState.FAILED, error_type), end
+
+
+def kept(lab, job_id):
+    """The steps of the job's checkpoints; the weights in each are those of its version."""
+    views = lab.service.checkpoints(job_id)
+    for view in views:
+        manifest = Checkpoint.open(view.path).manifest
+        assert (manifest.step, manifest.weights_sha256) == (view.step, lab.weights(job_id, view.step))
+        assert manifest.optimizer_steps == view.step
+    return [view.step for view in views]
+
+
+@pytest.mark.parametrize("adapter", [LoRA(rank=4), FullParameters()])
+@pytest.mark.parametrize(
+    ("where", "error_type"), [("batch", "NonFiniteLossError"), ("gradient", "NonFiniteGradientError")]
+)
+def test_numbers_that_are_not_finite_cost_their_step_only(lab, monkeypatch, adapter, where, error_type):
+    Poisoned(monkeypatch, **{where: 3})
+    job_id = lab.start(steps=5, adapter=adapter)
+    lab.play_on(job_id)
+    ended(lab, job_id, error_type)
+    assert kept(lab, job_id) == [2]
+
+
+def test_when_steps_are_played_ahead_too(lab, monkeypatch):
+    Poisoned(monkeypatch, gradient=3)
+    job_id = lab.start(steps=5, max_staleness=1)
+    lab.play_on(job_id)
+    ended(lab, job_id, "NonFiniteGradientError")
+    assert kept(lab, job_id) == [2]
+
+
+def test_drift_costs_its_step_only(lab):
+    job_id = lab.start(steps=5)
+    lab.play_step(job_id)
+    lab.play_step(job_id)
+    lab.submit(job_id, [drifted(result) for result in lab.play(lab.lease(job_id))])
+    ended(lab, job_id, "ParityError")
+    assert kept(lab, job_id) == [2]
+
+
+def test_a_cancellation_before_a_steps_first_update_costs_its_step_only(lab, monkeypatch):
+    logprobs, cancel, heard = Learner.logprobs, JobControl.cancel, threading.Event()
+
+    def cancelled_in_the_second(self, *arguments):
+        if lab.service.job(job_id).step == 1:
+            lab.tenant.request_cancel(job_id)
+            assert heard.wait(20)
+        return logprobs(self, *arguments)
+
+    monkeypatch.setattr(Learner, "logprobs", cancelled_in_the_second)
+    monkeypatch.setattr(JobControl, "cancel", lambda self: (cancel(self), heard.set()))
+    # With it the learner is asked for logprobs before the first of the step's updates.
+    algorithm = GRPO(group_size=2, groups_per_step=2, minibatches=2, importance_correction="truncated")
+    job_id = lab.start_later(steps=5, algorithm=algorithm)
+    lab.pool.start_job(job_id)
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.CANCELLED
+    assert [view.step for view in lab.service.checkpoints(job_id)] == [1]
+
+
+def test_a_policy_that_a_step_has_changed_in_part_is_not_kept(lab, monkeypatch):
+    Poisoned(monkeypatch, gradient=4)
+    job_id = lab.start(steps=5, algorithm=GRPO(group_size=2, groups_per_step=2, updates_per_step=2))
+    lab.play_on(job_id)
+    ended(lab, job_id, "NonFiniteGradientError")
+    assert lab.service.job(job_id).step == 1
+    assert kept(lab, job_id) == []
+
+
+def test_a_job_on_written_data_keeps_its_last_good_version(lab, written, monkeypatch):
+    Poisoned(monkeypatch, gradient=3)
+    job_id = written.start("sft", ROWS, steps=5)
+    ended(lab, job_id, "NonFiniteGradientError")
+    (view,) = lab.service.checkpoints(job_id)
+    assert (view.step, Checkpoint.open(view.path).manifest.optimizer_steps) == (2, 2)
+
+
+def test_only_a_refused_gradient_is_known_to_have_changed_nothing():
+    change = StepChange()
+    with pytest.raises(NonFiniteGradientError), change.applying():
+        raise NonFiniteGradientError("nan")
+    assert not change.begun
+    with pytest.raises(RuntimeError), change.applying():
+        raise RuntimeError("out of memory")
+    assert change.begun
+    with pytest.raises(NonFiniteGradientError), change.applying():
+        raise NonFiniteGradientError("nan")
+    assert change.begun
+    change.finished()
+    assert not change.begun
+
+
+def drifted(result):
+    """The result with logprobs that the learner cannot find."""
+    segments = [
+        segment.model_copy(
+            update={"sampling_logprobs": [None if p is None else p - 1 for p in segment.sampling_logprobs]}
+        )
+        for segment in result.trajectory.segments
+    ]
+    return result.model_copy(
+        update={"trajectories": [result.trajectory.model_copy(update={"segments": segments})]}
+    )

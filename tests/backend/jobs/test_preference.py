@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from backend.config import PACKAGED_MODELS
+from backend.jobs.dataset_loop import WrittenDataJob
+from backend.learner.learner import Learner
+from tinkergym.schema.events import JobState
+from tinkergym.schema.job_spec import FullParameters, LoRA
+from tinkergym.schema.jobs import DPO, IPO, ORPO, Hinge, SimPO
+
+PAIRS = [
+    {"prompt": f"{word}?", "chosen": chosen, "rejected": rejected}
+    for word, chosen, rejected in [
+        ("sky", "blue", "red"),
+        ("grass", "green", "pink"),
+        ("snow", "white", "brown"),
+        ("coal", "black", "yellow"),
+    ]
+]
+
+
+@pytest.mark.parametrize("adapter", [LoRA(rank=8), FullParameters()])
+def test_the_chosen_answers_win_and_the_margin_grows(lab, written, adapter):
+    rate = 2e-3 if adapter.kind == "lora" else 3e-4
+    settings = {"steps": 12, "batch_size": 4, "learning_rate": rate, "adapter": adapter}
+    job_id = written.run("preference", PAIRS, **settings)
+    first, *_, last = lab.events(job_id, "step")
+    # Before its first step the policy is its own reference.
+    assert first.loss == pytest.approx(0.693147, abs=1e-5)
+    assert first.metrics["reward_margin"] == pytest.approx(0.0, abs=1e-5)
+    assert last.metrics["accuracy"] == 1.0
+    assert last.metrics["reward_margin"] > 0.1
+    assert last.loss < first.loss
+
+
+@pytest.mark.parametrize("loss", [IPO(), Hinge(), SimPO(), ORPO(), DPO(label_smoothing=0.1)])
+def test_every_loss_parts_the_answers(lab, written, loss):
+    job_id = written.run("preference", PAIRS, steps=8, batch_size=4, learning_rate=2e-3, loss=loss)
+    first, *_, last = lab.events(job_id, "step")
+    assert last.loss < first.loss
+    if isinstance(loss, ORPO):  # by its weights it is first of all about the chosen answer
+        assert last.metrics["logprob_chosen"] > first.metrics["logprob_chosen"]
+    else:
+        assert last.metrics["reward_margin"] > first.metrics["reward_margin"]
+
+
+def pair_loss(loss, chosen, rejected):
+    """A pair's loss, written out, at the policy that is its own reference; of sums and means of logprobs."""
+    log_sigmoid = torch.nn.functional.logsigmoid
+    over = [answer.sum() - answer.sum().detach() for answer in (chosen, rejected)]
+    margin = over[0] - over[1]
+    match loss:
+        case DPO():
+            return -log_sigmoid(loss.beta * margin)
+        case IPO():
+            return (margin - 1 / (2 * loss.beta)) ** 2
+        case Hinge():
+            return torch.relu(1 - loss.beta * margin)
+        case SimPO():
+            return -log_sigmoid(loss.beta * (chosen.mean() - rejected.mean()) - loss.gamma)
+    odds = [mean - torch.log1p(-mean.exp()) for mean in (chosen.mean(), rejected.mean())]
+    return -chosen.mean() - loss.odds_weight * log_sigmoid(odds[0] - odds[1])
+
+
+@pytest.mark.parametrize("loss", [DPO(), IPO(), Hinge(), SimPO(), ORPO()])
+def test_the_gradient_is_that_of_the_mean_over_pairs_by_the_formula(lab, written, monkeypatch, loss):
+    seen, forward_backward = [], Learner.forward_backward
+
+    def noted(self, policy_id, sequences, *arguments, **settings):
+        seen.extend(sequences)
+        return forward_backward(self, policy_id, sequences, *arguments, **settings)
+
+    monkeypatch.setattr(Learner, "forward_backward", noted)
+    settings = {"steps": 1, "batch_size": 4, "loss": loss, "adapter": FullParameters(), "learning_rate": 1e-6}
+    job_id = written.run("preference", PAIRS, **settings)
+    (step,) = lab.events(job_id, "step")
+    model = AutoModelForCausalLM.from_pretrained(PACKAGED_MODELS["nano"]).eval()
+    answers = []
+    for sequence in seen:
+        table = model(torch.tensor([sequence.token_ids])).logits[0].log_softmax(-1)
+        places = np.flatnonzero(sequence.loss_mask)
+        answers.append(table[places - 1, np.asarray(sequence.token_ids)[places]])
+    assert len(answers) == 8
+    assert {len(chosen) for chosen in answers[::2]} != {len(rejected) for rejected in answers[1::2]}
+    total = sum(pair_loss(loss, *answers[at : at + 2]) for at in range(0, 8, 2)) / 4
+    total.backward()
+    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
+    assert step.loss == pytest.approx(float(total.detach()), rel=1e-4)
+    assert step.metrics["grad_norm"] == pytest.approx(float(norm), rel=1e-3)
+
+
+def test_what_is_held_out_is_measured_and_not_trained_on(lab, written):
+    job_id = written.run("preference", PAIRS * 2, steps=4, batch_size=2, held_out=0.5, eval_every=2)
+    steps = lab.events(job_id, "step")
+    assert ["eval/loss" in step.metrics for step in steps] == [True, True, False, True]
+    assert steps[-1].metrics["epoch"] == 2.0
+
+
+def test_a_policy_that_began_with_another_has_that_one_as_its_reference(lab, written):
+    rows = [{"prompt": pair["prompt"], "completion": pair["rejected"]} for pair in PAIRS]
+    taught = written.run("sft", rows, steps=40, batch_size=4, learning_rate=1e-2)
+    job_id = written.run(
+        "preference", PAIRS, steps=2, batch_size=4, learning_rate=1e-3, initial_policy=f"{taught}@40"
+    )
+    first = lab.events(job_id, "step")[0]
+    assert first.metrics["reward_margin"] == pytest.approx(0.0, abs=1e-5)
+    assert first.metrics["logprob_rejected"] > -3 > first.metrics["logprob_chosen"]
+
+
+@pytest.mark.parametrize("beginning", ["the model", "another job"])
+def test_a_reference_that_was_lost_is_that_of_the_beginning_again_and_not_of_the_policy_as_it_is(
+    lab, written, learner, beginning
+):
+    learner.hold_at = math.inf
+    settings = {"steps": 6, "batch_size": 2, "learning_rate": 1e-2, "checkpoint_every": 2, "held_out": 0.25}
+    if beginning == "another job":
+        rows = [{"prompt": pair["prompt"], "completion": pair["rejected"]} for pair in PAIRS]
+        settings["initial_policy"] = f"{written.run('sft', rows, steps=3, learning_rate=1e-2)}@3"
+    smooth = written.run("preference", PAIRS, **settings)
+    learner.hold_at = learner.batches + 4
+    broken = written.start("preference", PAIRS, **settings)
+    assert learner.reached.wait(60.0)
+    learner.dies = True
+    learner.go_on.set()
+    lab.close_pool()
+    learner.dies = False
+    kept = list(lab.config.jobs_dir.glob(f"**/{broken}/**/reference-*.npz"))
+    assert len(kept) == 2  # of what is trained on, and of what is held out
+    for file in kept:
+        file.unlink()
+    lab.start_pool()
+    lab.pool.start_job(broken)
+    lab.until(broken, lambda: lab.state(broken).final)
+    assert lab.service.job(broken).attempt == 2
+    told = [
+        {step.step: (step.loss, step.metrics["reward_margin"]) for step in lab.events(job_id, "step")}
+        for job_id in (smooth, broken)
+    ]
+    assert told[0] == told[1]
+    assert lab.weights(broken, 6) == lab.weights(smooth, 6)
+
+
+def test_a_policy_that_has_diverged_ends_the_job_by_its_loss(lab, written, monkeypatch):
+    def logprobs(self, policy_id, sequences):
+        return [np.full(sum(sequence.loss_mask), np.nan) for sequence in sequences]
+
+    monkeypatch.setattr(Learner, "logprobs", logprobs)
+    monkeypatch.setattr(WrittenDataJob, "_publish_present", lambda self, records: {})
+    job_id = written.start("preference", PAIRS, loss=SimPO())
+    lab.until_state(job_id, JobState.FAILED)
+    assert lab.events(job_id, "state")[-1].error.type == "NonFiniteLossError"

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import pytest
+
+from backend.jobs.schedule import learning_rate
+from tinkergym.schema.algorithms import GRPO
+
+
+def rates(steps: int, **settings: object) -> list[float]:
+    algorithm = GRPO(learning_rate=1.0, **settings)
+    return [learning_rate(algorithm, step, steps) for step in range(1, steps + 1)]
+
+
+def test_constant_stays():
+    assert rates(3) == [1.0, 1.0, 1.0]
+
+
+def test_linear_begins_at_the_full_rate_and_never_reaches_zero():
+    assert rates(4, lr_schedule="linear") == pytest.approx([1.0, 0.75, 0.5, 0.25])
+
+
+def test_cosine_falls_slowly_at_both_ends():
+    assert rates(4, lr_schedule="cosine") == pytest.approx([1.0, 0.853553, 0.5, 0.146447], abs=1e-6)
+
+
+def test_warm_up_climbs_in_equal_parts_and_the_schedule_starts_after_it():
+    assert rates(5, warmup_steps=3) == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
+    assert rates(4, warmup_steps=2, lr_schedule="linear") == pytest.approx([1 / 3, 2 / 3, 1.0, 0.5])

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import pytest
+
+from backend.learner.spikes import SpikeWatch
+from tinkergym.schema.events import JobState
+from tinkergym.schema.job_spec import FullParameters, LoRA
+from tinkergym.trajectory.trajectory import ONLY_AGENT
+
+CANARY = [
+    {"prompt": f"{word}?", "completion": reply}
+    for word, reply in [("sky", "blue"), ("grass", "green"), ("snow", "white"), ("coal", "black")]
+]
+
+
+@pytest.mark.parametrize("adapter", [LoRA(rank=8), FullParameters()])
+def test_what_was_written_is_what_is_sampled_afterwards(lab, written, adapter):
+    rate = 1e-2 if adapter.kind == "lora" else 2e-3
+    job_id = written.run("sft", CANARY, steps=40, batch_size=4, learning_rate=rate, adapter=adapter)
+    steps = lab.events(job_id, "step")
+    assert [step.step for step in steps] == list(range(1, 41))
+    assert steps[-1].loss < 0.1 < 1 < steps[0].loss
+    assert [written.answer(job_id, row["prompt"]) for row in CANARY] == [r["completion"] for r in CANARY]
+
+
+ROWS = [{"prompt": f"{a} and {b}?", "completion": f"{a + b}, I think"} for a in range(4) for b in range(4)]
+PAIRS = [{"prompt": f"{a}?", "chosen": f"it is {a}", "rejected": f"no, {a + 1}"} for a in range(8)]
+
+
+def lost_after(lab, job_id, step):
+    """Take the worker away once the job has recorded this step, as a kill does: nothing more is saved."""
+    lab.until(job_id, lambda: lab.service.job(job_id).step >= step)
+    lab.replace_pool()
+    lab.pool.start_job(job_id)
+    lab.until(job_id, lambda: lab.state(job_id).final)
+    assert lab.service.job(job_id).attempt == 2
+
+
+@pytest.mark.parametrize("adapter", [LoRA(rank=4), FullParameters()])
+@pytest.mark.parametrize(("kind", "rows"), [("sft", ROWS), ("preference", PAIRS)])
+def test_a_job_that_lost_its_worker_ends_with_the_same_bits(lab, written, kind, rows, adapter):
+    settings = {"steps": 12, "batch_size": 3, "checkpoint_every": 5, "adapter": adapter, "held_out": 0.2}
+    smooth = written.run(kind, rows, **settings)
+    broken = written.start(kind, rows, **settings)
+    lost_after(lab, broken, 6)
+    assert lab.weights(broken, 12) == lab.weights(smooth, 12)
+    losses = [
+        {step.step: (step.loss, step.metrics.get("eval/loss")) for step in lab.events(job_id, "step")}
+        for job_id in (smooth, broken)
+    ]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("version", [0, 4])
+@pytest.mark.parametrize(("kind", "rows"), [("sft", ROWS), ("preference", PAIRS)])
+def test_weights_that_did_not_arrive_in_the_engine_are_found_out_by_a_few_tokens(
+    lab, written, publishes_wrongly, kind, rows, version
+):
+    publishes_wrongly(version=version)
+    job_id = written.start(kind, rows, steps=6, batch_size=3, checkpoint_every=4, adapter=FullParameters())
+    lab.until_state(job_id, JobState.FAILED)
+    assert lab.events(job_id, "state")[-1].error.type == "ParityError"
+
+
+@pytest.mark.parametrize(("kind", "rows"), [("sft", ROWS), ("preference", PAIRS)])
+def test_the_drift_of_a_published_version_is_a_metric(lab, written, kind, rows):
+    job_id = written.run(kind, rows, steps=4, batch_size=3, checkpoint_every=2)
+    drift = {step.step: step.metrics.get("parity_mean") for step in lab.events(job_id, "step")}
+    assert {step for step, mean in drift.items() if mean is not None} == {2, 4}
+    assert max(drift[2], drift[4]) <= 1e-5
+
+
+@pytest.mark.parametrize(("kind", "rows"), [("sft", ROWS), ("preference", PAIRS)])
+def test_a_spike_of_the_loss_that_is_reported_is_a_metric_and_a_warning(
+    lab, written, kind, rows, monkeypatch
+):
+    def look(self, value, *, name, least=0.0):
+        return {name: value} if name == "loss_spike" else {}
+
+    monkeypatch.setattr(SpikeWatch, "look", look)
+    job_id = written.run(kind, rows, steps=1, batch_size=3)
+    (step,) = lab.events(job_id, "step")
+    assert step.metrics["loss_spike"] == step.loss
+    assert [warning.name for warning in lab.events(job_id, "warning")] == ["loss_spike"]
+
+
+def test_jobs_of_different_kinds_on_one_pool_do_not_disturb_each_other(lab, written):
+    def start(kind):
+        if kind == "rl":
+            return lab.start(deterministic=True, steps=4)
+        rows = ROWS if kind == "sft" else PAIRS
+        return written.start(kind, rows, steps=10, batch_size=4, adapter=LoRA(rank=4 if kind == "sft" else 8))
+
+    def finish(job_id):
+        if lab.service.job(job_id).spec.kind == "rl":
+            lab.play_on(job_id)
+        lab.until(job_id, lambda: lab.state(job_id).final)
+        return lab.weights(job_id, lab.service.job(job_id).policy_version)
+
+    kinds = ("sft", "rl", "preference")
+    alone = [finish(start(kind)) for kind in kinds]
+    together = [finish(job_id) for job_id in [start(kind) for kind in kinds]]
+    assert together == alone
+
+
+def test_a_cancelled_job_keeps_what_it_learned(lab, written):
+    job_id = written.start("sft", ROWS, steps=100_000)
+    lab.until(job_id, lambda: lab.service.job(job_id).step >= 3)
+    lab.tenant.request_cancel(job_id)
+    lab.until(job_id, lambda: lab.state(job_id).final)
+    assert lab.state(job_id) is JobState.CANCELLED
+    (checkpoint,) = lab.events(job_id, "checkpoint")
+    assert checkpoint.step == lab.service.job(job_id).step
+
+
+def test_a_held_out_part_is_measured_by_the_way_and_not_trained_on(lab, written):
+    job_id = written.run("sft", ROWS, steps=9, batch_size=4, held_out=0.25, eval_every=4)
+    steps = lab.events(job_id, "step")
+    assert [step.step for step in steps if "eval/loss" in step.metrics] == [1, 4, 8, 9]
+    assert steps[-1].metrics["epoch"] == 3.0  # of the 12 that are left
+    apart = written.upload("sft", ROWS[:2])
+    other = written.run("sft", ROWS[2:], steps=2, batch_size=4, eval_data=apart)
+    assert "eval/loss" in lab.events(other, "step")[0].metrics
+
+
+@pytest.mark.parametrize("adapter", [LoRA(rank=4), FullParameters()])
+def test_a_job_goes_on_with_what_another_learned(lab, written, adapter):
+    rate = 1e-2 if adapter.kind == "lora" else 2e-3
+    common = {"batch_size": 4, "learning_rate": rate, "adapter": adapter}
+    first = written.run("sft", CANARY, steps=40, **common)
+    second = written.run("sft", CANARY, steps=1, initial_policy=f"{first}@40", **common)
+    assert lab.events(second, "step")[0].loss < 0.2
+    assert [checkpoint.step for checkpoint in lab.events(second, "checkpoint")] == [0, 1]
+    rl = lab.start(steps=1, initial_policy=f"{first}@40", adapter=adapter)
+    requests = lab.lease(rl)
+    assert {request.seats[ONLY_AGENT].policy_version for request in requests} == {0}
+    # Version 0 of this job is what it began with, not the model.
+    assert written.answer(rl, "snow?") == "white"
+    lab.submit(rl, lab.play(requests))
+    lab.until_state(rl, JobState.COMPLETED)
+    assert lab.events(rl, "step")[0].metrics["parity_max"] <= 1e-5
+
+
+def test_a_beginning_that_is_gone_fails_the_job_with_what_to_do(lab, written):
+    first = written.run("sft", CANARY, steps=1)
+    job_id = written.start("sft", CANARY, initial_policy=f"{first}@7")
+    lab.until(job_id, lambda: lab.state(job_id).final)
+    end = lab.events(job_id, "state")[-1]
+    assert (end.state, end.error.type, end.error.field) == (
+        JobState.FAILED,
+        "NotFoundError",
+        "initial_policy",
+    )
+
+
+def test_every_setting_of_the_training_changes_what_is_learned(lab, written):
+    plain = {"steps": 3, "batch_size": 3, "learning_rate": 1e-2}
+    changes = [
+        {},
+        {"learning_rate": 2e-2},
+        {"lr_schedule": "constant"},
+        {"lr_schedule": "cosine"},
+        {"warmup_steps": 1},
+        {"aggregation": "sequence"},
+        {"max_grad_norm": 1e-9},
+        {"weight_decay": 0.5},
+        {"seed": 1},
+        {"shuffle": False},
+        {"held_out": 0.5},
+        {"batch_size": 4},
+        {"adapter": LoRA(rank=4)},
+    ]
+    # Answers of unequal length, or both aggregations would be one.
+    rows = [{"prompt": f"{n}?", "completion": "so " * n + "."} for n in range(12)]
+    learned = {}
+    for change in changes:
+        job_id = written.run("sft", rows, **{**plain, **change})
+        learned.setdefault(lab.weights(job_id, 3), []).append(change)
+    assert [same for same in learned.values() if len(same) > 1] == []

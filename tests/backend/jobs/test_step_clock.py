@@ -1,0 +1,58 @@
+import pytest
+
+from backend.jobs.step_clock import StepClock
+
+
+class Time:
+    """What all clocks of a test show."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def time():
+    return Time()
+
+
+@pytest.fixture
+def clock(time):
+    return StepClock(lambda: 0.0, lambda: 0.0, clock=time)
+
+
+def test_the_time_left_is_that_of_the_last_ten_steps(time, clock):
+    assert clock.expected(3) == 0.0
+    for seconds in [1000.0, *[4.0] * 10]:
+        time.now += seconds
+        clock.lap()
+    assert clock.expected(3) == 12.0
+
+
+def test_a_pause_is_part_of_its_step_but_not_of_the_time_left(time, clock):
+    time.now += 5.0  # it works,
+    time.now += 30.0  # its client says nothing for so long that this is a pause,
+    clock.pause(already=30.0)
+    time.now += 3600.0
+    clock.resume()
+    time.now += 5.0  # and it goes on
+    assert clock.lap().step == 3640.0
+    assert clock.expected(2) == 20.0
+    time.now += 10.0
+    clock.lap()
+    assert clock.expected(2) == 20.0
+
+
+def test_a_pause_that_is_longer_than_the_step_begins_with_it_and_may_outlast_it(time, clock):
+    time.now += 6.0
+    clock.lap()
+    time.now += 2.0
+    clock.pause(already=500.0)
+    time.now += 2.0
+    clock.lap()
+    time.now += 50.0
+    clock.resume()
+    time.now += 6.0
+    clock.lap()
+    assert clock.expected(3) == 12.0  # of 6, 0 and 6 seconds

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import pytest
+
+from backend.episodes.episode_requests import step_requests
+from backend.jobs.step_report import (
+    episodes_to_read,
+    failure_warnings,
+    nothing_to_compare,
+    spike_warnings,
+    statistics,
+)
+from tests.backend.seats import result_of, two_seats
+from tinkergym.schema.algorithms import GRPO
+from tinkergym.schema.episodes import EpisodeResult
+from tinkergym.schema.events import StepEvent
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.testing.episodes import one_turn_episode as episode
+from tinkergym.trajectory.trajectory import StopReason, Trajectory, reason_line
+
+
+def played(*trajectories: Trajectory):
+    algorithm = GRPO(group_size=len(trajectories), groups_per_step=1, baseline="batch")
+    spec = JobSpec(environment=EnvironmentRef(id="x"), steps=1, algorithm=algorithm)
+    return [
+        (request, EpisodeResult(episode_id=request.episode_id, lease_id="l", trajectories=[trajectory]))
+        for request, trajectory in zip(step_requests("job-1", spec, 1), trajectories, strict=True)
+    ]
+
+
+def broken(error: str) -> Trajectory:
+    return episode(100.0, StopReason.ENVIRONMENT_ERROR, error=error)
+
+
+def test_failed_episodes_are_counted_but_enter_no_mean():
+    counted = statistics(played(episode(1.0, score=2.0), episode(0.0, score=4.0), broken("boom")))
+    assert (counted.episodes, counted.failed_episodes) == (3, 1)
+    assert (counted.reward_mean, counted.reward_std) == (0.5, 0.5)
+    assert counted.stop_reasons == {"environment_error": 1, "terminated": 2}
+    assert (counted.sampled_tokens, counted.turns) == (3, 3)
+    assert counted.environment_metrics == {"env/score": 3.0}
+
+
+def two_seat_episodes(*pairs: tuple[Trajectory, Trajectory], trained: str = "xo"):
+    algorithm = GRPO(group_size=len(pairs), groups_per_step=1, baseline="batch")
+    spec = JobSpec(environment=EnvironmentRef(id="x"), steps=1, algorithm=algorithm)
+    requests = [two_seats(request, trained=trained) for request in step_requests("job-1", spec, 1)]
+    return [(request, result_of(request, *pair)) for request, pair in zip(requests, pairs, strict=True)]
+
+
+def test_nothing_is_averaged_over_seats():
+    found = two_seat_episodes(
+        (episode(1.0, agent="x", score=2.0), episode(-1.0, agent="o", score=5.0)),
+        (episode(0.0, agent="o", score=7.0), episode(0.0, agent="x", score=4.0)),
+    )
+    counted = statistics(found)
+    assert (counted.episodes, counted.turns, counted.reward_mean, counted.reward_std) == (2, 4, None, None)
+    assert counted.seat_metrics["seat/x/reward_mean"] == 0.5
+    assert counted.seat_metrics["seat/o/reward_mean"] == -0.5
+    assert counted.environment_metrics == {"env/x/score": 3.0, "env/o/score": 6.0}
+    best, worst = episodes_to_read(found, 1)
+    assert [(event.agent, event.episode_return) for event in (best, worst)] == [("x", 1.0), ("o", -1.0)]
+
+
+def test_a_seat_that_is_not_trained_enters_no_mean():
+    pair = episode(1.0, agent="x"), episode(-1.0, agent="o")
+    counted = statistics(two_seat_episodes(pair, pair, trained="x"))
+    assert (counted.reward_mean, counted.seat_metrics) == (1.0, {})
+
+
+def test_an_episode_fails_once_for_all_of_its_seats_and_a_seat_without_a_turn_is_no_failure():
+    idle = episode(agent="o").model_copy(update={"turns": [], "segments": []})
+    lost = [episode(0.0, StopReason.ENVIRONMENT_ERROR, error="boom", agent=agent) for agent in "xo"]
+    found = two_seat_episodes((lost[0], lost[1]), (episode(1.0, agent="x"), idle))
+    counted = statistics(found)
+    assert (counted.episodes, counted.failed_episodes) == (2, 1)
+    (warning,) = failure_warnings(found, step=1)
+    assert (warning.name, warning.count, warning.message) == ("environment_error", 1, "boom")
+
+
+def test_a_failed_game_is_told_by_the_seat_that_failed():
+    game = (
+        episode(0.0, StopReason.SEAT_FAILED, error="agent 'o' failed with sampling_failed: no", agent="x"),
+        episode(0.0, StopReason.SAMPLING_FAILED, error="agent 'o': no", agent="o"),
+    )
+    (warning,) = failure_warnings(two_seat_episodes(game, game), step=1)
+    assert (warning.name, warning.count, warning.message) == ("sampling_failed", 2, "agent 'o': no")
+
+
+def test_a_step_of_failures_only_has_no_mean_reward_rather_than_one_of_0():
+    counted = statistics(played(broken("boom"), broken("boom")))
+    assert (counted.failed_episodes, counted.reward_mean, counted.reward_std) == (2, None, None)
+
+
+def test_each_kind_of_failure_is_told_once_with_its_count_the_commonest_first():
+    text = "Traceback ...\n  line {}\nValueError: bad"
+    warnings = failure_warnings(
+        played(broken("other"), broken(text.format(1)), broken(text.format(2)), episode()), step=7
+    )
+    assert [(warning.count, warning.step) for warning in warnings] == [(2, 7), (1, 7)]
+    assert warnings[0].message == text.format(1)
+    assert {warning.name for warning in warnings} == {"environment_error"}
+
+
+HUNG = "step did not return within {} s; it is here:\n  File 'env.py', line {}, in step\n    time.sleep(9)\n"
+
+
+def test_a_timeout_is_known_by_its_first_line_which_an_event_keeps():
+    hung = [
+        episode(100.0, StopReason.ENVIRONMENT_TIMEOUT, error=HUNG.format(1.0, line) + "more\n" * 2000)
+        for line in (3, 4)
+    ]
+    other = episode(100.0, StopReason.ENVIRONMENT_TIMEOUT, error=HUNG.format(1.0, 3).replace("step", "reset"))
+    first, second = failure_warnings(played(*hung, other), step=1)
+    assert (first.count, second.count) == (2, 1)
+    assert first.message.startswith("step did not return within 1.0 s")
+    assert reason_line(first.name, first.message) == "step did not return within 1.0 s"
+
+
+def test_failures_that_differ_in_their_numbers_are_one_kind():
+    slow = [broken(f"reset returned after {seconds} s") for seconds in (2.06e-05, 13, 1.5)]
+    assert [warning.count for warning in failure_warnings(played(*slow, broken("boom")), step=1)] == [3, 1]
+
+
+def test_a_metric_whose_mean_is_beyond_all_numbers_is_left_out():
+    counted = statistics(played(episode(1.0, huge=1e308, score=1.0), episode(0.0, huge=1e308, score=3.0)))
+    assert counted.environment_metrics == {"env/score": 2.0}
+
+
+def test_without_failures_there_are_no_warnings():
+    assert failure_warnings(played(episode(), episode()), step=1) == []
+
+
+@pytest.mark.parametrize(("rewards", "shown"), [((0.0, 1.0, -1.0), [1.0, -1.0]), ((1.0, 1.0), [1.0])])
+def test_the_best_and_the_worst_episode_are_shown(rewards, shown):
+    events = episodes_to_read(played(*map(episode, rewards)), step=1)
+    assert [event.episode_return for event in events] == shown
+    assert events[0].transcript == [("user", "go"), ("assistant", "gone")]
+
+
+def test_failed_episodes_are_not_shown():
+    assert episodes_to_read(played(broken("boom"), broken("boom")), step=1) == []
+
+
+def test_a_number_that_left_what_was_usual_is_a_warning_of_its_own():
+    event = StepEvent.model_construct(step=7, metrics={"grad_norm": 9.0, "grad_norm_spike": 31.4})
+    (warning,) = spike_warnings(event)
+    assert (warning.name, warning.step) == ("grad_norm_spike", 7)
+    assert "31 times" in warning.message
+    assert spike_warnings(StepEvent.model_construct(step=8, metrics={"grad_norm": 0.3})) == []
+
+
+def step_with(**metrics: float) -> StepEvent:
+    return StepEvent.model_construct(step=7, metrics=metrics)
+
+
+def test_a_step_whose_groups_all_earned_the_same_is_told_and_others_are_not():
+    warning = nothing_to_compare(step_with(zero_variance_groups=3.0, compared_groups=3.0))
+    assert warning is not None
+    assert (warning.name, warning.step) == ("nothing_to_compare", 7)
+    assert "in none of the 3 groups of step 7" in warning.message
+    assert nothing_to_compare(step_with(zero_variance_groups=3.0, compared_groups=4.0)) is None
+    assert nothing_to_compare(step_with(zero_variance_groups=0.0, compared_groups=0.0)) is None
+    assert nothing_to_compare(step_with(grad_norm=0.0)) is None
+
+
+def test_a_step_reports_so_many_metrics_at_most_and_counts_the_others():
+    # Every episode may name others.
+    episodes = [episode(1.0, **{f"m{number}-{own}": 1.0 for own in range(90)}) for number in range(4)]
+    counted = statistics(played(*(trajectory for trajectory in episodes)))
+    named = [name for name in counted.environment_metrics if name.startswith("env/")]
+    assert len(named) + counted.environment_metrics["env_metrics_left_out"] == 360
+    assert len(named) == 200

@@ -1,0 +1,397 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from backend.episodes.episode_requests import step_requests
+from backend.jobs.learn_phase import loss_config
+from backend.jobs.train_batch import train_batch
+from backend.learner.value_loss import ValueLoss
+from tests.backend.seats import result_of, two_seats
+from tinkergym.errors import UnsupportedPartError
+from tinkergym.schema.algorithms import GRPO, PPO, RLOO, DrGRPO, ReinforcePlusPlus
+from tinkergym.schema.episodes import EpisodeResult
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Limits, Sampling
+from tinkergym.trajectory.parts import ImageSpan
+from tinkergym.trajectory.trajectory import Segment, StopReason, Trajectory, Turn
+
+
+def episode(*turns, stop=StopReason.TERMINATED):
+    """Turns are (reward, answer's tokens, finish reason), each behind a prompt of two tokens."""
+    ids, mask, logprobs, records = [], [], [], []
+    for number, (reward, tokens, finish) in enumerate(turns):
+        ids += [1, 2] + [10 + number] * tokens
+        mask += [False] * 2 + [True] * tokens
+        logprobs += [None] * 2 + [-1.0 - 0.1 * k for k in range(tokens)]
+        records.append(
+            Turn(
+                segment=0,
+                start=len(ids) - tokens,
+                end=len(ids),
+                policy_version=0,
+                finish_reason=finish,
+                observation="o",
+                action="a",
+                reward=reward,
+            )
+        )
+    return Trajectory(
+        segments=[Segment(token_ids=ids, loss_mask=mask, sampling_logprobs=logprobs)],
+        turns=records,
+        terminated=True,
+        truncated=False,
+        stop_reason=stop,
+        seed=0,
+    )
+
+
+def batch(*trajectories, algorithm=None, reference=None, values=None, **settings):
+    spec = job(algorithm or GRPO(group_size=len(trajectories), groups_per_step=1), **settings)
+    played = [
+        (request, EpisodeResult(episode_id=request.episode_id, lease_id="l", trajectories=[trajectory]))
+        for request, trajectory in zip(step_requests("job-1", spec, 1), trajectories, strict=True)
+    ]
+    return train_batch(spec, 1, played, reference=reference or never, values=values or never)
+
+
+def job(algorithm, **settings):
+    return JobSpec(
+        environment=EnvironmentRef(id="x"),
+        steps=1,
+        algorithm=algorithm,
+        sampling=Sampling(max_turn_tokens=8),
+        **settings,
+    )
+
+
+def never(sequences):
+    raise AssertionError("it costs a forward pass, and nobody asked for it")
+
+
+GOOD, BAD = episode((1.0, 2, "stop"), (3.0, 1, "stop")), episode((0.0, 2, "stop"), (0.0, 2, "stop"))
+PAIR = {"group_size": 2, "groups_per_step": 1}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [
+        (GRPO(**PAIR), [2.0, -2.0]),
+        (GRPO(**PAIR, normalize="std"), np.array([2.0, -2.0]) / np.sqrt(8)),
+        (DrGRPO(**PAIR), [2.0, -2.0]),
+        (RLOO(**PAIR), [4.0, -4.0]),
+        (ReinforcePlusPlus(**PAIR), np.array([2.0, -2.0]) / np.sqrt(8)),
+        (ReinforcePlusPlus(**PAIR, baseline="group"), np.array([2.0, -2.0]) / np.sqrt(8)),
+    ],
+    ids=["grpo", "grpo_std", "dr_grpo", "rloo", "reinforce++", "reinforce++_baseline"],
+)
+def test_each_algorithm_compares_the_returns_in_its_own_way(algorithm, expected):
+    found = batch(GOOD, BAD, algorithm=algorithm)
+    np.testing.assert_allclose([s.advantage for s in found.sequences], expected, rtol=1e-5)
+
+
+def seated(agent, trajectory):
+    return trajectory.model_copy(update={"agent": agent})
+
+
+def two_seat_batch(*pairs, policies=("job-1", "job-1"), policy=None):
+    spec = job(GRPO(group_size=len(pairs), groups_per_step=1))
+    requests = [two_seats(request, policies) for request in step_requests("job-1", spec, 1)]
+    played = [
+        (request, result_of(request, seated("x", x), seated("o", o)))
+        for request, (x, o) in zip(requests, pairs, strict=True)
+    ]
+    return train_batch(spec, 1, played, reference=never, values=never, policy=policy)
+
+
+def test_a_seat_is_compared_with_its_own_kind_only_and_those_are_neighbours():
+    found = two_seat_batch((GOOD, BAD), (BAD, BAD))
+    # `x` earned 4 and 0; `o` twice 0, which is no worse than what its own group earned.
+    assert [s.advantage for s in found.sequences] == [2.0, -2.0, 0.0, 0.0]
+    assert found.groups == [0, 0, 1, 1]
+    assert (found.metrics["compared_groups"], found.metrics["zero_variance_groups"]) == (2, 1)
+
+
+def test_a_policy_learns_from_its_own_seats_only():
+    pairs = (GOOD, episode((0.0, 3, "stop"))), (BAD, episode((1.0, 3, "stop")))
+    black = two_seat_batch(*pairs, policies=("black", "white"), policy="black")
+    assert [s.advantage for s in black.sequences] == [2.0, -2.0]
+    white = two_seat_batch(*pairs, policies=("black", "white"), policy="white")
+    assert [s.advantage for s in white.sequences] == [-0.5, 0.5]
+    assert two_seat_batch(*pairs, policies=("black", "white"), policy="red").sequences == []
+
+
+@pytest.mark.parametrize("algorithm", [GRPO(**PAIR), GRPO(**PAIR, credit="turn")], ids=["episode", "turn"])
+def test_an_answer_that_came_to_nothing_through_anothers_failure_is_masked(algorithm):
+    turns = [GOOD.turns[0], GOOD.turns[1].model_copy(update={"void": True, "reward": 0.0})]
+    cut = GOOD.model_copy(update={"turns": turns, "stop_reason": StopReason.SEAT_FAILED})
+    found = batch(cut, BAD, algorithm=algorithm, on_failure="keep")
+    first, other = found.sequences
+    assert first.loss_mask == [False, False, True, True, False, False, False]
+    assert first.sampling_logprobs == [None, None, -1.0, -1.1, None, None, None]
+    assert sum(other.loss_mask) == 4
+    # What the first answer had earned stays its own.
+    assert first.advantage == (0.5 if algorithm.credit == "episode" else [0, 0, 0.5, 0.5, 0, 0, 0])
+
+
+def test_an_image_is_refused_by_its_kind():
+    image = ImageSpan(sha256="ab" * 32, start=0, end=1)
+    segment = GOOD.segments[0].model_copy(update={"images": [image]})
+    with pytest.raises(UnsupportedPartError, match="'image', and this model takes text"):
+        batch(GOOD.model_copy(update={"segments": [segment]}), BAD)
+
+
+def test_dr_grpo_divides_by_a_constant_and_not_by_an_answers_length():
+    assert loss_config(job(DrGRPO(**PAIR)), 512).aggregation == "constant"
+    assert loss_config(job(GRPO(**PAIR)), 512).aggregation == "token"
+
+
+@pytest.mark.parametrize(
+    ("limits", "context_length", "most"),
+    [
+        ({}, 512, 32),  # four answers of eight tokens
+        ({"max_episode_tokens": 20}, 512, 20),
+        ({"max_episode_tokens": 40}, 512, 32),
+        ({"max_context_tokens": 12}, 512, 12),
+        ({"max_context_tokens": 40}, 512, 32),
+        ({}, 10, 10),
+        ({"max_context_tokens": 12}, 10, 10),
+        ({"max_episode_tokens": 20, "max_context_tokens": 12}, 512, 12),
+        ({"max_episode_tokens": 9, "max_context_tokens": 12}, 10, 9),
+    ],
+)
+def test_the_constant_that_a_loss_is_divided_by_is_the_most_that_an_episode_can_sample(
+    limits, context_length, most
+):
+    spec = job(DrGRPO(**PAIR), limits=Limits(max_turns=4, **limits))
+    assert loss_config(spec, context_length).constant_tokens == most
+
+
+def test_each_answer_can_be_credited_with_what_was_earned_from_it_on():
+    found = batch(GOOD, BAD, algorithm=GRPO(**PAIR, credit="turn", discount=0.5))
+    # From the first turn on 1 + 0.5 * 3 = 2.5 against 0, from the second on 3 against 0.
+    good, bad = (sequence.advantage for sequence in found.sequences)
+    assert good == [0, 0, 1.25, 1.25, 0, 0, 1.5]
+    assert bad == [0, 0, -1.25, -1.25, 0, 0, -1.5, -1.5]
+    assert found.metrics["lone_turns"] == 0
+
+
+def test_a_long_answer_is_paid_less_and_the_environments_reward_is_left_alone():
+    long = episode((1.0, 8, "length"))
+    short = episode((1.0, 4, "stop"))
+    algorithm = GRPO(**PAIR, overlong_tokens=4, overlong_penalty=0.5)
+    found = batch(long, short, algorithm=algorithm)
+    assert [s.advantage for s in found.sequences] == [-0.25, 0.25]
+    assert found.metrics["overlong_penalty_mean"] == 0.25
+    assert long.episode_return == 1.0
+    assert batch(long, short).metrics["zero_variance_groups"] == 1
+
+
+def test_answers_that_were_cut_off_are_learned_from_or_left_out_as_declared():
+    cut = episode((1.0, 2, "stop"), (1.0, 3, "length"))
+    assert sum(batch(cut, BAD).sequences[0].loss_mask) == 5
+    found = batch(cut, BAD, algorithm=GRPO(**PAIR, mask_truncated=True))
+    assert found.sequences[0].loss_mask == [False, False, True, True] + [False] * 5
+    assert [p is None for p in found.sequences[0].sampling_logprobs] == [
+        not m for m in found.sequences[0].loss_mask
+    ]
+    assert found.sequences[0].advantage == 1.0  # its reward counts all the same
+    assert found.metrics["truncated_fraction"] == 0.25
+    only_cut = episode((5.0, 3, "length"))
+    assert len(batch(only_cut, BAD, algorithm=GRPO(**PAIR, mask_truncated=True)).sequences) == 1
+
+
+def test_a_token_that_was_not_sampled_is_never_trained():
+    for algorithm in (GRPO(**PAIR), GRPO(**PAIR, credit="turn"), GRPO(**PAIR, mask_truncated=True)):
+        for sequence in batch(GOOD, BAD, algorithm=algorithm).sequences:
+            prompt = [i for i, t in enumerate(sequence.token_ids) if t in {1, 2}]
+            assert not any(sequence.loss_mask[i] for i in prompt)
+
+
+def half(sequences):
+    """A reference under which every sampled token is half as likely."""
+    return [
+        np.array([p - np.log(2) for p in s.sampling_logprobs if p is not None], dtype=np.float32)
+        for s in sequences
+    ]
+
+
+def test_kl_in_the_reward_is_taken_off_before_episodes_are_compared():
+    algorithm = GRPO(**PAIR, kl_coefficient=0.1, kl_in="reward", kl_estimator="k1")
+    found = batch(GOOD, BAD, algorithm=algorithm, reference=half)
+    # 3 and 4 sampled tokens: 4 - 0.3 log 2 against 0 - 0.4 log 2.
+    difference = 4.0 + 0.1 * np.log(2)
+    np.testing.assert_allclose([s.advantage for s in found.sequences], [difference / 2, -difference / 2])
+    assert found.metrics["kl"] == pytest.approx(np.log(2))
+    assert found.sequences[0].reference_logprobs is None
+    assert loss_config(job(algorithm), 512).kl_coefficient == 0.0
+
+
+def test_kl_in_the_reward_of_each_turn_is_that_of_its_own_answer():
+    algorithm = GRPO(**PAIR, kl_coefficient=0.1, kl_in="reward", kl_estimator="k1", credit="turn")
+    found = batch(GOOD, BAD, algorithm=algorithm, reference=half)
+    last = (3.0 - 0.1 * np.log(2)) - (0.0 - 0.2 * np.log(2))
+    np.testing.assert_allclose(found.sequences[0].advantage[-1], last / 2)
+
+
+def test_kl_in_the_loss_gives_every_trained_token_its_reference():
+    algorithm = GRPO(**PAIR, kl_coefficient=0.1, mask_truncated=True)
+    cut = episode((1.0, 2, "length"), (1.0, 3, "stop"))
+    found = batch(cut, BAD, algorithm=algorithm, reference=half)
+    np.testing.assert_allclose(found.sequences[0].reference_logprobs, half([cut.segments[0]])[0][2:])
+    assert [s.advantage for s in found.sequences] == [1.0, -1.0]
+    assert loss_config(job(algorithm), 512).kl_coefficient == 0.1
+
+
+def test_failed_episodes_are_neither_compared_nor_asked_about():
+    failed = episode((9.0, 2, "stop"), stop=StopReason.ENVIRONMENT_ERROR)
+    asked = []
+
+    def reference(sequences):
+        asked.append(len(sequences))
+        return half(sequences)
+
+    algorithm = GRPO(group_size=3, groups_per_step=1, kl_coefficient=0.1)
+    found = batch(GOOD, BAD, failed, algorithm=algorithm, reference=reference)
+    assert len(found.sequences) == 2
+    assert asked == [2]
+
+
+@pytest.mark.parametrize("credit", ["episode", "turn"])
+def test_a_kept_failure_without_a_sampled_token_enters_no_baseline(credit):
+    broken = {"terminated": False, "stop_reason": StopReason.ENVIRONMENT_ERROR, "error": "it broke"}
+    prompt = Segment(token_ids=[1, 2], loss_mask=[False] * 2, sampling_logprobs=[None] * 2)
+    silent = GOOD.model_copy(update={**broken, "segments": [prompt], "turns": []})
+    algorithm = GRPO(group_size=3, groups_per_step=1, credit=credit)
+    # One that had answered counts, with what it had earned.
+    for other in (BAD, BAD.model_copy(update=broken)):
+        found = batch(GOOD, other, silent, algorithm=algorithm, on_failure="keep")
+        first = [s.advantage if credit == "episode" else s.advantage[2] for s in found.sequences]
+        assert first == [2.0, -2.0]
+
+
+def in_segments(*turns):
+    """An episode whose context was written anew before each turn: a segment of its own for each."""
+    whole = episode(*turns)
+    segments, records = [], []
+    for number, turn in enumerate(whole.turns):
+        part = slice(turn.start - 2, turn.end)
+        fields = {name: getattr(whole.segments[0], name)[part] for name in Segment.model_fields}
+        segments.append(Segment(**fields))
+        records.append(
+            turn.model_copy(update={"segment": number, "start": 2, "end": 2 + turn.end - turn.start})
+        )
+    return whole.model_copy(update={"segments": segments, "turns": records})
+
+
+@pytest.mark.parametrize("credit", ["episode", "turn"])
+def test_every_segment_of_an_episode_is_learned_from_with_its_own_turns(credit):
+    good = in_segments((1.0, 2, "stop"), (3.0, 1, "stop"), (0.0, 3, "stop"))
+    bad = in_segments((0.0, 2, "stop"), (0.0, 2, "stop"), (0.0, 1, "stop"))
+    found = batch(good, bad, algorithm=GRPO(**PAIR, credit=credit))
+    told = [
+        (list(s.token_ids), s.advantage if credit == "episode" else s.advantage[2]) for s in found.sequences
+    ]
+    rewards = [2.0, 1.5, 0.0] if credit == "turn" else [2.0] * 3
+    assert told == [
+        (list(segment.token_ids), sign * reward)
+        for sign, trajectory in ((1, good), (-1, bad))
+        for segment, reward in zip(trajectory.segments, rewards, strict=True)
+    ]
+    assert found.groups == [0] * 6
+    assert [len(versions) for versions in found.versions] == [2, 1, 3, 2, 2, 1]
+
+
+@pytest.mark.parametrize("credit", ["episode", "turn"])
+def test_the_control_experiment_permutes_what_was_earned(credit):
+    episodes = [episode((float(reward), 1, "stop")) for reward in range(6)]
+    algorithm = GRPO(group_size=6, groups_per_step=1, credit=credit)
+
+    def advantages(**settings):
+        sequences = batch(*episodes, algorithm=algorithm, **settings).sequences
+        return [s.advantage if credit == "episode" else s.advantage[2] for s in sequences]
+
+    shuffled = advantages(shuffle_rewards=True)
+    assert shuffled != advantages()
+    assert sorted(shuffled) == advantages()
+    assert shuffled == advantages(shuffle_rewards=True)
+
+
+def expecting(value):
+    """A value head that expects the same before every token, and counts how often it is asked."""
+
+    def values(sequences):
+        values.asked += 1
+        return [np.full(sum(sequence.loss_mask), value, np.float32) for sequence in sequences]
+
+    values.asked = 0
+    return values
+
+
+PLAIN = {"groups_per_step": 2, "whiten_advantages": False}
+
+
+def test_ppo_compares_each_token_with_what_was_expected_before_it():
+    values = expecting(0.5)
+    found = batch(GOOD, BAD, algorithm=PPO(**PLAIN), values=values)
+    good, bad = found.sequences
+    assert good.advantage == [0, 0, 3.5, 3.5, 0, 0, 2.5]  # of both turns, then of the second only
+    assert bad.advantage == [0, 0, -0.5, -0.5, 0, 0, -0.5, -0.5]
+    assert good.value_targets.tolist() == [4.0, 4.0, 3.0]
+    assert good.old_values.tolist() == [0.5] * 3
+    assert values.asked == 1
+    assert found.metrics == {"value_mean": 0.5, "explained_variance": 0.0}
+
+
+def test_one_episode_is_enough_for_ppo():
+    found = batch(GOOD, algorithm=PPO(groups_per_step=1), values=expecting(0.0))
+    (sequence,) = found.sequences
+    assert np.mean(
+        [a for a, m in zip(sequence.advantage, sequence.loss_mask, strict=True) if m]
+    ) == pytest.approx(0)
+
+
+def test_an_answer_that_was_cut_off_is_a_step_of_ppo_though_it_is_left_out_of_the_loss():
+    cut = episode((1.0, 2, "stop"), (2.0, 3, "length"))
+    found = batch(cut, BAD, algorithm=PPO(**PLAIN, mask_truncated=True), values=expecting(1.0))
+    sequence = found.sequences[0]
+    assert sequence.loss_mask == [False, False, True, True] + [False] * 5
+    assert sequence.advantage[2:4] == [2.0, 2.0]
+    assert sequence.value_targets.tolist() == [3.0, 3.0]
+    # Whitened are the advantages 2, 2, -1, -1, -1, -1 of what is in the loss, and not those of the cut off.
+    whitening = PPO(groups_per_step=2, mask_truncated=True)
+    found = batch(cut, BAD, algorithm=whitening, values=expecting(1.0)).sequences
+    learned = [a for s in found for a, m in zip(s.advantage, s.loss_mask, strict=True) if m]
+    assert learned == pytest.approx(np.array([2, 2, -1, -1, -1, -1]) / np.sqrt(2.4), rel=1e-5)
+
+
+def test_under_ppo_the_kl_in_the_reward_is_paid_token_by_token():
+    def reference(sequences):
+        return [np.full(sum(s.loss_mask), -2.0, np.float32) for s in sequences]
+
+    algorithm = PPO(**PLAIN, kl_coefficient=0.5, kl_in="reward", kl_estimator="k1")
+    two = episode((1.0, 2, "stop"))  # sampled at -1 and -1.1, so a KL of 1 and 0.9
+    found = batch(two, BAD, algorithm=algorithm, reference=reference, values=expecting(0.0))
+    assert found.sequences[0].advantage[2:] == pytest.approx([1 - 0.5 - 0.45, 1 - 0.45])
+
+
+def test_failed_episodes_teach_ppo_nothing():
+    failed = episode((1.0, 2, "stop"), stop=StopReason.ENVIRONMENT_ERROR)
+    found = batch(failed, BAD, algorithm=PPO(**PLAIN), values=expecting(0.0))
+    assert len(found.sequences) == 1
+
+
+def test_shuffled_rewards_are_ppos_too():
+    plain = batch(GOOD, BAD, algorithm=PPO(**PLAIN), values=expecting(0.0))
+    found = [
+        batch(GOOD, BAD, algorithm=PPO(**PLAIN), values=expecting(0.0), shuffle_rewards=True, seed=seed)
+        for seed in range(8)
+    ]
+    firsts = [[s.value_targets[0] for s in one.sequences] for one in found]
+    assert all(sum(first) == 4.0 for first in firsts)
+    assert any(first != [s.value_targets[0] for s in plain.sequences] for first in firsts)
+
+
+def test_ppos_loss_has_a_value_part_and_no_other_algorithms():
+    assert loss_config(job(PPO(value_coefficient=0.3)), 512).value == ValueLoss(coefficient=0.3)
+    assert loss_config(job(PPO(value_clip=0.2, updates_per_step=2)), 512).value.clip == 0.2
+    assert loss_config(job(GRPO()), 512).value is None

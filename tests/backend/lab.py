@@ -1,0 +1,345 @@
+"""A real pool worker on the nano model, in this process; the tests play the episodes over its socket."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import gymnasium as gym
+import pytest
+import torch
+
+from backend.catalog.models import load_renderer_bundle, resolve_model
+from backend.config import ServiceConfig
+from backend.errors import LeaseLostError
+from backend.learner.learner import Learner
+from backend.store.store import Store
+from backend.store.uploads import Uploads
+from backend.workers.pool_worker import PoolWorker
+from tinkergym.agent.renderer import Renderer
+from tinkergym.datasets.prepare import prepare
+from tinkergym.registration.games import make_playable
+from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
+from tinkergym.remote.transport import Connection
+from tinkergym.rollout.play import RolloutWorker, play
+from tinkergym.schema.algorithms import GRPO
+from tinkergym.schema.data import DataKind
+from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult, LeaseRequest, SubmitRequest
+from tinkergym.schema.events import Event, JobState
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Sampling
+from tinkergym.schema.parsing import parse_any_spec
+from tinkergym.schema.sampling import Completion, SampleRequest
+from tinkergym.spaces import Text
+from tinkergym.tasks import SequenceTasks
+
+TENANT = "ada"
+PATIENCE_SECONDS = 60.0
+TOKEN = "pool-token"
+
+
+class Fickle(gym.Env):
+    """Pays `pay` per letter of an answer; raises in `step` for the share of seeds that `failing` names."""
+
+    observation_space = Text(100)
+    action_space = Text(100)
+
+    def __init__(self, failing: float = 0.0, pay: float = -1.0) -> None:
+        self._failing, self._pay = failing, pay
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return "say something", {}
+
+    def step(self, action):
+        if self.np_random.random() < self._failing:
+            raise RuntimeError("the machine is broken")
+        return "", self._pay * len(action), True, False, {"metrics": {"letters": len(action)}}
+
+
+def job_spec(**settings: object) -> JobSpec:
+    defaults = {
+        "environment": EnvironmentRef(id="test/Fickle-v0"),
+        "steps": 2,
+        "algorithm": GRPO(group_size=2, groups_per_step=2),
+        # Hot, so that a group never agrees: equal returns would teach nothing.
+        "sampling": Sampling(max_turn_tokens=4, temperature=3.0),
+        "rollout": "client",
+        "checkpoint_every": 100,
+        **settings,
+    }
+    if defaults["rollout"] != "server":
+        defaults = {"client_timeout_seconds": 3600.0, **defaults}
+    return JobSpec(**defaults)
+
+
+class Lab:
+    """One service's store and its current pool worker; a new one can take over."""
+
+    def __init__(self, config: ServiceConfig) -> None:
+        self.config = config
+        self.store = Store.open(config.store_url)
+        self.store.keys.ensure_tenant(TENANT)
+        self.tenant = self.store.tenant(TENANT)
+        self.service = self.store.service()
+        self.pools = 0
+        self.pool: PoolWorker
+        self.connection: Connection
+        self.start_pool()
+
+    def start_pool(self) -> None:
+        self.pools += 1
+        socket = self.config.run_dir / f"pool-{self.pools}.sock"
+        self.pool = PoolWorker(
+            self.config, pool_id=f"pool-{self.pools}", model="nano", socket_path=socket, token=TOKEN
+        )
+        self.connection = Connection(f"unix://{socket}", token=TOKEN)
+
+    def replace_pool(self, *, in_peace: bool = False) -> None:
+        """End the worker, and let another take its jobs; see `close_pool`."""
+        self.close_pool(in_peace=in_peace)
+        self.start_pool()
+
+    def close_pool(self, *, in_peace: bool = False) -> None:
+        """End the worker: as a kill does, so that it saves nothing more, or in peace as a restart does."""
+        jobs = list(self.pool._threads.values())
+        self.connection.close()
+        if not in_peace:
+            self.service.requeue_worker(f"pool-{self.pools}", "it died")
+        self.pool.close()
+        # A worker gives its jobs a few seconds and then dies, and they with it. Here its threads live on: one
+        # that still writes a checkpoint to a slow disk has the job yet, and the next worker would not get it.
+        for job in jobs:
+            job.join(PATIENCE_SECONDS)
+
+    def start_later(self, **settings: object) -> str:
+        return self.tenant.create_job(job_spec(**settings), {}).job_id
+
+    def start(self, **settings: object) -> str:
+        job_id = self.start_later(**settings)
+        self.pool.start_job(job_id)
+        return job_id
+
+    # --- playing ---
+
+    def transport(self, job_id: str) -> HttpRolloutTransport:
+        return HttpRolloutTransport(self.connection, Routes.of_pool(job_id))
+
+    def lease(
+        self, job_id: str, most: int = 100, worker_id: str = "w", wait_seconds: float = 20.0
+    ) -> list[EpisodeRequest]:
+        request = LeaseRequest(worker_id=worker_id, max_episodes=most, wait_seconds=wait_seconds)
+        return self.transport(job_id).lease(request).episodes
+
+    def playing(self, requests: list[EpisodeRequest]) -> Iterator[EpisodeResult]:
+        """Play and yield each result as its episode ends."""
+        transport = self.transport(requests[0].job_id)
+        sampler = transport.sampler()
+        renderer = Renderer.from_bundle(transport.renderer("nano"))
+        yield from play(requests, sampler=sampler, renderer=renderer, make_env=make_playable)
+        sampler.close()
+
+    def play(self, requests: list[EpisodeRequest]) -> list[EpisodeResult]:
+        return list(self.playing(requests))
+
+    def submit(self, job_id: str, results: list[EpisodeResult]) -> list[str]:
+        request = SubmitRequest(worker_id="w", results=results)
+        return self.transport(job_id).submit(request).verdicts
+
+    def play_step(self, job_id: str) -> list[EpisodeRequest]:
+        requests = self.lease(job_id)
+        # Each at once: in lockstep the longer episodes wait for the results of those that ended.
+        for result in self.playing(requests):
+            assert self.submit(job_id, [result]) == ["accepted"]
+        return requests
+
+    def play_on(self, job_id: str) -> None:
+        """Play until the job has ended."""
+        stop = threading.Event()
+        worker = RolloutWorker(self.transport(job_id), make_env=make_playable)
+        thread = threading.Thread(target=worker.run, args=(stop,))
+        thread.start()
+        try:
+            self.until(job_id, lambda: self.state(job_id).final)
+        finally:
+            stop.set()
+            thread.join()
+
+    # --- looking ---
+
+    def state(self, job_id: str) -> JobState:
+        return self.service.job(job_id).state
+
+    def events(self, job_id: str, kind: str) -> list[Event]:
+        events = self.tenant.events_after(job_id, 0, 10_000)
+        return [event.body for event in events if event.body.type == kind]
+
+    def that_learn_the_same(self, jobs: Sequence[Mapping[str, object]]) -> list[list[Mapping[str, object]]]:
+        """Run a job with each of these settings; return those that end with equal weights, if any do."""
+        learned: dict[str, list[Mapping[str, object]]] = {}
+        for settings in jobs:
+            # Three steps, so that a schedule shows; lockstep, so that nothing but the setting can differ.
+            job_id = self.start(deterministic=True, steps=3, **settings)
+            self.play_on(job_id)
+            assert self.state(job_id) is JobState.COMPLETED
+            learned.setdefault(self.weights(job_id, 3), []).append(settings)
+        return [same for same in learned.values() if len(same) > 1]
+
+    def until(self, job_id: str, happened: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not happened():
+            if time.monotonic() > deadline:
+                pytest.fail(f"waited in vain; the job's events: {self.events(job_id, 'state')}")
+            threading.Event().wait(0.01)
+
+    def until_state(self, job_id: str, state: JobState) -> None:
+        self.until(job_id, lambda: self.state(job_id) is state)
+
+    def weights(self, job_id: str, version: int) -> str:
+        sha256 = self.service.version_sha256(job_id, version)
+        assert sha256 is not None
+        return sha256
+
+
+class Written:
+    """Jobs on written data: rendered and stored as client and gateway do it, without HTTP."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        directory = resolve_model("nano", lab.config.models, allow_any=False)
+        self.renderer = Renderer.from_bundle(load_renderer_bundle("nano", directory))
+
+    def upload(self, kind: DataKind, rows: Sequence[Mapping[str, object]], tenant: str = TENANT) -> str:
+        ready = prepare(SequenceTasks(list(rows)), self.renderer, kind=kind)
+        uploads = Uploads(self.lab.config.uploads_dir, tenant)
+        for name, body in ready.bodies.items():
+            uploads.add_chunk(name, body, most_bytes=2**24)
+        return uploads.complete(ready.manifest, most_bytes=2**24).data_id
+
+    def start_later(self, kind: DataKind, rows: Sequence[Mapping[str, object]], **settings: object) -> str:
+        defaults = {"steps": 4, "batch_size": 2, "checkpoint_every": 100}
+        spec = {**defaults, **settings, "kind": kind, "data": self.upload(kind, rows)}
+        return self.lab.tenant.create_job(parse_any_spec(spec), {}).job_id
+
+    def start(self, kind: DataKind, rows: Sequence[Mapping[str, object]], **settings: object) -> str:
+        job_id = self.start_later(kind, rows, **settings)
+        self.lab.pool.start_job(job_id)
+        return job_id
+
+    def run(self, kind: DataKind, rows: Sequence[Mapping[str, object]], **settings: object) -> str:
+        job_id = self.start(kind, rows, **settings)
+        self.lab.until(job_id, lambda: self.lab.state(job_id).final)
+        assert self.lab.state(job_id) is JobState.COMPLETED, self.lab.events(job_id, "state")[-1]
+        return job_id
+
+    def answer(self, policy: str, prompt: str) -> str:
+        """What a policy finds likeliest to say."""
+        arrived: list[Completion] = []
+        request = SampleRequest(
+            request_id="r",
+            policy=policy,
+            prompt_ids=self.renderer.start([{"role": "user", "content": prompt}]),
+            max_tokens=24,
+            temperature=0,
+            stop_ids=self.renderer.stop_ids,
+        )
+        sampler = self.lab.transport("").sampler()
+        sampler.submit([request], arrived.extend)
+        self.lab.until(policy, lambda: arrived)
+        sampler.close()
+        return self.renderer.decode_answer(arrived[0].token_ids)
+
+
+@pytest.fixture
+def written_in():
+    """Make what starts jobs on written data in a lab."""
+    return Written
+
+
+@pytest.fixture
+def written(lab):
+    return Written(lab)
+
+
+@pytest.fixture
+def make_lab(tmp_path, register_environment):
+    """Make labs, each with settings and a folder of its own."""
+    register_environment("test/Fickle-v0", Fickle)
+    threads = torch.get_num_threads()
+    made: list[Lab] = []
+
+    def make(name: str = "", **settings: object) -> Lab:
+        common = {
+            "torch_threads": 1,
+            "heartbeat_seconds": 0.2,
+            "lease_seconds": 30.0,
+            "client_place_seconds": 3600.0,
+        }
+        config = ServiceConfig(data_dir=tmp_path / name, **{**common, **settings})
+        config.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        made.append(Lab(config))
+        return made[-1]
+
+    yield make
+    for lab in made:
+        lab.close_pool()
+        lab.store.close()
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def lab(make_lab):
+    return make_lab()
+
+
+@pytest.fixture
+def publishes_wrongly(lab, monkeypatch):
+    """From now on the engine holds other weights of a version (None: of every one) than it says."""
+
+    def begin(version=None):
+        publish = lab.pool._engine.publish
+
+        def publish_other(policy, published, weights, **settings):
+            sha256 = publish(policy, published, weights, **settings)
+            if version in (None, published):
+                wrong = {name: tensor + 0.05 for name, tensor in weights.tensors.items()}
+                publish(policy, published, replace(weights, tensors=wrong))
+            return sha256
+
+        monkeypatch.setattr(lab.pool._engine, "publish", publish_other)
+
+    return begin
+
+
+class HeldLearner:
+    """Stops before a batch, the first or a later one, until it may go on or is to die."""
+
+    def __init__(self) -> None:
+        self.hold_at = 1
+        self.batches = 0
+        self.reached = threading.Event()
+        self.go_on = threading.Event()
+        self.dies = False
+
+    def wait(self) -> None:
+        self.batches += 1
+        if self.batches < self.hold_at:
+            return
+        self.reached.set()
+        assert self.go_on.wait(PATIENCE_SECONDS)
+        if self.dies:
+            raise LeaseLostError("as if it had been killed")
+
+
+@pytest.fixture
+def learner(lab, monkeypatch):
+    held, forward_backward = HeldLearner(), Learner.forward_backward
+
+    def when_allowed(self, *arguments, **settings):
+        held.wait()
+        return forward_backward(self, *arguments, **settings)
+
+    monkeypatch.setattr(Learner, "forward_backward", when_allowed)
+    yield held
+    held.go_on.set()

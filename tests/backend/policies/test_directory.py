@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import pytest
+
+from backend.compute.weights import AdapterWeights
+from backend.policies.directory import PolicyDirectory, StoredPolicy
+from tinkergym.errors import InvalidRequestError, NotFoundError, PolicyVersionGoneError
+from tinkergym.schema.sampling import SampleRequest
+
+WEIGHTS = AdapterWeights(rank=1, alpha=1.0, tensors={})
+
+
+class Engine:
+    def __init__(self) -> None:
+        self.versions: dict[str, int] = {}
+
+    def publish(self, policy, version, weights):
+        self.versions[policy] = version
+        return ""
+
+    def retire(self, policy):
+        self.versions.pop(policy, None)
+
+    def loaded(self):
+        return dict(self.versions)
+
+
+class Shelf:
+    """A directory over checkpoints in memory: of job-N is policy-N."""
+
+    def __init__(self, stored: dict[str, list[int]], keep_idle: int = 2, *, from_base: bool = True) -> None:
+        self.engine, self.stored, self.read = Engine(), stored, []
+        self.from_base = from_base
+        self.directory = PolicyDirectory(
+            self.engine, model_names={"nano"}, find=self.find, keep_idle=keep_idle
+        )
+
+    def find(self, name: str) -> StoredPolicy:
+        number = name.removeprefix("job-").removeprefix("policy-")
+        if number not in self.stored:
+            raise NotFoundError(f"there is no {name}")
+
+        def read(version):
+            self.read.append((number, version))
+            return WEIGHTS
+
+        return StoredPolicy(
+            policy_id=f"policy-{number}",
+            versions=tuple(self.stored[number]),
+            read=read,
+            from_base=self.from_base,
+        )
+
+    def train(self, number: str, version: int | None = None) -> None:
+        """Have a job train the policy here, and publish a version."""
+        self.directory.hold(f"policy-{number}", job_id=f"job-{number}", from_base=self.from_base)
+        if version is not None:
+            self.engine.publish(f"policy-{number}", version, WEIGHTS)
+
+    def resolve(self, policy: str, version: int | None = None, *, training: bool = False):
+        request = SampleRequest(
+            request_id="r", policy=policy, policy_version=version, prompt_ids=[1], max_tokens=1
+        )
+        resolved = self.directory.resolve(request, is_training=lambda: training)
+        return resolved.policy, resolved.policy_version
+
+
+def test_a_models_name_means_the_model_without_an_adapter():
+    assert Shelf({}).resolve("nano") == ("", 0)
+
+
+@pytest.mark.parametrize("version", [7, -1])
+def test_a_models_name_with_a_version_is_refused_rather_than_answered_by_another(version):
+    with pytest.raises(InvalidRequestError, match="has no version"):
+        Shelf({}).resolve("nano", version)
+
+
+@pytest.mark.parametrize("name", ["job-1", "policy-1"])
+def test_a_job_and_its_policy_are_two_names_of_one(name):
+    trained, ended = Shelf({"1": []}), Shelf({"1": [7]})
+    trained.train("1", 7)
+    assert trained.resolve(name) == ended.resolve(name) == ("policy-1", None)  # for the engine to choose
+    assert (trained.directory.trained_by(name), ended.directory.trained_by(name)) == ("job-1", None)
+
+
+def test_a_version_that_is_yet_to_come_is_the_engines_to_refuse():
+    shelf = Shelf({"1": []})
+    shelf.train("1", 7)
+    assert shelf.resolve("job-1", 8) == ("policy-1", 8)
+
+
+def test_version_0_of_a_trained_policy_is_the_model():
+    shelf = Shelf({"1": [7]})
+    assert shelf.resolve("job-1", 0) == ("", 0)
+    assert shelf.read == []
+
+
+def test_version_0_of_a_policy_that_began_with_another_is_that_one():
+    shelf = Shelf({"1": [0, 7]}, from_base=False)
+    assert shelf.resolve("job-1", 0) == ("policy-1@0", 0)
+    assert shelf.read == [("1", 0)]
+
+
+def test_an_ended_jobs_policy_is_read_once():
+    shelf = Shelf({"1": [6, 7]})
+    assert shelf.resolve("job-1") == shelf.resolve("job-1") == ("policy-1", None)
+    assert shelf.resolve("job-1", 7) == ("policy-1", 7)
+    assert shelf.read == [("1", 7)]
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_an_older_version_that_is_kept_is_loaded_next_to_the_newest(trained):
+    shelf = Shelf({"1": [3, 5, 7]})
+    if trained:
+        shelf.train("1", 8)
+    else:
+        shelf.resolve("job-1")
+        shelf.read.clear()
+    assert shelf.resolve("job-1", 5) == shelf.resolve("policy-1", 5) == ("policy-1@5", 5)
+    assert shelf.resolve("job-1") == ("policy-1", None)
+    assert shelf.read == [("1", 5)]
+
+
+def test_a_version_that_is_not_kept_is_refused_with_those_that_are():
+    shelf = Shelf({"1": [3, 5]})
+    shelf.train("1", 8)
+    with pytest.raises(PolicyVersionGoneError) as caught:
+        shelf.resolve("job-1", 4)
+    assert (caught.value.field, "3, 5" in caught.value.hint) == ("policy_version", True)
+
+
+def test_an_episode_that_is_trained_on_gets_no_version_from_the_disk():
+    shelf = Shelf({"1": [5]})
+    shelf.train("1", 8)
+    assert shelf.resolve("job-1", 5, training=True) == ("policy-1", 5)  # for the engine to refuse
+    assert shelf.read == []
+
+
+def test_older_versions_are_read_again_when_the_job_goes_on_and_may_make_others():
+    shelf = Shelf({"1": [5, 7]})
+    shelf.resolve("job-1", 5)
+    shelf.train("1", 7)
+    assert set(shelf.engine.loaded()) == {"policy-1"}
+    shelf.resolve("job-1", 5)
+    assert shelf.read == [("1", 5), ("1", 5)]
+
+
+def test_a_policy_without_weights_is_not_found():
+    with pytest.raises(NotFoundError, match="no weights yet"):
+        Shelf({"1": []}).resolve("job-1")
+
+
+def test_the_policy_of_a_running_job_is_its_loops_to_publish():
+    shelf = Shelf({"1": [7]})
+    shelf.train("1")
+    with pytest.raises(NotFoundError):
+        shelf.resolve("job-1")
+    with pytest.raises(NotFoundError):
+        shelf.resolve("job-1", 7, training=True)
+
+
+def test_the_policy_that_was_longest_not_asked_for_makes_room():
+    shelf = Shelf({"1": [1], "2": [2], "3": [3]})
+    for number in "1213":
+        shelf.resolve(f"job-{number}")
+    assert set(shelf.engine.loaded()) == {"policy-1", "policy-3"}
+
+
+def test_policies_in_training_are_not_pushed_out():
+    shelf = Shelf({"1": [], "2": [2], "3": [3]}, keep_idle=1)
+    shelf.train("1", 1)
+    shelf.resolve("job-2")
+    shelf.resolve("job-3")
+    assert set(shelf.engine.loaded()) == {"policy-1", "policy-3"}
+    shelf.directory.release("policy-1")
+    assert set(shelf.engine.loaded()) == {"policy-1"}

@@ -1,0 +1,90 @@
+"""What children print, by whatever way, is bounded; its beginning and its end are kept."""
+
+import subprocess
+import sys
+
+import pytest
+
+from backend.processes import bounded_pipes
+from backend.processes.bounded_log import BoundedLog
+
+NOISE = """
+import ctypes, os
+os.write(1, b"it begins\\n")
+for number in range(2000):
+    print("printed", number, flush=True)
+for number in range(2000):
+    os.write(2, b"written %d\\n" % number)
+libc = ctypes.CDLL(None)
+for number in range(2000):
+    libc.dprintf(1, b"by a C library\\n")
+os.write(1, b"it ends\\n")
+"""
+
+
+def run(log, code, file_bytes):
+    with BoundedLog(log, file_bytes) as output:
+        child = subprocess.Popen(
+            [sys.executable, "-c", code], stdout=output.descriptor, stderr=output.descriptor
+        )
+    assert child.wait(timeout=60) == 0
+    output.join(10.0)
+
+
+def test_a_child_that_prints_without_end_takes_three_files_of_bounded_size(tmp_path):
+    log = tmp_path / "noisy.log"
+    run(log, NOISE, 10_000)
+    sizes = {file.name: file.stat().st_size for file in tmp_path.iterdir()}
+    assert sorted(sizes) == ["noisy.log", "noisy.log.1", "noisy.log.first"]
+    assert max(sizes.values()) <= 10_000
+    assert (tmp_path / "noisy.log.first").read_text().startswith("it begins\n")
+    assert log.read_text().endswith("by a C library\nit ends\n")
+
+
+def test_what_a_quiet_child_prints_stays_whole_and_the_next_one_goes_on_below_it(tmp_path):
+    log = tmp_path / "quiet.log"
+    for word in ("first", "second"):
+        run(log, f"print({word!r})", 10_000)
+    assert log.read_text() == "first\nsecond\n"
+    assert [file.name for file in tmp_path.iterdir()] == ["quiet.log"]
+
+
+def test_a_log_that_cannot_be_put_aside_does_not_stop_the_child(tmp_path):
+    log = tmp_path / "stuck.log"
+    (tmp_path / "stuck.log.first").mkdir()
+    (tmp_path / "stuck.log.first" / "something").touch()
+    run(log, NOISE, 10_000)
+    assert log.stat().st_size <= 10_000
+
+
+def asked(code, question=b"", seconds=60.0):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    child = subprocess.Popen([sys.executable, "-c", code], **pipes)
+    try:
+        return bounded_pipes.communicate(child, question, seconds)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_of_a_child_that_is_asked_only_the_end_of_what_it_prints_is_kept():
+    code = "import sys\nfor n in range(40): sys.stderr.write('x' * 10**5)\nsys.stderr.write('end')\nprint(1)"
+    out, err = asked(code)
+    assert out == b"1\n"
+    assert len(err) == bounded_pipes.KEPT_BYTES
+    assert err.endswith(b"xend")
+
+
+def test_a_long_question_reaches_the_child_also_while_it_prints():
+    question = b"q" * 3_000_000
+    code = "import sys; print('y' * 10**5, file=sys.stderr); print(len(sys.stdin.read()))"
+    assert asked(code, question)[0] == b"3000000\n"
+
+
+def test_a_child_that_ends_without_listening_is_no_error():
+    assert asked("print('no')", b"q" * 3_000_000) == (b"no\n", b"")
+
+
+def test_a_child_that_takes_too_long_is_reported_and_left_to_the_caller():
+    with pytest.raises(subprocess.TimeoutExpired):
+        asked("while True: print('x' * 1000)", seconds=0.5)

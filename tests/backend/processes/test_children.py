@@ -1,0 +1,29 @@
+"""Processes of the service know their place."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SESSION = Path("/proc/self/autogroup")
+ASK = f"""
+import os
+from backend.processes.children import stand_back
+stand_back()
+print(os.nice(0), *open({str(SESSION)!r}).read().split()[-1:] if os.path.exists({str(SESSION)!r}) else [])
+"""
+
+
+@pytest.mark.parametrize("own_session", [True, False])
+def test_a_process_that_stands_back_leaves_time_to_the_others(own_session):
+    command = [sys.executable, "-c", ASK]
+    answer = subprocess.run(
+        command, start_new_session=own_session, capture_output=True, text=True, check=True
+    )
+    niceness, *of_session = answer.stdout.split()
+    assert int(niceness) == min(os.nice(0) + 10, 19)
+    # The file is empty where the kernel does not weigh sessions, and for processes that it counts to none.
+    if of_session:
+        assert of_session == (["10"] if own_session else SESSION.read_text().split()[-1:])

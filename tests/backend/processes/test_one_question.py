@@ -1,0 +1,25 @@
+import subprocess
+import sys
+
+CHILD = """
+import threading
+from backend.processes.one_question import one_question
+
+threading.Thread(target=threading.Event().wait).start()  # an environment's, which never ends
+with one_question() as (question, answers):
+    print("noise of an environment")
+    answers.write(question["word"])
+"""
+
+
+def test_the_answer_is_alone_on_the_standard_output_and_no_thread_keeps_the_process():
+    child = subprocess.run(
+        [sys.executable, "-c", CHILD],
+        input='{"word": "yes"}',
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (child.returncode, child.stdout) == (0, "yes")
+    assert "noise of an environment" in child.stderr

@@ -1,0 +1,65 @@
+import pytest
+
+from tinkergym.errors import NotFoundError
+from tinkergym.schema.events import CheckpointView, JobState
+
+
+@pytest.fixture
+def ada(store):
+    return store.tenant("ada")
+
+
+@pytest.fixture
+def job(ada, spec):
+    return ada.create_job(spec, {}, "key")
+
+
+def test_a_job_is_created_with_the_policy_that_it_trains(ada, job, spec):
+    (policy_id,) = ada.policies_of(job.job_id).values()
+    policy = ada.get_policy(policy_id)
+    assert (policy.model, policy.adapter, policy.made_by_job) == (spec.model, spec.adapter, job.job_id)
+
+
+def test_a_request_that_is_sent_again_creates_no_second_policy(ada, job, spec):
+    policies = ada.policies_of(job.job_id)
+    assert ada.policies_of(ada.create_job(spec, {}, "key").job_id) == policies
+
+
+def test_two_jobs_train_two_policies(ada, job, spec):
+    other = ada.create_job(spec, {})
+    assert set(ada.policies_of(other.job_id).values()).isdisjoint(ada.policies_of(job.job_id).values())
+
+
+def test_another_tenants_policy_is_answered_like_one_that_does_not_exist(store, ada, job):
+    (policy_id,) = ada.policies_of(job.job_id).values()
+    with pytest.raises(NotFoundError) as theirs:
+        store.tenant("bob").get_policy(policy_id)
+    with pytest.raises(NotFoundError) as missing:
+        store.tenant("bob").get_policy("policy-0")
+    assert str(theirs.value).replace(policy_id, "policy-0") == str(missing.value)
+
+
+def test_deleting_a_job_deletes_its_policy_and_its_checkpoints(store, ada, job):
+    (policy_id,) = ada.policies_of(job.job_id).values()
+    lease = store.service().acquire(job.job_id, "w", 30, now=0)
+    view = CheckpointView(step=1, policy_version=1, path="/x", sha256="00", files={})
+    store.service().add_checkpoint(lease, view)
+    assert ada.checkpoints(job.job_id) == [view]
+    store.service().set_state(lease, JobState.CANCELLED)
+    ada.delete_job(job.job_id, lambda: None)
+    assert store.service().checkpoints(job.job_id) == []
+    with pytest.raises(NotFoundError):
+        ada.get_policy(policy_id)
+
+
+def test_a_job_that_is_not_deleted_after_all_keeps_its_policy(store, ada, job):
+    policies = ada.policies_of(job.job_id)
+    ada.request_cancel(job.job_id)
+
+    def refuses():
+        raise OSError
+
+    with pytest.raises(OSError):
+        ada.delete_job(job.job_id, refuses)
+    assert ada.policies_of(job.job_id) == policies
+    assert ada.get_policy(policies[""]).made_by_job == job.job_id

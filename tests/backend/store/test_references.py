@@ -1,0 +1,95 @@
+"""Which policy and which kept version a reference means."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import insert
+
+from backend.store.tables import job_policies, policies
+from tinkergym.errors import ConflictError, InvalidRequestError, NotFoundError
+from tinkergym.schema.events import CheckpointView
+from tinkergym.schema.policy_refs import PolicyRef
+
+
+@pytest.fixture
+def ada(store):
+    return store.tenant("ada")
+
+
+@pytest.fixture
+def job_id(store, ada, spec):
+    """A job with checkpoints; version 7 was published at step 4."""
+    job_id = ada.create_job(spec, {}).job_id
+    service = store.service()
+    lease = service.acquire(job_id, "w", 30, now=0)
+    for step, version in ((2, 2), (4, 7)):
+        view = CheckpointView(step=step, policy_version=version, path=f"/{step}", sha256="00", files={})
+        service.add_checkpoint(lease, view)
+    return job_id
+
+
+@pytest.fixture
+def policy_id(ada, job_id):
+    return ada.policies_of(job_id)[""]
+
+
+def kept(ada, text):
+    found = ada.find_policy(PolicyRef.parse(text))
+    view = found.checkpoint()
+    return found.policy.policy_id, view.policy_version
+
+
+@pytest.mark.parametrize("chosen", ["", "@latest", "@7", "@step:4"])
+def test_a_job_and_its_policy_are_two_names_of_one(ada, job_id, policy_id, chosen):
+    assert kept(ada, f"{job_id}{chosen}") == kept(ada, f"{policy_id}{chosen}") == (policy_id, 7)
+
+
+def test_versions_and_train_steps_are_told_apart(ada, job_id):
+    assert kept(ada, f"{job_id}@step:2")[1] == 2
+    with pytest.raises(NotFoundError):
+        kept(ada, f"{job_id}@4")
+    with pytest.raises(NotFoundError):
+        kept(ada, f"{job_id}@step:7")
+
+
+@pytest.mark.parametrize("chosen", ["@best", "@3", "@step:3"])
+def test_a_version_that_is_not_kept_is_refused_with_those_that_are(ada, job_id, chosen):
+    found = ada.find_policy(PolicyRef.parse(f"{job_id}{chosen}"))
+    with pytest.raises(NotFoundError) as caught:
+        found.checkpoint(field="teacher")
+    assert caught.value.field == "teacher"
+    assert "2, 7" in caught.value.hint
+
+
+def test_another_tenants_policy_is_answered_like_none(store, job_id, policy_id):
+    said = []
+    for text in (job_id, "job-0", policy_id, "policy-0"):
+        with pytest.raises(NotFoundError) as caught:
+            store.tenant("bob").find_policy(PolicyRef.parse(text), field="initial_policy")
+        assert caught.value.field == "initial_policy"
+        said.append(str(caught.value).replace(text, "it"))
+    assert said[0] == said[1]
+    assert said[2] == said[3]
+
+
+def test_of_a_job_with_several_policies_one_has_to_be_named(store, ada, job_id, policy_id):
+    with store._db.write() as connection:
+        row = {"tenant_id": "ada", "model": "nano", "adapter": '{"kind":"full"}', "created_at": 0.0}
+        connection.execute(insert(policies).values(policy_id="policy-b", made_by_job=job_id, **row))
+        connection.execute(job_policies.delete().where(job_policies.c.job_id == job_id))
+        for agent, policy in (("black", "policy-b"), ("white", policy_id)):
+            connection.execute(insert(job_policies).values(job_id=job_id, agent=agent, policy_id=policy))
+    with pytest.raises(InvalidRequestError) as short:
+        ada.find_policy(PolicyRef.parse(job_id))
+    assert f"{job_id}/black, {job_id}/white" in short.value.hint
+    with pytest.raises(NotFoundError):
+        ada.find_policy(PolicyRef.parse(f"{job_id}/red"))
+    assert kept(ada, f"{job_id}/white@2") == (policy_id, 2)
+    assert ada.find_policy(PolicyRef.parse("policy-b")).agent == "black"
+
+
+def test_a_job_is_not_deleted_while_another_builds_on_its_policy_by_that_name(ada, job_id, policy_id, spec):
+    ada.create_job(spec.model_copy(update={"initial_policy": f"{policy_id}@7"}), {})
+    ada.request_cancel(job_id)
+    with pytest.raises(ConflictError):
+        ada.delete_job(job_id, lambda: None)

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import queue
+import socket
+import stat
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from backend.workers import endpoint as endpoints
+from backend.workers.endpoint import PoolEndpoint
+from tinkergym.errors import (
+    AuthenticationError,
+    InternalServiceError,
+    InvalidRequestError,
+    NotFoundError,
+)
+from tinkergym.remote.transport import Connection
+from tinkergym.schema.episodes import LeaseReply, LeaseRequest
+
+TOKEN = "secret"
+
+
+class Service:
+    def sample(self, requests, deliver, *, together=False):
+        if requests[0].policy == "slow":
+            self.receivers.put(deliver)
+        else:
+            raise NotFoundError("no such policy")
+
+    def __init__(self) -> None:
+        self.receivers = queue.Queue()
+        self.episodes_come = threading.Event()
+        self.polls = threading.Semaphore(0)
+
+    def lease(self, request, job_id):
+        self.polls.release()
+        assert request.wait_seconds == 0 or self.episodes_come.wait(30.0)
+        return LeaseReply(episodes=[], lost=[job_id, *request.renew], job_state="running")
+
+    def vanished(self, worker_id, job_id):
+        raise NotFoundError(f"{worker_id} of {job_id}")
+
+    def submit(self, request, job_id):
+        raise RuntimeError("surprise")
+
+    def renderer(self, model):
+        raise NotFoundError(f"no {model}")
+
+
+@pytest.fixture
+def socket_path(tmp_path_factory):
+    return tmp_path_factory.mktemp("p") / "s"
+
+
+@pytest.fixture
+def connect(socket_path):
+    endpoint = PoolEndpoint(Service(), socket_path, TOKEN)
+    connections = []
+
+    def open_connection(token: str = TOKEN) -> Connection:
+        connections.append(Connection(f"unix://{socket_path}", token=token))
+        return connections[-1]
+
+    yield open_connection
+    for connection in connections:
+        connection.close()
+    endpoint.close()
+
+
+def test_the_service_hears_of_a_worker_that_vanished(connect):
+    body = LeaseRequest(worker_id="w", max_episodes=1).model_dump_json().encode()
+    with pytest.raises(NotFoundError, match="w of job-1"):
+        connect().call("POST", "/episodes/vanished", params={"job_id": "job-1"}, body=body)
+
+
+def test_a_call_reaches_the_service_with_its_job(connect):
+    body = LeaseRequest(worker_id="w", max_episodes=1, wait_seconds=0, renew=["a"]).model_dump_json().encode()
+    answer = connect().call("POST", "/episodes/lease", params={"job_id": "job-1"}, body=body)
+    assert LeaseReply.model_validate_json(answer).lost == ["job-1", "a"]
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "secretive"])
+def test_nobody_comes_in_without_the_token(connect, token):
+    with pytest.raises(AuthenticationError):
+        connect(token).call("GET", "/health")
+
+
+def test_only_its_owner_can_open_the_socket(connect, socket_path):
+    assert stat.S_IMODE(socket_path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"not json", b'{"worker_id": "w"}', b'{"worker_id": "w", "max_episodes": 1, "more": 1}']
+)
+def test_bad_bodies_are_refused_and_named(connect, body):
+    with pytest.raises(InvalidRequestError):
+        connect().call("POST", "/episodes/lease", body=body)
+
+
+def test_errors_of_the_service_keep_their_type(connect):
+    with pytest.raises(NotFoundError, match="no nano"):
+        connect().call("GET", "/renderer", params={"model": "nano"})
+
+
+def test_a_surprise_is_an_error_and_not_the_end(connect):
+    connection = connect()
+    with pytest.raises(InternalServiceError, match="surprise"):
+        connection.call("POST", "/episodes/submit", body=b'{"worker_id": "w", "results": []}')
+    assert connection.call("GET", "/health") == b'{"status":"ok"}'
+
+
+def test_a_socket_left_by_a_killed_pool_is_taken_over(connect, socket_path):
+    again = PoolEndpoint(Service(), socket_path, TOKEN)
+    assert connect().call("GET", "/health") == b'{"status":"ok"}'
+    again.close()
+
+
+def test_workers_that_wait_for_episodes_do_not_hold_up_the_others(monkeypatch, socket_path):
+    monkeypatch.setattr(endpoints, "_LONG_POLLS", 1)
+    service = Service()
+    endpoint = PoolEndpoint(service, socket_path, TOKEN)
+    body = LeaseRequest(worker_id="w", max_episodes=1).model_dump_json().encode()
+    with Connection(f"unix://{socket_path}", token=TOKEN) as connection, ThreadPoolExecutor() as threads:
+        polls = [threads.submit(connection.call, "POST", "/episodes/lease", body=body) for _ in range(3)]
+        assert service.polls.acquire(timeout=10.0)
+        with pytest.raises(NotFoundError, match="no nano"):
+            connection.call("GET", "/renderer", params={"model": "nano"})
+        for only in ({"max_episodes": 0, "wait_seconds": 0}, {"max_episodes": 1, "wait_seconds": 0}):
+            renewal = LeaseRequest(worker_id="busy", renew=["a"], **only).model_dump_json().encode()
+            answer = connection.call("POST", "/episodes/lease", body=renewal)
+            assert LeaseReply.model_validate_json(answer).lost == ["", "a"]
+            assert not any(poll.done() for poll in polls)
+        service.episodes_come.set()
+        for poll in polls:
+            poll.result()
+    endpoint.close()
+
+
+def test_the_engine_is_told_when_a_caller_hangs_up(socket_path):
+    service = Service()
+    endpoint = PoolEndpoint(service, socket_path, TOKEN)
+    body = b'{"requests": [{"request_id": "r", "policy": "slow", "prompt_ids": [1], "max_tokens": 9}]}'
+    head = [
+        "POST /sample HTTP/1.1",
+        "Host: pool",
+        f"Authorization: Bearer {TOKEN}",
+        f"Content-Length: {len(body)}",
+    ]
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.connect(str(socket_path))
+        caller.sendall("\r\n".join([*head, "", ""]).encode() + body)
+        receiver = service.receivers.get(timeout=10.0)
+        assert not receiver.gone
+    deadline = time.monotonic() + 30.0
+    while not receiver.gone:
+        assert time.monotonic() < deadline
+    endpoint.close()

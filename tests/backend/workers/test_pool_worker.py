@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import shutil
+import threading
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from backend.config import PACKAGED_MODELS, ServiceConfig
+from backend.episodes.lockstep import LockstepGate
+from backend.errors import RankLostError, StartError
+from backend.policies.pool_learner import PoolLearner
+from backend.workers.pool_worker import PoolWorker
+from tinkergym.errors import InvalidRequestError, NotFoundError, UnknownModelError
+from tinkergym.schema.events import JobState
+from tinkergym.schema.sampling import SampleRequest
+from tinkergym.schema.structured import Regex
+
+
+def start(tmp_path, model="nano", **settings):
+    config = ServiceConfig(data_dir=tmp_path, torch_threads=torch.get_num_threads(), **settings)
+    return PoolWorker(config, pool_id="p", model=model, socket_path=config.run_dir / "s", token="t")
+
+
+def test_a_gpu_that_is_asked_for_and_not_there_is_one_clear_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(StartError, match=r"torch sees no GPU .*set device=cpu"):
+        start(tmp_path, device="cuda")
+
+
+def test_weights_too_large_for_a_look_at_submission_are_looked_at_by_the_worker(tmp_path):
+    shutil.copytree(PACKAGED_MODELS["nano"], tmp_path / "nano")
+    file = tmp_path / "nano" / "model.safetensors"
+    weights = load_file(file)
+    weights["lm_head.weight"][7, 7] = float("nan")
+    save_file(weights, file, {"format": "pt"})
+    with pytest.raises(InvalidRequestError, match=r"NaN or infinity, in 'lm_head\.weight'") as caught:
+        start(tmp_path / "data", model=str(tmp_path / "nano"))
+    assert caught.value.field == "model"
+
+
+def test_an_unknown_model_is_refused_by_name(tmp_path):
+    with pytest.raises(UnknownModelError, match="nanoo"):
+        start(tmp_path, model="nanoo")
+
+
+def test_a_job_that_was_cancelled_in_the_queue_is_not_taken(lab):
+    job_id = lab.start_later()
+    lab.tenant.request_cancel(job_id)
+    lab.pool.start_job(job_id)
+    assert lab.state(job_id) is JobState.CANCELLED
+
+
+def test_a_job_is_taken_once_however_often_it_is_given(lab):
+    job_id = lab.start()
+    lab.pool.start_job(job_id)
+    lab.until_state(job_id, JobState.RUNNING)
+    assert lab.service.job(job_id).attempt == 1
+
+
+def test_a_pool_says_where_it_listens_and_that_it_lives_until_it_is_closed(lab):
+    (pool,) = lab.service.pools(0.0)
+    assert (pool.pool_id, pool.model) == ("pool-1", "nano")
+    lab.until("-", lambda: lab.service.pools(0.0)[0].seen_at > pool.seen_at)
+    lab.replace_pool()
+    assert [pool.pool_id for pool in lab.service.pools(0.0)] == ["pool-2"]
+
+
+def test_a_pool_that_is_closed_hands_its_jobs_back_to_the_queue(lab):
+    job_id = lab.start()
+    lab.until_state(job_id, JobState.RUNNING)
+    lab.replace_pool(in_peace=True)
+    assert lab.state(job_id) is JobState.QUEUED
+
+
+def test_a_job_goes_on_after_its_last_finished_step_when_its_pool_was_closed(lab):
+    job_id = lab.start(steps=4, checkpoint_every=100)
+    lab.play_step(job_id)
+    lab.until(job_id, lambda: lab.service.job(job_id).step == 1)
+    lab.replace_pool(in_peace=True)
+    assert [checkpoint.step for checkpoint in lab.events(job_id, "checkpoint")] == [1]
+    lab.pool.start_job(job_id)
+    lab.play_on(job_id)
+    assert "resumed after step 1" in [state.reason for state in lab.events(job_id, "state")]
+    assert [step.step for step in lab.events(job_id, "step")] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "reason", "error_type"),
+    [
+        (RankLostError("rank 1 ended with code -9"), "a rank of the learner was lost", "RankLostError"),
+        (OSError(28, "no space left"), "its worker could not take it up", "InternalServiceError"),
+        (UnknownModelError("nano is gone"), "its worker could not take it up", "UnknownModelError"),
+    ],
+)
+def test_a_job_for_which_no_learner_can_be_started_fails_in_the_third_attempt(
+    lab, monkeypatch, refusal, reason, error_type
+):
+    def refuse(_):
+        raise refusal
+
+    monkeypatch.setattr(PoolLearner, "current", refuse)
+    job_id = lab.start_later()
+
+    def ended():
+        if lab.state(job_id) is JobState.QUEUED:
+            lab.pool.start_job(job_id)
+        return lab.state(job_id).final
+
+    lab.until(job_id, ended)
+    states = lab.events(job_id, "state")
+    again = [event.reason for event in states if event.state is JobState.QUEUED][1:]
+    assert again == [f"{reason}; resumes from the last checkpoint"] * 2
+    assert (states[-1].state, states[-1].attempt) == (JobState.FAILED, 3)
+    assert states[-1].error.type == error_type
+
+
+@pytest.mark.parametrize("broken", [(LockstepGate, "__init__"), (threading.Thread, "start")])
+def test_a_job_that_could_not_be_begun_is_not_kept_from_the_next_attempt(lab, monkeypatch, broken):
+    job_id = lab.start_later(deterministic=True)
+
+    def refuse(*_, **__):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*broken, refuse)
+        lab.pool.start_job(job_id)
+        lab.until_state(job_id, JobState.QUEUED)
+    assert lab.service.job(job_id).reason.startswith("its worker could not take it up")
+
+    def runs():
+        lab.pool.start_job(job_id)  # as the scheduler does at each look
+        return lab.state(job_id) is JobState.RUNNING
+
+    lab.until(job_id, runs)
+
+
+@pytest.mark.parametrize("cut", [{"top_p": 0.9}, {"top_k": 3}])
+def test_an_episode_that_is_trained_on_is_drawn_from_the_whole_distribution(lab, cut):
+    job_id = lab.start()
+    (episode, *_) = lab.lease(job_id)
+    common = {"policy": job_id, "prompt_ids": [5, 6], "max_tokens": 1, **cut}
+    found = {}
+    requests = [
+        SampleRequest(request_id="trained", session_id=f"ada/{episode.lease_id}", **common),
+        SampleRequest(request_id="other", session_id="ada/act", **common),
+    ]
+    lab.pool.sample(requests, lambda batch: found.update({answer.request_id: answer for answer in batch}))
+    lab.until(job_id, lambda: len(found) == 2)
+    (name,) = cut
+    assert (found["trained"].error.type, found["trained"].error.field) == ("InvalidRequestError", name)
+    assert f"trained on cannot have answers drawn with {name}" in found["trained"].error.message
+    assert len(found["other"].token_ids) == 1
+
+
+def test_an_episode_that_is_trained_on_gets_no_structured_answers(lab):
+    job_id = lab.start()
+    (episode, *_) = lab.lease(job_id)
+    common = {"policy": job_id, "prompt_ids": [5, 6], "max_tokens": 1, "structured": Regex(pattern="a")}
+    found = []
+    requests = [
+        SampleRequest(request_id="trained", session_id=f"ada/{episode.lease_id}", **common),
+        SampleRequest(request_id="other", session_id="ada/act", **common),
+    ]
+    lab.pool.sample(requests, found.extend)
+    lab.until(job_id, lambda: len(found) == 2)
+    messages = {answer.request_id: answer.error.message for answer in found}
+    assert "trained on cannot have structured" in messages["trained"]
+    assert "engine=transformers cannot keep" in messages["other"]
+
+
+def test_another_models_renderer_is_not_here(lab):
+    with pytest.raises(NotFoundError, match="serves 'nano'"):
+        lab.transport("").renderer("gpt")

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+
+from backend.compute.memory import give_memory_back
+from backend.policies.pool_learner import PoolLearner
+from backend.workers.rest import Rest
+from tinkergym.schema.events import JobState
+from tinkergym.schema.sampling import SampleRequest
+
+
+def test_it_is_time_to_rest_once_after_a_while_without_work():
+    rest = Rest(30.0, now=100.0)
+    assert [now for now in (101.0, 129.0, 130.0, 131.0, 500.0) if rest.is_due(now)] == [130.0]
+
+
+def test_work_puts_the_rest_off_and_makes_another_one_due():
+    rest = Rest(30.0, now=100.0)
+    rest.worked(120.0)
+    assert not rest.is_due(149.0)
+    assert rest.is_due(150.0)
+    rest.worked(160.0)
+    assert [now for now in (161.0, 189.0, 190.0) if rest.is_due(now)] == [190.0]
+
+
+def test_a_job_does_not_wait_for_a_learner_that_hangs_while_it_rests():
+    rests, goes_on = threading.Event(), threading.Event()
+
+    class Hanging:
+        def rest(self):
+            rests.set()
+            goes_on.wait(60)
+
+    learner = PoolLearner(Hanging)
+    with ThreadPoolExecutor(2) as threads:
+        threads.submit(learner.rest)
+        assert rests.wait(30)
+        try:
+            assert isinstance(threads.submit(learner.current).result(10), Hanging)
+        finally:
+            goes_on.set()
+
+
+def resident_bytes():
+    return psutil.Process().memory_info().rss
+
+
+@pytest.fixture
+def resting_lab(make_lab):
+    return make_lab(pool_rest_seconds=1.0)
+
+
+def fill_the_cache(lab):
+    """Have so many long prompts answered that the engine's cache grows; return the most memory seen."""
+    answers, seen = [], []
+    requests = [
+        SampleRequest(
+            request_id=str(number),
+            policy="nano",
+            session_id=f"ada/{number}",
+            prompt_ids=[5] * 450,
+            max_tokens=1,
+        )
+        for number in range(256)
+    ]
+    lab.pool.sample(requests, answers.extend)
+
+    def answered():
+        seen.append(resident_bytes())
+        return len(answers) == len(requests)
+
+    lab.until("-", answered)
+    return max(seen)
+
+
+def test_a_resting_pool_gives_memory_back_and_learns_the_same_bits_as_before(resting_lab):
+    lab = resting_lab
+    learned = []
+    for _ in range(2):
+        job_id = lab.start(deterministic=True)
+        lab.play_on(job_id)
+        assert lab.state(job_id) is JobState.COMPLETED
+        learned.append(lab.weights(job_id, 2))
+        give_memory_back()  # what earlier tests in this process have left
+        before = resident_bytes()
+        full = fill_the_cache(lab)
+        assert full > before + 2**26
+        lab.until("-", lambda half=(before + full) / 2: resident_bytes() < half)
+    assert learned[0] == learned[1]

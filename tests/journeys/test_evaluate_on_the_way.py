@@ -1,0 +1,73 @@
+"""Evaluation on the way, as a script sees it: played by the service, and by the client."""
+
+import pytest
+
+import tinkergym as tg
+from tinkergym.cli.local_service import local_service
+from tinkergym.schema.events import EvaluationEvent
+
+pytestmark = pytest.mark.service
+
+SMALL = tg.GRPO(group_size=2, groups_per_step=2)
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TINKERGYM_HOME", str(tmp_path_factory.mktemp("home")))
+        for name in ("TINKERGYM_URL", "TINKERGYM_API_KEY"):
+            patch.delenv(name, raising=False)
+        with local_service(announce=lambda line: None), tg.Client() as client:
+            yield client
+
+
+class Short(tg.SingleTurnEnv):
+    """Pays for short answers."""
+
+    def ask(self, options):
+        return "Say something."
+
+    def score(self, answer):
+        return -len(answer) / 100
+
+
+def test_the_service_plays_them_in_this_environment_and_in_others(client):
+    job = client.train(
+        "board/TicTacToeVs-v0",
+        steps=2,
+        algorithm=SMALL,
+        evaluate=[
+            tg.EvaluateEvery(1, episodes=4, env_kwargs={"opponent": "heuristic"}, name="heuristic"),
+            tg.EvaluateEvery(2, "bandit/Bandit-v0", episodes=2, temperature=1.0),
+        ],
+    )
+    seen = [event.body for event in job.events() if isinstance(event.body, EvaluationEvent)]
+    job.wait(warn=False)
+    assert [(one.name, one.step, one.episodes) for one in seen] == [
+        ("heuristic", 0, 4),
+        ("bandit/Bandit-v0", 0, 2),
+        ("heuristic", 1, 4),
+        ("heuristic", 2, 4),
+        ("bandit/Bandit-v0", 2, 2),
+    ]
+    assert job.evaluations() == seen
+    assert len(job.evaluations("heuristic")) == 3
+    best = [one for one in seen if one.best][-1]
+    assert client.policy(f"{job.id}@best").version == best.policy_version
+
+
+def test_a_client_plays_those_of_its_own_class(client):
+    job = client.train(Short, steps=2, algorithm=SMALL, evaluate=tg.EvaluateEvery(2, episodes=3))
+    job.wait(warn=False)
+    assert [(one.step, one.episodes, one.failed_episodes) for one in job.evaluations()] == [
+        (0, 3, 0),
+        (2, 3, 0),
+    ]
+
+
+def test_an_environment_that_the_service_cannot_make_is_refused_at_once(client):
+    with pytest.raises(tg.TinkerGymError) as refused:
+        client.train(
+            "board/TicTacToeVs-v0", steps=2, evaluate=tg.EvaluateEvery(1, env_kwargs={"opponent": "nobody"})
+        )
+    assert refused.value.field == "evaluate"

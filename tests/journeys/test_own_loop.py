@@ -1,0 +1,225 @@
+"""A user's own loop trains a policy by calls: in order, exactly once, through kills."""
+
+import os
+import runpy
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tinkergym.errors import ConflictError, InvalidRequestError, NotFoundError
+from tinkergym.schema.events import JobState
+from tinkergym.schema.policy_refs import PolicyRef
+
+pytestmark = pytest.mark.service
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_loop.py"
+TEXT = [1, 5, 9, 13, 17, 21]
+
+
+def sequence(shift=0, **settings):
+    return {"token_ids": [token + shift for token in TEXT], **settings}
+
+
+def train(policy, updates):
+    for number in updates:
+        policy.forward_backward([sequence(number)])
+        policy.forward_backward([sequence(number + 1), sequence(number + 2)])
+        policy.optim_step(1e-2)
+
+
+def kill_the_pool():
+    pools = [
+        one
+        for one in psutil.Process(os.getpid()).children(recursive=True)
+        if "PoolProcess" in " ".join(one.cmdline())
+    ]
+    assert pools
+    for pool in pools:
+        pool.send_signal(signal.SIGKILL)
+
+
+def weights_of(client, policy, saved):
+    ref = PolicyRef.parse(saved)
+    return next(c.sha256 for c in client.job(ref.owner).checkpoints() if c.policy_version == ref.version)
+
+
+def test_calls_that_were_acknowledged_take_effect_once_also_when_the_worker_is_killed(client):
+    hashes = []
+    for kills in (False, True):
+        with client.create_policy(seed=3, checkpoint_every=5) as policy:
+            for part in (range(4), range(4, 8)):
+                policy.logprobs([sequence()]).result()  # now its worker is there
+                train(policy, part)
+                if kills:  # with calls under way
+                    kill_the_pool()
+            hashes.append(weights_of(client, policy, policy.save().result()))
+            policy.cancel()
+    assert hashes[0] == hashes[1]
+
+
+def test_a_policy_learns_what_it_is_told_and_is_sampled_as_it_was_published(client):
+    with client.create_policy(model="nano") as policy:
+        before = policy.logprobs([sequence()]).result()[0]
+        for _ in range(10):
+            policy.forward_backward([sequence()])
+            policy.optim_step(1e-2)
+        after = policy.logprobs([sequence()]).result()[0]
+        assert sum(after) > sum(before) + 5
+        policy.publish()
+        (completion,) = policy.sample(TEXT[:3], max_tokens=3, temperature=0)
+        assert completion.token_ids == TEXT[3:]
+        assert (
+            policy.sample("hello", n=3, max_tokens=4, seed=1)
+            == policy.sample("hello", n=3, max_tokens=4, seed=1)
+            or len(policy.sample("hello", n=3)) == 3
+        )
+        policy.cancel()
+
+
+def test_samples_stop_at_a_text_and_say_how_likely_tokens_were(client):
+    with client.create_policy(model="nano") as policy:
+        policy.publish()
+        free, _ = policy.sample("hello", n=2, max_tokens=24, seed=3, stop_ids=[])
+        assert (free.text, free.top_logprobs, free.prompt_logprobs) == (None, None, None)
+        stop = policy.renderer.decode(free.token_ids[4:6])
+        asked = policy.sample(
+            "hello", n=2, max_tokens=24, seed=3, stop_ids=[], stop=stop, top_logprobs=2, prompt_logprobs=True
+        )
+        first = asked[0]
+        assert stop in policy.renderer.decode(first.token_ids)
+        assert stop not in policy.renderer.decode(first.token_ids[:-1])
+        assert first.token_ids == free.token_ids[: len(first.token_ids)]
+        assert policy.text(first) == policy.renderer.decode(first.token_ids).partition(stop)[0]
+        assert all(len(one) == 2 for one in first.top_logprobs)
+        prompt = policy.prompt_ids("hello")
+        (logprobs,) = policy.logprobs([{"token_ids": prompt}]).result()
+        for completion in asked:
+            assert completion.prompt_logprobs[0] is None
+            assert completion.prompt_logprobs[1:] == pytest.approx(logprobs, abs=1e-4)
+        for wrong in ({"top_logprobs": 21}, {"stop": [""]}, {"n": 0}):
+            with pytest.raises(InvalidRequestError) as refused:
+                policy.sample("hello", **wrong)
+            assert refused.value.field.split(".")[0] == next(iter(wrong))
+        with pytest.raises(InvalidRequestError) as too_many:
+            policy.sample("hello", top_logprobs=20, max_tokens=10**6)
+        assert too_many.value.field == "requests.top_logprobs"
+        policy.cancel()
+
+
+def test_deterministic_completions_are_the_same_to_the_bit_and_each_prompt_has_its_own(client):
+    with client.create_policy(model="nano") as policy:
+        policy.publish()
+        prompts = ["hello", "a cat", TEXT]
+        asked = {"n": 4, "max_tokens": 24, "stop_ids": [], "prompt_logprobs": True}
+
+        def deterministic():
+            groups = policy.sample_many(prompts, deterministic=True, **asked)
+            return [[one.model_copy(update={"request_id": ""}) for one in group] for group in groups]
+
+        first = deterministic()
+        # Others sample meanwhile, in batches of other sizes.
+        for number in range(3):
+            policy.sample("something else", n=1 + 3 * number, max_tokens=4)
+            assert deterministic() == first
+        free = policy.sample_many(prompts, **asked)
+        for prompt, own, others in zip(prompts, first, free, strict=True):
+            assert [one.token_ids for one in own] == [one.token_ids for one in others]
+            assert len(own) == 4
+            assert {len(one.prompt_logprobs) for one in own} == {len(policy.prompt_ids(prompt))}
+        (alone,) = policy.sample("a cat", seed=4, max_tokens=24, stop_ids=[])
+        assert alone.token_ids == first[1][0].token_ids
+        assert policy.sample_many([]) == []
+        for wrong, field in (({"seeds": [1]}, "seeds"), ({"n": 0}, "n")):
+            with pytest.raises(InvalidRequestError) as refused:
+                policy.sample_many(prompts, **wrong)
+            assert refused.value.field == field
+        policy.cancel()
+
+
+def test_a_custom_loss_is_the_built_in_one_where_it_computes_the_same(client):
+    hashes = []
+    with client.create_policy(seed=1) as built_in, client.create_policy(seed=1) as custom:
+        batch = [sequence(), sequence(7)]
+        total = 2 * (len(TEXT) - 1)
+
+        def mean_likelihood(logprobs):
+            loss = -sum(map(sum, logprobs)) / total
+            return loss, [[-1 / total] * len(own) for own in logprobs]
+
+        theirs = built_in.forward_backward(batch).result()
+        ours = custom.forward_backward_custom(batch, mean_likelihood)
+        assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
+        for policy in (built_in, custom):
+            step = policy.optim_step(1e-2).result()
+            hashes.append(step.metrics["grad_norm"])
+            policy.cancel()
+    assert hashes[0] == pytest.approx(hashes[1], rel=1e-5)
+
+
+def test_a_saved_version_is_loaded_again_and_begun_from(client):
+    with client.create_policy() as policy:
+        train(policy, range(2))
+        saved = policy.save().result()
+        known = policy.logprobs([sequence()]).result()
+        train(policy, range(2, 4))
+        assert policy.logprobs([sequence()]).result() != known
+        policy.load(saved)
+        assert policy.logprobs([sequence()]).result() == known
+        with client.create_policy(initial_policy=saved) as other:
+            assert other.logprobs([sequence()]).result() == known
+            other.cancel()
+        policy.cancel()
+
+
+def test_a_copy_goes_on_alike_and_by_itself_and_is_deleted_alone(client):
+    with client.create_policy(seed=5) as policy:
+        train(policy, range(2))
+        with policy.copy() as alike, policy.copy(with_optimizer=False) as fresh:
+            known = policy.logprobs([sequence()]).result()
+            for one in (alike, fresh):
+                assert one.logprobs([sequence()]).result() == known
+            for one in (policy, alike, fresh):
+                train(one, range(2, 3))
+            ahead = [one.logprobs([sequence()]).result() for one in (policy, alike, fresh)]
+            assert ahead[0] == ahead[1] != ahead[2]
+            assert alike.delete() > 0
+            with pytest.raises(NotFoundError):
+                client.job(alike.id)
+            assert policy.logprobs([sequence()]).result() == ahead[0]
+            fresh.cancel()
+        policy.cancel()
+
+
+def test_what_is_wrong_with_a_call_is_told_and_the_next_ones_go_on(client):
+    with client.create_policy() as policy:
+        with pytest.raises(InvalidRequestError) as refused:
+            policy.forward_backward([sequence()], "ppo", clip=0.1)
+        assert refused.value.field == "clip"
+        with pytest.raises(InvalidRequestError) as without:
+            policy.forward_backward([sequence()], "ppo").result()
+        assert without.value.field == "sequences.sampling_logprobs"
+        with pytest.raises(ConflictError):
+            policy.optim_step(1e-2).result()  # no gradient waits
+        policy.forward_backward([sequence()])
+        with pytest.raises(ConflictError):
+            policy.save().result()  # a gradient waits
+        policy.optim_step(1e-2).result()
+        policy.cancel()
+
+
+def test_an_idle_policy_gives_up_its_place_and_comes_back_as_it_was(client):
+    with client.create_policy(idle_seconds=0.5) as policy:
+        train(policy, range(2))
+        known = policy.logprobs([sequence()]).result()
+        for event in client.job(policy.id).events():
+            if getattr(event.body, "state", None) is JobState.WAITING_FOR_CLIENT:
+                break
+        assert policy.logprobs([sequence()]).result() == known
+        policy.cancel()
+
+
+def test_the_example_learns(service, capsys):
+    rewards = runpy.run_path(str(EXAMPLE))["main"](steps=12)
+    assert sum(rewards[-3:]) > sum(rewards[:3]) + 0.3

@@ -1,0 +1,34 @@
+"""How the repository's Markdown becomes a page of the site."""
+
+import pytest
+from mkdocs.exceptions import PluginError
+
+from scripts.docs_hooks import fit
+
+
+@pytest.mark.parametrize(
+    ("page", "link", "shown"),
+    [
+        ("guides/games.md", "packs.md#start", "packs.md#start"),
+        ("guides/wrappers.md", "../../envs/classic/README.md", "../reference/packs/classic.md"),
+        ("reference/packs/board.md", "../../docs/guides/games.md", "../../guides/games.md"),
+        ("internals/training.md", "../../ARCHITECTURE.md", "architecture.md"),
+        ("index.md", "https://example.org/a.md", "https://example.org/a.md"),
+        ("index.md", "#why", "#why"),
+    ],
+)
+def test_a_link_leads_to_where_its_target_is_on_the_site(page, link, shown):
+    assert fit(f"see [this]({link})", page) == f"see [this]({shown})"
+
+
+def test_a_link_to_a_file_that_the_site_does_not_show_is_an_error():
+    with pytest.raises(PluginError, match=r"pyproject\.toml"):
+        fit("[this](../pyproject.toml)", "index.md")
+
+
+@pytest.mark.parametrize(
+    ("fence", "shown"),
+    [("python file=a.py", 'python title="a.py"'), ("sh no-run", "sh"), ("python", "python")],
+)
+def test_what_a_fence_says_to_the_tests_is_not_on_the_site(fence, shown):
+    assert fit(f"```{fence}\nx = [1](2)\n```", "index.md") == f"```{shown}\nx = [1](2)\n```"

@@ -1,0 +1,43 @@
+"""The generated reference pages name everything there is."""
+
+import json
+
+import pytest
+
+from backend.config import GatewayLimits, ServiceConfig, VllmSettings
+from scripts import docs_reference
+
+
+def test_every_setting_of_the_service_is_on_its_page_with_a_text():
+    page = docs_reference.settings_page()
+    limits = {f"limits.{name}" for name in GatewayLimits.model_fields}
+    vllm = {f"vllm.{name}" for name in VllmSettings.model_fields}
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    assert {row[0].strip("| `") for row in rows} == set(ServiceConfig.model_fields) - {
+        "limits",
+        "vllm",
+    } | limits | vllm
+    assert all(len(row) == 3 and row[2].strip(" |") for row in rows)
+
+
+@pytest.mark.parametrize("command", ["serve", "train", "jobs delete", "keys create", "eval", "serve-env"])
+def test_every_command_is_on_its_page(command):
+    assert f"`tinkergym {command}`" in docs_reference.command_line_page()
+
+
+def test_the_routes_are_on_their_page_and_their_bodies_on_another():
+    files = docs_reference.http_files()
+    document = json.loads(files["reference/openapi.json"])
+    assert document["paths"]
+    assert all(path in files["reference/http.md"] for path in document["paths"])
+    assert all(
+        f"## {name}\n" in files["reference/http_schemas.md"] for name in document["components"]["schemas"]
+    )
+
+
+def test_a_public_name_without_a_page_is_an_error(monkeypatch):
+    import tinkergym
+
+    monkeypatch.setattr(tinkergym, "__all__", [*tinkergym.__all__, "Unknown"])
+    with pytest.raises(ValueError, match="Unknown"):
+        docs_reference.python_pages()

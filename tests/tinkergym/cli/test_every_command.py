@@ -1,0 +1,262 @@
+"""`--json` and Ctrl-C of every command; a command that the table below does not know fails it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import typer
+
+import tinkergym as tg
+from tinkergym.cli.main import app
+from tinkergym.remote.export import Exported
+from tinkergym.remote.job import Job
+from tinkergym.schema.events import CheckpointView, JobState
+
+BOARD = "board/TicTacToeVs-v0"
+NOISY = """
+import tinkergym as tg
+class Env(tg.SingleTurnEnv):
+    def ask(self, options):
+        print("noise of an environment")
+        return "b2?"
+    def score(self, answer): return float(answer == "b2")
+"""
+TINKERGYM = [sys.executable, "-m", "tinkergym"]
+
+
+def leaves(command, path=()):
+    """Yield (name, command) of what can be typed; a group that does something by itself, too."""
+    inner = getattr(command, "commands", {})
+    if path and (not inner or command.invoke_without_command):
+        yield " ".join(path), command
+    for name, below in inner.items():
+        yield from leaves(below, (*path, name))
+
+
+COMMANDS = dict(leaves(typer.main.get_command(app)))
+SMALL = ["--steps", "1", "--group-size", "2", "--groups", "1"]
+ONE, LINES = "one document", "a document per line"
+TABLE = {
+    # name: (form, arguments, what is in the first document)
+    "train": (LINES, ["noisy:Env", *SMALL], "body"),
+    "sft": (LINES, ["rows.jsonl", "--steps", "1"], "body"),
+    "preference": (LINES, ["pairs.jsonl", "--steps", "1"], "body"),
+    "distill": (LINES, [BOARD, "--teacher", "nano", "--steps", "1", "--episodes", "2"], "body"),
+    "jobs": (ONE, [], "jobs"),
+    "jobs show": (ONE, ["job-1"], "spec"),
+    "jobs attach": (LINES, ["job-1"], "body"),
+    "jobs cancel": (ONE, ["job-1"], "state"),
+    "jobs delete": (LINES, ["job-1", "--yes"], "bytes"),
+    "jobs checkpoints": (ONE, ["job-1"], "checkpoints"),
+    "jobs download": (ONE, ["job-1", "--to", "fetched"], "folder"),
+    "status": (ONE, [], "memory"),
+    "export": (ONE, ["job-1", "exported"], "policy_version"),
+    "play": (LINES, ["noisy:Env", "--episodes", "2"], "messages"),
+    "envs": (ONE, ["board"], "environments"),
+    "new-env": (ONE, ["my-game"], "next"),
+    "check": (ONE, ["noisy:Env", "--only", "json"], "checks"),
+    "eval": (ONE, ["noisy:Env", "--tasks", "2"], "mean_return"),
+    "compare": (ONE, ["a.jsonl", "b.jsonl"], "difference"),
+    "replay": (LINES, ["a.jsonl"], "trajectory"),
+    "tokens": (ONE, ["nano"], "exact"),
+    # These become programs of the service, whose own tests read what they print.
+    "serve": ("backend.app.main", [], ""),
+    "keys create": ("backend.app.keys", ["laptop"], ""),
+    "keys list": ("backend.app.keys", [], ""),
+    "keys revoke": ("backend.app.keys", ["key-1"], ""),
+    # Runs until it is stopped: see the last test.
+    "serve-env": (LINES, [], ""),
+}
+PRINTING = [name for name, (form, arguments, shown) in TABLE.items() if shown]
+HANDED_OVER = [name for name, (form, *_) in TABLE.items() if form.startswith("backend.")]
+
+
+@pytest.fixture
+def workplace(start_service, tg_run, tmp_path, monkeypatch):
+    """A folder with an environment that prints, data and evaluations, and a service with a job that ended."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "noisy.py").write_text(NOISY)
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "1?", "completion": "one"}\n' * 4)
+    (tmp_path / "pairs.jsonl").write_text('{"prompt": "1?", "chosen": "one", "rejected": "two"}\n' * 4)
+    service = start_service(lambda prompt: "b2", environments=[BOARD])
+    with tg.Client() as client:
+        client.train(BOARD, steps=1)
+    # A real one needs a trained model; what it writes has tests of its own.
+    done = Exported(folder=tmp_path, policy_version=1, is_adapter=True, bytes=1)
+    monkeypatch.setattr(Job, "export", lambda *_, **__: done)
+    service.files = {"adapter_config.json": b"{}", "adapter_model.safetensors": b""}
+    files = {name: len(content) for name, content in service.files.items()}
+    service.jobs.get("job-1").checkpoints.append(
+        CheckpointView(step=1, policy_version=1, path="/there", sha256="0" * 64, files=files)
+    )
+    return service
+
+
+def documents(stdout):
+    """Return the documents on the lines; a figure that is not finite is no JSON."""
+    return [json.loads(line, parse_constant=pytest.fail) for line in stdout.splitlines()]
+
+
+def test_the_table_knows_every_command_and_each_says_that_it_prints_json():
+    assert TABLE.keys() == COMMANDS.keys()
+    for name, command in COMMANDS.items():
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert "--json" in options, name
+
+
+@pytest.mark.parametrize("name", PRINTING)
+def test_with_json_nothing_else_is_on_the_standard_output(workplace, tg_run, name):
+    form, arguments, shown = TABLE[name]
+    if name in ("compare", "replay"):
+        for file, policy in (("a.jsonl", "random"), ("b.jsonl", "legal")):
+            made = tg_run("eval", BOARD, "--policy", policy, "--tasks", "3", "--out", file, "--json")
+            assert made.exit_code == 0, made.output
+    result = tg_run(*name.split(), *arguments, "--json", typed="b2\nb3\n")
+    printed = documents(result.stdout)
+    assert result.exit_code == 0, result.output
+    assert shown in printed[0]
+    assert len(printed) == 1 if form is ONE else len(printed) >= 1
+    if "noisy:Env" in arguments:
+        assert "noise of an environment" in result.stderr
+
+
+@pytest.mark.parametrize("name", HANDED_OVER)
+def test_a_program_of_the_service_is_told_that_json_is_wanted(tg_run, monkeypatch, name):
+    program, arguments, _ = TABLE[name]
+    became = []
+    monkeypatch.setattr(os, "execv", lambda _, command: became.append(command[1:]))
+    assert tg_run(*name.split(), *arguments, "--json").exit_code == 0
+    assert became[0][:3] == ["-m", program, "--json"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_wrong_command_line_is_json_too(tg_run, name):
+    result = tg_run(*name.split(), "--nonsense", "--json")
+    (printed,) = documents(result.stdout)
+    assert (result.exit_code, printed["error"]["type"]) == (2, "InvalidRequestError")
+    assert "--nonsense" in printed["error"]["message"]
+    assert "--nonsense" in result.stderr
+
+
+def test_an_error_is_json_on_stdout_and_a_sentence_on_stderr_with_the_usual_exit_code(workplace, tg_run):
+    result = tg_run("jobs", "show", "job-9", "--json")
+    (printed,) = documents(result.stdout)
+    assert printed.keys() == {"error"}
+    assert printed["error"].keys() == {"type", "message", "hint", "field"}
+    assert (result.exit_code, printed["error"]["type"]) == (2, "NotFoundError")
+    assert result.stderr.startswith("error: ")
+    plain = tg_run("jobs", "show", "job-9")
+    assert (plain.exit_code, plain.stdout, plain.stderr) == (2, "", result.stderr)
+
+
+def test_a_job_that_failed_ends_its_events_with_the_reason(workplace, tg_run):
+    assert tg_run("train", "noisy:Env", "--steps", "9", "--detach", "--json").exit_code == 0
+    workplace.jobs.end("job-2", JobState.FAILED)
+    result = tg_run("jobs", "attach", "job-2", "--json")
+    *events, last = documents(result.stdout)
+    assert (result.exit_code, last["error"]["type"]) == (1, "JobFailedError")
+    assert all(event["job_id"] == "job-2" for event in events)
+
+
+def test_a_question_is_asked_on_stderr_and_a_no_is_an_error(workplace, tg_run):
+    result = tg_run("jobs", "delete", "job-1", "--json", typed="n\n")
+    (printed,) = documents(result.stdout)
+    assert (result.exit_code, "--yes" in printed["error"]["hint"]) == (1, True)
+    assert "Delete job-1" in result.stderr
+
+
+def test_json_may_stand_before_the_name_of_what_a_group_does(workplace, tg_run):
+    before, after = (
+        tg_run("jobs", *words) for words in (("--json", "show", "job-1"), ("show", "job-1", "--json"))
+    )
+    assert (before.exit_code, before.stdout) == (0, after.stdout)
+
+
+def test_a_game_is_played_by_a_program(workplace, tg_run):
+    result = tg_run("play", "noisy:Env", "--episodes", "2", "--json", typed="b2\nc3\n")
+    reset, action, end, *second = documents(result.stdout)
+    assert reset["event"] == "reset" and reset["messages"] == [{"role": "user", "content": "b2?"}]
+    assert action == {"event": "action", "action": "b2"}
+    assert (end["event"], end["return"], end["ended_by"]) == ("end", 1.0, "terminated")
+    assert [line["event"] for line in second] == ["reset", "action", "end"]
+    assert second[-1]["return"] == 0.0
+
+
+def test_a_program_takes_the_opponents_seat(workplace, tg_run):
+    result = tg_run("play", BOARD, "--policy", "job-1", "--json", typed="a1\na2\na3\n")
+    printed = documents(result.stdout)
+    assert "your_move" in [line["event"] for line in printed]
+    assert printed[-1]["return"] == -1.0
+
+
+SLEEPING = """
+import subprocess, sys, time
+import tinkergym as tg
+class Env(tg.SingleTurnEnv):
+    def ask(self, options):
+        subprocess.run(["echo", "noise of a child process"])
+        print("reached", file=sys.stderr, flush=True)
+        time.sleep(600)
+    def score(self, answer): return 0.0
+"""
+
+
+@pytest.mark.parametrize("arguments", [["play"], ["check", "--json"], ["eval", "--json"]], ids=" ".join)
+def test_ctrl_c_ends_a_command_with_130_and_no_traceback(tmp_path, arguments):
+    (tmp_path / "sleeping.py").write_text(SLEEPING)
+    command, *options = arguments
+    process = subprocess.Popen(
+        [*TINKERGYM, command, "sleeping:Env", *options],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    said = []
+    while "reached\n" not in said and (line := process.stderr.readline()):
+        said.append(line)
+    process.send_signal(signal.SIGINT)
+    out, rest = process.communicate(timeout=30)
+    err = "".join(said) + rest
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    if options:
+        assert documents(out)[-1]["error"]["type"] == "InterruptedCommandError"
+        assert "noise of a child process" in err
+
+
+def test_ctrl_c_where_a_person_is_asked_leaves_the_game_with_130(tmp_path):
+    process = subprocess.Popen(
+        [*TINKERGYM, "play", BOARD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    shown = b""
+    while b"you >" not in shown and (more := os.read(process.stdout.fileno(), 1000)):
+        shown += more
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, b"")
+    assert b"left the game" in out
+
+
+def test_the_package_is_the_command_line():
+    ran = subprocess.run([*TINKERGYM, "--help"], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "Usage: python -m tinkergym" in ran.stdout
+
+
+@pytest.mark.service
+def test_a_server_of_an_environment_says_where_it_is_and_ends_with_0_after_ctrl_c():
+    process = subprocess.Popen(
+        [*TINKERGYM, "serve-env", BOARD, "--port", "0", "--json"], stdout=subprocess.PIPE, text=True
+    )
+    serving = json.loads(process.stdout.readline())
+    assert (serving["event"], serving["environment"]) == ("serving", BOARD)
+    env = tg.make("tinkergym/Remote-v0", url=serving["url"], token=serving["token"])
+    env.reset(seed=0)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=30)
+    assert (process.returncode, documents(out)) == (0, [{"event": "stopped"}])
+    env.close()

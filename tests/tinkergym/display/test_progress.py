@@ -1,0 +1,139 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from tinkergym.display.curves import condense
+from tinkergym.display.progress import TrainingDisplay, duration, sparkline
+from tinkergym.schema.events import CheckpointEvent, Event, JobState, StateEvent, StepEvent, WarningEvent
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+
+SPEC = JobSpec(environment=EnvironmentRef(id="board/TicTacToeVs-v0"), steps=4)
+
+
+def step(number: int, reward: float = 0.5) -> StepEvent:
+    return StepEvent(
+        step=number,
+        steps=4,
+        policy_version=number,
+        reward_mean=reward,
+        reward_std=1.0,
+        loss=-0.01,
+        episodes=128,
+        failed_episodes=3,
+        stop_reasons={},
+        sampled_tokens=1000,
+        turns=10,
+        tokens_per_second=1234.5,
+        step_seconds=1.5,
+        sampling_seconds=1.0,
+        learning_seconds=0.5,
+        seconds_left=75.0,
+    )
+
+
+def shown(*bodies, terminal: bool) -> str:
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=terminal, width=120, color_system=None)
+    with TrainingDisplay("job-1", SPEC, console=console) as display:
+        for number, body in enumerate(bodies, 1):
+            display.show(Event(seq=number, job_id="job-1", time=0.0, body=body))
+    return output.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_reward_loss_speed_and_time_left_are_shown(terminal):
+    text = shown(StateEvent(state=JobState.RUNNING), step(2), terminal=terminal)
+    for part in ("2/4", "+0.500", "-0.0100", "1,234 tokens/s", "1 min 15 s left", "3"):
+        assert part in text
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_preference_job_shows_how_often_and_by_how_much_the_chosen_answers_win(terminal):
+    metrics = {"accuracy": 0.75, "reward_margin": 0.0123, "logprob_chosen": -77.0}
+    text = shown(step(2).model_copy(update={"records": 32, "metrics": metrics}), terminal=terminal)
+    for part in ("-0.0100", "accuracy 0.750", "reward_margin +0.0123"):
+        assert part in text
+    assert "-77" not in text
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_distillation_shows_how_far_the_student_is_from_its_teacher(terminal):
+    metrics = {"reverse_kl": 0.75, "teacher_logprob": -77.0}
+    text = shown(step(2).model_copy(update={"metrics": metrics}), terminal=terminal)
+    assert "reverse_kl 0.7500" in text
+    assert "-77" not in text
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_job_on_conversations_shows_no_more_than_its_loss(terminal):
+    text = shown(step(2).model_copy(update={"records": 32, "metrics": {}}), terminal=terminal)
+    assert "-0.0100" in text
+    assert "accuracy" not in text
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (
+            StateEvent(state=JobState.QUEUED, reason="loading the model 'nano'", attempt=1),
+            "loading the model 'nano'",
+        ),
+        (StateEvent(state=JobState.STARTING, attempt=2), "taking up the last checkpoint"),
+        (
+            StateEvent(state=JobState.RUNNING, reason="waits up to 20 s for the leases of a client"),
+            "waits up to 20 s",
+        ),
+        (StateEvent(state=JobState.RUNNING, attempt=2), "working on the next step"),
+    ],
+)
+def test_a_job_that_waits_again_shows_what_for_instead_of_the_time_left_before(state, text):
+    last = shown(step(2), state, terminal=True).rsplit("2/4", 1)[1]
+    assert text in last
+    assert "left" not in last.partition("\n")[0]
+
+
+def test_where_the_output_is_no_terminal_there_are_plain_lines():
+    text = shown(
+        StateEvent(state=JobState.WAITING_FOR_CLIENT, reason="no worker for 30 s"),
+        step(1),
+        CheckpointEvent(step=1, policy_version=1, path="/there/step-000001", sha256="0"),
+        terminal=False,
+    )
+    assert "\x1b" not in text
+    assert "waiting_for_client: no worker for 30 s" in text
+    assert "checkpoint of step 1, on the service's machine: /there/step-000001" in text
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_warning_is_printed_in_full_once_with_its_traceback(terminal):
+    warning = WarningEvent(name="environment_error", message="Traceback [most recent]\nKeyError: 'x'")
+    text = shown(warning, warning, terminal=terminal)
+    assert text.count("KeyError: 'x'") == 1
+    assert "Traceback [most recent]" in text
+
+
+def test_watch_returns_each_step_once_although_a_resume_repeats_it():
+    bodies = [step(1), step(2), step(2, reward=0.9), step(3)]
+    events = [Event(seq=n, job_id="job-1", time=0.0, body=body) for n, body in enumerate(bodies, 1)]
+    with TrainingDisplay("job-1", SPEC, console=Console(file=io.StringIO())) as display:
+        steps = display.watch(events)
+    assert [(s.step, s.reward_mean) for s in steps] == [(1, 0.5), (2, 0.9), (3, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.2, "0 s"), (42, "42 s"), (185, "3 min 05 s"), (7800, "2 h 10 min")]
+)
+def test_time_is_written_as_people_say_it(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_a_line_of_blocks_goes_from_the_lowest_to_the_highest_value():
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
+    assert sparkline([5.0, 5.0]) == "▁▁"
+    assert sparkline([]) == ""
+
+
+def test_more_values_than_columns_are_averaged():
+    assert condense([1, 3, 5, 7], 2) == [2, 6]
+    assert len(condense(list(range(1001)), 60)) == 60

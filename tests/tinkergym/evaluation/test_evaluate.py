@@ -1,0 +1,143 @@
+import pytest
+
+import tinkergym as tg
+from tinkergym.agent.renderer import Renderer
+from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, TinkerGymError
+from tinkergym.schema.job_spec import Limits
+from tinkergym.testing import ScriptedSampler, byte_bundle
+
+
+class Parity(tg.SingleTurnEnv):
+    """Name the seed's remainder by 3: right +1, wrong -1, "pass" 0."""
+
+    def __init__(self, broken=False):
+        self.broken = broken
+
+    def ask(self, options):
+        if self.broken and self.np_random_seed % 2:
+            raise RuntimeError("out of order")
+        return f"{self.np_random_seed} mod 3?"
+
+    def score(self, answer):
+        if answer == "pass":
+            return 0.0
+        right = answer == str(self.np_random_seed % 3)
+        return (1.0 if right else -1.0), {"right": float(right)}
+
+
+class Scripted:
+    """A policy that answers by a function of the prompt."""
+
+    name, model, version, max_turn_tokens, limits, system_prompt = "p", "bytes", None, 16, Limits(), None
+
+    def __init__(self, answer):
+        self.renderer = Renderer.from_bundle(byte_bundle())
+        self.answer = answer
+        self.temperatures = set()
+
+    def sampler(self):
+        policy = self
+
+        class Recording(ScriptedSampler):
+            def submit(self, requests, deliver):
+                policy.temperatures |= {request.temperature for request in requests}
+                super().submit(requests, deliver)
+
+        return Recording(self.renderer, self.answer)
+
+
+def test_an_evaluation_counts_wins_draws_and_losses_by_the_sign_of_the_return():
+    def answer(prompt):
+        number = int(prompt.split("user\n")[1].split()[0])
+        return "pass" if number % 5 == 0 else "1"
+
+    evaluation = tg.evaluate(Scripted(answer), Parity, episodes=30, seed=100)
+    seeds = range(100, 130)
+    wins = sum(seed % 5 != 0 and seed % 3 == 1 for seed in seeds)
+    draws = sum(seed % 5 == 0 for seed in seeds)
+    assert [trajectory.seed for trajectory in evaluation.trajectories] == list(seeds)
+    assert (evaluation.wins, evaluation.draws, evaluation.losses) == (wins, draws, 30 - wins - draws)
+    assert evaluation.mean == pytest.approx((evaluation.wins - evaluation.losses) / 30)
+    assert evaluation.low < evaluation.mean < evaluation.high
+    assert evaluation.stop_reasons == {"terminated": 30}
+    assert evaluation.metrics == {"right": pytest.approx(wins / (30 - draws))}
+    assert evaluation.summary()["wins"] == wins
+    assert f"won {wins}" in str(evaluation)
+
+
+def test_it_is_greedy_unless_a_temperature_is_asked_for():
+    policy = Scripted(lambda prompt: "1")
+    tg.evaluate(policy, Parity, episodes=2)
+    tg.evaluate(policy, Parity, episodes=2, temperature=0.5)
+    assert policy.temperatures == {0.0, 0.5}
+
+
+def test_failed_episodes_are_counted_and_enter_no_figure():
+    evaluation = tg.evaluate(Scripted(lambda prompt: "0"), Parity, episodes=6, env_kwargs={"broken": True})
+    assert len(evaluation.failed) == 3
+    assert evaluation.stop_reasons == {"terminated": 3, "environment_error": 3}
+    assert evaluation.wins + evaluation.draws + evaluation.losses == 3
+    assert "3 failed" in str(evaluation)
+    assert "out of order" in evaluation.failed[0].error
+
+
+def test_if_every_episode_fails_there_is_no_evaluation_but_the_first_error():
+    class Closed(Parity):
+        def ask(self, options):
+            raise RuntimeError("no such world")
+
+    with pytest.raises(TinkerGymError, match=r"(?s)all 3 episodes failed.*no such world"):
+        tg.evaluate(Scripted(lambda prompt: "0"), Closed, episodes=3)
+
+
+@pytest.mark.parametrize(
+    ("env", "kwargs", "said"),
+    [
+        ("board/TicTacToeVs-v9", {}, "did you mean board/TicTacToeVs-v0"),
+        ("Parity", {}, "no environment is called 'Parity'"),
+        ("board/TicTacToeVs-v0", {"seet": "first"}, "seet"),
+        (Parity, {"brokn": True}, "did you mean broken"),
+    ],
+)
+def test_an_environment_that_cannot_be_made_is_refused_before_the_first_episode(env, kwargs, said):
+    ended = []
+    with pytest.raises(InvalidRequestError, match=said) as caught:
+        tg.evaluate(Scripted(lambda prompt: "0"), env, env_kwargs=kwargs, on_episode=ended.append)
+    assert "Traceback" not in str(caught.value)
+    assert ended == []
+
+
+def test_a_temperature_that_is_none_is_refused_before_the_first_episode():
+    with pytest.raises(InvalidRequestError, match="to 10 or 0, not -1") as caught:
+        tg.evaluate(Scripted(lambda prompt: "0"), Parity, temperature=-1)
+    assert caught.value.field == "temperature"
+
+
+def test_what_a_constructor_raises_is_one_sentence():
+    def make_env():
+        raise RuntimeError("no such world")
+
+    with pytest.raises(InvalidEnvironmentError, match="cannot be made: RuntimeError: no such world"):
+        tg.evaluate(Scripted(lambda prompt: "0"), make_env)
+
+
+def test_a_registered_environment_is_evaluated_by_its_id():
+    tg.register("tests/Parity-v0", Parity)
+    assert tg.evaluate(Scripted(lambda prompt: "0"), "tests/Parity-v0", episodes=3).wins == 1
+
+
+def test_a_transcript_reads_like_the_episode():
+    text = tg.evaluate(Scripted(lambda prompt: "2"), Parity, episodes=1, seed=8).transcript()
+    assert text == "environment:\n  8 mod 3?\npolicy:\n  2\nreturn 1 (terminated, seed 8)"
+
+
+def test_progress_is_told():
+    seen = []
+    tg.evaluate(Scripted(lambda prompt: "2"), Parity, episodes=4, on_episode=seen.append)
+    assert {trajectory.seed for trajectory in seen} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(("environment", "episodes"), [(Parity, 0), (Parity(), 2), (3, 2)])
+def test_impossible_requests_are_refused(environment, episodes):
+    with pytest.raises(InvalidRequestError):
+        tg.evaluate(Scripted(lambda prompt: ""), environment, episodes=episodes)

@@ -1,0 +1,78 @@
+import math
+
+import pytest
+
+from tinkergym.evaluation.records import EpisodeRecord
+from tinkergym.evaluation.scores import Scores
+from tinkergym.trajectory.trajectory import StopReason, Trajectory, Turn
+
+
+def record(seed, sample, reward):
+    """An episode that earned `reward`; None for one whose environment failed."""
+    turn = Turn(
+        segment=0,
+        start=0,
+        end=0,
+        policy_version=0,
+        finish_reason="stop",
+        observation="?",
+        action="a",
+        reward=reward or 0.0,
+    )
+    reason = StopReason.ENVIRONMENT_ERROR if reward is None else StopReason.TERMINATED
+    trajectory = Trajectory(
+        segments=[],
+        turns=[turn],
+        terminated=reward is not None,
+        truncated=reward is None,
+        stop_reason=reason,
+        seed=seed,
+    )
+    return EpisodeRecord(
+        episode_id=f"{seed}-{sample}", environment="x/Y-v0", seed=seed, sample=sample, trajectory=trajectory
+    )
+
+
+def scores(returns, **settings):
+    return Scores(
+        [record(seed, i, reward) for seed, row in enumerate(returns) for i, reward in enumerate(row)],
+        **settings,
+    )
+
+
+def test_figures_are_over_episodes_and_intervals_over_tasks():
+    found = scores([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
+    assert found.mean == 0.5
+    assert found.task_means == {0: 0.5, 1: 1.0, 2: 0.0}
+    assert found.interval[0] < 0.5 < found.interval[1]
+    assert found.success_rate == 0.5
+
+
+def test_pass_at_k_is_the_mean_of_the_tasks():
+    found = scores([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0]])
+    assert found.pass_at(1).mean == pytest.approx((0.25 + 1 + 0) / 3)
+    assert found.pass_at(2).mean == pytest.approx((0.5 + 1 + 0) / 3)
+    assert found.pass_at(4).mean == pytest.approx(2 / 3)
+
+
+def test_what_a_success_is_can_be_said():
+    assert scores([[0.4], [0.6]], success=0.5).success_rate == 0.5
+    assert scores([[0.4], [0.6]]).success_rate == 0.0
+
+
+def test_failed_episodes_are_counted_and_are_not_returns_of_0():
+    found = scores([[1.0, None], [1.0, 1.0], [None, None]])
+    assert (found.failed, found.mean) == (3, 1.0)
+    assert found.stop_reasons == {"terminated": 3, "environment_error": 3}
+    assert (found.pass_at(1).tasks, found.pass_at(2).tasks, found.pass_at(3)) == (2, 1, None)
+
+
+def test_a_run_in_which_everything_failed_has_no_figures_but_a_summary():
+    summary = scores([[None]]).to_json([1])
+    assert (summary["mean_return"], summary["pass_at"]["1"]) == (None, None)
+
+
+def test_a_summary_is_json_also_where_an_interval_is_infinite():
+    summary = scores([[1.0, 0.0]]).to_json([1, 2])
+    assert summary["interval_95"] is None
+    assert math.isfinite(summary["pass_at"]["2"]["mean"])

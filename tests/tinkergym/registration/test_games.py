@@ -1,0 +1,144 @@
+import json
+import sys
+from types import SimpleNamespace
+
+import gymnasium as gym
+import pytest
+
+import tinkergym as tg
+from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, UnknownEnvironmentError
+from tinkergym.games.game_env import GameEnv
+from tinkergym.registration.games import register_aec
+from tinkergym.registration.known_games import registered_games
+
+
+class Coins(tg.TextGame):
+    """Take 1 or 2 coins; who takes the last wins."""
+
+    opponents = ("random", "greedy")
+
+    def __init__(self, coins=5):
+        self.coins = coins
+
+    def begin(self, rng):
+        self.left = self.coins
+
+    def observe(self, player):
+        return f"{self.left} coins."
+
+    def legal(self, player):
+        return ["1", "2"][: self.left]
+
+    def play(self, player, move):
+        self.left -= int(move)
+        return 1.0 if self.left == 0 else None
+
+    def greedy(self, player, rng):
+        return self.legal(player)[-1]
+
+
+class Alone(Coins):
+    players = 1
+
+
+class Other(Coins):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    assert tg.register_game("test/Coins-v0", Coins, kwargs={"coins": 7}) == "test/CoinsVs-v0"
+    assert tg.register_game("test/Alone-v3", Alone) == "test/Alone-v3"
+
+
+def test_one_call_makes_the_game_and_the_environment_against_an_opponent():
+    game = tg.make_game("test/Coins-v0", coins=6)
+    game.reset(seed=0)
+    assert game.observe("player_0") == {"text": "6 coins."}
+    env = gym.make("test/CoinsVs-v0", opponent="greedy", seat="first")
+    assert env.reset(seed=0)[0] == "7 coins."
+    assert env.step("1")[0] == "4 coins."
+    assert {"test/Coins-v0", "test/Alone-v3"} <= set(registered_games())
+
+
+def test_a_game_where_an_environment_is_expected_is_told_from_the_environment_against_an_opponent():
+    with pytest.raises(UnknownEnvironmentError, match=r"is a game.*; test/CoinsVs-v0 is the environment"):
+        tg.make("test/Coins-v0")
+
+
+def test_a_game_for_one_has_no_opponent_and_its_id_names_both():
+    env = tg.make("test/Alone-v3", coins=3)
+    assert env.reset(seed=0)[0] == "3 coins."
+    assert env.step("2")[0] == "1 coins."
+    observation, reward, over, _, info = env.step("1")
+    assert (observation, reward, over) == ("0 coins.\nYou win.", 1.0, True)
+    assert info == {"metrics": {"won": 1.0, "illegal_move": 0.0}}
+    assert tg.make_game("test/Alone-v3").possible_agents == ["player_0"]
+
+
+def test_the_rule_for_illegal_moves_the_opponent_and_the_seat_stand_in_the_spec():
+    spec = tg.make("test/CoinsVs-v0").spec
+    assert spec.kwargs == {
+        "game": "test/Coins-v0",
+        "opponent": "random",
+        "seat": "seed",
+        "on_illegal": "lose",
+        "coins": 7,
+    }
+    assert json.loads(spec.to_json())["kwargs"]["on_illegal"] == "lose"
+    assert tg.make("test/CoinsVs-v0", on_illegal="retry:2").spec.kwargs["on_illegal"] == "retry:2"
+
+
+def test_registering_again_replaces_and_another_game_is_refused():
+    tg.register_game("test/Coins-v0", Coins)
+    with pytest.raises(InvalidRequestError, match="already registered for"):
+        tg.register_game("test/Coins-v0", Other)
+    with pytest.raises(InvalidRequestError, match="no version"):
+        tg.register_game("test/Coins", Coins)
+    with pytest.raises(InvalidRequestError, match="no method genius"):
+        tg.register_game("test/New-v0", Coins, opponents=("random", "genius"))
+
+
+def test_the_opponents_are_those_that_were_registered_and_the_first_is_the_default():
+    tg.register_game("test/Greedy-v0", Coins, opponents=("greedy",))
+    assert tg.make("test/GreedyVs-v0").spec.kwargs["opponent"] == "greedy"
+    with pytest.raises(InvalidRequestError, match="'random' is no opponent"):
+        tg.make("test/GreedyVs-v0", opponent="random")
+
+
+def test_an_unknown_game_is_refused_with_what_is_close():
+    with pytest.raises(UnknownEnvironmentError, match="did you mean test/Coins-v0"):
+        tg.make_game("test/Coin-v0")
+
+
+def test_an_unknown_setting_is_refused_by_name():
+    with pytest.raises(InvalidEnvironmentError, match="stones"):
+        tg.make("test/CoinsVs-v0", stones=3)
+
+
+def test_an_aec_environment_of_ones_own_is_made_when_it_is_asked_for(monkeypatch):
+    asked = []
+
+    def make(coins, **chosen):
+        asked.append((coins, chosen))
+        return GameEnv(Coins(coins))
+
+    monkeypatch.setitem(sys.modules, "own_games", SimpleNamespace(make=make))
+    register_aec("test/Own-v0", "own_games:make", kwargs={"coins": 3})
+    assert asked == []
+    game = tg.make_game("test/Own-v0", on_illegal="random")
+    game.reset(seed=0)
+    assert game.observe("player_0") == {"text": "3 coins."}
+    assert asked == [(3, {"on_illegal": "random", "render_mode": None})]
+    with pytest.raises(InvalidRequestError) as refused:
+        register_aec("test/Own-v0", "own_games")
+    assert refused.value.field == "entry_point"
+    with pytest.raises(InvalidRequestError, match="already registered for own_games:make"):
+        register_aec("test/Own-v0", "own_games:another")
+
+
+def test_an_error_names_the_environment_that_was_asked_for():
+    with pytest.raises(InvalidEnvironmentError) as caught:
+        tg.make("games/NimVs-v0", bord=3)
+    assert "games/NimVs-v0" in caught.value.message
+    assert "games/Nim-v0" not in caught.value.message

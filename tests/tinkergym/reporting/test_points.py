@@ -1,0 +1,55 @@
+import pytest
+
+from tests.tinkergym.reporting.jobs import step_event
+from tinkergym.reporting.points import point_of
+
+
+def values(**settings):
+    event = step_event(7, 3, **settings)
+    return point_of(event.body, event.time).values
+
+
+def test_a_point_has_the_steps_number_and_the_services_time():
+    event = step_event(7, 3)
+    point = point_of(event.body, event.time)
+    assert (point.step, point.time) == (3, 7.0)
+
+
+def test_numbers_with_trls_meaning_have_trls_names_and_others_keep_theirs():
+    found = values(
+        reward_mean=0.5,
+        reward_std=0.1,
+        episodes=8,
+        metrics={
+            "grad_norm": 1.5,
+            "learning_rate": 1e-3,
+            "clip_fraction": 0.25,
+            "truncated_fraction": 0.125,
+            "logprob_gap_max": 0.01,
+            "zero_variance_groups": 1.0,
+            "compared_groups": 4.0,
+            "env/blue": 0.75,
+        },
+    )
+    expected = {
+        "loss": 0.5,
+        "reward": 0.5,
+        "reward_std": 0.1,
+        "step_time": 1.0,
+        "grad_norm": 1.5,
+        "learning_rate": 1e-3,
+        "clip_ratio/region_mean": 0.25,
+        "completions/clipped_ratio": 0.125,
+        "sampling/sampling_logp_difference/max": 0.01,
+        "frac_reward_zero_std": 0.25,
+        "env/blue": 0.75,
+        "episodes": 8.0,
+    }
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+    assert "clip_fraction" not in found
+
+
+def test_what_a_step_did_not_measure_is_left_out():
+    found = values(reward_mean=None, loss=None, metrics={"zero_variance_groups": 0.0, "compared_groups": 0.0})
+    assert not found.keys() & {"reward", "loss", "frac_reward_zero_std"}
+    assert not values(records=32).keys() & {"episodes", "turns"}

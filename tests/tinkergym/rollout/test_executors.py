@@ -1,0 +1,379 @@
+"""Where environments live changes nothing about their episodes; what goes wrong there is named."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import tinkergym as tg
+from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.renderer import Renderer
+from tinkergym.errors import InvalidRequestError
+from tinkergym.registration.environments import make_environment
+from tinkergym.rollout import executors
+from tinkergym.rollout.executors import InlineExecutor, InlineHost, ProcessExecutor, ThreadExecutor
+from tinkergym.rollout.play import play
+from tinkergym.schema.job_spec import EnvironmentRef, Limits
+from tinkergym.testing import RandomTokenSampler, ScriptedSampler, byte_bundle
+from tinkergym.testing.faults import HangsInStep, Sound, make_fault
+from tinkergym.trajectory.trajectory import StopReason
+
+RENDERER = Renderer.from_bundle(byte_bundle())
+YES = ScriptedSampler(RENDERER, lambda prompt: "yes")
+PATIENCE_SECONDS = 30.0
+"""How long a call may take that is not meant to be cut: starting a process counts as one."""
+
+
+class SharedThreadExecutor(ThreadExecutor):
+    """Takes every environment for a quick one from the beginning."""
+
+    def open(self, make, report, *, name, quick):
+        return super().open(make, report, name=name, quick=True)
+
+    def keeps(self, host, *, quick):
+        return super().keeps(host, quick=True)
+
+
+EXECUTORS = {
+    "inline": InlineExecutor,
+    "thread": ThreadExecutor,
+    "shared thread": SharedThreadExecutor,
+    "process": lambda: ProcessExecutor(2),
+}
+KINDS = {**EXECUTORS, "process": ProcessExecutor}
+everywhere = pytest.mark.parametrize("executor", list(EXECUTORS))
+
+
+def plans(environment, seeds, *, limits=None, **settings):
+    return [
+        EpisodePlan(
+            episode_id=f"{environment}-{number}",
+            seed=seed,
+            policy="p",
+            environment=EnvironmentRef(id=environment),
+            sampling_seed=1000 * number,
+            max_turn_tokens=8,
+            limits=limits or Limits(step_timeout_seconds=PATIENCE_SECONDS, max_turns=20),
+            **settings,
+        )
+        for number, seed in enumerate(seeds)
+    ]
+
+
+def played(requests, executor, make_env=make_fault, sampler=YES, **settings):
+    results = play(
+        requests, sampler=sampler, renderer=RENDERER, make_env=make_env, executor=executor, **settings
+    )
+    return {result.episode_id: result.trajectory for result in results}
+
+
+def children(parent=None):
+    """The processes that one, this one by default, started and has not waited for, zombies included."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            started_by = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (process / "cmdline").read_text()
+        except OSError:
+            continue
+        # multiprocessing keeps one helper of its own for all processes.
+        if started_by == (parent or os.getpid()) and "resource_tracker" not in command:
+            found.add(int(process.name))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left_behind():
+    before = children()
+    yield
+    assert children() <= before
+
+
+@everywhere
+def test_a_seed_gives_the_same_episode_everywhere_whatever_else_is_played(executor):
+    sampler = RandomTokenSampler(RENDERER.vocab_size)
+    seeds = [3, 1, 4, 1, 5]
+    expected = played(
+        plans("board/TicTacToeVs-v0", seeds), InlineExecutor(1), make_environment, sampler, max_concurrent=1
+    )
+    requests = plans("board/TicTacToeVs-v0", seeds)
+    assert played(requests, EXECUTORS[executor](), make_environment, sampler) == expected
+
+
+WRONG = {
+    "RaisesInReset": (StopReason.ENVIRONMENT_ERROR, "the board is missing"),
+    "RaisesInStep": (StopReason.ENVIRONMENT_ERROR, "in go_wrong"),
+    "LosesItsServer": (StopReason.ENVIRONMENT_ERROR, "the tool's server does not answer"),
+    "PaysNaN": (StopReason.INVALID_REWARD, "nan"),
+    "CannotScore": (StopReason.INVALID_REWARD, "the judge gave no score"),
+    "NeverEnds": (StopReason.TURN_LIMIT, ""),
+    "ReturnsGarbage": (StopReason.ENVIRONMENT_ERROR, "a tuple of 4"),
+    "ReturnsTheUnsendable": (StopReason.ENVIRONMENT_ERROR, ""),
+}
+
+
+@everywhere
+def test_what_goes_wrong_is_named_and_harms_no_other_episode(executor):
+    # A process takes its time to start, so there only what crosses the border in a way of its own.
+    kinds = (
+        ["RaisesInStep", "PaysNaN", "CannotScore", "ReturnsTheUnsendable"] if executor == "process" else WRONG
+    )
+    requests = [plan for kind in kinds for plan in plans(kind, [0, 1])]
+    episodes = played(requests, EXECUTORS[executor]())
+    for kind in kinds:
+        reason, words = WRONG[kind]
+        assert episodes[f"{kind}-0"].stop_reason is StopReason.TERMINATED
+        assert episodes[f"{kind}-1"].stop_reason is reason
+        assert words in episodes[f"{kind}-1"].error
+    assert episodes["RaisesInStep-1"].error.startswith("Traceback")
+    assert "environment_host.py" not in episodes["RaisesInStep-1"].error
+    assert "environment_process.py" not in episodes["RaisesInStep-1"].error
+
+
+def test_an_environment_that_takes_its_process_down_ends_its_episode_alone():
+    episodes = played(plans("Dies", [0, 1, 2]), ProcessExecutor(2))
+    reasons = Counter(trajectory.stop_reason for trajectory in episodes.values())
+    assert reasons == {StopReason.TERMINATED: 2, StopReason.ENVIRONMENT_ERROR: 1}
+    assert episodes["Dies-1"].error == "the environment's process ended with exit status 3 during step"
+    assert not episodes["Dies-1"].completed
+
+
+@pytest.mark.parametrize("kind", ["HangsInReset", "HangsInStep"])
+@pytest.mark.parametrize("executor", ["thread", "shared thread", "process"])
+def test_an_environment_that_hangs_is_left_or_killed_and_its_place_is_free_again(executor, kind):
+    # Room for one: the episodes behind the one that hangs can only be played if it loses its place. The
+    # environment is made in a call of its own, so a process has the time to start.
+    patient = plans(kind, [0, 2])
+    hasty = [
+        EpisodePlan(
+            episode_id="hangs",
+            seed=1,
+            policy="p",
+            environment=EnvironmentRef(id=kind),
+            limits=Limits(step_timeout_seconds=0.3),
+        )
+    ]
+    place = KINDS[executor](1)
+    first, last = patient
+    episodes = played([first, *hasty, last], place)
+    assert episodes["hangs"].stop_reason is StopReason.ENVIRONMENT_TIMEOUT
+    assert "time.sleep(HANG_SECONDS)" in episodes["hangs"].error
+    assert {episodes[p.episode_id].stop_reason for p in patient} == {StopReason.TERMINATED}
+
+
+def test_inline_a_call_that_takes_too_long_fails_its_episode_when_it_returns():
+    class Slow(Sound):
+        def go_wrong(self):
+            time.sleep(0.03)
+
+    limits = Limits(step_timeout_seconds=0.02)
+    episodes = played(plans("slow", [0, 1], limits=limits), InlineExecutor(), lambda reference: Slow())
+    assert episodes["slow-0"].stop_reason is StopReason.TERMINATED
+    assert episodes["slow-1"].stop_reason is StopReason.ENVIRONMENT_TIMEOUT
+    assert "returned after" in episodes["slow-1"].error
+
+
+def test_inline_an_interrupt_reaches_the_program():
+    class Interrupted(Sound):
+        def go_wrong(self):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        played(plans("interrupted", [1]), InlineExecutor(), lambda reference: Interrupted())
+
+
+def test_inline_no_thread_is_started():
+    before = threading.active_count()
+    seen = []
+    make = lambda reference: seen.append(threading.active_count()) or Sound()  # noqa: E731
+    played(plans("sound", range(20)), InlineExecutor(), make)
+    assert set(seen) == {before}
+
+
+@everywhere
+def test_never_more_environments_than_there_is_room_for(executor):
+    made = []
+    place = KINDS[executor](2)
+    open_one = place.open
+
+    def counted(make, report, *, name, quick):
+        made.append(name)
+        return open_one(make, report, name=name, quick=quick)
+
+    place.open = counted
+    waiting = iter(plans("Sound", range(12)))
+    taken = []
+    requests = (taken.append(plan) or plan for plan in waiting)
+    results = play(requests, sampler=YES, renderer=RENDERER, make_env=make_fault, executor=place)
+    next(results)
+    # Nothing is asked for before there is room for it.
+    assert len(taken) < 12
+    assert len(list(results)) == 11
+    assert len(made) == 2
+
+
+def test_room_that_another_environment_holds_idle_is_given_up():
+    episodes = played([*plans("Sound", [0, 2]), *plans("NeverEnds", [0, 2])], ThreadExecutor(1))
+    assert {trajectory.stop_reason for trajectory in episodes.values()} == {StopReason.TERMINATED}
+
+
+def test_without_an_executor_of_the_callers_each_episode_lives_where_its_plan_says(monkeypatch):
+    opened = []
+    for kind in (ThreadExecutor, ProcessExecutor):
+        monkeypatch.setattr(
+            kind,
+            "open",
+            lambda self, *arguments, name, quick: (
+                opened.append(type(self)) or InlineHost(*arguments, name=name)
+            ),
+        )
+    played([*plans("Sound", [0]), *plans("NeverEnds", [0], executor="process")], None)
+    assert opened == [ThreadExecutor, ProcessExecutor]
+
+
+def test_plans_wait_for_room_in_processes_while_others_are_played(monkeypatch):
+    monkeypatch.setattr(executors, "ProcessExecutor", lambda: ProcessExecutor(1))
+    requests = [*plans("Sound", range(0, 10, 2), executor="process"), *plans("NeverEnds", [0])]
+    order = [
+        result.episode_id
+        for result in play(requests, sampler=YES, renderer=RENDERER, make_env=make_fault, max_concurrent=6)
+    ]
+    assert order == ["NeverEnds-0", *(f"Sound-{number}" for number in range(5))]
+
+
+def test_what_cannot_be_sent_to_a_process_says_so():
+    class Local(tg.SingleTurnEnv):
+        def ask(self, options):
+            return "?"
+
+        def score(self, answer):
+            return 1.0
+
+    (trajectory,) = played(plans("local", [0]), ProcessExecutor(1), lambda reference: Local()).values()
+    assert trajectory.stop_reason is StopReason.ENVIRONMENT_ERROR
+    assert "define the class at the top of a module" in trajectory.error
+
+
+PROGRAM = """
+import ctypes, threading
+from tinkergym.rollout.environment_process import EnvironmentProcess
+from tinkergym.testing.faults import HangsInStep
+
+class HoldsTheInterpreter(HangsInStep):
+    def go_wrong(self):
+        ctypes.PyDLL(None).sleep(600)  # as a regular expression may
+
+if __name__ == "__main__":
+    env = EnvironmentProcess({kind})
+    starting = threading.Thread(target=env.start)  # whose end is not the program's
+    starting.start()
+    starting.join()
+    env.reset(seed=1)
+    print("hangs", flush=True)
+    env.step("go")
+"""
+
+
+@pytest.mark.parametrize("kind", ["HangsInStep", "HoldsTheInterpreter"])
+def test_an_environments_process_ends_with_the_program_that_was_killed(kind, tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM.format(kind=kind))
+    program = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    assert program.stdout.readline() == "hangs\n"
+    (child,) = children(program.pid)
+    program.kill()
+    program.wait()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while Path(f"/proc/{child}/cmdline").exists() and Path(f"/proc/{child}/cmdline").read_bytes():
+        assert time.monotonic() < deadline
+    program.stdout.close()
+
+
+def test_an_executor_without_room_is_refused():
+    with pytest.raises(InvalidRequestError, match="room for one environment"):
+        ThreadExecutor(0)
+
+
+@everywhere
+def test_episodes_that_are_not_waited_for_leave_nothing_behind(executor):
+    # HangsInStep with an even seed is sound; the odd one is under way when the caller turns away.
+    seeds = [0] if executor == "inline" else [0, 1]
+    results = play(
+        plans(HangsInStep.__name__, seeds),
+        sampler=YES,
+        renderer=RENDERER,
+        make_env=make_fault,
+        executor=EXECUTORS[executor](),
+    )
+    assert next(results).trajectory.stop_reason is StopReason.TERMINATED
+    results.close()
+
+
+class Flaky(Sound):
+    """Fails in its first `failures` episodes, in whatever instance."""
+
+    failures = 0
+
+    def reply(self, action):
+        if Flaky.failures:
+            Flaky.failures -= 1
+            raise ConnectionError("try again")
+        return super().reply(action)
+
+
+@pytest.mark.parametrize(("failures", "retries", "left"), [(0, 2, 0), (1, 2, 1), (2, 2, 2), (3, 2, 2)])
+def test_a_failed_episode_is_played_again_as_often_as_it_may(failures, retries, left):
+    (expected,) = played(plans("sound", [5]), InlineExecutor(), lambda reference: Sound()).values()
+    Flaky.failures = failures
+    (trajectory,) = played(
+        plans("sound", [5], retries=retries), ThreadExecutor(), lambda reference: Flaky()
+    ).values()
+    Flaky.failures = 0
+    assert trajectory.retries == left
+    if failures > retries:
+        assert trajectory.stop_reason is StopReason.ENVIRONMENT_ERROR
+    else:
+        # The seeds are the same, so it is the episode it would have been.
+        assert trajectory.model_copy(update={"retries": 0}) == expected
+
+
+def test_a_late_answer_to_a_failed_attempt_does_not_enter_the_next():
+    late, requests = [], []
+
+    class Late:
+        def submit(self, asked, deliver):
+            answers = [YES._complete(request) for request in asked]
+            requests.extend(request.request_id for request in asked)
+            deliver([*late, *answers])
+            late.extend(answers)
+
+        def close(self):
+            pass
+
+    Flaky.failures = 1
+    (trajectory,) = played(
+        plans("sound", [5], retries=1), InlineExecutor(), lambda reference: Flaky(), Late()
+    ).values()
+    assert trajectory.completed
+    assert len(set(requests)) == len(requests) == 4
+
+
+class TellsItsNiceness(Sound):
+    def step(self, action):
+        observation, _, *rest = super().step(action)
+        return observation, float(os.nice(0)), *rest
+
+
+def make_one_that_tells_its_niceness(_):
+    return TellsItsNiceness()
+
+
+def test_environments_in_processes_of_their_own_stand_behind_what_samples_and_trains():
+    plays = plans("own/Niceness-v0", [1])
+    (trajectory,) = played(plays, ProcessExecutor(1), make_one_that_tells_its_niceness).values()
+    assert trajectory.turns[0].reward == min(os.nice(0) + 14, 19)

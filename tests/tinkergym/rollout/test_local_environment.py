@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import gymnasium as gym
+import pytest
+
+import tinkergym as tg
+from tinkergym.errors import InvalidRequestError
+from tinkergym.rollout.local_environment import describe
+
+
+class Echo(tg.SingleTurnEnv):
+    def ask(self, options):
+        return "Say it again."
+
+    def score(self, answer):
+        return 1.0
+
+
+def refusal(env) -> str:
+    with pytest.raises(InvalidRequestError) as caught:
+        describe(env)
+    assert caught.value.field == "environment"
+    return str(caught.value)
+
+
+def test_one_environment_of_an_id_is_refused_with_that_id():
+    said = refusal(tg.make("board/TicTacToeVs-v0"))
+    assert "hand over its id 'board/TicTacToeVs-v0'" in said
+    assert "lambda: tg.make('board/TicTacToeVs-v0')" in said
+    assert "OrderEnforcing" not in said
+
+
+def test_one_environment_without_an_id_is_refused_with_the_class_inside_its_wrappers():
+    said = refusal(gym.wrappers.OrderEnforcing(Echo()))
+    assert "hand over the class Echo, or a function that makes one: lambda: Echo(...)" in said

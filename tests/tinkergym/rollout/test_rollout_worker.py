@@ -1,0 +1,364 @@
+import threading
+from collections import deque
+
+import pytest
+
+import tinkergym as tg
+from tinkergym.agent.renderer import Renderer
+from tinkergym.errors import (
+    AuthenticationError,
+    ConflictError,
+    PayloadTooLargeError,
+    ServiceUnavailableError,
+    ServiceUnreachableError,
+)
+from tinkergym.rollout.play import RolloutWorker
+from tinkergym.schema.episodes import EpisodeRequest, LeaseReply, SeatPlan, SubmitReply, SubmitRequest
+from tinkergym.schema.events import JobState
+from tinkergym.schema.job_spec import EnvironmentRef, Limits, Sampling
+from tinkergym.testing import ScriptedSampler, byte_bundle
+from tinkergym.trajectory.trajectory import ONLY_AGENT
+
+BUNDLE = byte_bundle()
+RENDERER = Renderer.from_bundle(BUNDLE)
+
+
+class Echo(tg.SingleTurnEnv):
+    def ask(self, options):
+        return f"seed {self.np_random_seed}"
+
+    def score(self, answer):
+        return 1.0
+
+
+def episode(index, lease_seconds=30.0):
+    return EpisodeRequest(
+        job_id="j",
+        episode_id=f"j:1:{index}",
+        step=1,
+        index=index,
+        group=0,
+        environment=EnvironmentRef(id="echo"),
+        seed=index,
+        seats={
+            ONLY_AGENT: SeatPlan(
+                policy="j", policy_version=0, model="bytes", sampling_seed=index, sampling=Sampling()
+            )
+        },
+        limits=Limits(),
+        lease_id=f"lease-{index}",
+        lease_seconds=lease_seconds,
+    )
+
+
+class Service:
+    """A service in memory: hands out episodes, takes results, and fails as told to."""
+
+    def __init__(self, episodes, *, most=100, lease_errors=(), submit_errors=(), sampler=None):
+        self.waiting = deque(episodes)
+        self.unfinished = {e.lease_id for e in self.waiting}
+        self.most = most
+        self.lease_errors, self.submit_errors = deque(lease_errors), deque(submit_errors)
+        self.lost = set()
+        self.leases, self.submissions, self.accepted = [], [], []
+        self.final = JobState.COMPLETED
+        self.changed = threading.Condition()
+        self.the_sampler = sampler or ScriptedSampler(RENDERER, lambda prompt: "yes")
+        self.renderers = []
+
+    def lease(self, request):
+        with self.changed:
+            self.leases.append(request)
+            self.changed.notify_all()
+            if request.leaving:
+                return LeaseReply(episodes=[], job_state=JobState.RUNNING)
+            if self.lease_errors:
+                raise self.lease_errors.popleft()
+            count = min(request.max_episodes, self.most, len(self.waiting))
+            episodes = [self.waiting.popleft() for _ in range(count)]
+            lost = [lease for lease in request.renew if lease in self.lost]
+            if not episodes and not lost and self.unfinished and request.max_episodes:
+                self.changed.wait(min(request.wait_seconds, 0.05))
+            state = JobState.RUNNING if self.unfinished else self.final
+            return LeaseReply(episodes=episodes, lost=lost, job_state=state)
+
+    def submit(self, request):
+        # What a real transport sends must be valid.
+        request = SubmitRequest.model_validate_json(request.model_dump_json())
+        with self.changed:
+            self.submissions.append(len(request.results))
+            if self.submit_errors:
+                error = self.submit_errors.popleft()
+                if error is not None:
+                    raise error
+            verdicts = []
+            for result in request.results:
+                known = result.lease_id in self.unfinished
+                verdicts.append("accepted" if known else "stale")
+                self.unfinished.discard(result.lease_id)
+                if known:
+                    self.accepted.append(result)
+            self.changed.notify_all()
+            return SubmitReply(verdicts=verdicts)
+
+    def sampler(self):
+        return self.the_sampler
+
+    def renderer(self, model):
+        self.renderers.append(model)
+        return BUNDLE
+
+    def wait_for(self, condition):
+        with self.changed:
+            assert self.changed.wait_for(condition, timeout=60)
+
+
+def work(service, **settings):
+    RolloutWorker(service, make_env=lambda reference: Echo(), **settings).run(threading.Event())
+
+
+def test_a_worker_plays_everything_and_returns_when_the_job_has_ended():
+    service = Service([episode(i) for i in range(30)])
+    verdicts = []
+    work(service, worker_id="me", on_result=lambda result, verdict: verdicts.append(verdict))
+    assert sorted(r.trajectory.seed for r in service.accepted) == list(range(30))
+    assert all(r.trajectory.episode_return == 1.0 for r in service.accepted)
+    assert verdicts == ["accepted"] * 30
+    assert {request.worker_id for request in service.leases} == {"me"}
+    assert service.renderers == ["bytes"]
+
+
+def test_a_worker_never_holds_more_episodes_than_it_may():
+    service = Service([episode(i) for i in range(20)])
+    playing, most = set(), []
+
+    class Counting(Echo):
+        def ask(self, options):
+            playing.add(self)
+            most.append(len(playing))
+            return super().ask(options)
+
+        def score(self, answer):
+            playing.discard(self)
+            return 1.0
+
+    RolloutWorker(service, make_env=lambda reference: Counting(), max_episodes=3).run(threading.Event())
+    assert len(service.accepted) == 20
+    assert max(most) <= 3
+    assert max(request.max_episodes for request in service.leases) == 3
+
+
+def test_an_outage_costs_nothing_but_time():
+    away = ServiceUnreachableError("nobody answers")
+    service = Service(
+        [episode(i) for i in range(4)],
+        lease_errors=[away, away],
+        submit_errors=[ServiceUnavailableError("restarting")],
+    )
+    work(service)
+    assert len(service.accepted) == 4
+
+
+def test_a_refused_worker_raises_what_the_service_said():
+    service = Service([episode(0)], lease_errors=[AuthenticationError("the key was revoked")])
+    with pytest.raises(AuthenticationError, match="revoked"):
+        work(service)
+
+
+def test_a_refused_submission_raises_too():
+    service = Service([episode(0)], submit_errors=[ConflictError("no such step")])
+    with pytest.raises(ConflictError, match="no such step"):
+        work(service)
+
+
+def test_results_that_are_too_large_together_are_handed_in_apart():
+    class Small(Service):
+        def submit(self, request):
+            if len(request.results) > 2:
+                self.submissions.append(len(request.results))
+                raise PayloadTooLargeError("too large")
+            return super().submit(request)
+
+    service = Small([episode(i) for i in range(20)])
+    work(service)
+    assert sorted(r.trajectory.seed for r in service.accepted) == list(range(20))
+
+
+class Gate:
+    """A sampler that answers some sessions only when told to."""
+
+    def __init__(self, *held):
+        self.held = set(held)
+        self.kept = []
+        self.asked = threading.Event()
+        self.inner = ScriptedSampler(RENDERER, lambda prompt: "yes")
+
+    def submit(self, requests, deliver):
+        kept = [request for request in requests if request.session_id in self.held]
+        self.kept += [(request, deliver) for request in kept]
+        if kept:
+            self.asked.set()
+        self.inner.submit([request for request in requests if request not in kept], deliver)
+
+    def release(self):
+        for request, deliver in self.kept:
+            self.inner.submit([request], deliver)
+
+    def close(self):
+        pass
+
+
+def test_a_lost_episode_is_dropped_and_the_others_go_on():
+    gate = Gate("lease-0")
+    service = Service([episode(i, lease_seconds=0.3) for i in range(3)], sampler=gate)
+    with running(service) as stop:
+        service.wait_for(lambda: len(service.accepted) == 2)
+        assert gate.asked.wait(60)
+        with service.changed:
+            service.lost.add("lease-0")
+            seen = len(service.leases)
+        # The renewal that tells of the loss, and the one after it, which no longer names the lease.
+        service.wait_for(lambda: any("lease-0" not in r.renew for r in service.leases[seen:]))
+        gate.release()
+        service.waiting.append(episode(7))
+        service.unfinished = {"lease-7"}
+        service.wait_for(lambda: len(service.accepted) == 3)
+        stop.set()
+    assert sorted(r.trajectory.seed for r in service.accepted) == [1, 2, 7]
+
+
+def test_leases_are_renewed_while_their_episodes_are_played_and_not_after():
+    gate = Gate("lease-0")
+    service = Service([episode(0, lease_seconds=0.3), episode(1, lease_seconds=0.3)], sampler=gate)
+    with running(service, max_episodes=2) as stop:
+        service.wait_for(lambda: [r.trajectory.seed for r in service.accepted] == [1])
+        service.wait_for(lambda: service.leases[-1].renew == ["lease-0"])
+        gate.release()
+        service.wait_for(lambda: not service.unfinished)
+        stop.set()
+
+
+def test_a_full_worker_only_renews():
+    gate = Gate("lease-0")
+    service = Service([episode(0, lease_seconds=3.0), episode(1, lease_seconds=3.0)], sampler=gate)
+    with running(service, max_episodes=1) as stop:
+        service.wait_for(lambda: (0, ["lease-0"]) in [(r.max_episodes, r.renew) for r in service.leases])
+        assert len(service.waiting) == 1
+        gate.release()
+        service.wait_for(lambda: len(service.accepted) == 2)
+        stop.set()
+
+
+def test_a_stopped_worker_hands_in_what_is_finished():
+    away = [ServiceUnavailableError("restarting")] * 3
+    service = Service([episode(0), episode(1)], sampler=Gate("lease-0"), submit_errors=away)
+    with running(service) as stop:
+        service.wait_for(lambda: service.submissions)
+        with service.changed:
+            service.submit_errors.clear()
+        stop.set()
+    assert [r.trajectory.seed for r in service.accepted] == [1]
+
+
+def test_a_stopped_worker_gives_back_what_it_still_plays_and_keeps_what_it_hands_in():
+    away = [ServiceUnavailableError("restarting")] * 3
+    service = Service([episode(0), episode(1)], sampler=Gate("lease-0"), submit_errors=away)
+    with running(service) as stop:
+        service.wait_for(lambda: service.submissions)
+        stop.set()
+        service.wait_for(lambda: service.leases[-1].leaving)
+        with service.changed:
+            service.submit_errors.clear()
+    (last,) = [request for request in service.leases if request.leaving]
+    assert (last.max_episodes, last.renew) == (0, ["lease-1"])
+
+
+def test_a_stopped_worker_has_left_when_what_was_finished_is_handed_in():
+    reached, go = threading.Event(), threading.Event()
+
+    class Slow(Service):
+        def submit(self, request):
+            reached.set()
+            assert go.wait(60)
+            return super().submit(request)
+
+    service, stop = Slow([episode(0), episode(1)], sampler=Gate("lease-0")), threading.Event()
+    worker = RolloutWorker(service, make_env=lambda reference: Echo())
+    thread = threading.Thread(target=worker.run, args=(stop,))
+    thread.start()
+    assert reached.wait(60)
+    stop.set()
+    service.wait_for(lambda: service.leases[-1].leaving)
+    assert not worker.left.wait(0.2), "a script that ended now would take the finished episode along"
+    go.set()
+    assert worker.left.wait(60)
+    assert [result.trajectory.seed for result in service.accepted] == [1]
+    thread.join(60)
+
+
+def test_a_worker_says_once_that_it_waits_for_leases_of_another(caplog):
+    class Held(Service):
+        def lease(self, request):
+            return super().lease(request).model_copy(update={"held_seconds": 21.0})
+
+    service = Held([])
+    service.unfinished = {"of another worker"}
+    with running(service) as stop:
+        service.wait_for(lambda: len(service.leases) > 3)
+        stop.set()
+    assert [record.message for record in caplog.records].count(caplog.records[0].message) == 1
+    assert "21 s" in caplog.records[0].message
+
+
+def test_a_worker_says_each_thing_once_that_its_job_waits_for(caplog):
+    class Queued(Service):
+        def lease(self, request):
+            waits_for = "loading the model 'nano'" if len(self.leases) < 3 else "2 of 2 places are taken"
+            return super().lease(request).model_copy(update={"waits_for": waits_for})
+
+    service = Queued([])
+    service.unfinished = {"of the job"}
+    with running(service) as stop:
+        service.wait_for(lambda: len(service.leases) > 5)
+        stop.set()
+    loading, taken = (record.message for record in caplog.records)
+    assert "loading the model 'nano'" in loading
+    assert "2 of 2 places are taken" in taken
+
+
+def test_a_job_that_is_cancelled_ends_the_worker_in_the_middle_of_an_episode():
+    gate = Gate("lease-0")
+    service = Service([episode(0, lease_seconds=0.3)], sampler=gate)
+    service.final = JobState.CANCELLED
+    with running(service) as _:
+        assert gate.asked.wait(60)
+        with service.changed:
+            service.unfinished.clear()
+    assert service.accepted == []
+
+
+def test_what_breaks_inside_a_worker_is_raised_by_it():
+    def broken(result, verdict):
+        raise ZeroDivisionError("in the callback")
+
+    with pytest.raises(ZeroDivisionError, match="in the callback"):
+        work(Service([episode(0), episode(1)]), on_result=broken)
+
+
+class running:  # noqa: N801 - reads as a word
+    """Run a worker in a thread for the length of a block; afterwards it has ended."""
+
+    def __init__(self, service, **settings):
+        worker = RolloutWorker(service, make_env=lambda reference: Echo(), **settings)
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=worker.run, args=(self.stop,))
+
+    def __enter__(self):
+        self.thread.start()
+        return self.stop
+
+    def __exit__(self, *exception):
+        if exception[0] is not None:
+            self.stop.set()
+        self.thread.join(60)
+        assert not self.thread.is_alive()

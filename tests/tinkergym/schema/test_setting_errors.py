@@ -1,0 +1,259 @@
+import math
+import subprocess
+import sys
+
+import pytest
+
+import tinkergym as tg
+from tinkergym.algorithms import PPO, RLOO
+from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.algorithms import GRPO
+from tinkergym.schema.job_spec import FullParameters, Limits, LoRA, Sampling
+from tinkergym.schema.jobs import DPO
+from tinkergym.schema.parsing import parse_any_spec, parse_spec
+from tinkergym.schema.sampling import SampleRequest
+from tinkergym.schema.structured import JsonSchema
+
+GOOD = {"environment": {"id": "board/TicTacToeVs-v0"}, "steps": 3}
+
+
+def refusal(**settings) -> InvalidRequestError:
+    with pytest.raises(InvalidRequestError) as caught:
+        parse_spec({**GOOD, **settings})
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("settings", "field", "text"),
+    [
+        ({"stepps": 1}, "stepps", "did you mean steps"),
+        ({"steps": 0}, "steps", "greater than or equal to 1"),
+        ({"algorithm": {"group_sizee": 3}}, "algorithm.group_sizee", "did you mean algorithm.group_size"),
+        ({"algorithm": {"group_size": 1}}, "algorithm.group_size", "raise group_size or choose"),
+        ({"algorithm": {"baseline": "grop"}}, "algorithm.baseline", "did you mean 'group'"),
+        ({"adapter": {"kind": "lorra"}}, "adapter.kind", "did you mean 'lora'"),
+        ({"adapter": {"kind": "lora", "rnk": 3}}, "adapter.rnk", "did you mean adapter.rank?"),
+        ({"adapter": {}}, "adapter", "'kind'"),
+        ({"rollout": "clent"}, "rollout", "did you mean 'client'"),
+        ({"sampling": {"temperature": math.nan}}, "sampling.temperature", "finite"),
+        ({"environment": {"id": "a", "kwargs": {"x": math.inf}}}, "environment.kwargs.x", "finite"),
+        ({"sampling": {"temperature": 1e-320}}, "sampling.temperature", "0.001"),
+        ({"limits": {"step_timeout_seconds": 1e300}}, "limits.step_timeout_seconds", "less than"),
+        ({"client_timeout_seconds": 1e300}, "client_timeout_seconds", "less than"),
+        ({"client_timeout_seconds": 5.0}, "client_timeout_seconds", "only with rollout='client'"),
+        (
+            {
+                "algorithm": {"overlong_tokens": 4},
+                "sampling": {"max_turn_tokens": 64},
+                "limits": {"max_episode_tokens": 60},
+            },
+            "algorithm",
+            "max_episode_tokens=60 ends them before",
+        ),
+        ({"steps": 10**30}, "steps", "less than"),
+        ({"on_failure": "retry"}, "on_failure", "drop|keep|retry"),
+        ({"initial_policy": "job@x"}, "initial_policy", "should match"),
+        ({"steps": True}, "steps", "must be a number, not True"),
+        ({"steps": "3"}, "steps", "must be a number, not '3'"),
+        ({"adapter": {"kind": "lora", "rank": True}}, "adapter.rank", "must be a number, not True"),
+        ({"algorithm": {"learning_rate": True}}, "algorithm.learning_rate", "must be a number, not True"),
+        ({"parity_threshold": "0.1"}, "parity_threshold", "must be a number, not '0.1'"),
+        ({"zzz": 1}, "zzz", "known settings: model, adapter"),
+        # Written in the wrong section.
+        ({"learning_rate": 0.1}, "learning_rate", "did you mean algorithm.learning_rate?"),
+        ({"temperature": 0.7}, "temperature", "did you mean sampling.temperature?"),
+        ({"learning_rat": 0.1}, "learning_rat", "did you mean algorithm.learning_rate?"),
+        ({"sampling": {"temprature": 1}}, "sampling.temprature", "did you mean sampling.temperature?"),
+        ({"algorithm": {"temperature": 1}}, "algorithm.temperature", "did you mean sampling.temperature?"),
+        ({"top_p": 0.9}, "top_p", "policy.evaluate take top_p"),
+        # By a name that other libraries have for it.
+        ({"lr": 0.1}, "lr", "did you mean algorithm.learning_rate?"),
+        ({"algorithm": {"name": "ppo", "lr": 1}}, "algorithm.lr", "did you mean algorithm.learning_rate?"),
+        ({"num_generations": 8}, "num_generations", "did you mean algorithm.group_size?"),
+        ({"lora_r": 8}, "lora_r", "did you mean adapter.rank?"),
+        ({"adapter": {"kind": "lora", "r": 8}}, "adapter.r", "did you mean adapter.rank?"),
+        ({"lora_alpha": 8}, "lora_alpha", "did you mean adapter.alpha?"),
+        ({"beta": 0.1}, "beta", "did you mean algorithm.kl_coefficient?"),
+        ({"batch_size": 8}, "batch_size", "did you mean algorithm.groups_per_step?"),
+        ({"max_new_tokens": 8}, "max_new_tokens", "did you mean sampling.max_turn_tokens?"),
+        ({"max_steps": 8}, "max_steps", "did you mean steps?"),
+        ({"limits": {"job_bytes": 9}}, "limits.job_bytes", "known settings: max_turns"),
+        ({"models": "nano"}, "models", "did you mean model?"),
+        # A setting that the chosen kind of adapter does not have is not offered at the place where it is.
+        ({"adapter": {"kind": "full", "rank": 8}}, "adapter.rank", "known settings: kind"),
+        # A part by its name alone.
+        ({"adapter": "lora"}, "adapter", "write LoRA(...)"),
+        ({"adapter": "peft"}, "adapter", "write LoRA(...) or FullParameters(...)"),
+        ({"adapter": LoRA}, "adapter", "write LoRA(...)"),
+        ({"algorithm": "grpo"}, "algorithm", "write GRPO(...)"),
+        # A loss in the place of an algorithm.
+        ({"algorithm": {"name": "gspo"}}, "algorithm.name", "did you mean algorithm.loss='gspo'"),
+        ({"algorithm": {"name": "CISPO"}}, "algorithm.name", "did you mean algorithm.loss='cispo'"),
+        (
+            {"algorithm": {"name": "reinforce"}},
+            "algorithm.name",
+            "did you mean algorithm.loss='reinforce'",
+        ),
+        (
+            {"algorithm": {"name": "dapo"}},
+            "algorithm.name",
+            "'dr_grpo'",
+        ),
+        ({"algorithm": {"name": "grop"}}, "algorithm.name", "did you mean 'grpo'"),
+        ({"sampling": 0.7}, "sampling", "write Sampling(...)"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_the_reason_and_what_to_do(settings, field, text):
+    error = refusal(**settings)
+    assert error.field == field
+    assert text in str(error)
+
+
+@pytest.mark.parametrize(
+    ("write", "field", "text"),
+    [
+        (lambda: GRPO(group_size=1), "GRPO.group_size", "raise group_size or choose"),
+        (lambda: GRPO(learning_rat=1.0), "GRPO.learning_rat", "did you mean learning_rate"),
+        (lambda: GRPO(lr=1e-3), "GRPO.lr", "did you mean learning_rate?"),
+        (lambda: GRPO(num_generations=8), "GRPO.num_generations", "did you mean group_size?"),
+        (lambda: GRPO(temperature=0.7), "GRPO.temperature", "known settings: group_size"),
+        (lambda: FullParameters(rank=8), "FullParameters.rank", "known settings: kind"),
+        (lambda: LoRA(rank=True), "LoRA.rank", "must be a number, not True"),
+        (lambda: GRPO(learning_rate="1e-3"), "GRPO.learning_rate", "must be a number, not '1e-3'"),
+        (lambda: LoRA(rank=0), "LoRA.rank", "greater than or equal to 1"),
+        (lambda: Sampling(temperature=math.nan), "Sampling.temperature", "finite"),
+        (lambda: JsonSchema(json_schema={"const": "x" * 70_000}), "JsonSchema.json_schema", "describe less"),
+        (lambda: Limits(max_turn=3), "Limits.max_turn", "did you mean max_turns"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_the_class_where_a_script_writes_it(write, field, text):
+    with pytest.raises(InvalidRequestError) as caught:
+        write()
+    assert caught.value.field == field
+    assert text in str(caught.value)
+    assert str(caught.value).startswith(f"{field}: ")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "meant"),
+    [
+        ("sft", "lr", "learning_rate"),
+        ("sft", "per_device_train_batch_size", "batch_size"),
+        ("sft", "num_train_epochs", "steps"),
+        ("sft", "epoch", "steps"),
+        ("preference", "beta", "loss.beta"),
+    ],
+)
+def test_a_name_of_another_library_means_what_this_kind_of_job_has(kind, name, meant):
+    with pytest.raises(InvalidRequestError, match=rf"did you mean {meant}\?"):
+        parse_any_spec({"kind": kind, "data": "0" * 64, "steps": 1, name: 1})
+
+
+def test_a_request_of_very_many_unknown_names_is_refused_without_explaining_each():
+    with pytest.raises(InvalidRequestError) as caught:
+        parse_spec({f"name_{i}": 1 for i in range(20_000)})
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("group_size", [1, "8", True])
+def test_the_location_of_a_part_survives_where_it_stands_in_a_job(group_size):
+    settings = {**GOOD, "kind": "rl", "algorithm": {"name": "rloo", "group_size": group_size}}
+    with pytest.raises(InvalidRequestError) as caught:
+        parse_any_spec(settings)
+    assert caught.value.field == "algorithm.group_size"
+
+
+def test_a_correct_job_needs_nothing_of_how_errors_are_explained():
+    script = (
+        "import sys, tinkergym as tg; from tinkergym.schema.parsing import parse_spec; "
+        "parse_spec({'environment': {'id': 'a/B-v0'}, 'steps': 1, 'algorithm': tg.GRPO(group_size=4)}); "
+        "sys.exit('tinkergym.schema.setting_errors' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_number_may_be_an_integer_where_a_fraction_is_meant_and_the_other_way_round():
+    spec = parse_spec({**GOOD, "steps": 1e3, "algorithm": {"learning_rate": 1}, "parity_threshold": None})
+    assert (spec.steps, spec.algorithm.learning_rate, spec.parity_threshold) == (1000, 1.0, None)
+
+
+def test_every_wrong_setting_of_a_request_is_mentioned_at_once():
+    error = refusal(steps=0, modl="nano", seed=-1)
+    assert error.field == "steps"
+    assert "modl: unknown setting (did you mean model?)" in error.hint
+    assert "seed: " in error.hint
+
+
+def test_of_a_name_that_is_no_setting_an_error_repeats_the_beginning():
+    error = refusal(**{"x" * 100_000: 1})
+    assert error.field.startswith("xxx")
+    assert len(str(error.to_wire())) < 1000
+
+
+def test_a_weight_decay_that_float32_cannot_hold_is_refused():
+    with pytest.raises(InvalidRequestError, match="weight_decay"):
+        parse_any_spec({"kind": "sft", "data": "0" * 64, "steps": 1, "weight_decay": 1e300})
+
+
+def test_how_often_to_measure_is_refused_where_there_is_nothing_to_measure_with():
+    spec = {"kind": "sft", "data": "0" * 64, "steps": 1, "eval_every": 5}
+    with pytest.raises(InvalidRequestError, match="only with eval_data or held_out") as caught:
+        parse_any_spec(spec)
+    assert caught.value.field == "eval_every"
+    assert parse_any_spec({**spec, "held_out": 0.1}).eval_every == 5
+
+
+def test_models_are_taken_as_settings_too():
+    assert parse_spec({**GOOD, "adapter": FullParameters()}).adapter == FullParameters()
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"on_failure": "retry"}, "on_failure"),
+        ({"on_failure": "retry:0"}, "on_failure"),
+        ({"on_failure": "retry:2", "rollout": "script"}, "on_failure"),
+        ({"executor": "process", "deterministic": True}, "executor"),
+        ({"executor": "process", "rollout": "script"}, "executor"),
+        ({"executor": "ray"}, "executor"),
+        ({"reasoning": "hide"}, "reasoning"),
+    ],
+)
+def test_settings_of_the_loop_that_could_not_take_effect_are_refused(settings, field):
+    with pytest.raises(InvalidRequestError) as caught:
+        parse_spec({"environment": {"id": "a/B-v0"}, "steps": 1, **settings})
+    assert caught.value.field == field
+
+
+def test_a_temperature_that_would_look_like_a_policy_that_diverged_is_refused_where_tokens_are_asked_for():
+    wanted = {"request_id": "r", "policy": "nano", "prompt_ids": [1], "max_tokens": 1}
+    for temperature in (0, 0.001, 10):
+        SampleRequest(**wanted, temperature=temperature)
+    with pytest.raises(ValueError, match=r"take 0 for the likeliest token, or at least 0\.001"):
+        SampleRequest(**wanted, temperature=1e-320)
+
+
+def test_a_temperature_of_zero_in_training_is_refused_with_the_reason():
+    with pytest.raises(InvalidRequestError) as caught:
+        parse_spec({"environment": {"id": "a/B-v0"}, "steps": 1, "sampling": {"temperature": 0}})
+    assert caught.value.field == "sampling.temperature"
+    assert "policy.evaluate" in caught.value.hint
+
+
+def _subclass(base, **members):
+    return type("Mine", (base,), {"__module__": "users_script", **members})
+
+
+@pytest.mark.parametrize("base", [tg.GRPO, PPO, RLOO, LoRA, FullParameters, DPO, Sampling, Limits])
+@pytest.mark.parametrize("kind", [lambda f: f, property, classmethod, staticmethod])
+def test_a_subclass_with_a_method_that_would_be_ignored_is_refused_by_the_methods_name(base, kind):
+    with pytest.raises(InvalidRequestError) as refused:
+        _subclass(base, advantages=kind(lambda self: 0))
+    assert refused.value.field == "Mine.advantages"
+
+
+def test_a_subclass_may_change_the_defaults_of_settings():
+    class Mine(tg.GRPO):
+        clip_low: float = 0.9
+
+    assert parse_spec({**GOOD, "algorithm": Mine()}).algorithm.clip_low == 0.9

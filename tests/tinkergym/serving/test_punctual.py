@@ -1,0 +1,66 @@
+"""Connections of clients that do not do their part."""
+
+import asyncio
+import socket
+import threading
+
+import pytest
+import uvicorn
+
+from tinkergym.serving.punctual import PunctualHead
+
+
+@pytest.fixture
+def serve_stream():
+    """Return a function that serves an endless answer; returns the address, and an event for its end."""
+    servers = []
+
+    def serve(protocol):
+        ended = threading.Event()
+
+        async def app(scope, receive, send):
+            async def wait_for_end():
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+
+            gone = asyncio.create_task(wait_for_end())
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            while not gone.done():
+                await send({"type": "http.response.body", "body": bytes(2**16), "more_body": True})
+            ended.set()
+
+        listener = socket.create_server(("127.0.0.1", 0))
+        server = uvicorn.Server(
+            uvicorn.Config(app, http=protocol, ws="none", lifespan="off", log_level="error")
+        )
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        servers.append((server, thread))
+        return listener.getsockname(), ended
+
+    yield serve
+    for server, thread in servers:
+        server.should_exit = True
+        thread.join(timeout=20)
+
+
+def test_who_reads_nothing_of_an_answer_is_hung_up_on(serve_stream):
+    class Impatient(PunctualHead):
+        reading_seconds = 0.1
+
+    address, ended = serve_stream(Impatient)
+    with socket.create_connection(address) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert ended.wait(10)
+
+
+def test_who_reads_on_is_served_for_longer_than_that(serve_stream):
+    class Impatient(PunctualHead):
+        reading_seconds = 1.0
+
+    address, ended = serve_stream(Impatient)
+    with socket.create_connection(address, timeout=20) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        for _ in range(200):
+            assert client.recv(2**16)
+        assert not ended.is_set()

@@ -1,0 +1,460 @@
+"""AgentLoop: one agent through one episode, token for token, without input or output.
+
+PENDING → GENERATING → INTERACTING → GENERATING → ... → TERMINATED. The caller carries requests to a sampler
+and actions to an environment and tells the loop what came back; the loop knows neither of them, nor time. So
+the same loop runs in the client, in the service's workers, around a user's own `reset`/`step` script, and in
+tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from tinkergym.agent.growth import ASKED
+from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.reasoning import without_reasoning
+from tinkergym.agent.renderer import TURNS_TRIED, Renderer
+from tinkergym.errors import (
+    EpisodeProtocolError,
+    InternalServiceError,
+    TemplateError,
+    UnsupportedPartError,
+)
+from tinkergym.messages import (
+    Message,
+    assistant,
+    messages_text,
+    messages_to_answer,
+    observation_messages,
+    opening_messages,
+)
+from tinkergym.quoting import quoted
+from tinkergym.scalars import finite_number
+from tinkergym.schema.sampling import Completion, SampleRequest
+from tinkergym.trajectory.ledger import Ledger, Span
+from tinkergym.trajectory.trajectory import (
+    LARGEST_REWARD,
+    LONGEST_METRIC_NAME,
+    MOST_METRICS,
+    StopReason,
+    Trajectory,
+    Turn,
+)
+from tinkergym.trajectory.unchecked import unchecked
+
+_CUT_OFF = frozenset(
+    {
+        StopReason.TRUNCATED,
+        StopReason.TURN_LIMIT,
+        StopReason.TOKEN_LIMIT,
+        StopReason.CONTEXT_LIMIT,
+        StopReason.EPISODE_TIMEOUT,
+    }
+)
+
+
+class AgentState(StrEnum):
+    """What the loop waits for."""
+
+    PENDING = "pending"
+    """The first observation."""
+    GENERATING = "generating"
+    """The policy's answer."""
+    INTERACTING = "interacting"
+    """The environment's reply."""
+    TERMINATED = "terminated"
+    """Nothing; the trajectory is complete."""
+
+
+class AgentLoop:
+    """One agent's side of one episode.
+
+    Example:
+        >>> request = loop.begin(*env.reset(seed=plan.seed))
+        >>> while request is not None:
+        ...     action = loop.receive(sample(request))
+        ...     request = loop.stepped(*env.step(action))
+        >>> loop.trajectory()
+    """
+
+    def __init__(self, renderer: Renderer, plan: EpisodePlan) -> None:
+        self._renderer = renderer
+        self._plan = plan
+        self._state = AgentState.PENDING
+        self._ledger = Ledger()
+        self._turns: list[Turn] = []
+        self._observation = ""
+        self._history: list[Message] = []
+        """The conversation as later turns see it."""
+        self._opening: list[Message] = []
+        self._replies = frozenset([ASKED])
+        """The kinds of replies with which the template was tried."""
+        self._tried_turns = TURNS_TRIED
+        self._rewrites = False
+        """Whether deltas do not lead to the template's text of this conversation."""
+        self._delta: list[int] = []
+        self._request_id = ""
+        self._answer: tuple[Span, Completion, str] | None = None
+        """What was sampled last and is in no turn yet."""
+        self._early_reward = 0.0
+        self._terminated = self._truncated = False
+        self._stop_reason: StopReason | None = None
+        self._error = ""
+
+    @property
+    def state(self) -> AgentState:
+        """What the loop waits for."""
+        return self._state
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why the episode ended; None while it runs."""
+        return self._stop_reason
+
+    @property
+    def error(self) -> str:
+        """The message or traceback behind the stop reason, if it has one."""
+        return self._error
+
+    # --- events ---
+
+    def begin(
+        self,
+        observation: object,
+        info: object = None,
+        *,
+        environment_prompt: str | None = None,
+        reward: object = 0.0,
+    ) -> SampleRequest | None:
+        """Take what `env.reset` returned.
+
+        Args:
+            observation: Text, messages, or a mapping of them; see `observation_messages`.
+            info: Not read; here so that `begin(*env.reset(...))` works.
+            environment_prompt: The environment's own system prompt, for a plan that has none.
+            reward: What the agent earned before its first turn, in a game where others moved first.
+
+        Returns:
+            The request for the first answer, or None if the episode is over already.
+        """
+        del info
+        self._expect(AgentState.PENDING, "begin")
+        if not self._earned_early(reward):
+            return None
+        try:
+            messages = messages_to_answer(observation)
+            self._history = opening_messages(
+                messages, job_prompt=self._plan.system_prompt, environment_prompt=environment_prompt
+            )
+            self._opening = list(self._history)
+            self._rewrites = not self._renderer.grows(self._opening, self._replies, self._tried_turns)
+            delta = self._renderer.start(self._history)
+        except (TypeError, ValueError, TemplateError) as error:
+            self.fail(StopReason.ENVIRONMENT_ERROR, f"reset: {error}")
+            return None
+        self._observation = messages_text(messages)
+        return self._ask(delta)
+
+    def receive(self, completion: Completion) -> str:
+        """Take the tokens sampled for the last request and return the action for `env.step`.
+
+        Raises:
+            InternalServiceError: The tokens cannot be an answer to that request; the episode ended with
+                `sampling_failed`.
+        """
+        self._expect(AgentState.GENERATING, "receive")
+        try:
+            if completion.request_id != self._request_id:
+                text = f"an answer to {completion.request_id} came for {self._request_id}"
+                raise ValueError(text)  # noqa: TRY301 - told like any other unusable answer
+            self._ledger.append_given(self._delta)
+            span = self._ledger.append_sampled(completion.token_ids, completion.sampling_logprobs)
+        except ValueError as error:
+            self.fail(StopReason.SAMPLING_FAILED, str(error))
+            raise InternalServiceError(f"the sampler's answer is unusable: {error}") from error
+        action = self._renderer.decode_answer(completion.token_ids)
+        self._answer = span, completion, action
+        self._state = AgentState.INTERACTING
+        return action
+
+    def stepped(
+        self, observation: object, reward: object, terminated: object, truncated: object, info: object = None
+    ) -> SampleRequest | None:
+        """Take what `env.step` returned.
+
+        Returns:
+            The request for the next answer, or None if the episode is over.
+        """
+        self._expect(AgentState.INTERACTING, "stepped")
+        try:
+            paid = _reward(reward)
+        except ValueError as error:
+            self.fail(StopReason.INVALID_REWARD, f"step returned the reward {error}")
+            return None
+        try:
+            self._terminated, self._truncated = _flag(terminated, "terminated"), _flag(truncated, "truncated")
+            metrics = _metrics(info)
+            ended = self._terminated or self._truncated
+            if not ended:
+                messages = messages_to_answer(observation)
+            else:
+                # Many environments have nothing to show at the end; a last observation is not needed.
+                shown = isinstance(observation, str | Mapping | list)
+                messages = observation_messages(observation) if shown else []
+        except (TypeError, ValueError) as error:
+            self._terminated = self._truncated = False
+            self.fail(StopReason.ENVIRONMENT_ERROR, f"step: {error}")
+            return None
+        completion, action = self._record(paid, metrics)
+        self._observation = messages_text(messages)
+        if ended:
+            self._end(StopReason.TERMINATED if self._terminated else StopReason.TRUNCATED)
+            return None
+        return self._next(messages, completion, action)
+
+    def never_acted(self, reward: object, terminated: object, truncated: object) -> None:
+        """Take that the game is over for an agent that had no turn in it."""
+        self._expect(AgentState.PENDING, "never_acted")
+        if self._earned_early(reward):
+            self._terminated, self._truncated = bool(terminated), bool(truncated)
+            self._end(StopReason.TERMINATED if self._terminated else StopReason.TRUNCATED)
+
+    def cut_off(self, stop_reason: StopReason, reward: object, error: str = "") -> None:
+        """End the episode where another agent's limit cuts it off; a second end is ignored.
+
+        Args:
+            stop_reason: The limit.
+            reward: What this agent earned since its last action.
+            error: Whose limit it is.
+        """
+        if self._state is AgentState.TERMINATED:
+            return
+        if self._answer is None:
+            if self._state is AgentState.PENDING and not self._earned_early(reward):
+                return
+        else:
+            try:
+                paid = _reward(reward)
+            except ValueError as invalid:
+                self.fail(StopReason.INVALID_REWARD, f"the game paid the reward {invalid}")
+                return
+            self._record(paid, {})
+            self._observation = ""
+        self._error = error
+        self._terminated = stop_reason is StopReason.TERMINATED
+        self._end(stop_reason)
+
+    def fail(self, stop_reason: StopReason, error: str = "", *, void: bool = False) -> None:
+        """End the episode for a reason that lies outside the conversation; a second end is ignored.
+
+        An answer that the environment has not paid for earned nothing: its turn has the reward 0.
+
+        Args:
+            stop_reason: What happened.
+            error: The message or traceback.
+            void: That answer could have earned something, had not another agent failed.
+        """
+        if self._state is not AgentState.TERMINATED:
+            self._error = error
+            if self._answer is not None:
+                self._record(0.0, {}, void=void)
+                # What it answered stands in its turn, and nothing was shown after it.
+                self._observation = ""
+            self._end(stop_reason)
+
+    def trajectory(self) -> Trajectory:
+        """Return the record of the episode.
+
+        Raises:
+            EpisodeProtocolError: The episode is not over.
+        """
+        self._expect(AgentState.TERMINATED, "trajectory")
+        assert self._stop_reason is not None
+        # Built from checked parts; see Ledger.segments.
+        return unchecked(
+            Trajectory,
+            agent=self._plan.agent,
+            segments=self._ledger.segments(),
+            turns=list(self._turns),
+            terminated=self._terminated,
+            truncated=self._truncated,
+            stop_reason=self._stop_reason,
+            error=self._error,
+            seed=self._plan.seed,
+            task_index=self._plan.task_index,
+            retries=self._plan.attempt,
+            early_reward=self._early_reward,
+            final_observation=self._observation if self._turns else "",
+        )
+
+    # --- inside ---
+
+    def _expect(self, state: AgentState, call: str) -> None:
+        if self._state is not state:
+            raise EpisodeProtocolError(
+                f"{call}() was called while the episode is {self._state.value}",
+                hint="the order is begin, then receive and stepped in turn until a call returns None",
+            )
+
+    def _next(self, messages: list[Message], completion: Completion, action: str) -> SampleRequest | None:
+        if len(self._turns) >= self._plan.limits.max_turns:
+            self._end(StopReason.TURN_LIMIT)
+            return None
+        seen, dropped = action, False
+        if self._plan.reasoning == "drop":
+            opened = self._renderer.opens_reasoning
+            seen = without_reasoning(action, opened=opened)
+            # Where the prompt opened the reasoning, it is there even if the answer adds nothing to it.
+            dropped = opened or seen != action
+        self._history += [assistant(seen), *messages]
+        try:
+            delta = None
+            if not dropped and self._grows(messages):
+                delta = self._renderer.delta(completion.token_ids, messages)
+            if delta is None:
+                delta = self._edited()
+        except (TemplateError, UnsupportedPartError) as error:
+            # The environment speaks in a way that this model's template does not know.
+            self.fail(StopReason.ENVIRONMENT_ERROR, f"step: {error}")
+            return None
+        return self._ask(delta)
+
+    def _grows(self, reply: list[Message]) -> bool:
+        """Whether the template's text of this conversation only grows. Tried again when its form changes."""
+        kind = (reply[0]["role"],) if len(reply) == 1 else tuple([message["role"] for message in reply])
+        if not self._rewrites and (kind not in self._replies or len(self._turns) >= self._tried_turns):
+            self._replies |= {kind}
+            while len(self._turns) >= self._tried_turns:
+                self._tried_turns *= 2
+            self._rewrites = not self._renderer.grows(self._opening, self._replies, self._tried_turns)
+        return not self._rewrites
+
+    def _edited(self) -> list[int]:
+        """Render the conversation anew; return what follows in the open segment, or in a new one.
+
+        What was sampled stays as it is in the segment it was sampled in; in the new one it is history.
+        """
+        token_ids, open_ids = self._renderer.start(self._history), self._ledger.context()
+        if token_ids[: len(open_ids)] == open_ids:
+            return token_ids[len(open_ids) :]
+        self._ledger.open_segment()
+        return token_ids
+
+    def _ask(self, delta: list[int]) -> SampleRequest | None:
+        # The delta enters the ledger with the answer, so no record ends in text that nobody answered.
+        self._delta = delta
+        prompt_ids = self._ledger.context(delta)
+        context, whose = self._renderer.context_length, "the model's context"
+        most = self._plan.limits.max_context_tokens
+        if most is not None and most < context:
+            context, whose = most, "limits.max_context_tokens"
+        room = context - len(prompt_ids)
+        if room < 1:
+            self._error = f"the next prompt has {len(prompt_ids)} tokens, {whose} {context}"
+            self._end(StopReason.CONTEXT_LIMIT)
+            return None
+        budget = self._plan.limits.max_episode_tokens
+        if budget is not None:
+            room = min(room, budget - self._ledger.sampled_tokens)
+            if room < 1:
+                self._end(StopReason.TOKEN_LIMIT)
+                return None
+        turn = len(self._turns)
+        self._request_id = self._plan.request_id(turn)
+        self._state = AgentState.GENERATING
+        # Built from checked parts; whoever sends it over a wire validates it there.
+        return unchecked(
+            SampleRequest,
+            request_id=self._request_id,
+            policy=self._plan.policy,
+            policy_version=self._plan.policy_version,
+            prompt_ids=prompt_ids,
+            max_tokens=min(self._plan.max_turn_tokens, room),
+            temperature=self._plan.temperature,
+            top_p=self._plan.top_p,
+            top_k=self._plan.top_k,
+            seed=self._plan.sampling_seed + turn,
+            stop_ids=self._renderer.stop_ids,
+            session_id=self._plan.session_id,
+            structured=self._plan.structured,
+        )
+
+    def _earned_early(self, reward: object) -> bool:
+        """Take what the agent earned before its first turn; return whether it can be a reward."""
+        try:
+            self._early_reward = _reward(reward)
+        except ValueError as error:
+            self.fail(StopReason.INVALID_REWARD, f"before its first turn the agent was paid {error}")
+            return False
+        return True
+
+    def _record(
+        self, reward: float, metrics: dict[str, float], *, void: bool = False
+    ) -> tuple[Completion, str]:
+        """Write down the turn of the answer that is in none yet; returns the answer and its text."""
+        assert self._answer is not None
+        (span, completion, action), self._answer = self._answer, None
+        self._turns.append(
+            unchecked(
+                Turn,
+                segment=span.segment,
+                start=span.start,
+                end=span.end,
+                policy_version=completion.policy_version,
+                finish_reason=completion.finish_reason,
+                observation=self._observation,
+                action=action,
+                reward=reward,
+                void=void,
+                metrics=metrics,
+            )
+        )
+        return completion, action
+
+    def _end(self, stop_reason: StopReason) -> None:
+        self._stop_reason = stop_reason
+        self._truncated = self._truncated or stop_reason in _CUT_OFF
+        self._state = AgentState.TERMINATED
+
+
+def _reward(value: object) -> float:
+    paid = finite_number(value)
+    if abs(paid) > LARGEST_REWARD:
+        raise ValueError(f"{paid:g}, which is beyond {LARGEST_REWARD:g}; scale it down")
+    return paid
+
+
+def _flag(value: object, name: str) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be a bool, but it is {type(value).__name__}: {quoted(value)}")
+    return bool(value)
+
+
+def _metrics(info: Any) -> dict[str, float]:
+    if info is None:
+        return {}
+    if not isinstance(info, Mapping):
+        raise TypeError(f"info must be a dict, but it is {type(info).__name__}: {quoted(info)}")
+    metrics = info.get("metrics")
+    if metrics is None:
+        return {}
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"info['metrics'] must be a dict of numbers, but it is {type(metrics).__name__}")
+    if len(metrics) > MOST_METRICS:
+        raise ValueError(f"info['metrics'] has {len(metrics)} names; report at most {MOST_METRICS} per turn")
+    numbers = {}
+    for name, value in metrics.items():
+        if len(str(name)) > LONGEST_METRIC_NAME:
+            raise ValueError(
+                f"info['metrics'] has the name {quoted(name)}; a name has at most {LONGEST_METRIC_NAME} "
+                "characters"
+            )
+        try:
+            numbers[str(name)] = finite_number(value)
+        except ValueError as error:
+            raise ValueError(f"info['metrics'][{name!r}] is {error}") from None
+    return numbers

@@ -1,0 +1,97 @@
+"""Growth: whether a chat template only ever adds to a conversation, so that deltas give its whole text.
+
+Tried with made-up conversations, because no template says so itself: some keep only the newest messages, move
+the system prompt, or write the second answer of a tool differently from the first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from tinkergym.errors import TemplateError
+from tinkergym.messages import Message, Role, assistant, plain_text
+
+Reply = tuple[Role, ...]
+"""The roles of the messages that come between two answers."""
+ASKED: Reply = ("user",)
+
+_LONG = " a long message" * 40
+_ANSWER = re.compile(r"tgA\d+z")
+
+
+def grows(
+    opening: Sequence[Role],
+    replies: Iterable[Reply],
+    turns: int,
+    *,
+    start: Callable[[Sequence[Message]], str],
+    after: Callable[[Sequence[Message]], str],
+    specials: re.Pattern[str] | None,
+) -> bool:
+    """Return whether a conversation grown by deltas has the text that the template writes for it as a whole.
+
+    Differences inside the policy's answers do not count, and neither does what opens or precedes an answer's
+    content: the loop keeps answers as they were sampled.
+
+    Args:
+        opening: The roles of the first messages.
+        replies: Every kind of reply that occurs; each follows each in the conversation that is tried.
+        turns: How many answers the conversation has.
+        start: Renders a conversation, opened for the next answer.
+        after: Renders what follows an answer, likewise.
+        specials: Matches special tokens.
+    """
+    kinds = sorted(replies)
+    order = [kind for pair in itertools.product(kinds, kinds) for kind in pair]
+    numbers = itertools.count()
+    first = _messages(opening, numbers)
+    grown = [_messages(kind, numbers) for kind in itertools.islice(itertools.cycle(order), turns)]
+    whole = list(first)
+    for number, reply in enumerate(grown):
+        whole += [assistant(f"tgA{number}z"), *reply]
+    try:
+        expected = [start(first), *map(after, grown)]
+        text = start(whole)
+    except TemplateError:
+        return False
+    if _ANSWER.findall(text) != [f"tgA{number}z" for number in range(turns)]:
+        return False
+    *past, last = _ANSWER.split(text)
+    *deltas, newest = expected
+    contents = [plain_text(messages[-1]).strip() for messages in (first, *grown)]
+    return last == newest and all(
+        same_but_for_the_head(*three, specials) for three in zip(deltas, past, contents, strict=False)
+    )
+
+
+def same_but_for_the_head(delta: str, past: str, content: str, specials: re.Pattern[str] | None) -> bool:
+    """Return whether a delta and the template's later text of the same place differ in an answer's head only.
+
+    A prompt may end with `<think>`, and a past answer may begin with an empty reasoning or with its channel.
+
+    Args:
+        delta: The text before an answer when it was asked for.
+        past: The text before the same answer, now that it is one of many.
+        content: The content of the last message in it.
+        specials: Matches special tokens.
+    """
+    if delta == past:
+        return True
+    shared = next(
+        (place for place, (a, b) in enumerate(zip(delta, past, strict=False)) if a != b),
+        min(len(delta), len(past)),
+    )
+    place = delta.rfind(content)
+    if place < 0 or shared < place + len(content):
+        return False
+    heads = delta[shared:], past[shared:]
+    return "" in heads or specials is None or not any(map(specials.search, heads))
+
+
+def _messages(roles: Iterable[Role], numbers: Iterable[int]) -> list[Message]:
+    return [
+        {"role": role, "content": f"tgM{number}{_LONG if number % 3 == 2 else ''} z{number}m"}
+        for role, number in zip(roles, numbers, strict=False)
+    ]

@@ -1,0 +1,114 @@
+"""What an episode is to be: everything that is decided before it begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from tinkergym.schema.episodes import EpisodeRequest
+from tinkergym.schema.job_spec import EnvironmentRef, ExecutorName, Limits, Reasoning
+from tinkergym.schema.sampling import seat_session
+from tinkergym.schema.structured import Structured
+from tinkergym.trajectory.trajectory import ONLY_AGENT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodePlan:
+    """One episode: the environment, the seeds, who answers, and where it is cut off."""
+
+    episode_id: str
+    """Unique among the episodes that one sampler sees."""
+    seed: int
+    """For `env.reset(seed=...)`."""
+    policy: str
+    """A job id or a model's name; see `SampleRequest.policy`."""
+    model: str = ""
+    """Whose renderer turns messages into ids; empty where only one is in play."""
+    environment: EnvironmentRef | None = None
+    """None where the caller holds the environment itself."""
+    task_index: int | None = None
+    sampling_seed: int = 0
+    """Turn k samples with seed `sampling_seed + k`."""
+    policy_version: int | None = None
+    """None takes the newest."""
+    temperature: float = 1.0
+    """0 takes the likeliest token."""
+    max_turn_tokens: int = 64
+    top_p: float = 1.0
+    """See `Cut`; in training 1."""
+    top_k: int = 0
+    """See `Cut`; in training 0."""
+    structured: Structured | None = None
+    """What each answer must look like; in training there is none."""
+    limits: Limits = field(default_factory=Limits)
+    system_prompt: str | None = None
+    """None leaves it to the environment's own."""
+    reasoning: Reasoning = "keep"
+    """Whether later turns see the reasoning of earlier answers."""
+    executor: ExecutorName = "thread"
+    """Where the environment lives, unless whoever plays has an executor of its own."""
+    retries: int = 0
+    """How often the episode is played again if it fails; with the same seeds, so with the same result as if
+    nothing had failed.
+    """
+    attempt: int = 0
+    """How often it has failed already."""
+    lease_id: str = ""
+    agent: str = ONLY_AGENT
+    """Whose seat this is."""
+    seat: int = 0
+    """Its number among the episode's."""
+    others: tuple[Self, ...] = ()
+    """The plans of the episode's other seats, held by the first one's. What is not a seat's own, such as the
+    environment, is read off the first.
+    """
+
+    @property
+    def session_id(self) -> str:
+        """What the seat's sampling requests have in common: its lease, so that two attempts never mix."""
+        return seat_session(self.lease_id or self.episode_id, self.seat)
+
+    @property
+    def seats(self) -> tuple[Self, ...]:
+        """The plans of all seats."""
+        return (self, *self.others)
+
+    def request_id(self, turn: int) -> str:
+        """Return the name of a turn's request for tokens; an answer to an earlier attempt fits no other."""
+        attempt = f"again{self.attempt}/" if self.attempt else ""
+        return f"{self.session_id}/{attempt}{turn}"
+
+    def again(self) -> Self:
+        """Return the plan of the next attempt at this episode."""
+        others = tuple([other.again() for other in self.others])
+        return replace(self, attempt=self.attempt + 1, others=others)
+
+    @classmethod
+    def from_request(cls, request: EpisodeRequest) -> Self:
+        """Return the plan of an episode that the service leased to this worker."""
+        first, *others = [cls._of_seat(request, agent, number) for number, agent in enumerate(request.seats)]
+        return replace(first, others=tuple(others)) if others else first
+
+    @classmethod
+    def _of_seat(cls, request: EpisodeRequest, agent: str, number: int) -> Self:
+        seat = request.seats[agent]
+        return cls(
+            episode_id=request.episode_id,
+            seed=request.seed,
+            policy=seat.policy,
+            model=seat.model,
+            environment=request.environment,
+            task_index=request.task_index,
+            sampling_seed=seat.sampling_seed,
+            policy_version=None if request.max_staleness and seat.trained else seat.policy_version,
+            temperature=seat.sampling.temperature if seat.temperature is None else seat.temperature,
+            max_turn_tokens=seat.sampling.max_turn_tokens,
+            limits=request.limits,
+            system_prompt=seat.system_prompt,
+            reasoning=seat.reasoning,
+            executor=request.executor,
+            retries=request.retries,
+            agent=agent,
+            seat=number,
+            lease_id=request.lease_id,
+        )

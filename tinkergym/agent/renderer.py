@@ -1,0 +1,329 @@
+"""Renderer: messages to a model's token ids and sampled ids back to text.
+
+Knows a tokenizer and a chat template, nothing of episodes. Needs `tokenizers` and `jinja2` only, so the
+client, the service and a worker turn the same messages into the same ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+from tokenizers import Tokenizer
+
+from tinkergym.agent.growth import ASKED, Reply, grows
+from tinkergym.agent.literal_text import LiteralText
+from tinkergym.agent.stop_strings import StopStrings
+from tinkergym.agent.templates import ChatTemplate
+from tinkergym.errors import TemplateError
+from tinkergym.messages import Message, Role, assistant, plain_text, system, user
+from tinkergym.schema.views import RendererBundle
+
+# Stands for an answer while the template is asked what it writes after one; no template trims or escapes it.
+# Made longer where a message holds it.
+_ANSWER = "tinkergymAnswer7f3a"
+# Short texts come again: the first prompt of a group, the boards of a small game. Rendering and tokenising
+# them costs more than all else in a turn.
+_MOST_REMEMBERED_CHARACTERS = 300
+_MOST_REMEMBERED_TEXTS = 4096
+
+TURNS_TRIED = 32
+"""Answers in the conversations with which a template is tried; longer ones are tried when they come."""
+
+_Render = Callable[[Sequence[Message]], str]
+
+
+class Renderer:
+    """Turns messages into token ids so that what was sampled is never tokenised again.
+
+    The first prompt is rendered whole; everything later is a *delta*: what the template writes between the
+    end of an answer and the start of the next. So a template that rewrites the past (dropping old thinking,
+    say) cannot touch tokens that were sampled; `prefix_preserving` tells whether it would have.
+
+    Instances may be shared between threads.
+    """
+
+    def __init__(
+        self, *, tokenizer: Tokenizer, template: ChatTemplate, stop_ids: Sequence[int], context_length: int
+    ) -> None:
+        """Check the template against what the loop needs of it.
+
+        Raises:
+            TemplateError: The template fails on a plain conversation or does not show past answers.
+        """
+        self._tokenizer = tokenizer
+        self._template = template
+        self.stop_ids = list(stop_ids)
+        """Token ids that end an answer."""
+        self.context_length = context_length
+        """Most tokens of prompt and answer together."""
+        self._stops = frozenset(stop_ids)
+        self._literal = LiteralText(tokenizer)
+        self._remembered = lru_cache(maxsize=_MOST_REMEMBERED_TEXTS)(self._encode_anew)
+        self._grown = lru_cache(maxsize=_MOST_REMEMBERED_TEXTS)(self._grows)
+        self._shown: dict[Role, bool] = {}
+        self._ends: dict[Reply, int] = {}
+        self._knows_system = self._accepts([system("s"), user("u")])
+        self._closing = self._read_closing()
+        self._channel = self._read_channel()
+        self.prefix_preserving = self._preserves("a") and self._preserves("<think>\nq\n</think>\n\na")
+        """Whether the template shows past turns exactly as they were when the policy answered."""
+        self.opens_reasoning = self._start([user("u")]).rstrip().endswith("<think>")
+        """Whether the prompt ends inside a `<think>` that the answer closes."""
+
+    @classmethod
+    def from_bundle(cls, bundle: RendererBundle) -> Renderer:
+        """Build the renderer of a model that the service offers."""
+        try:
+            tokenizer = Tokenizer.from_str(bundle.tokenizer_json)
+        except Exception as error:  # tokenizers raises bare Exception
+            raise TemplateError(f"the tokenizer of {bundle.model} cannot be read: {error}") from error
+        return cls(
+            tokenizer=tokenizer,
+            template=ChatTemplate(bundle.chat_template, bundle.special_tokens),
+            stop_ids=bundle.stop_ids,
+            context_length=bundle.context_length,
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        """How many token ids there are, added ones included."""
+        return self._tokenizer.get_vocab_size(with_added_tokens=True)
+
+    def start(self, messages: Sequence[Message]) -> list[int]:
+        """Return the ids of a whole conversation, opened for the policy's answer."""
+        return list(self._ids(messages, self._start)[0])
+
+    def continuation(self, messages: Sequence[Message], *, answer_closed: bool) -> list[int]:
+        """Return the ids between the end of a sampled answer and the start of the next.
+
+        Args:
+            messages: What came after the answer, usually one message from the environment.
+            answer_closed: Whether the answer ended with the stop token that the template writes there; if a
+                limit cut it, the ids begin by closing it.
+        """
+        ids, end = self._ids(messages, self._after)
+        return list(ids[end:] if answer_closed else ids)
+
+    def delta(self, answer: Sequence[int], messages: Sequence[Message]) -> list[int] | None:
+        """Return what the template writes between a sampled answer and the next, as far as it is not there.
+
+        Args:
+            answer: As it was sampled, the token included that ended it.
+            messages: What came after it.
+
+        Returns:
+            None if the answer ended with a stop token that the template does not write in this place, so that
+            no delta leads to the template's text. Harmony's turns end with `<|return|>`, for one, and stand
+            in the past with `<|end|>`.
+        """
+        ids, end = self._ids(messages, self._after)
+        if end and answer[-1] == ids[end - 1] and (end == 1 or tuple(answer[-end:]) == tuple(ids[:end])):
+            return list(ids[end:])
+        if answer[-1] in self._stops:
+            return None
+        # A limit may have cut the answer between two tokens that close it.
+        begun = next((n for n in range(end - 1, 0, -1) if tuple(answer[-n:]) == tuple(ids[:n])), 0)
+        return list(ids[begun:])
+
+    def grows(self, opening: Sequence[Message], replies: frozenset[Reply], turns: int) -> bool:
+        """Return whether deltas give the template's text of a conversation.
+
+        Args:
+            opening: The first messages.
+            replies: The roles of the messages between two answers, each kind that occurred.
+            turns: The most answers that the conversation has.
+        """
+        return self._grown(tuple([message["role"] for message in opening]), replies, turns)
+
+    def rewrites_history(self, messages: Sequence[Message]) -> bool:
+        """Whether the template changes what the policy has read, as a conversation that opens so goes on.
+
+        Some move the system prompt into the newest message, some end an answer in the past with other tokens
+        than those at which the policy stops. Other changes within answers do not count: a loop that goes on
+        by `delta` leaves answers as they were sampled.
+        """
+        with_system = bool(messages) and messages[0]["role"] == "system"
+        opening: tuple[Role, ...] = ("system", "user") if with_system else ("user",)
+        return not self._grown(opening, frozenset([ASKED]), TURNS_TRIED)
+
+    def encode_answer(self, text: str, before: Sequence[Message] = ()) -> list[int]:
+        """Return the ids of an answer that somebody else wrote, closed as the template closes answers.
+
+        Args:
+            text: The answer.
+            before: The messages that follow it, for templates where the next turn's first token closes it.
+        """
+        spoken = text if self._channel in text else self._channel + text
+        ids = self._encode_text(spoken)
+        if not before:
+            return ids + self._closing
+        following, end = self._ids(before, self._after)
+        return ids + list(following[:end] or self._closing)
+
+    def decode_answer(self, token_ids: Sequence[int]) -> str:
+        """Return the text of sampled ids without the tokens that end it.
+
+        Where the template writes answers into a channel, as harmony does, this is the text in that channel.
+        Other special tokens stay visible: an answer that is garbled should look garbled.
+        """
+        ids = list(token_ids)
+        if ids and ids[-1] in self._stops:
+            closing = self._closing if ids[-len(self._closing) :] == self._closing else ids[-1:]
+            del ids[-len(closing) :]
+        text = str(self._tokenizer.decode(ids, skip_special_tokens=False))
+        return text.rpartition(self._channel)[2] if self._channel in text and self._channel else text
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of any ids, special tokens included; to read, not to train on."""
+        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
+
+    def stop_strings(self, stop: Sequence[str]) -> StopStrings:
+        """Return what watches sampled tokens for these texts."""
+        return StopStrings(self._tokenizer, stop)
+
+    # --- what the template does ---
+
+    def _accepts(self, messages: list[Message]) -> bool:
+        try:
+            self._template.render(messages, add_generation_prompt=True)
+        except TemplateError:
+            return False
+        return True
+
+    def _after_answer(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
+        answer = _ANSWER
+        while any(answer in str(text) for message in messages for text in message.values()):
+            answer += "a"
+        conversation = [user("u"), assistant(answer), *messages]
+        text = self._template.render(conversation, add_generation_prompt=add_generation_prompt)
+        _, found, after = text.partition(answer)
+        if not found:
+            raise TemplateError(
+                "the chat template does not show past answers of the policy",
+                hint="use a template that writes the content of assistant messages",
+            )
+        return after
+
+    def _read_closing(self) -> list[int]:
+        """Return the ids that end an answer, all through its stop token; none if the template writes none."""
+        ids = self._encode_text(self._after_answer([], add_generation_prompt=False))
+        end = self._through_stop(ids)
+        if end:
+            return ids[:end]
+        # GLM ends a turn with the token that begins the next.
+        ids = self._encode_text(self._after([user("u")]))
+        return ids[: self._end_before(ASKED)]
+
+    def _read_channel(self) -> str:
+        """Return what a past answer has between its header and its content, if special tokens are in it."""
+        opened = self._template.render([user("u")], add_generation_prompt=True)
+        text = self._template.render([user("u"), assistant(_ANSWER), user("v")], add_generation_prompt=True)
+        head = text.partition(_ANSWER)[0]
+        channel = head.removeprefix(opened) if head.startswith(opened) else ""
+        specials = self._literal.specials
+        return channel if specials and specials.search(channel) and "think>" not in channel else ""
+
+    def _end_before(self, reply: Reply) -> int:
+        """Return how many ids close an answer before a reply: all through the stop token, 0 if there is none.
+
+        Only what stands before the reply's content can close the answer.
+        """
+        if reply not in self._ends:
+            one, other = (
+                self._encode_text(self._after([{"role": role, "content": text} for role in reply]))
+                for text in ("1 a", "a 1")
+            )
+            shared = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
+            self._ends[reply] = self._through_stop(one[:shared])
+        return self._ends[reply]
+
+    def _through_stop(self, ids: Sequence[int]) -> int:
+        return next((place + 1 for place, token in enumerate(ids) if token in self._stops), 0)
+
+    def _preserves(self, answer: str) -> bool:
+        before = self._template.render([user("u")], add_generation_prompt=True)
+        conversation = [user("u"), assistant(answer), user("v")]
+        return self._template.render(conversation, add_generation_prompt=True).startswith(before + answer)
+
+    def _grows(self, opening: tuple[Role, ...], replies: frozenset[Reply], turns: int) -> bool:
+        try:
+            if not all(map(self._end_before, replies)):
+                return False
+        except TemplateError:
+            return False
+        return grows(
+            opening,
+            replies,
+            turns,
+            start=self._start,
+            after=self._after,
+            specials=self._literal.specials,
+        )
+
+    # --- ids ---
+
+    def _ids(self, messages: Sequence[Message], render: _Render) -> tuple[Sequence[int], int]:
+        """Return the ids of what `render` writes, and how many of them close the answer before it.
+
+        Raises:
+            UnsupportedPartError: A message has a part that is not text.
+        """
+        characters = 0
+        for message in messages:
+            if len(message) > 2 or type(message["content"]) is not str:  # with a `name`, or in parts
+                return self._encode([{**m, "content": plain_text(m)} for m in messages], render)
+            characters += len(message["content"])
+        if characters > _MOST_REMEMBERED_CHARACTERS:
+            return self._encode(messages, render)
+        return self._remembered(tuple([(m["role"], m["content"]) for m in messages]), render)
+
+    def _encode_anew(
+        self, messages: tuple[tuple[Role, str], ...], render: _Render
+    ) -> tuple[Sequence[int], int]:
+        return self._encode([{"role": role, "content": content} for role, content in messages], render)
+
+    def _start(self, messages: Sequence[Message]) -> str:
+        if not self._knows_system and messages and messages[0]["role"] == "system":
+            messages = _fold_system(messages)
+        self._refuse_hidden(messages[1:])
+        return self._template.render(messages, add_generation_prompt=True)
+
+    def _after(self, messages: Sequence[Message]) -> str:
+        self._refuse_hidden(messages)
+        return self._after_answer(messages, add_generation_prompt=True)
+
+    def _refuse_hidden(self, messages: Sequence[Message]) -> None:
+        """Refuse messages that the template would leave out, as some do with tools or late prompts."""
+        for role in {message["role"] for message in messages} - {"user", "assistant"}:
+            if role not in self._shown:
+                shown: Message = {"role": role, "content": "tinkergymShown7f3a"}
+                text = self._after_answer([shown], add_generation_prompt=False)
+                self._shown[role] = "tinkergymShown7f3a" in text
+            if not self._shown[role]:
+                raise TemplateError(
+                    f"the chat template leaves out a message with the role {role} in the conversation",
+                    hint="say it in the role user, or choose a model whose template shows it",
+                )
+
+    def _encode_text(self, text: str) -> list[int]:
+        # The template writes its own special tokens; the tokenizer must not add others.
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def _encode(self, messages: Sequence[Message], render: _Render) -> tuple[Sequence[int], int]:
+        if self._literal.quoted(messages):
+            ids = self._literal.encode(messages, render)
+        else:
+            ids = self._encode_text(render(messages))
+        return ids, self._end_before(
+            tuple([message["role"] for message in messages])
+        ) if render == self._after else 0
+
+
+def _fold_system(messages: Sequence[Message]) -> list[Message]:
+    """Put the system message in front of the first user message, for templates without a system role."""
+    first, *rest = messages
+    if rest and rest[0]["role"] == "user":
+        opened: Message = {**rest[0], "content": f"{first['content']}\n\n{rest[0]['content']}"}
+        return [opened, *rest[1:]]
+    return [user(plain_text(first)), *rest]

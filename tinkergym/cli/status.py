@@ -1,0 +1,26 @@
+"""`tinkergym status`: whether the service is complete, and what its models take."""
+
+from __future__ import annotations
+
+from rich.markup import escape
+
+from tinkergym.cli.console import out
+from tinkergym.cli.json_output import AsJson, emit
+
+
+def status(*, as_json: AsJson = False) -> None:
+    """Show whether the service is complete, what it waits for, and how much memory each loaded model takes.
+
+    Memory is shown to who started the service.
+    """
+    from tinkergym.remote.client import Client
+
+    with Client() as client:
+        health, url = client.health(), client.url
+    if as_json:
+        emit({"url": url, **health.model_dump()})
+        return
+    waiting = f", waits for {', '.join(health.waiting_for)}" if health.waiting_for else ""
+    out.print(escape(f"{url}: {health.status}{waiting}, tinkergym {health.version}"), highlight=False)
+    for model, size in sorted(health.memory.items()):
+        out.print(f"{size / 1e9:8.2f} GB  {escape(model)}", highlight=False, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""Datasets of conversations and preferences, rendered to token ids in the client."""

@@ -1,0 +1,142 @@
+"""What a row of written data says: a conversation with answers, or a prompt with two answers to compare.
+
+Knows no tokens. Every fault is a sentence that begins with the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tinkergym.messages import Message, assistant, message_fault, plain_text, user
+
+
+class RowFaultError(ValueError):
+    """A row cannot be trained on; the text says which field and why."""
+
+
+def conversation(row: Any) -> list[Message]:
+    """Read a row for SFT: `{"messages": [...]}` or `{"prompt": ..., "completion": ...}`.
+
+    A prompt is one message from the user, or messages; a completion is one answer.
+
+    Raises:
+        RowFaultError: It is neither.
+    """
+    fields = _object(row)
+    if {"chosen", "rejected"} <= fields.keys():
+        raise RowFaultError(
+            "row: chosen and rejected answers are for client.preference, tinkergym preference"
+        )
+    if "messages" in fields:
+        _refuse_others(fields, {"messages"})
+        messages = _messages(fields["messages"], "messages")
+    else:
+        if fields and not fields.keys() & {"prompt", "completion"}:
+            # Data of another form: to leave out one key after the other would not help.
+            given = ", ".join(sorted(map(_quoted, fields)))
+            raise RowFaultError(f"row: needs messages, or prompt and completion; it has {given}")
+        _refuse_missing(fields, ("prompt", "completion"))
+        _refuse_others(fields, {"prompt", "completion"})
+        messages = [*_prompt(fields["prompt"], "prompt"), _answer(fields["completion"], "completion")]
+    if not any(message["role"] == "assistant" for message in messages):
+        raise RowFaultError("messages: no message is from the assistant, so nothing would be learned")
+    _check_order(messages, "messages" if "messages" in fields else "prompt")
+    _refuse_empty(messages, "messages" if "messages" in fields else "completion")
+    return messages
+
+
+def comparison(row: Any) -> tuple[list[Message], str, str]:
+    """Read a row for preferences: a prompt (or messages), the chosen answer and the rejected one.
+
+    Raises:
+        RowFaultError: It is not such a row.
+    """
+    fields = _object(row)
+    opening = "messages" if "messages" in fields else "prompt"
+    if fields and not fields.keys() & {"chosen", "rejected"}:
+        raise RowFaultError(
+            "row: needs chosen and rejected answers; one answer is for client.sft, tinkergym sft"
+        )
+    _refuse_missing(fields, (opening, "chosen", "rejected"))
+    _refuse_others(fields, {opening, "chosen", "rejected"})
+    messages = _prompt(fields[opening], opening)
+    if messages and messages[-1]["role"] == "assistant":
+        raise RowFaultError(f"{opening}: the last message is the assistant's, and so is what follows")
+    chosen, rejected = (plain_text(_answer(fields[name], name)) for name in ("chosen", "rejected"))
+    if chosen == rejected:
+        raise RowFaultError("rejected: it is the chosen answer, so there is nothing to prefer")
+    _check_order([*messages, assistant(chosen)], opening)
+    return messages, chosen, rejected
+
+
+def _object(row: Any) -> Mapping[str, Any]:
+    if not isinstance(row, Mapping):
+        raise RowFaultError(f"row: must be a JSON object, not {type(row).__name__}")
+    return row
+
+
+def _refuse_others(fields: Mapping[str, Any], known: set[str]) -> None:
+    unknown = sorted(str(name) for name in fields if name not in known)
+    if unknown:
+        names = ", ".join(sorted(known))
+        raise RowFaultError(f"{_quoted(unknown[0])}: unknown key beside {names}; leave it out")
+
+
+def _refuse_missing(fields: Mapping[str, Any], wanted: Sequence[str]) -> None:
+    for name in wanted:
+        if name not in fields:
+            given = ", ".join(sorted(map(_quoted, fields))) or "nothing"
+            raise RowFaultError(f"{name}: is missing; the row has {given}")
+
+
+def _prompt(value: Any, field: str) -> list[Message]:
+    if isinstance(value, str):
+        return _messages([user(value)], field)
+    return _messages(value, field)
+
+
+def _answer(value: Any, field: str) -> Message:
+    if isinstance(value, list) and len(value) == 1:
+        (message,) = _messages(value, field)
+        if message["role"] != "assistant":
+            raise RowFaultError(f"{field}[0].role: an answer is the assistant's, not {message['role']!r}")
+        return message
+    if not isinstance(value, str):
+        raise RowFaultError(f"{field}: must be a string or one assistant message, not {type(value).__name__}")
+    (message,) = _messages([assistant(value)], field)
+    return message
+
+
+def _messages(value: Any, field: str) -> list[Message]:
+    if not isinstance(value, list | tuple) or not value:
+        found = "an empty list" if isinstance(value, list | tuple) else type(value).__name__
+        raise RowFaultError(f"{field}: must be a list of messages, not {found}")
+    for index, message in enumerate(value):
+        if fault := message_fault(message):
+            raise RowFaultError(f"{field}[{index}]: {fault}")
+    return [dict(message) for message in value]  # type: ignore[misc]
+
+
+def _check_order(messages: Sequence[Message], field: str) -> None:
+    before = "nothing"
+    for index, message in enumerate(messages):
+        role = message["role"]
+        if role == "system" and index:
+            raise RowFaultError(f"{field}[{index}].role: a system message stands first or not at all")
+        if role == "assistant" and before in ("nothing", "system", "assistant"):
+            raise RowFaultError(f"{field}[{index}].role: an answer cannot follow {before}")
+        before = role
+
+
+def _refuse_empty(messages: Sequence[Message], field: str) -> None:
+    for index, message in enumerate(messages):
+        if message["role"] == "assistant" and not message["content"]:
+            place = f"messages[{index}].content" if field == "messages" else field
+            raise RowFaultError(
+                f"{place}: is empty, and the policy would learn to say nothing; leave it out, or write one"
+            )
+
+
+def _quoted(name: object) -> str:
+    return ascii(str(name)[:60])

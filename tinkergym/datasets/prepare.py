@@ -1,0 +1,167 @@
+"""Written data made ready to send: read, checked and rendered row by row, before anything is started.
+
+Faults are named by line, field and reason, the first in full and a few more in brief.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tinkergym.agent.renderer import Renderer
+from tinkergym.datasets.conversations import RowFaultError, comparison, conversation
+from tinkergym.datasets.rows import DataSource, Row, rows, source_name
+from tinkergym.datasets.tokens import Answers, comparison_tokens, conversation_tokens
+from tinkergym.errors import InvalidDataError, TemplateError
+from tinkergym.schema.data import DataChunk, DataKind, DataManifest, TokenSequence
+
+Overlong = Literal["refuse", "drop"]
+
+CHUNK_TOKENS = 200_000
+"""A chunk is closed when it holds so many: about a megabyte."""
+_MOST_FAULTS = 5
+_MOST_READ_AFTER_A_FAULT = 1000
+"""Rows; then the faults that were found are enough."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedData:
+    """Rendered data in chunks, each the body to send under its hash."""
+
+    manifest: DataManifest
+    bodies: dict[str, bytes]
+    records: int
+    dropped: int
+    """Rows left out because they are longer than the model's context."""
+    tokens: int
+    trained_tokens: int
+
+
+def prepare(
+    source: DataSource,
+    renderer: Renderer,
+    *,
+    kind: DataKind,
+    answers: Answers = "all",
+    on_overlong: Overlong = "refuse",
+    field: str = "data",
+) -> PreparedData:
+    """Read, check and render data.
+
+    Args:
+        source: A `.jsonl` file or a task source.
+        renderer: Of the model that is trained.
+        kind: What the rows are: conversations, or comparisons.
+        answers: Which answers of a conversation are learned from.
+        on_overlong: What becomes of a row that is longer than the model's context.
+        field: The setting that the data came in, for errors.
+
+    Raises:
+        InvalidDataError: A row cannot be trained on, or there are none.
+    """
+    read: Callable[[Any], list[TokenSequence]] = _reader(kind, renderer, answers)
+    collected, dropped, since = _Collected(kind), 0, 0
+    faults: list[str] = []
+    for row in rows(source, field=field):
+        since += bool(faults)
+        if since > _MOST_READ_AFTER_A_FAULT:
+            break
+        record, fault = _record(row, read)
+        longest = max((len(sequence.token_ids) for sequence in record), default=0)
+        if longest > renderer.context_length:
+            if on_overlong == "drop":
+                dropped += 1
+                continue
+            fault = (
+                f"{_whole(row.value)}: {longest} tokens, the model's context is "
+                f"{renderer.context_length}; shorten it, or choose on_overlong='drop'"
+            )
+        if fault:
+            faults.append(f"{row.where}: {fault}")
+        elif not faults:
+            collected.add(record)
+    if faults:
+        raise _refusal(source_name(source), faults, field)
+    if not collected.records:
+        why = f"all of its {dropped} rows are longer than the model's context" if dropped else "has no rows"
+        purpose = "train on" if field == "data" else "measure with"
+        raise InvalidDataError(
+            f"{source_name(source)}: {why}", hint=f"there is nothing to {purpose}", field=field
+        )
+    return collected.finished(dropped)
+
+
+class _Collected:
+    """Records on their way into chunks."""
+
+    def __init__(self, kind: DataKind) -> None:
+        self._kind: DataKind = kind
+        self._open: list[list[TokenSequence]] = []
+        self._open_tokens = 0
+        self._names: list[str] = []
+        self._bodies: dict[str, bytes] = {}
+        self.records = self._tokens = self._trained = 0
+
+    def add(self, record: list[TokenSequence]) -> None:
+        size = sum(len(sequence.token_ids) for sequence in record)
+        if self._open and self._open_tokens + size > CHUNK_TOKENS:
+            self._close()
+        self._open.append(record)
+        self._open_tokens += size
+        self.records += 1
+        self._tokens += size
+        self._trained += sum(sequence.trained_tokens for sequence in record)
+
+    def finished(self, dropped: int) -> PreparedData:
+        self._close()
+        return PreparedData(
+            manifest=DataManifest(kind=self._kind, chunks=self._names),
+            bodies=self._bodies,
+            records=self.records,
+            dropped=dropped,
+            tokens=self._tokens,
+            trained_tokens=self._trained,
+        )
+
+    def _close(self) -> None:
+        chunk = DataChunk.model_construct(kind=self._kind, records=self._open)
+        body = chunk.model_dump_json().encode()
+        name = hashlib.sha256(body).hexdigest()
+        self._names.append(name)
+        self._bodies[name] = body
+        self._open, self._open_tokens = [], 0
+
+
+def _reader(kind: DataKind, renderer: Renderer, answers: Answers) -> Callable[[Any], list[TokenSequence]]:
+    if kind == "sft":
+        return lambda row: [conversation_tokens(renderer, conversation(row), answers=answers)]
+    return lambda row: comparison_tokens(renderer, *comparison(row))
+
+
+def _whole(row: Mapping[str, Any]) -> str:
+    """Name the fields whose tokens stand in one sequence."""
+    if "messages" in row:
+        return "messages with an answer" if "chosen" in row else "messages"
+    return "prompt with an answer" if "chosen" in row else "prompt with completion"
+
+
+def _record(row: Row, read: Callable[[Any], list[TokenSequence]]) -> tuple[list[TokenSequence], str]:
+    """Return a row's sequences, or what is wrong with it."""
+    if row.fault:
+        return [], row.fault
+    try:
+        return read(row.value), ""
+    except RowFaultError as error:
+        return [], str(error)
+    except TemplateError as error:
+        return [], f"the model's chat template refuses it: {error.message}"
+
+
+def _refusal(name: str, faults: list[str], field: str) -> InvalidDataError:
+    first, *others = faults
+    shown = others[: _MOST_FAULTS - 1]
+    more = [f"{len(others) - len(shown)} more"] if len(others) > len(shown) else []
+    also = f"also wrong: {'; '.join([*shown, *more])}" if others else ""
+    return InvalidDataError(f"{name}, {first}", hint=also, field=field)

@@ -1,0 +1,84 @@
+"""Rows of written data with the place where each stands, from a JSON lines file or a task source."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from tinkergym.errors import InvalidDataError, InvalidRequestError
+from tinkergym.tasks.jsonl import json_fault
+from tinkergym.tasks.source import TaskSource
+
+DataSource = str | PathLike[str] | TaskSource
+"""A `.jsonl` file, or tasks from anywhere."""
+
+MOST_LINE_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row, or why it cannot be read."""
+
+    where: str
+    """`line 7`, or `task 6`."""
+    value: Any
+    fault: str = ""
+
+
+def source_name(source: DataSource) -> str:
+    """Return what messages call the data."""
+    return source.name if isinstance(source, TaskSource) else Path(source).name
+
+
+def rows(source: DataSource, *, field: str = "data") -> Iterator[Row]:
+    """Yield the rows in order; blank lines of a file are passed over, but counted.
+
+    Args:
+        source: Where they are.
+        field: The setting that it came in, for errors.
+
+    Raises:
+        InvalidDataError: There is no such file.
+        InvalidRequestError: It is neither a file's name nor a task source.
+    """
+    if isinstance(source, TaskSource):
+        for index in range(len(source)):
+            yield Row(f"task {index}", source[index])
+        return
+    if not isinstance(source, str | PathLike):
+        raise InvalidRequestError(
+            f"must be the name of a .jsonl file or a task source, not {type(source).__name__}",
+            hint="wrap rows that are in memory: tg.tasks.SequenceTasks(rows)",
+            field=field,
+        )
+    try:
+        with Path(os.fspath(source)).open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield _parsed(f"line {number}", line)
+    except OSError as error:
+        raise InvalidDataError(
+            f"{os.fspath(source)} cannot be read: {error.strerror or error}", field=field
+        ) from None
+
+
+def _parsed(where: str, line: bytes) -> Row:
+    if len(line) > MOST_LINE_BYTES:
+        return Row(where, None, f"the line is over {MOST_LINE_BYTES} bytes")
+    try:
+        text = line.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        return Row(where, None, f"the line is no UTF-8: {error.reason} at byte {error.start}")
+    try:
+        return Row(where, json.loads(text.rstrip("\r\n"), parse_constant=_no_constant))
+    except (ValueError, RecursionError) as error:
+        return Row(where, None, f"the line is no JSON: {json_fault(error)}")
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")

@@ -1,0 +1,114 @@
+"""From a conversation to token ids with the answers marked, through the renderer that sampling uses.
+
+What is trained is to the token what is sampled later: the prompt is rendered as an episode's first prompt,
+each answer as `AgentLoop` takes an answer into its ledger, and what follows it as a delta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Literal
+
+from tinkergym.agent.renderer import Renderer
+from tinkergym.datasets.conversations import RowFaultError
+from tinkergym.messages import Message, plain_text
+from tinkergym.schema.data import TokenSequence
+
+Answers = Literal["all", "last"]
+"""Which answers of a conversation are learned from."""
+
+_THINK, _THOUGHT = "<think>", "</think>"
+
+
+def conversation_tokens(
+    renderer: Renderer, messages: Sequence[Message], *, answers: Answers = "all"
+) -> TokenSequence:
+    """Render a conversation; what stands after its last answer is left out, as nothing is learned there.
+
+    Args:
+        renderer: Of the model.
+        messages: At least one answer, and something before each.
+        answers: Whether each answer is learned from, or only the last.
+
+    Raises:
+        RowFaultError: An answer holds the token that ends answers, or never ends a reasoning that the prompt
+            has begun.
+        TemplateError: The model's template refuses the conversation.
+    """
+    places = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    replies = [messages[place + 1 : following] for place, following in pairwise(places)]
+    kinds = frozenset(tuple([message["role"] for message in reply]) for reply in replies)
+    if replies and not renderer.grows(messages[: places[0]], kinds, len(places)):
+        return _rendered_anew(renderer, messages, places[-1], answers)
+    ids = renderer.start(messages[: places[0]])
+    trained: list[tuple[int, int]] = []
+    for place, reply in zip(places, [*replies, []], strict=True):
+        answer = answer_tokens(renderer, plain_text(messages[place]), f"messages[{place}].content", reply)
+        trained.append((len(ids), len(ids) + len(answer)))
+        ids = ids + answer
+        if len(trained) < len(places):
+            delta = renderer.delta(answer, reply)
+            assert delta is not None  # the answer was closed as this reply wants it
+            ids += delta
+    return TokenSequence(token_ids=ids, trained=trained if answers == "all" else trained[-1:])
+
+
+def _rendered_anew(
+    renderer: Renderer, messages: Sequence[Message], place: int, answers: Answers
+) -> TokenSequence:
+    """Render the last answer after a history that the template changes as the conversation goes on."""
+    if answers == "all":
+        raise RowFaultError(
+            "messages: the model's chat template rewrites the past, so each answer has another one; give "
+            "each answer a row of its own, with answers='last'"
+        )
+    ids = renderer.start(messages[:place])
+    answer = answer_tokens(renderer, plain_text(messages[place]), f"messages[{place}].content")
+    return TokenSequence(token_ids=ids + answer, trained=[(len(ids), len(ids) + len(answer))])
+
+
+def comparison_tokens(
+    renderer: Renderer, messages: Sequence[Message], chosen: str, rejected: str
+) -> list[TokenSequence]:
+    """Render a prompt with each of two answers; only the answers compared are learned from.
+
+    Raises:
+        RowFaultError: As `conversation_tokens`.
+        TemplateError: As `conversation_tokens`.
+    """
+    answered: list[list[Message]] = [
+        [*messages, {"role": "assistant", "content": text}] for text in (chosen, rejected)
+    ]
+    return [conversation_tokens(renderer, whole, answers="last") for whole in answered]
+
+
+def answer_tokens(renderer: Renderer, text: str, field: str, reply: Sequence[Message] = ()) -> list[int]:
+    """Return an answer's ids as the policy would have sampled them, with the token that ends it.
+
+    Args:
+        renderer: Of the model.
+        text: The answer.
+        field: Where it stands, for errors.
+        reply: The messages that follow it, if any: some templates end an answer with the next turn's token.
+
+    Raises:
+        RowFaultError: The answer holds that token inside, or does not fit a prompt that begins to reason.
+    """
+    if renderer.opens_reasoning:
+        # The prompt already wrote the opening tag, and sampled answers begin behind it.
+        text = (
+            text.lstrip().removeprefix(_THINK).removeprefix("\n")
+            if text.lstrip().startswith(_THINK)
+            else text
+        )
+        if _THOUGHT not in text:
+            raise RowFaultError(
+                f"{field}: the model's prompts end inside <think>, and this answer never closes it"
+            )
+    ids = renderer.encode_answer(text, reply)
+    if any(token in renderer.stop_ids for token in ids[:-1]):
+        raise RowFaultError(f"{field}: holds the text of a token that ends answers; take it out")
+    if not ids:
+        raise RowFaultError(f"{field}: makes no token to learn from")
+    return ids

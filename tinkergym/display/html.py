@@ -1,0 +1,70 @@
+"""What jobs, evaluations and policies look like in a notebook: plain HTML, with curves as inline SVG.
+
+Pure functions from figures to text. Everything that comes from outside is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from itertools import pairwise
+
+from tinkergym.display.curves import condense
+
+_WIDTH, _HEIGHT, _MARGIN = 480, 120, 4
+_MOST_POINTS = 240
+_BARS = 20
+
+
+def card(title: str, rows: Mapping[str, object], *, picture: str = "", folded: str = "") -> str:
+    """Return a title, a table of names and values, a picture, and a text to unfold."""
+    lines = "".join(
+        f"<tr><th style='text-align:left'>{escape(name)}</th>"
+        f"<td style='text-align:left'>{escape(str(value))}</td></tr>"
+        for name, value in rows.items()
+    )
+    text = f"<details><summary>one episode</summary><pre>{escape(folded)}</pre></details>" if folded else ""
+    return f"<div><b>{escape(title)}</b><table>{lines}</table>{picture}{text}</div>"
+
+
+def curve(values: Sequence[float], name: str) -> str:
+    """Draw values from left to right; neighbours are averaged where there are more than can be seen."""
+    shown = condense(values, _MOST_POINTS)
+    if not shown:
+        return ""
+    low, high = min(shown), max(shown)
+    wide, tall = _WIDTH - 2 * _MARGIN, _HEIGHT - 2 * _MARGIN
+    points = " ".join(
+        f"{_MARGIN + wide * index / max(1, len(shown) - 1):.1f},"
+        f"{_MARGIN + tall * (1 - (value - low) / ((high - low) or 1.0)):.1f}"
+        for index, value in enumerate(shown)
+    )
+    drawn = f"<polyline points='{points}' fill='none' stroke='#2a7' stroke-width='2'/>"
+    return _picture(drawn, f"{name}: {low:.3g} to {high:.3g}, last {values[-1]:.3g}")
+
+
+def histogram(values: Sequence[float], name: str) -> str:
+    """Draw how often values occur."""
+    if not values:
+        return ""
+    low, high = min(values), max(values)
+    edges = [low + (high - low) * index / _BARS for index in range(_BARS + 1)]
+    counts = [sum(a <= value < b for value in values) for a, b in pairwise(edges)]
+    counts[-1] += sum(value == high for value in values)
+    wide, tall, most = (_WIDTH - 2 * _MARGIN) / _BARS, _HEIGHT - 2 * _MARGIN, max(counts)
+    bars = "".join(
+        f"<rect x='{_MARGIN + index * wide:.1f}' y='{_MARGIN + tall * (1 - count / most):.1f}' "
+        f"width='{wide - 1:.1f}' height='{tall * count / most:.1f}' fill='#2a7'/>"
+        for index, count in enumerate(counts)
+        if count
+    )
+    return _picture(bars, f"{name}: {low:.3g} to {high:.3g}")
+
+
+def _picture(drawn: str, caption: str) -> str:
+    return (
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='{_WIDTH}' height='{_HEIGHT}' "
+        f"viewBox='0 0 {_WIDTH} {_HEIGHT}' role='img'><title>{escape(caption)}</title>"
+        f"<rect width='{_WIDTH}' height='{_HEIGHT}' fill='none' stroke='#ccc'/>{drawn}</svg>"
+        f"<br/><small>{escape(caption)}</small>"
+    )

@@ -1,0 +1,272 @@
+"""A job's progress on a terminal: a live display, or plain lines where the output is no terminal.
+
+Reads events and prints; it neither asks the service nor decides anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from tinkergym.display.curves import condense
+from tinkergym.schema.events import (
+    CheckpointEvent,
+    EvaluationEvent,
+    Event,
+    JobState,
+    StateEvent,
+    StepEvent,
+    WarningEvent,
+)
+from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.jobs import AnyJobSpec, DistillationSpec
+from tinkergym.schema.policy_calls import PolicySpec
+
+BLOCKS = " ▁▂▃▄▅▆▇█"
+CURVE_COLUMNS = 40
+
+PLAYED = {
+    "server": "played by the service",
+    "client": "played by the client",
+    "script": "played by the script",
+}
+PREFERENCE_METRICS = {"accuracy": ".3f", "reward_margin": "+.4f"}
+"""What says more of a preference job than its loss, and how it is written: do the chosen answers win, by how
+much?"""
+DISTILLATION_METRICS = {"reverse_kl": ".4f"}
+"""The same of a distillation: how far is the student from its teacher?"""
+WAITS = {
+    JobState.QUEUED: "waiting for a worker",
+    JobState.STARTING: "loading the model",
+    JobState.RUNNING: "working on the first step",
+    JobState.WAITING_FOR_CLIENT: "waiting for a client to play the episodes",
+}
+WAITS_AGAIN = {
+    **WAITS,
+    JobState.STARTING: "taking up the last checkpoint",
+    JobState.RUNNING: "working on the next step",
+}
+"""The same of a job that has run before."""
+
+
+class TrainingDisplay:
+    """Shows events as they come: `with TrainingDisplay(job.id, job.spec) as display: display.show(event)`."""
+
+    def __init__(self, job_id: str, spec: AnyJobSpec, *, console: Console | None = None) -> None:
+        """Prepare the display.
+
+        Args:
+            job_id: For the title.
+            spec: What is trained.
+            console: Where to print; None is the standard output.
+        """
+        self._job_id, self._spec = job_id, spec
+        self._console = console or Console(emoji=False)
+        self._live = (
+            Live(console=self._console, refresh_per_second=4, transient=False)
+            if self._console.is_terminal
+            else None
+        )
+        self._step: StepEvent | None = None
+        self._state = JobState.QUEUED
+        self._reason = ""
+        self._attempt = 1
+        self._waits = True
+        """Whether something happened to the job since its last step: how long it takes, nobody knows then."""
+        self._rewards: dict[int, float] = {}
+        self._losses: dict[int, float] = {}
+        self._evaluations: dict[str, EvaluationEvent] = {}
+        self._warnings: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        self._console.print(self._title(), highlight=False, soft_wrap=True)
+        if self._live is not None:
+            self._live.start()
+            self._live.update(self._picture())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def watch(self, events: Iterable[Event]) -> list[StepEvent]:
+        """Show all events and return those of the train steps, each step once."""
+        steps: dict[int, StepEvent] = {}
+        for event in events:
+            self.show(event)
+            if isinstance(event.body, StepEvent):
+                steps[event.body.step] = event.body
+        return [steps[number] for number in sorted(steps)]
+
+    def show(self, event: Event) -> None:
+        """Show one event."""
+        body = event.body
+        if isinstance(body, StepEvent):
+            self._step, self._state, self._reason = body, JobState.RUNNING, ""
+            self._waits = False
+            if body.reward_mean is not None:
+                self._rewards[body.step] = body.reward_mean
+            if body.loss is not None:
+                self._losses[body.step] = body.loss
+            self._line(step_line(body))
+        elif isinstance(body, StateEvent):
+            self._state, self._reason = body.state, body.reason
+            self._attempt, self._waits = body.attempt, True
+            again = f" (attempt {body.attempt})" if body.attempt > 1 else ""
+            self._line(f"{body.state}{again}" + (f": {body.reason}" if body.reason else ""))
+        elif isinstance(body, EvaluationEvent):
+            self._evaluations[body.name] = body
+            self._line(evaluation_line(body))
+        elif isinstance(body, WarningEvent):
+            self._warn(body)
+        elif isinstance(body, CheckpointEvent):
+            self._line(f"checkpoint of step {body.step}, on the service's machine: {body.path}")
+        if self._live is not None:
+            self._live.update(self._picture())
+
+    def _line(self, text: str) -> None:
+        if self._live is None:
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _warn(self, warning: WarningEvent) -> None:
+        """Print each kind of warning once in full; the picture, which redraws itself, only counts them."""
+        before = self._warnings.get(warning.name, 0)
+        self._warnings[warning.name] = before + warning.count
+        if not before:
+            self._console.print(
+                f"[yellow]warning[/] {escape(warning.name)}: {escape(warning.message)}",
+                highlight=False,
+                soft_wrap=True,
+            )
+
+    def _title(self) -> str:
+        spec, adapter = self._spec, self._spec.adapter
+        trained = f"LoRA rank {adapter.rank}" if adapter.kind == "lora" else "all parameters"
+        name = f"{escape(spec.name)} · " if spec.name else ""
+        if isinstance(spec, JobSpec | DistillationSpec):
+            what = escape(spec.environment.id)
+            steps = (
+                f"steps: {spec.steps} · episodes per step: {spec.episodes_per_step}, {PLAYED[spec.rollout]}"
+            )
+        elif isinstance(spec, PolicySpec):
+            what, steps = spec.kind, "trained by its client"
+        else:
+            what, steps = spec.kind, f"steps: {spec.steps} · records per step: {spec.batch_size}"
+        return f"{name}[bold]{what}[/] · {escape(spec.model)} · {trained} · {steps} · {escape(self._job_id)}"
+
+    def _picture(self) -> RenderableType:
+        done = self._step.step if self._step else 0
+        bar = Table.grid(padding=(0, 1))
+        bar.add_row(
+            ProgressBar(total=self._spec.steps, completed=done, width=CURVE_COLUMNS),
+            f"step {done}/{self._spec.steps}",
+            f"[cyan]{self._time_left()}[/]",
+        )
+        parts: list[RenderableType] = [bar]
+        if self._step is not None:
+            parts.append(self._numbers(self._step))
+        for evaluation in self._evaluations.values():
+            parts.append(Text(evaluation_line(evaluation)))
+        if self._warnings:
+            counts = "  ".join(f"{name} ×{count}" for name, count in self._warnings.items())
+            parts.append(Text(f"warnings  {counts}", style="yellow"))
+        return Group(*parts)
+
+    def _numbers(self, step: StepEvent) -> RenderableType:
+        numbers = Table.grid(padding=(0, 2))
+        if step.records:
+            losses = [self._losses[number] for number in sorted(self._losses)]
+            numbers.add_row(
+                "loss", f"[bold]{_signed(step.loss, 4)}[/]", Text(sparkline(losses), style="green")
+            )
+            if telling := _telling(step):
+                numbers.add_row("", "", "   ".join(telling))
+            numbers.add_row(
+                "", "", f"{step.tokens_per_second:,.0f} tokens/s   {step.step_seconds:.2f} s/step"
+            )
+            return numbers
+        rewards = [self._rewards[number] for number in sorted(self._rewards)]
+        numbers.add_row(
+            "reward", f"[bold]{_signed(step.reward_mean, 3)}[/]", Text(sparkline(rewards), style="green")
+        )
+        numbers.add_row(
+            "loss",
+            _signed(step.loss, 4),
+            f"{step.tokens_per_second:,.0f} tokens/s   {step.step_seconds:.2f} s/step   "
+            f"{step.failed_episodes} of {step.episodes} episodes failed",
+        )
+        if telling := _telling(step):
+            numbers.add_row("", "", "   ".join(telling))
+        return numbers
+
+    def _time_left(self) -> str:
+        if self._state.final:
+            return str(self._state)
+        if self._step is None or self._waits:
+            again = self._attempt > 1 or self._step is not None
+            return self._reason or (WAITS_AGAIN if again else WAITS)[self._state]
+        return f"{duration(self._step.seconds_left)} left"
+
+
+def step_line(step: StepEvent) -> str:
+    """Return a train step as one line for a log."""
+    if step.records:
+        measured = [
+            f"{name} {value:+.4f}" for name, value in step.metrics.items() if name.startswith("eval/")
+        ]
+        metrics = "".join(f"  {metric}" for metric in (*_telling(step), *measured))
+        return (
+            f"step {step.step}/{step.steps}  loss {_signed(step.loss, 4)}{metrics}  "
+            f"{step.tokens_per_second:,.0f} tokens/s  {duration(step.seconds_left)} left"
+        )
+    failed = f"  {step.failed_episodes} failed" if step.failed_episodes else ""
+    return (
+        f"step {step.step}/{step.steps}  reward {_signed(step.reward_mean, 3)}  "
+        f"loss {_signed(step.loss, 4)}{''.join(f'  {metric}' for metric in _telling(step))}  "
+        f"{step.tokens_per_second:,.0f} tokens/s  {duration(step.seconds_left)} left{failed}"
+    )
+
+
+def evaluation_line(done: EvaluationEvent) -> str:
+    """Return an evaluation as one line for a log."""
+    interval = "" if done.low is None or done.high is None else f" [{done.low:.3f}, {done.high:.3f}]"
+    failed = f"  {done.failed_episodes} failed" if done.failed_episodes else ""
+    best = "  best so far" if done.best else ""
+    mean = _signed(done.mean, 3)
+    return f"evaluation of step {done.step}  {done.name}  mean return {mean}{interval}{failed}{best}"
+
+
+def _telling(step: StepEvent) -> list[str]:
+    forms = PREFERENCE_METRICS if step.records else DISTILLATION_METRICS
+    return [f"{name} {step.metrics[name]:{form}}" for name, form in forms.items() if name in step.metrics]
+
+
+def _signed(value: float | None, digits: int) -> str:
+    return "none" if value is None else f"{value:+.{digits}f}"
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time as people say it: `42 s`, `3 min 05 s`, `2 h 10 min`."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def sparkline(values: Sequence[float], columns: int = CURVE_COLUMNS) -> str:
+    """Draw values as one line of block characters, lowest to highest; neighbours are averaged to fit."""
+    shown = condense(values, columns)
+    if not shown:
+        return ""
+    low, high = min(shown), max(shown)
+    span = (high - low) or 1.0
+    return "".join(BLOCKS[1 + round((value - low) / span * 7)] for value in shown)

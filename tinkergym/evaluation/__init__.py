@@ -1,0 +1,1 @@
+"""Evaluation of a policy: episodes, records, scores with intervals, comparisons and baselines."""

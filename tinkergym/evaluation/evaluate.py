@@ -1,0 +1,493 @@
+"""Evaluation: a policy plays episodes that it is not trained on, and what came of it in numbers.
+
+Works with whatever samples tokens: the service's policy, an engine in this process, or a scripted sampler.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+
+from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.renderer import Renderer
+from tinkergym.agent.sampler import Sampler
+from tinkergym.display.episode_progress import episodes_shown
+from tinkergym.display.html import card, histogram
+from tinkergym.display.tables import frame, with_metrics
+from tinkergym.errors import InvalidRequestError, ServiceUnavailableError, TinkerGymError
+from tinkergym.evaluation.statistics import mean_interval, share_interval
+from tinkergym.registration.arguments import built
+from tinkergym.registration.environments import make_environment
+from tinkergym.rollout.executors import made
+from tinkergym.rollout.host_pool import MakeEnv
+from tinkergym.rollout.local_environment import describe
+from tinkergym.rollout.play import play
+from tinkergym.schema.checks import require_cut, require_temperature
+from tinkergym.schema.evaluation import EvaluationEpisode, EvaluationLine
+from tinkergym.schema.job_spec import EnvironmentRef, Limits
+from tinkergym.schema.sampling import Cut
+from tinkergym.trajectory.trajectory import Trajectory
+from tinkergym.trajectory.unchecked import unchecked
+
+_SAMPLING = 2
+"""Last word of the entropy that evaluation draws sampling seeds from; training has others."""
+
+EnvironmentSource = str | Callable[..., gym.Env[Any, Any]]
+
+
+class EvaluablePolicy(Protocol):
+    """What is asked of a policy: who answers under which name, and how."""
+
+    name: str
+    model: str
+    version: int | None
+    max_turn_tokens: int
+    limits: Limits
+    system_prompt: str | None
+
+    @property
+    def renderer(self) -> Renderer:
+        """What turns messages into the model's token ids."""
+        ...
+
+    def sampler(self) -> Sampler:
+        """Return a new sampler, the caller's to close."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Evaluation:
+    """Episodes of one policy, in the order of their seeds."""
+
+    trajectories: tuple[Trajectory, ...]
+    is_game: bool = False
+    """Whether it is known to be a game against somebody, in which a return of 0 is a draw."""
+
+    @property
+    def completed(self) -> list[Trajectory]:
+        """The episodes whose return can be trusted; all figures are theirs, and the others are `failed`."""
+        return [trajectory for trajectory in self.trajectories if trajectory.completed]
+
+    @property
+    def failed(self) -> list[Trajectory]:
+        """Episodes that a broken environment or sampler ended; their `error` says how."""
+        return [trajectory for trajectory in self.trajectories if not trajectory.completed]
+
+    @property
+    def mean(self) -> float:
+        """The mean return."""
+        returns = [trajectory.episode_return for trajectory in self.completed]
+        return math.fsum(returns) / len(returns)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % confidence interval of the mean return (Student's t)."""
+        returns = [trajectory.episode_return for trajectory in self.completed]
+        return mean_interval(returns)
+
+    @property
+    def low(self) -> float:
+        """The interval's lower end."""
+        return self.interval[0]
+
+    @property
+    def high(self) -> float:
+        """The interval's upper end."""
+        return self.interval[1]
+
+    @property
+    def wins(self) -> int:
+        """Episodes with a positive return."""
+        return sum(trajectory.episode_return > 0 for trajectory in self.completed)
+
+    @property
+    def draws(self) -> int:
+        """Episodes with a return of 0."""
+        return sum(trajectory.episode_return == 0 for trajectory in self.completed)
+
+    @property
+    def losses(self) -> int:
+        """Episodes with a negative return."""
+        return sum(trajectory.episode_return < 0 for trajectory in self.completed)
+
+    @property
+    def has_draws(self) -> bool:
+        """Whether there are draws to speak of: a sum that is wrong is none."""
+        return self.is_game or self.losses > 0
+
+    @property
+    def win_rate(self) -> float:
+        """Wins among the completed episodes."""
+        return self.wins / len(self.completed)
+
+    @property
+    def win_rate_interval(self) -> tuple[float, float]:
+        """The 95 % confidence interval of the win rate (Wilson)."""
+        return share_interval(self.wins, len(self.completed))
+
+    @property
+    def stop_reasons(self) -> dict[str, int]:
+        """How many episodes ended for which reason, failures included."""
+        return dict(Counter(trajectory.stop_reason.value for trajectory in self.trajectories).most_common())
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The environment's own metrics: the last value in each episode, averaged over those that have it."""
+        values: dict[str, list[float]] = {}
+        for trajectory in self.completed:
+            for name, value in _last_metrics(trajectory).items():
+                values.setdefault(name, []).append(value)
+        return {name: math.fsum(found) / len(found) for name, found in sorted(values.items())}
+
+    def transcript(self, index: int = 0) -> str:
+        """Return one episode to read."""
+        trajectory = self.trajectories[index]
+        names = {"user": "environment", "assistant": "policy"}
+        lines = [f"{names[role]}:\n{_indented(text)}" for role, text in trajectory.transcript]
+        end = f"return {trajectory.episode_return:g} ({trajectory.stop_reason.value}, seed {trajectory.seed})"
+        return "\n".join([*lines, end, *([trajectory.error] if trajectory.error else [])])
+
+    def summary(self) -> dict[str, Any]:
+        """Return all figures as one JSON object."""
+        low, high = self.interval
+        return {
+            "episodes": len(self.trajectories),
+            "failed": len(self.failed),
+            "mean_return": self.mean,
+            "interval_95": [low, high],
+            "wins": self.wins,
+            "draws": self.draws,
+            "losses": self.losses,
+            "win_rate": self.win_rate,
+            "win_rate_interval_95": list(self.win_rate_interval),
+            "stop_reasons": self.stop_reasons,
+            "metrics": self.metrics,
+        }
+
+    def to_pandas(self) -> Any:
+        """Return a `pandas.DataFrame` with a row for each episode; its metrics are columns.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+        """
+        return frame(
+            with_metrics(
+                {
+                    "seed": one.seed,
+                    "task_index": one.task_index,
+                    "return": one.episode_return,
+                    "turns": len(one.turns),
+                    "sampled_tokens": one.sampled_tokens,
+                    "stop_reason": one.stop_reason.value,
+                    "completed": one.completed,
+                    "error": one.error,
+                },
+                _last_metrics(one),
+            )
+            for one in self.trajectories
+        )
+
+    def __repr__(self) -> str:
+        return f"<Evaluation {self}>"
+
+    def _repr_html_(self) -> str:
+        """Show the figures in a notebook, with the returns as a histogram and the first episode to unfold."""
+        rows: dict[str, object] = {"episodes": len(self.trajectories)}
+        if self.completed:
+            low, high = self.interval
+            rows["mean return"] = f"{self.mean:.3f} [{low:.3f}, {high:.3f}]"
+            if self.has_draws:
+                rows["wins, draws, losses"] = f"{self.wins}, {self.draws}, {self.losses}"
+        if self.failed:
+            rows["failed"] = len(self.failed)
+        rows["ended by"] = ", ".join(f"{name} {count}" for name, count in self.stop_reasons.items())
+        rows |= {name: f"{value:.4g}" for name, value in self.metrics.items()}
+        picture = histogram([one.episode_return for one in self.completed], "returns")
+        first = self.transcript(0) if self.trajectories else ""
+        return card("Evaluation", rows, picture=picture, folded=first)
+
+    def __str__(self) -> str:
+        if not self.completed:
+            return f"of {len(self.trajectories)} episodes, none completed"
+        low, high = self.interval
+        failed = f", {len(self.failed)} failed" if self.failed else ""
+        ended = (
+            f"won {self.wins}, drew {self.draws}, lost {self.losses}"
+            if self.has_draws
+            else f"above 0 in {self.wins}"
+        )
+        return f"return {self.mean:.2f} [{low:.2f}, {high:.2f}], {ended} of {len(self.trajectories)}{failed}"
+
+
+def evaluate(
+    policy: EvaluablePolicy,
+    environment: EnvironmentSource,
+    *,
+    episodes: int = 200,
+    seed: int = 0,
+    temperature: float = 0.0,
+    top_p: float | None = None,
+    top_k: int | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    max_concurrent: int = 64,
+    on_episode: Callable[[Trajectory], None] | None = None,
+    progress: bool | None = None,
+) -> Evaluation:
+    """Let a policy play episodes and return what came of them.
+
+    Args:
+        policy: Who plays.
+        environment: A registered id, an environment class, or a function that makes one. An id that is not
+            known here is played by the policy's service.
+        episodes: How many.
+        seed: They have the seeds `seed`, `seed + 1`, ...
+        temperature: 0 takes the likeliest token; above it, answers are sampled.
+        top_p: Above temperature 0, draw only among the fewest likeliest tokens that have so much of the
+            probability together; None is what the policy says of it.
+        top_k: Before that, only among so many of the likeliest, 0 is all; None as for `top_p`.
+        env_kwargs: For the environment.
+        max_concurrent: Episodes played at once.
+        on_episode: Called with each as it ends.
+        progress: Show on the error stream how many have ended; None does so on a terminal, unless
+            `on_episode` is there to do it.
+
+    Raises:
+        InvalidRequestError: An argument is out of range; its name is in `field`.
+        UnknownEnvironmentError: Nothing registers the id, here or there.
+        InvalidEnvironmentError: It cannot be made.
+        TinkerGymError: Not one episode could be completed; the text has the first one's error.
+    """
+    if episodes < 1:
+        raise InvalidRequestError("there must be at least one episode", field="episodes")
+    reference, make_env = _resolved(environment, dict(env_kwargs or {}))
+    cut = cut_of(policy, top_p, top_k)
+    require_temperature(temperature)
+    is_game = make_env is not None and make_once(make_env, reference)
+    run = f"evaluate-{uuid.uuid4().hex[:12]}"
+    episodes_wanted = {
+        f"{run}-{number}": PolicyEpisode(seed=number, sampling_seed=sampling_seed(number, _SAMPLING))
+        for number in range(seed, seed + episodes)
+    }
+    ended: dict[str, Trajectory] = {}
+    if on_episode is not None and progress is None:
+        progress = False
+    lines = played(
+        policy,
+        reference,
+        make_env,
+        episodes_wanted,
+        temperature=temperature,
+        cut=cut,
+        max_concurrent=max_concurrent,
+    )
+    with episodes_shown(episodes, progress=progress) as one_more:
+        for line in lines:
+            assert line.trajectory is not None
+            ended[line.episode_id] = line.trajectory
+            is_game = is_game or line.is_game
+            one_more()
+            if on_episode is not None:
+                on_episode(line.trajectory)
+    evaluation = Evaluation(
+        trajectories=tuple(ended[episode_id] for episode_id in episodes_wanted), is_game=is_game
+    )
+    if not evaluation.completed:
+        first = evaluation.failed[0]
+        raise TinkerGymError(
+            f"all {episodes} episodes failed; the first: {first.stop_reason.value}: {first.error}",
+            hint="mend what the error names and evaluate again",
+        )
+    return evaluation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyEpisode:
+    """One episode that a policy is to play."""
+
+    seed: int
+    sampling_seed: int
+    task_index: int | None = None
+
+
+def played(
+    policy: EvaluablePolicy,
+    reference: EnvironmentRef,
+    make_env: MakeEnv | None,
+    episodes: Mapping[str, PolicyEpisode],
+    *,
+    temperature: float,
+    cut: Cut,
+    max_concurrent: int,
+) -> Iterator[EvaluationLine]:
+    """Let a policy play episodes, here or, where `make_env` is None, by its service; each as it ends."""
+    if make_env is None:
+        return play_there(policy, reference, episodes, temperature=temperature, cut=cut)
+    here = play_policy(
+        policy,
+        reference,
+        make_env,
+        episodes,
+        temperature=temperature,
+        cut=cut,
+        max_concurrent=max_concurrent,
+    )
+    return (unchecked(EvaluationLine, episode_id=episode_id, trajectory=one) for episode_id, one in here)
+
+
+def play_there(
+    policy: EvaluablePolicy,
+    reference: EnvironmentRef,
+    episodes: Mapping[str, PolicyEpisode],
+    *,
+    temperature: float,
+    cut: Cut,
+) -> Iterator[EvaluationLine]:
+    """Let the policy's service play episodes in an environment that nothing here knows.
+
+    Raises:
+        UnknownEnvironmentError: The policy is of no service.
+    """
+    ask = getattr(policy, "play_there", None)
+    if ask is None:
+        make_environment(reference)  # raises with the close matches
+        raise AssertionError(reference.id)
+    wanted = [
+        EvaluationEpisode(
+            episode_id=episode_id,
+            seed=episode.seed,
+            sampling_seed=episode.sampling_seed,
+            task_index=episode.task_index,
+        )
+        for episode_id, episode in episodes.items()
+    ]
+    lines: Iterator[EvaluationLine] = ask(reference, wanted, temperature=temperature, cut=cut)
+    return lines
+
+
+def play_policy(
+    policy: EvaluablePolicy,
+    reference: EnvironmentRef,
+    make_env: MakeEnv,
+    episodes: Mapping[str, PolicyEpisode],
+    *,
+    temperature: float,
+    cut: Cut,
+    max_concurrent: int,
+) -> Iterator[tuple[str, Trajectory]]:
+    """Let a policy play episodes, many at once; each is yielded under its id as it ends."""
+    plans = [
+        EpisodePlan(
+            episode_id=episode_id,
+            seed=episode.seed,
+            policy=policy.name,
+            model=policy.model,
+            environment=reference,
+            task_index=episode.task_index,
+            sampling_seed=episode.sampling_seed,
+            policy_version=policy.version,
+            temperature=temperature,
+            top_p=cut.top_p,
+            top_k=cut.top_k,
+            max_turn_tokens=policy.max_turn_tokens,
+            limits=policy.limits,
+            system_prompt=policy.system_prompt,
+            # A policy that says nothing of it keeps it.
+            reasoning=getattr(policy, "reasoning", "keep"),
+            structured=getattr(policy, "structured", None),
+        )
+        for episode_id, episode in episodes.items()
+    ]
+    sampler = policy.sampler()
+    try:
+        for result in play(
+            plans,
+            sampler=sampler,
+            renderer=policy.renderer,
+            make_env=make_env,
+            max_concurrent=max_concurrent,
+        ):
+            yield result.episode_id, result.trajectory
+    finally:
+        sampler.close()
+
+
+def cut_of(policy: EvaluablePolicy, top_p: float | None = None, top_k: int | None = None) -> Cut:
+    """Return from which part of its distribution a policy draws; one that says nothing of it, from all.
+
+    Args:
+        policy: Whose it is.
+        top_p: In place of what it says.
+        top_k: Likewise.
+
+    Raises:
+        InvalidRequestError: One of them is out of range; its name is in `field`.
+    """
+    return require_cut(
+        getattr(policy, "top_p", 1.0) if top_p is None else top_p,
+        getattr(policy, "top_k", 0) if top_k is None else top_k,
+    )
+
+
+def sampling_seed(*entropy: int) -> int:
+    """Return the sampling seed that these numbers stand for."""
+    words = np.random.SeedSequence(entropy).generate_state(1, np.uint64)
+    return int(words[0]) >> 1  # room for the turns that are added to it
+
+
+def make_once(make_env: MakeEnv, reference: EnvironmentRef) -> bool:
+    """Make the environment before its episodes do: none of them can be played if it cannot be made.
+
+    Returns:
+        Whether it is a game against somebody.
+
+    Raises:
+        UnknownEnvironmentError: Nothing in this process registers the id.
+        InvalidEnvironmentError: Its constructor fails.
+    """
+    try:
+        env = made(make_env, reference)
+    except ServiceUnavailableError:
+        return False  # no place is free behind its server at the moment; episodes wait for one
+    try:
+        # What `AgainstOpponent` plays; behind a server nobody knows.
+        game = getattr(env.unwrapped, "aec_env", None)
+        return len(getattr(game, "possible_agents", ())) > 1
+    finally:
+        env.close()
+
+
+def _resolved(
+    environment: EnvironmentSource, kwargs: dict[str, Any]
+) -> tuple[EnvironmentRef, MakeEnv | None]:
+    if isinstance(environment, str):
+        described = describe(environment, kwargs)
+        return described.ref, described.make
+    if isinstance(environment, gym.Env) or not callable(environment):
+        raise InvalidRequestError(
+            "several episodes are played at once, each in an environment of its own",
+            hint="give an id, a class, or a function that makes an environment",
+            field="environment",
+        )
+    build = environment
+    name = getattr(build, "__name__", type(build).__name__)
+
+    def make(_: EnvironmentRef) -> gym.Env[Any, Any]:
+        return built(build, kwargs, field="env_kwargs")
+
+    # The arguments may be no JSON, and they stay here; the reference is a name only.
+    return EnvironmentRef(id=f"local/{name}"[:200]), make
+
+
+def _last_metrics(trajectory: Trajectory) -> dict[str, float]:
+    return {name: value for turn in trajectory.turns for name, value in turn.metrics.items()}
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines()) or "  "

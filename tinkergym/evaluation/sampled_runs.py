@@ -1,0 +1,121 @@
+"""Sampled runs: several episodes per task, by a policy with or without a model, in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+
+from tinkergym.evaluation.baselines import TextPolicy, play_episode
+from tinkergym.evaluation.evaluate import EvaluablePolicy, PolicyEpisode, cut_of, played, sampling_seed
+from tinkergym.evaluation.records import EpisodeRecord
+from tinkergym.rollout.host_pool import MakeEnv
+from tinkergym.schema.job_spec import EnvironmentRef
+
+_STREAM = 3
+"""Last word of the entropy of sampling seeds; training and `evaluate` have others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One episode that is to be played."""
+
+    seed: int
+    sample: int
+    task_index: int | None = None
+
+
+def wanted_episodes(
+    *,
+    seed: int,
+    tasks: int,
+    samples: int,
+    by_index: bool = False,
+    done: Iterable[tuple[int, int]] = (),
+) -> list[Wanted]:
+    """List the episodes of a run that are not done yet: every task once, then every task again, ...
+
+    So a run that is stopped early has all tasks alike.
+
+    Args:
+        seed: Of the first task; the next ones count up.
+        tasks: How many.
+        samples: Episodes per task.
+        by_index: Choose task 0, 1, 2, ... of a data-dependent environment instead of leaving it to the seed.
+        done: (seed, sample) of episodes that are there already.
+    """
+    there = set(done)
+    return [
+        Wanted(seed + index, sample, index if by_index else None)
+        for sample in range(samples)
+        for index in range(tasks)
+        if (seed + index, sample) not in there
+    ]
+
+
+def play_with_text(
+    policy: TextPolicy, env: gym.Env[Any, Any], name: str, wanted: Sequence[Wanted], *, most_turns: int
+) -> Iterator[EpisodeRecord]:
+    """Play episodes with a policy without a model, one after the other."""
+    for item in wanted:
+        trajectory = play_episode(
+            env,
+            policy,
+            seed=item.seed,
+            policy_seed=_seed_of(item),
+            task_index=item.task_index,
+            most_turns=most_turns,
+        )
+        yield EpisodeRecord(
+            episode_id=f"{item.seed}-{item.sample}",
+            environment=name,
+            seed=item.seed,
+            sample=item.sample,
+            trajectory=trajectory,
+        )
+
+
+def play_with_model(
+    policy: EvaluablePolicy,
+    reference: EnvironmentRef,
+    make_env: MakeEnv | None,
+    wanted: Sequence[Wanted],
+    *,
+    temperature: float,
+    max_concurrent: int = 64,
+) -> Iterator[EpisodeRecord]:
+    """Play episodes with a policy of the service, many at once; each is yielded as it ends.
+
+    Where `make_env` is None, the service plays them.
+    The same seed and sample give the same sampling seed in every run.
+    """
+    by_id = {f"{item.seed}-{item.sample}": item for item in wanted}
+    episodes = {
+        episode_id: PolicyEpisode(seed=item.seed, sampling_seed=_seed_of(item), task_index=item.task_index)
+        for episode_id, item in by_id.items()
+    }
+    for line in played(
+        policy,
+        reference,
+        make_env,
+        episodes,
+        temperature=temperature,
+        cut=cut_of(policy),
+        max_concurrent=max_concurrent,
+    ):
+        episode_id, trajectory = line.episode_id, line.trajectory
+        assert trajectory is not None
+        item = by_id[episode_id]
+        yield EpisodeRecord(
+            episode_id=episode_id,
+            environment=reference.id,
+            seed=item.seed,
+            sample=item.sample,
+            trajectory=trajectory,
+        )
+
+
+def _seed_of(item: Wanted) -> int:
+    return sampling_seed(item.seed, item.sample, _STREAM)

@@ -1,0 +1,121 @@
+"""Scores: what several episodes per task say of a policy - mean return, success, pass@k."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinkergym.evaluation.records import EpisodeRecord
+from tinkergym.evaluation.statistics import clustered_interval, mean_interval, pass_at_k
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassAt:
+    """pass@k over tasks, with its 95 % interval."""
+
+    k: int
+    mean: float
+    low: float
+    high: float
+    tasks: int
+    """Those with at least `k` completed episodes; the others cannot tell."""
+
+
+class Scores:
+    """The figures of a run. Episodes that a broken environment or sampler ended enter none."""
+
+    def __init__(self, records: Sequence[EpisodeRecord], *, success: float = 1.0) -> None:
+        """Hold the records.
+
+        Args:
+            records: Any number of episodes per seed; those of one seed are one task.
+            success: The least return that counts as success.
+        """
+        self.records = list(records)
+        self.success = success
+        self._returns: dict[int, list[float]] = {}
+        for record in self.records:
+            earned = self._returns.setdefault(record.seed, [])
+            if record.trajectory.completed:
+                earned.append(record.trajectory.episode_return)
+
+    @property
+    def failed(self) -> int:
+        """Episodes whose return cannot be trusted."""
+        return sum(not record.trajectory.completed for record in self.records)
+
+    @property
+    def completed(self) -> int:
+        """Episodes that the figures are about."""
+        return len(self.records) - self.failed
+
+    @property
+    def task_means(self) -> dict[int, float]:
+        """The mean return of each task, by its seed."""
+        return {seed: math.fsum(found) / len(found) for seed, found in self._returns.items() if found}
+
+    @property
+    def mean(self) -> float:
+        """The mean return over all completed episodes."""
+        return math.fsum(value for found in self._returns.values() for value in found) / self.completed
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the mean return, clustered by task."""
+        return clustered_interval(list(self._returns.values()))
+
+    @property
+    def success_rate(self) -> float:
+        """The share of completed episodes that reach `success`."""
+        reached = sum(value >= self.success for found in self._returns.values() for value in found)
+        return reached / self.completed
+
+    @property
+    def stop_reasons(self) -> dict[str, int]:
+        """How many episodes ended for which reason, failures included, the commonest first."""
+        return dict(Counter(record.trajectory.stop_reason.value for record in self.records).most_common())
+
+    def pass_at(self, k: int) -> PassAt | None:
+        """Return pass@k, the chance that at least one of `k` episodes of a task succeeds.
+
+        None where no task has `k` completed episodes.
+        """
+        estimates = [
+            pass_at_k(len(found), sum(value >= self.success for value in found), k)
+            for found in self._returns.values()
+            if len(found) >= k
+        ]
+        if not estimates:
+            return None
+        low, high = mean_interval(estimates)
+        return PassAt(
+            k=k,
+            mean=math.fsum(estimates) / len(estimates),
+            low=max(0.0, low),
+            high=min(1.0, high),
+            tasks=len(estimates),
+        )
+
+    def to_json(self, ks: Sequence[int]) -> dict[str, Any]:
+        """Return all figures as one JSON object; what cannot be told is null."""
+        low, high = self.interval if self.completed else (math.nan, math.nan)
+        return {
+            "episodes": len(self.records),
+            "failed": self.failed,
+            "tasks": len(self._returns),
+            "mean_return": self.mean if self.completed else None,
+            "interval_95": [low, high] if math.isfinite(low) else None,
+            "success_threshold": self.success,
+            "success_rate": self.success_rate if self.completed else None,
+            "pass_at": {str(k): self._pass_json(k) for k in ks},
+            "stop_reasons": self.stop_reasons,
+        }
+
+    def _pass_json(self, k: int) -> dict[str, Any] | None:
+        found = self.pass_at(k)
+        if found is None:
+            return None
+        return {"mean": found.mean, "interval_95": [found.low, found.high], "tasks": found.tasks}

@@ -1,0 +1,266 @@
+"""Games by id: one call makes a game known to `make_game`, and to `gymnasium.make` against an opponent."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+
+from tinkergym.errors import (
+    InvalidEnvironmentError,
+    InvalidRequestError,
+    TinkerGymError,
+    UnknownEnvironmentError,
+)
+from tinkergym.games.text_game import TextGame
+from tinkergym.quoting import raised
+from tinkergym.registration import environments as registration
+from tinkergym.registration.arguments import argument_hint
+from tinkergym.registration.known_games import RegisteredGame, registered_games, registered_here
+from tinkergym.registration.pack_metadata import GAMES
+from tinkergym.registration.pack_output import output_to_stderr
+from tinkergym.registration.packs import Claim, claim_of, find_packs, load, refuse_interrupt
+from tinkergym.schema.job_spec import EnvironmentRef
+
+if TYPE_CHECKING:
+    from pettingzoo import AECEnv
+
+    from tinkergym.games.against_opponent import AgainstOpponent
+
+_ENTRY_POINT = f"{__name__}:make_against_opponent"
+
+
+@dataclass(frozen=True, slots=True)
+class _Registered:
+    make: Callable[..., TextGame]
+    kwargs: dict[str, Any]
+    opponents: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.make.__module__}:{self.make.__qualname__}"
+
+    def create(self, on_illegal: str | None, render_mode: str | None, settings: dict[str, Any]) -> AECEnv:
+        from tinkergym.games.game_env import GameEnv
+
+        game = self.make(**{**self.kwargs, **settings})
+        game.opponents = self.opponents
+        return GameEnv(game, on_illegal=on_illegal, render_mode=render_mode)
+
+
+@dataclass(frozen=True, slots=True)
+class _RegisteredAec:
+    name: str
+    kwargs: dict[str, Any]
+
+    def create(self, on_illegal: str | None, render_mode: str | None, settings: dict[str, Any]) -> AECEnv:
+        module, _, attribute = self.name.partition(":")
+        make = getattr(importlib.import_module(module), attribute)
+        return make(**{**self.kwargs, "on_illegal": on_illegal, "render_mode": render_mode, **settings})
+
+
+@dataclass(frozen=True, slots=True)
+class _FromPack:
+    claim: Claim
+
+    def create(self, on_illegal: str | None, render_mode: str | None, settings: dict[str, Any]) -> AECEnv:
+        from tinkergym.games.game_env import GameEnv
+
+        make = load(self.claim)
+        chosen = {"on_illegal": on_illegal, "render_mode": render_mode}
+        taken = _parameters(make)
+        try:
+            with output_to_stderr():
+                made = make(**settings, **{name: value for name, value in chosen.items() if name in taken})
+                if isinstance(made, TextGame):
+                    return GameEnv(made, on_illegal=on_illegal, render_mode=render_mode)
+        except TinkerGymError:
+            raise
+        # A pack is foreign code; `sys.exit` in it must not end the program either.
+        except BaseException as error:
+            refuse_interrupt(error)
+            raise InvalidEnvironmentError(
+                f"{self.claim.id} could not be created with {settings}: {raised(error)}",
+                hint=argument_hint(error, make, settings) or "check the game's arguments",
+                field="environment",
+            ) from error
+        if not hasattr(made, "possible_agents"):
+            raise InvalidEnvironmentError(
+                f"{self.claim.target} of {self.claim.distribution} returned a {type(made).__name__}",
+                hint="return a TextGame or a PettingZoo AEC environment",
+                field="environment",
+            )
+        if on_illegal is not None and "on_illegal" not in taken:
+            raise InvalidRequestError(
+                f"{self.claim.id} has its own rule for illegal moves", hint="leave it out", field="on_illegal"
+            )
+        return made
+
+
+def register_game(
+    id: str,  # noqa: A002 - Gymnasium's own name for it
+    game: type[TextGame],
+    *,
+    opponents: Sequence[str] | None = None,
+    kwargs: dict[str, Any] | None = None,
+) -> str:
+    """Make a game known by its id, and the environment against an opponent by the id with `Vs`.
+
+    `board/TicTacToe-v0` is then what `make_game` takes and `board/TicTacToeVs-v0` what `make` and
+    `gymnasium.make` take. A game for one player has no opponent: its id names both.
+
+    Args:
+        id: `namespace/Name-v0`.
+        game: The class of the rules.
+        opponents: Who can be played against by name, the default first: `random`, and names of methods
+            `(player, rng) -> action` of the game. By default the game's own list.
+        kwargs: Default arguments of the class; JSON values only, since they travel with a job.
+
+    Returns:
+        The id of the Gymnasium environment.
+
+    Raises:
+        InvalidRequestError: The id is no such id or belongs to another game, or an opponent has no method.
+    """
+    found = re.fullmatch(r"(.+?)(-v\d+)", id)
+    if found is None:
+        raise InvalidRequestError(f"{id!r} has no version", hint="call it namespace/Name-v0", field="id")
+    names = tuple(game.opponents if opponents is None else opponents)
+    for name in names:
+        if name != "random" and not callable(getattr(game, name, None)):
+            raise InvalidRequestError(
+                f"{game.__name__} has no method {name}(player, rng) to play that opponent", field="opponents"
+            )
+    registered = _Registered(game, dict(kwargs or {}), names)
+    _refuse_another(id, registered.name)
+    alone = isinstance(game.players, int) and game.players == 1
+    env_id = id if alone else f"{found[1]}Vs{found[2]}"
+    defaults: dict[str, Any] = {} if alone else {"opponent": names[0], "seat": "seed"}
+    registration.register(
+        env_id, _ENTRY_POINT, kwargs={"game": id, **defaults, "on_illegal": game.on_illegal, **(kwargs or {})}
+    )
+    registered_here[id] = registered
+    return env_id
+
+
+def register_aec(
+    id: str,  # noqa: A002 - as above
+    entry_point: str,
+    *,
+    kwargs: dict[str, Any] | None = None,
+) -> None:
+    """Make a PettingZoo AEC environment known to `make_game`; it is imported when it is first made.
+
+    Its observations are text, or mappings with text under `text`. Nothing is made known to `make`:
+    `AgainstOpponent` is what makes a Gymnasium environment of it.
+
+    Args:
+        id: `namespace/Name-v0`.
+        entry_point: `module:attribute` of what makes it, called with `on_illegal` and `render_mode`, which
+            are None unless they were chosen, and with the settings.
+        kwargs: Default settings; JSON values only.
+
+    Raises:
+        InvalidRequestError: The entry point is none, or the id belongs to another game.
+    """
+    if not re.fullmatch(r"[\w.]+:\w+", entry_point):
+        raise InvalidRequestError(
+            f"{entry_point!r} is no entry point", hint="write module:attribute", field="entry_point"
+        )
+    _refuse_another(id, entry_point)
+    registered_here[id] = _RegisteredAec(entry_point, dict(kwargs or {}))
+
+
+def make_game(
+    id: str,  # noqa: A002 - as above
+    *,
+    on_illegal: str | None = None,
+    render_mode: str | None = None,
+    **settings: Any,
+) -> AECEnv:
+    """Create a game as a PettingZoo AEC environment, from a pack or from `register_game`.
+
+    Args:
+        id: As it was registered.
+        on_illegal: What becomes of an illegal move: `lose`, `random` or `retry:N`.
+        render_mode: `ansi` lets `render` return the game as text.
+        settings: Arguments of the game.
+
+    Raises:
+        UnknownEnvironmentError: No game has this id.
+    """
+    made: AECEnv = _find(id).create(on_illegal, render_mode, settings)
+    return made
+
+
+def make_playable(reference: EnvironmentRef) -> Any:
+    """Create what the episodes of a job are played in: the environment, or the game, that it names.
+
+    Raises:
+        UnknownEnvironmentError: Nothing is registered under this id.
+    """
+    if is_game(reference.id):
+        settings: dict[str, Any] = dict(reference.kwargs)
+        return make_game(reference.id, **settings)
+    return registration.make_environment(reference)
+
+
+def is_game(id: str) -> bool:  # noqa: A002 - as above
+    """Whether an id names a game with several seats, and not a Gymnasium environment."""
+    return id not in gym.registry and id in registered_games()
+
+
+def make_against_opponent(
+    game: str,
+    *,
+    opponent: Any = None,
+    seat: str = "seed",
+    on_illegal: str | None = None,
+    render_mode: str | None = None,
+    **settings: Any,
+) -> AgainstOpponent:
+    """Create the Gymnasium environment of a game: one seat, or a drawn one, against an opponent.
+
+    A pack's factory returns `make_against_opponent("namespace/Name-v0", **settings)`.
+    """
+    from tinkergym.games.against_opponent import AgainstOpponent
+
+    aec_env = make_game(game, on_illegal=on_illegal, render_mode=render_mode, **settings)
+    return AgainstOpponent(aec_env, opponent=opponent, seat=seat, render_mode=render_mode)
+
+
+def _parameters(make: Callable[..., Any]) -> Collection[str]:
+    try:
+        return inspect.signature(make).parameters
+    except (TypeError, ValueError):  # of a function that is not written in Python
+        return ()
+
+
+def _refuse_another(id: str, name: str) -> None:  # noqa: A002 - as above
+    known, claim = registered_here.get(id), claim_of(GAMES, id)
+    owner = claim.target if claim is not None else known.name if known is not None else name
+    if owner != name:
+        raise InvalidRequestError(
+            f"{id} is already registered for {owner}",
+            hint="choose another name or version",
+            field="id",
+        )
+
+
+def _find(id: str) -> RegisteredGame | _FromPack:  # noqa: A002 - as above
+    if id in registered_here:
+        return registered_here[id]
+    if claim_of(GAMES, id) is None:
+        find_packs()  # it may have been installed since this process began
+    claim = claim_of(GAMES, id)
+    if claim is not None:
+        return _FromPack(claim)
+    close = difflib.get_close_matches(id, registered_games(), n=3, cutoff=0.5)
+    hint = f"did you mean {', '.join(close)}?" if close else "register it with tinkergym.register_game"
+    raise UnknownEnvironmentError(f"no game is called {id!r}", hint=hint)

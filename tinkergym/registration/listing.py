@@ -1,0 +1,123 @@
+"""What is installed here: every environment of every pack, with what its metadata says of it.
+
+Packs are imported in a child process (`listing_child.py`): one that hangs, exits or crashes is named, and the
+others are listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import Any, get_args
+
+from tinkergym.quoting import printable
+from tinkergym.registration.known_games import registered_games
+from tinkergym.registration.listing_process import ListingProcess, ProcessLostError
+from tinkergym.registration.packs import Pack, find_packs
+from tinkergym.tasks.grid import Data, Turns
+
+MAKE_SECONDS = 20.0
+"""An environment that takes longer to be made is listed without what only it could say."""
+
+_MOST_LOST = 3
+"""Processes that one pack may bring down; the rest of its environments are listed without being made."""
+_MOST_SPLITS = 100
+_MOST_CHARACTERS = {"error": 2000}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedEnvironment:
+    """One line of the list."""
+
+    id: str
+    turns: str = ""
+    """`single` or `multi`; empty where the environment does not say."""
+    data: str = ""
+    """`free` or `dependent`; empty where the environment does not say."""
+    observation_space: str = ""
+    action_space: str = ""
+    splits: tuple[str, ...] = ()
+    game: str = ""
+    """The id of the game, for `make_game`, where this is a game against an opponent."""
+    pack: str = ""
+    distribution: str = ""
+    version: str = ""
+    error: str = ""
+    """Why it could not be made, if so."""
+
+    @property
+    def cell(self) -> str:
+        """Both axes in words."""
+        return f"{self.turns}-turn, data-{self.data}" if self.turns and self.data else ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return {**asdict(self), "splits": list(self.splits)}
+
+
+def list_environments(packs: Iterable[Pack] | None = None) -> Iterator[ListedEnvironment]:
+    """Make each environment of each pack once and yield what it says; one that cannot be made says why.
+
+    No pack is imported in this process.
+
+    Args:
+        packs: Whose environments; None takes all that are installed.
+    """
+    games = frozenset(registered_games())
+    with closing(_Processes()) as processes:
+        for pack in find_packs() if packs is None else packs:
+            lost = 0
+            for env_id in pack.environment_ids:
+                if lost < _MOST_LOST:
+                    said, ended = processes.ask(env_id)
+                    lost += ended
+                else:
+                    said = {"error": f"not made: {_MOST_LOST} others of this pack brought their process down"}
+                yield ListedEnvironment(
+                    id=env_id,
+                    pack=pack.name,
+                    distribution=pack.distribution,
+                    version=pack.version,
+                    **_checked(said, games),
+                )
+
+
+class _Processes:
+    """The process in which environments are made, and the next one when it is lost."""
+
+    def __init__(self) -> None:
+        self._process: ListingProcess | None = None
+
+    def ask(self, env_id: str) -> tuple[dict[str, Any], bool]:
+        """Return what an environment says, and whether making it ended a process."""
+        is_fresh = self._process is None
+        try:
+            if self._process is None:
+                self._process = ListingProcess()
+            return self._process.ask(env_id, seconds=MAKE_SECONDS), False
+        except ProcessLostError as error:
+            self.close()
+            # Another environment that was made there before may be at fault: one is only blamed for what it
+            # does in a process of its own.
+            return ({"error": error.message}, True) if is_fresh else self.ask(env_id)
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+
+def _checked(said: dict[str, Any], games: frozenset[str]) -> dict[str, Any]:
+    """Return what can be shown of an answer; the environment's code could have written anything into it."""
+    found: dict[str, Any] = {
+        name: printable(said[name][: _MOST_CHARACTERS.get(name, 500)])
+        for name in ("observation_space", "action_space", "error")
+        if isinstance(said.get(name), str)
+    }
+    for name, known in (("turns", get_args(Turns)), ("data", get_args(Data)), ("game", games)):
+        if isinstance(said.get(name), str) and said[name] in known:
+            found[name] = said[name]
+    if isinstance(said.get("splits"), list):
+        found["splits"] = tuple(printable(str(split)[:200]) for split in said["splits"][:_MOST_SPLITS])
+    return found

@@ -1,0 +1,124 @@
+"""Written data on its way from a file to a job: rendered here, sent in chunks, named in the settings."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tinkergym.agent.renderer import Renderer
+from tinkergym.datasets.prepare import Overlong, PreparedData, prepare
+from tinkergym.datasets.rows import DataSource
+from tinkergym.datasets.tokens import Answers
+from tinkergym.errors import InvalidRequestError, ServiceUnavailableError
+from tinkergym.remote.api import Api
+from tinkergym.schema.checks import nothing_left
+from tinkergym.schema.data import DataKind, DataView
+from tinkergym.schema.job_spec import LoRA
+from tinkergym.schema.jobs import AnyJobSpec, WrittenDataSpec
+from tinkergym.schema.parsing import parse_any_spec
+
+_log = logging.getLogger(__name__)
+
+_BATCH_SIZE = 32
+_ARGUMENTS: dict[DataKind, tuple[str, ...]] = {
+    "sft": ("epochs", "on_overlong", "answers"),
+    "preference": ("epochs", "on_overlong"),
+}
+"""What scripts say beside the job's settings."""
+_ROUNDS = 3
+"""How often chunks that the service says it lacks are sent before something else must be wrong."""
+
+
+def upload(api: Api, data: PreparedData) -> DataView:
+    """Send what the service does not have yet; doing it again sends nothing.
+
+    Raises:
+        PayloadTooLargeError: The tenant's share of the service's disk is used up.
+        StorageFullError: The service's disk is full.
+    """
+    for _ in range(_ROUNDS):
+        view = api.complete_data(data.manifest)
+        if not view.missing:
+            return view
+        for name in view.missing:
+            api.put_chunk(name, data.bodies[name])
+    raise ServiceUnavailableError(
+        "the service forgets the data that it is sent", hint="see logs/gateway.log in its data_dir"
+    )
+
+
+def written_job(
+    api: Api,
+    kind: DataKind,
+    data: DataSource,
+    *,
+    model: str,
+    eval_data: DataSource | None,
+    steps: int | None,
+    epochs: float | None,
+    on_overlong: Overlong,
+    answers: Answers,
+    settings: Mapping[str, Any],
+) -> AnyJobSpec:
+    """Check everything, send the data, and return the complete specification of the job.
+
+    Raises:
+        InvalidDataError: A row cannot be trained on; nothing was sent.
+        InvalidRequestError: A setting is wrong.
+    """
+    _refuse(steps, epochs, on_overlong, answers)
+    given = {key: value for key, value in settings.items() if value is not None}
+    # Wrong settings are found before anything is read or rendered; the placeholder is no data's name.
+    draft = {"adapter": LoRA(), **given, "kind": kind, "model": model, "data": "0" * 64, "steps": steps or 1}
+    if eval_data is not None:
+        draft["eval_data"] = "0" * 64
+    checked = parse_any_spec(draft, _ARGUMENTS[kind])
+    assert isinstance(checked, WrittenDataSpec)
+
+    renderer = Renderer.from_bundle(api.renderer(model))
+    ready = prepare(data, renderer, kind=kind, answers=answers, on_overlong=on_overlong)
+    _tell_of_dropped("data", ready, renderer)
+    left = ready.records - checked.held_out_records(ready.records)
+    if not left:
+        raise nothing_left(checked, ready.records)
+    measured = None
+    if eval_data is not None:
+        measured = prepare(
+            eval_data, renderer, kind=kind, answers=answers, on_overlong=on_overlong, field="eval_data"
+        )
+        _tell_of_dropped("eval_data", measured, renderer)
+        draft["eval_data"] = upload(api, measured).data_id
+    draft["data"] = upload(api, ready).data_id
+    batch_size = given.get("batch_size", max(1, min(_BATCH_SIZE, left)))
+    if steps is None:
+        steps = max(1, math.ceil((1.0 if epochs is None else epochs) * left / batch_size))
+    return parse_any_spec({**draft, "batch_size": batch_size, "steps": steps})
+
+
+def _tell_of_dropped(field: str, ready: PreparedData, renderer: Renderer) -> None:
+    if ready.dropped:
+        _log.warning(
+            "%s: left out %d of %d rows, which are longer than the %d tokens of the model's context",
+            field,
+            ready.dropped,
+            ready.dropped + ready.records,
+            renderer.context_length,
+        )
+
+
+def _refuse(steps: int | None, epochs: float | None, on_overlong: str, answers: str) -> None:
+    if steps is not None and epochs is not None:
+        raise InvalidRequestError(
+            "says how long to train, and so does steps", hint="give one of them", field="epochs"
+        )
+    is_number = isinstance(epochs, int | float) and not isinstance(epochs, bool)
+    if epochs is not None and not (is_number and 0 < epochs < math.inf):
+        raise InvalidRequestError(f"must be a number above 0, not {epochs!r}", field="epochs")
+    for field, value, choices in (
+        ("on_overlong", on_overlong, ("refuse", "drop")),
+        ("answers", answers, ("all", "last")),
+    ):
+        if value not in choices:
+            raise InvalidRequestError(f"must be {choices[0]!r} or {choices[1]!r}, not {value!r}", field=field)

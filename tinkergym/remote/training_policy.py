@@ -1,0 +1,444 @@
+"""A policy that a script trains by its own loop: calls go out in order, and their results come as futures."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Generic, Self, TypeVar
+from urllib.parse import quote
+
+from tinkergym.agent.renderer import Renderer
+from tinkergym.errors import ClientClosedError, InvalidRequestError, JobFailedError, TinkerGymError, from_wire
+from tinkergym.messages import Message
+from tinkergym.remote.api import Api
+from tinkergym.remote.ask import sampled_together
+from tinkergym.remote.http_sampler import HttpSampler
+from tinkergym.schema.checks import require_count
+from tinkergym.schema.events import JobState
+from tinkergym.schema.jobs import JobView
+from tinkergym.schema.parsing import parse
+from tinkergym.schema.policy_calls import (
+    CallResult,
+    CallView,
+    ForwardBackward,
+    Load,
+    Logprobs,
+    NumberedCall,
+    OptimStep,
+    PolicyCall,
+    PolicyCallsView,
+    Publish,
+    Save,
+    TokenSequence,
+)
+from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+
+_WAIT_SECONDS = 20.0
+_CALL_SECONDS = 60.0
+_PAUSE_SECONDS = 0.1
+"""Between two looks whether a policy has ended."""
+_CALLS_AHEAD = 64
+"""Calls that are sent before their results are there."""
+
+Prompt = str | Sequence[Message] | Sequence[int]
+Sequences = Sequence[TokenSequence | Mapping[str, Any]]
+Gradient = Callable[[list[list[float]]], tuple[float, list[list[float]]]]
+"""From logprobs (per sequence, one per token with `loss_mask` True) to a loss and its gradient."""
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent(Generic[_Value]):
+    seq: int
+    call: PolicyCall
+    read: Callable[[CallResult], _Value]
+    future: Future[_Value]
+
+
+class TrainingPolicy:
+    """A policy of the service, trained call by call. Made by `Client.create_policy`.
+
+    Calls return futures at once and are carried out in the order in which they were made. One that the
+    service acknowledged takes effect once, whatever dies; one that is refused leaves the policy as it was.
+    Thread-safe.
+    """
+
+    def __init__(self, api: Api, view: JobView, renderer: Renderer) -> None:
+        self.id = view.job_id
+        """Its id; with `@version` what other jobs name."""
+        self.renderer = renderer
+        """Turns messages into token ids and back."""
+        self._api, self._view = api, view
+        self._path = f"/v1/policies/{quote(self.id, safe='')}/calls"
+        known = PolicyCallsView.model_validate_json(api.connection.call("GET", self._path))
+        self._lock = threading.Lock()
+        self._seq = known.last_seq
+        self._published: Future[int] | None = None
+        self._room = threading.Semaphore(_CALLS_AHEAD)
+        self._to_send: queue.Queue[_Sent[Any] | None] = queue.Queue()
+        self._to_hear: queue.Queue[_Sent[Any] | None] = queue.Queue()
+        self._closed = False
+        self._sampled_calls = 0
+        self._broken: BaseException | None = None
+        self._sampler: HttpSampler | None = None
+        self._threads = [
+            threading.Thread(target=act, name=f"{self.id}-{name}", daemon=True)
+            for name, act in (("send", self._send), ("hear", self._hear))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __repr__(self) -> str:
+        return f"<TrainingPolicy {self.id}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- training ---
+
+    def forward_backward(
+        self, sequences: Sequences, loss: str = "cross_entropy", **settings: Any
+    ) -> Future[CallResult]:
+        """Add the gradient of a loss to what waits for `optim_step`.
+
+        Args:
+            sequences: What to learn from; all of them count as one batch in the loss's mean.
+            loss: "cross_entropy", "ppo", "reinforce", "importance_sampling", "cispo", "gspo" or "dro".
+            **settings: Other fields of `ForwardBackward`: aggregation, clip_low, kl_coefficient, ...
+
+        Returns:
+            loss, logprobs (of the policy before the update) and metrics.
+
+        Raises:
+            InvalidRequestError: A setting or sequence is wrong; nothing was sent.
+        """
+        call = parse(ForwardBackward, {"sequences": _read(sequences), "loss": loss, **settings})
+        return self._add(call, lambda result: result)
+
+    def forward_backward_custom(self, sequences: Sequences, gradient: Gradient) -> CallResult:
+        """Like `forward_backward` with a loss of your own: two calls, and no code on the server.
+
+        Args:
+            sequences: What to learn from.
+            gradient: Is given the logprobs and returns the loss and its gradient with respect to them.
+        """
+        read = _read(sequences)
+        logprobs = self.logprobs(read).result()
+        loss, wanted = gradient(logprobs)
+        weighted = []
+        for own, found, of_loss in zip(read, logprobs, wanted, strict=True):
+            if len(of_loss) != len(found):
+                raise InvalidRequestError(
+                    f"the gradient has {len(of_loss)} numbers for {len(found)} logprobs", field="gradient"
+                )
+            numbers = iter(of_loss)
+            advantage = [-float(next(numbers)) if trained else 0.0 for trained in own.trained]
+            weighted.append(own.model_copy(update={"advantage": advantage}))
+        result = self.forward_backward(weighted, "linear").result()
+        return result.model_copy(update={"loss": float(loss)})
+
+    def optim_step(
+        self, learning_rate: float, *, max_grad_norm: float = 1.0, weight_decay: float = 0.0
+    ) -> Future[CallResult]:
+        """Apply the gradient with AdamW and clear it."""
+        step = {"learning_rate": learning_rate, "max_grad_norm": max_grad_norm, "weight_decay": weight_decay}
+        return self._add(parse(OptimStep, step), lambda result: result)
+
+    def logprobs(self, sequences: Sequences) -> Future[list[list[float]]]:
+        """Compute the logprobs of the tokens with `loss_mask` True, in nats, per sequence."""
+        call = parse(Logprobs, {"sequences": _read(sequences)})
+        return self._add(call, lambda result: result.logprobs or [])
+
+    def publish(self) -> Future[int]:
+        """Let `sample` see the policy as it is after the calls before; returns the version's number."""
+        published = self._add(Publish(), lambda result: result.version or 0)
+        self._published = published
+        return published
+
+    def save(self) -> Future[str]:
+        """Write a checkpoint, optimizer state included; returns its name, `policy-id@version`."""
+        return self._add(Save(), lambda result: result.policy)
+
+    def load(self, policy: str, *, with_optimizer: bool = True) -> Future[None]:
+        """Go on from a saved version, of this policy or of another with the same model and adapter."""
+        call = parse(Load, {"policy": policy, "with_optimizer": with_optimizer})
+        return self._add(call, lambda result: None)
+
+    def copy(self, *, with_optimizer: bool = True) -> TrainingPolicy:
+        """Return a new policy with the weights that this one has after the calls before.
+
+        Saves a checkpoint, and waits until the new policy has its place and the weights.
+
+        Args:
+            with_optimizer: Whether the optimizer state comes along; False begins with a fresh one.
+        """
+        saved = self.save().result()
+        spec = self._view.spec.model_copy(update={"initial_policy": saved})
+        view = self._api.create_job(spec, idempotency_key=uuid.uuid4().hex)
+        copied = TrainingPolicy(self._api, view, self.renderer)
+        # Its first call is done when it has begun, whatever becomes of the checkpoint from then on.
+        first = copied.load(saved) if with_optimizer else copied.publish()
+        first.result()
+        return copied
+
+    # --- sampling ---
+
+    def sample(self, prompt: Prompt, *, seed: int = 0, **settings: Any) -> list[Completion]:
+        """Sample completions of one prompt from the newest published version.
+
+        Args:
+            prompt: Token ids, messages, or a text that is taken for a user's message.
+            seed: The same one gives the same completions of the same version.
+            **settings: As in `sample_many`: n, max_tokens, temperature, stop, top_logprobs, ...
+
+        Raises:
+            InvalidRequestError: A setting is out of range; nothing was sent.
+        """
+        n = settings.get("n", 1)
+        require_count(n, "n")
+        return self.sample_many([prompt], seeds=[seed * n + i for i in range(n)], **settings)[0]
+
+    def sample_many(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        n: int = 1,
+        seeds: Sequence[int] | None = None,
+        max_tokens: int = 64,
+        temperature: float = 1.0,
+        stop: str | Sequence[str] = (),
+        top_logprobs: int = 0,
+        prompt_logprobs: bool = False,
+        deterministic: bool = False,
+        **settings: Any,
+    ) -> list[list[Completion]]:
+        """Sample completions of several prompts in one call, which is faster than a call for each.
+
+        Args:
+            prompts: Each as in `sample`.
+            n: Completions of each prompt.
+            seeds: One for each completion, those of the first prompt first; None counts from 0.
+            max_tokens: Of each completion.
+            temperature: 0 takes the likeliest token.
+            stop: One or several texts; a completion ends with the token that completes one of them.
+                `Completion.text` is what stands before it.
+            top_logprobs: Of so many of the likeliest tokens, at most 20, the logprobs come back at each
+                sampled token.
+            prompt_logprobs: Whether the logprobs of the prompts' tokens come back.
+            deterministic: Sample all as one batch that nothing else joins: the same call gives the same bits
+                whatever else the service does, also in the last digit of a logprob. Others wait meanwhile.
+            **settings: Other fields of `SampleRequest`: top_p, top_k, structured.
+
+        Returns:
+            Per prompt its `n` completions.
+
+        Raises:
+            InvalidRequestError: A setting is out of range; nothing was sent.
+        """
+        require_count(n, "n")
+        if seeds is None:
+            seeds = range(len(prompts) * n)
+        if len(seeds) != len(prompts) * n:
+            raise InvalidRequestError(
+                f"{len(prompts)} prompts with {n} completions each need {len(prompts) * n} seeds, "
+                f"not {len(seeds)}",
+                field="seeds",
+            )
+        if not prompts:
+            return []
+        if self._published is not None:
+            self._published.result()
+        with self._lock:
+            self._sampled_calls += 1
+            call = self._sampled_calls
+        wanted = {
+            "policy": self.id,
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "stop_ids": list(self.renderer.stop_ids),
+            "stop": (stop,) if isinstance(stop, str) else tuple(stop),
+            "top_logprobs": top_logprobs,
+            **settings,
+        }
+        requests = [
+            parse(
+                SampleRequest,
+                {
+                    **wanted,
+                    "request_id": f"{call}/{place * n + number}",
+                    "prompt_ids": ids,
+                    "seed": seeds[place * n + number],
+                    # They are the same for all of a prompt.
+                    "prompt_logprobs": prompt_logprobs and number == 0,
+                },
+            )
+            for place, ids in enumerate(map(self.prompt_ids, prompts))
+            for number in range(n)
+        ]
+        found = self._sampled_together(requests) if deterministic else self._sampled(requests)
+        return [_with_prompt(found[first : first + n]) for first in range(0, len(found), n)]
+
+    def prompt_ids(self, prompt: Prompt) -> list[int]:
+        """Return a prompt's token ids, as the model's chat template writes them."""
+        if isinstance(prompt, str):
+            return list(self.renderer.start([{"role": "user", "content": prompt}]))
+        if prompt and isinstance(prompt[0], int):
+            return [int(token) for token in prompt if isinstance(token, int)]
+        return list(self.renderer.start([dict(message) for message in prompt]))  # type: ignore[arg-type, misc]
+
+    def text(self, completion: Completion) -> str:
+        """Return what a completion says, without a stop string that ended it."""
+        if completion.text is not None:
+            return completion.text
+        return self.renderer.decode_answer(completion.token_ids)
+
+    # --- ending ---
+
+    def close(self) -> None:
+        """Wait for what was sent and stop. The policy stays: idle, saved, and there for another script."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._to_send.put(None)
+        for thread in self._threads:
+            thread.join()
+        if self._sampler is not None:
+            self._sampler.close()
+
+    def cancel(self) -> None:
+        """End the policy: its place is free, and its last checkpoint stays."""
+        self.close()
+        self._api.cancel(self.id)
+
+    def delete(self) -> int:
+        """End the policy and delete it with its checkpoints; returns how many bytes of files were freed.
+
+        Raises:
+            ConflictError: A job that has not ended builds on it. The policy has ended, and its checkpoints
+                stay.
+        """
+        self.cancel()
+        while not self.state.final:
+            time.sleep(_PAUSE_SECONDS)
+        return self._api.delete(self.id).bytes
+
+    # --- inside ---
+
+    def _add(self, call: PolicyCall, read: Callable[[CallResult], _Value]) -> Future[_Value]:
+        self._room.acquire()
+        with self._lock:
+            if self._closed:
+                self._room.release()
+                raise ClientClosedError(f"{self.id} was closed here")
+            if self._broken is not None:
+                self._room.release()
+                raise self._broken
+            self._seq += 1
+            sent: _Sent[_Value] = _Sent(self._seq, call, read, Future())
+            self._to_send.put(sent)
+        return sent.future
+
+    def _send(self) -> None:
+        while (sent := self._to_send.get()) is not None:
+            if self._broken is not None:
+                self._fail(sent, self._broken)
+                continue
+            body = NumberedCall(seq=sent.seq, call=sent.call).model_dump_json().encode()
+            try:
+                self._api.connection.call("POST", self._path, body=body, timeout_seconds=_CALL_SECONDS)
+            except TinkerGymError as error:
+                # The numbers after it would leave a gap.
+                self._broken = error
+                self._fail(sent, error)
+            else:
+                self._to_hear.put(sent)
+        self._to_hear.put(None)
+
+    def _hear(self) -> None:
+        while (sent := self._to_hear.get()) is not None:
+            try:
+                result = self._result(sent.seq)
+                value = sent.read(result)
+            except BaseException as error:
+                self._fail(sent, error)
+            else:
+                sent.future.set_result(value)
+                self._room.release()
+
+    def _fail(self, sent: _Sent[Any], error: BaseException) -> None:
+        sent.future.set_exception(error)
+        self._room.release()
+
+    def _result(self, seq: int) -> CallResult:
+        while True:
+            answer = self._api.connection.call(
+                "GET",
+                f"{self._path}/{seq}",
+                params={"wait_seconds": str(_WAIT_SECONDS)},
+                timeout_seconds=_CALL_SECONDS,
+            )
+            view = CallView.model_validate_json(answer)
+            if view.result is not None:
+                if view.result.error is not None:
+                    raise from_wire(view.result.error.model_dump())
+                return view.result
+            if view.state.final:
+                raise JobFailedError(
+                    f"{self.id} ended ({view.state}) before call {seq} was done: {view.reason}",
+                    hint="create another policy from its last saved version",
+                )
+
+    @property
+    def state(self) -> JobState:
+        """Where the policy stands: queued, running, waiting for a call, or ended."""
+        return self._api.job(self.id).state
+
+    def _sampled_together(self, requests: list[SampleRequest]) -> list[Completion]:
+        answers = sampled_together(self._api.connection, requests)
+        return [answers[request.request_id] for request in requests]
+
+    def _sampled(self, requests: list[SampleRequest]) -> list[Completion]:
+        with self._lock:
+            if self._sampler is None:
+                self._sampler = HttpSampler(self._api.connection, "/v1/sample")
+            sampler = self._sampler
+        arrived: queue.Queue[Completion | SampleFailure] = queue.Queue()
+
+        def deliver(answers: Sequence[Completion | SampleFailure]) -> None:
+            for answer in answers:
+                arrived.put(answer)
+
+        sampler.submit(requests, deliver)
+        found: dict[str, Completion] = {}
+        while len(found) < len(requests):
+            one = arrived.get()
+            if isinstance(one, SampleFailure):
+                raise from_wire(one.error.model_dump())
+            found[one.request_id] = one
+        return [found[request.request_id] for request in requests]
+
+
+def _with_prompt(completions: list[Completion]) -> list[Completion]:
+    """Give a prompt's logprobs, which the first has, to the other completions."""
+    of_prompt = completions[0].prompt_logprobs
+    if of_prompt is None:
+        return completions
+    return [one.model_copy(update={"prompt_logprobs": of_prompt}) for one in completions]
+
+
+def _sequence(own: TokenSequence | Mapping[str, Any]) -> TokenSequence:
+    return own if isinstance(own, TokenSequence) else parse(TokenSequence, own)
+
+
+def _read(sequences: Sequences) -> list[TokenSequence]:
+    return [_sequence(own) for own in sequences]

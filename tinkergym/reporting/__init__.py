@@ -1,0 +1,22 @@
+"""Callbacks and trackers that are told of a job's train steps, and the report of a finished job."""
+
+from tinkergym.reporting.callbacks import Callback
+from tinkergym.reporting.files import CsvTracker, JsonlTracker
+from tinkergym.reporting.mlflow_tracker import MlflowTracker
+from tinkergym.reporting.points import Point
+from tinkergym.reporting.tensorboard_tracker import TensorBoardTracker
+from tinkergym.reporting.trackers import TRACKERS
+from tinkergym.reporting.trackio_tracker import TrackioTracker
+from tinkergym.reporting.wandb_tracker import WandbTracker
+
+__all__ = [
+    "TRACKERS",
+    "Callback",
+    "CsvTracker",
+    "JsonlTracker",
+    "MlflowTracker",
+    "Point",
+    "TensorBoardTracker",
+    "TrackioTracker",
+    "WandbTracker",
+]

@@ -1,0 +1,76 @@
+"""MLflow: one run per job, on a tracking server."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.reporting.packages import package
+from tinkergym.reporting.points import Point
+from tinkergym.schema.events import JobState
+from tinkergym.schema.jobs import JobView
+
+_TAG = "tinkergym.job_id"
+_ALWAYS = "step_time"
+"""A value that every point has: by it the server says which steps it has."""
+_ENDS = {JobState.COMPLETED: "FINISHED", JobState.FAILED: "FAILED", JobState.CANCELLED: "KILLED"}
+
+
+class MlflowTracker:
+    """Reports to a tracking server by HTTP, and to nothing else.
+
+    Given a database or a folder, MLflow's client would be the server itself: it opens the database with its
+    own version and creates or migrates tables in it. So those are refused, and this process never does it.
+    """
+
+    def __init__(self, tracking_uri: str | None = None, *, experiment: str = "tinkergym") -> None:
+        """Choose the server.
+
+        Args:
+            tracking_uri: `http://...` or `https://...`; None takes MLFLOW_TRACKING_URI.
+            experiment: Made if it is missing.
+
+        Raises:
+            InvalidRequestError: It is not the URL of a server.
+            MissingExtraError: mlflow is not installed.
+        """
+        uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
+        if not uri.startswith(("http://", "https://")):
+            raise InvalidRequestError(
+                f"MLflow is reported to through a tracking server only, and {uri or 'no address'} is none",
+                hint="start one (mlflow server --port 5000) and set MLFLOW_TRACKING_URI=http://HOST:5000",
+                field="report_to",
+            )
+        self._entities = package("mlflow.entities")
+        self._client: Any = package("mlflow").MlflowClient(tracking_uri=uri, registry_uri=uri)
+        self._experiment, self._run_id = experiment, ""
+
+    def begin(self, job: JobView) -> int:
+        """Find the job's run or create it; return its last step."""
+        client = self._client
+        known = client.get_experiment_by_name(self._experiment)
+        experiment_id = known.experiment_id if known else client.create_experiment(self._experiment)
+        found = client.search_runs([experiment_id], f"tags.`{_TAG}` = '{job.job_id}'", max_results=1)
+        if found:
+            self._run_id = found[0].info.run_id
+            client.update_run(self._run_id, status="RUNNING")
+            history = client.get_metric_history(self._run_id, _ALWAYS)
+            return max((metric.step for metric in history), default=0)
+        tags = {_TAG: job.job_id, "tinkergym.kind": job.spec.kind, "tinkergym.model": job.spec.model}
+        run = client.create_run(experiment_id, run_name=job.spec.name or job.job_id, tags=tags)
+        self._run_id = run.info.run_id
+        return 0
+
+    def report(self, point: Point) -> None:
+        """Send the values in one call, which the server carries out as one."""
+        millis = int(point.time * 1000)
+        metrics = [
+            self._entities.Metric(name, value, millis, point.step) for name, value in point.values.items()
+        ]
+        self._client.log_batch(self._run_id, metrics=metrics)
+
+    def end(self, state: JobState | None) -> None:
+        """Say how the run ended; one that goes on is left running."""
+        if state is not None:
+            self._client.set_terminated(self._run_id, status=_ENDS[state])

@@ -1,0 +1,177 @@
+"""What came of a job, to look at: before and after, the reward curve, a game, where the checkpoint lies."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console
+from rich.table import Table
+
+from tinkergym.display.curves import condense
+from tinkergym.display.progress import BLOCKS
+from tinkergym.evaluation.evaluate import Evaluation
+from tinkergym.evaluation.statistics import share_interval
+from tinkergym.rollout.local_environment import LOCAL
+from tinkergym.schema.environment_url import is_environment_url
+from tinkergym.schema.events import CheckpointView, Event, StepEvent
+from tinkergym.schema.job_spec import PlayedSpec
+from tinkergym.schema.jobs import AnyJobSpec
+
+CURVE_ROWS = 8
+CURVE_COLUMNS = 60
+
+
+class ReportedJob(Protocol):
+    """What is asked of a job, such as `tinkergym.Job`."""
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        ...
+
+    @property
+    def spec(self) -> AnyJobSpec:
+        """Its settings."""
+        ...
+
+    def events(self) -> Iterable[Event]:
+        """Everything that happened."""
+        ...
+
+    def checkpoints(self) -> list[CheckpointView]:
+        """Its checkpoints, oldest first."""
+        ...
+
+
+def show(
+    job: ReportedJob,
+    before: Evaluation,
+    after: Evaluation,
+    *,
+    picture: str | Path | None = None,
+    console: Console | None = None,
+) -> None:
+    """Print the result of a job that has ended.
+
+    Args:
+        job: The job.
+        before: Episodes of the untrained model.
+        after: Episodes of the trained policy, on the same seeds.
+        picture: Where to put the reward curve as PNG; needs matplotlib.
+        console: Where to print; None is the standard output.
+    """
+    console = console or Console(emoji=False)
+    assert isinstance(job.spec, PlayedSpec)
+    steps = [event.body for event in job.events() if isinstance(event.body, StepEvent)]
+    rewards = [step.reward_mean for step in steps if step.reward_mean is not None]
+    console.print("\n[bold]Reward of each train step[/]", highlight=False)
+    for line in curve(rewards):
+        console.print(line, style="green", markup=False, highlight=False)
+    if picture is not None:
+        console.print(
+            save_curve(rewards, Path(picture), title=job.spec.environment.id), soft_wrap=True, highlight=False
+        )
+    console.print(f"\n[bold]Before and after, held-out seeds: {len(after.trajectories)}[/]", highlight=False)
+    console.print(comparison(before, after))
+    played = "game" if after.has_draws else "episode"
+    console.print(f"\n[bold]One {played} of the trained policy[/]")
+    console.print(after.transcript(0), markup=False, highlight=False)
+    for checkpoint in job.checkpoints()[-1:]:
+        console.print(f"\ncheckpoint  {checkpoint.path}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"play it     {play_command(job)}", markup=False, highlight=False, soft_wrap=True)
+
+
+def play_command(job: ReportedJob, env: str | None = None) -> str:
+    """Return what to type to play with, or against, the policy of a job.
+
+    Args:
+        job: The job.
+        env: What the command line calls its environment, if that is known.
+    """
+    assert isinstance(job.spec, PlayedSpec)
+    env_id = job.spec.environment.id
+    # A class of the user's own is known to the command line by where it stands.
+    where = f"MODULE:{env_id.removeprefix(LOCAL).removesuffix('-v0')}" if env_id.startswith(LOCAL) else env_id
+    named = env or where
+    kwargs = job.spec.environment.kwargs
+    if is_environment_url(named):
+        # The address says where it is, and the token is not kept with the job.
+        kwargs = {**{key: value for key, value in kwargs.items() if key != "url"}, "token": "..."}
+    settings = "".join(
+        f" --env-set {shlex.quote(f'{key}={json.dumps(value)}')}" for key, value in kwargs.items()
+    )
+    return f"{_program()} play {named} --policy {job.id}{settings}"
+
+
+def _program() -> str:
+    """Return how to call the command line here: it may be installed in a `.venv` that is not activated."""
+    beside = Path(sys.executable).with_name("tinkergym")
+    if shutil.which("tinkergym") or not beside.exists():
+        return "tinkergym"
+    inside = beside.is_relative_to(Path.cwd())
+    return shlex.quote(str(beside.relative_to(Path.cwd()) if inside else beside))
+
+
+def comparison(before: Evaluation, after: Evaluation) -> Table:
+    """Return wins, draws and losses, or how many returns were positive, and the mean return of each.
+
+    With 95 % intervals.
+    """
+    table = Table("", "before", "after", box=None, pad_edge=False)
+    counts = [("return above 0", "wins")]
+    if before.has_draws or after.has_draws:
+        counts = [("win", "wins"), ("draw", "draws"), ("loss", "losses")]
+    for name, count in counts:
+        table.add_row(name, *(_share(getattr(e, count), len(e.completed)) for e in (before, after)))
+    table.add_row("mean return", *(f"{e.mean:+.3f} [{e.low:+.3f}, {e.high:+.3f}]" for e in (before, after)))
+    if before.failed or after.failed:
+        table.add_row("failed episodes", str(len(before.failed)), str(len(after.failed)))
+    return table
+
+
+def curve(values: Sequence[float], *, rows: int = CURVE_ROWS, columns: int = CURVE_COLUMNS) -> list[str]:
+    """Draw values as a chart of block characters, highest value on top; neighbours are averaged to fit."""
+    shown = condense(values, columns)
+    if not shown:
+        return ["no train steps"]
+    low, high = min(shown), max(shown)
+    span = (high - low) or 1.0
+    steps_per_row = len(BLOCKS) - 1
+    # The lowest value keeps one step, so that every column shows.
+    heights = [1 + round((value - low) / span * (rows * steps_per_row - 1)) for value in shown]
+    lines = []
+    for row in reversed(range(rows)):
+        cells = (BLOCKS[max(0, min(steps_per_row, height - row * steps_per_row))] for height in heights)
+        label = f"{high:+.2f}" if row == rows - 1 else f"{low:+.2f}" if row == 0 else ""
+        lines.append(f"{label:>7} ┤{''.join(cells)}")
+    return lines
+
+
+def save_curve(values: Sequence[float], path: Path, *, title: str) -> str:
+    """Write the reward curve as PNG and return a sentence that says where it is, or what it lacks."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return (
+            "no picture of it: matplotlib is not installed (pip install '.[plot]' in a checkout of tinkergym)"
+        )
+    # A figure of its own, without pyplot: no window system is asked for, no global state is left.
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot(range(1, len(values) + 1), values, color="tab:green")
+    axes.set(title=title, xlabel="train step", ylabel="mean return of the step's episodes")
+    axes.grid(alpha=0.3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    return f"picture     {path}"
+
+
+def _share(count: int, total: int) -> str:
+    low, high = share_interval(count, total)
+    return f"{count / total:6.1%} [{low:.1%}, {high:.1%}]"

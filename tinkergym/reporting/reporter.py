@@ -1,0 +1,101 @@
+"""Tells callbacks of a job's steps, in a thread of its own: in order, each step once, without a gap."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from tinkergym.errors import TinkerGymError
+from tinkergym.reporting.callbacks import Callback
+from tinkergym.reporting.points import Point, point_of
+from tinkergym.schema.events import Event, JobState, StateEvent, StepEvent
+from tinkergym.schema.jobs import JobView
+
+Follow = Callable[[Callable[[], None]], Iterator[Event]]
+"""Yields a job's events from the first; calls what it is given now and then, which may end the iteration."""
+
+_END_SECONDS = 120.0
+"""How long a script that has seen its job end waits for trackers."""
+_LEAVE_SECONDS = 5.0
+
+
+class _StoppedError(Exception):
+    pass
+
+
+class Reporter:
+    """Follows one job for some callbacks until it ends or `close` is called.
+
+    A daemon thread: a script that ends or is killed takes it along. The next one begins with the first event
+    again and leaves out what each callback has.
+    """
+
+    def __init__(self, job: JobView, follow: Follow, callbacks: Sequence[Callback]) -> None:
+        """Begin to follow."""
+        self._job, self._follow = job, follow
+        self._last: dict[int, int] = {}
+        """By the place of a callback in the list; those that failed are out."""
+        self._callbacks = list(callbacks)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tinkergym-reporter", daemon=True)
+        self._thread.start()
+
+    def close(self, *, ended: bool) -> None:
+        """Wait until everything is reported, if the job has ended; else stop soon.
+
+        Args:
+            ended: Whether the job has ended.
+        """
+        if not ended:
+            self._stop.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_END_SECONDS if ended else _LEAVE_SECONDS)
+
+    def _run(self) -> None:
+        for place, callback in enumerate(self._callbacks):
+            with self._guarded(place):
+                self._last[place] = int(callback.begin(self._job))
+        state: JobState | None = None
+        try:
+            for event in self._follow(self._check):
+                if isinstance(event.body, StepEvent):
+                    self._report(point_of(event.body, event.time))
+                elif isinstance(event.body, StateEvent) and event.body.state.final:
+                    state = event.body.state
+                if not self._last:
+                    return
+        except _StoppedError:
+            pass
+        except TinkerGymError as error:
+            # The service went away or the client was closed; the next script goes on from here.
+            if not self._stop.is_set():
+                warnings.warn(f"reporting of {self._job.job_id} stopped: {error}", stacklevel=2)
+        for place in list(self._last):
+            with self._guarded(place):
+                self._callbacks[place].end(state)
+
+    def _check(self) -> None:
+        if self._stop.is_set():
+            raise _StoppedError
+
+    def _report(self, point: Point) -> None:
+        for place, last in list(self._last.items()):
+            # A resumed job repeats steps under the same numbers.
+            if point.step > last:
+                self._last[place] = point.step
+                with self._guarded(place):
+                    self._callbacks[place].report(point)
+
+    @contextmanager
+    def _guarded(self, place: int) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # a tracker's trouble is not the job's
+            self._last.pop(place, None)
+            warnings.warn(
+                f"{type(self._callbacks[place]).__name__} failed and is told nothing more of "
+                f"{self._job.job_id}; attach again to go on: {type(error).__name__}: {error}",
+                stacklevel=2,
+            )

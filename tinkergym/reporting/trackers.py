@@ -1,0 +1,54 @@
+"""Trackers by name, as `report_to=[...]` and `--report-to` take them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.reporting.callbacks import Callback
+from tinkergym.reporting.files import CsvTracker, JsonlTracker
+from tinkergym.reporting.mlflow_tracker import MlflowTracker
+from tinkergym.reporting.tensorboard_tracker import TensorBoardTracker
+from tinkergym.reporting.trackio_tracker import TrackioTracker
+from tinkergym.reporting.wandb_tracker import WandbTracker
+
+ReportTo = str | Callback | Iterable[str | Callback]
+"""A tracker's name or a callback, or several."""
+
+TRACKERS: dict[str, Callable[[], Callback]] = {
+    "csv": CsvTracker,
+    "jsonl": JsonlTracker,
+    "mlflow": MlflowTracker,
+    "tensorboard": TensorBoardTracker,
+    "trackio": TrackioTracker,
+    "wandb": WandbTracker,
+}
+"""What makes the tracker of each name, with its own defaults."""
+
+
+def callbacks_of(report_to: ReportTo) -> list[Callback]:
+    """Return callbacks for names and for callbacks themselves.
+
+    Raises:
+        InvalidRequestError: There is no tracker of a name, or something has not the methods of `Callback`.
+        MissingExtraError: A tracker's package is not installed.
+    """
+    several = [report_to] if isinstance(report_to, str | Callback) else list(report_to)
+    return [_callback(one) for one in several]
+
+
+def _callback(one: str | Callback) -> Callback:
+    if isinstance(one, str):
+        if one not in TRACKERS:
+            raise InvalidRequestError(
+                f"there is no tracker {one!r:.80}; there are: {', '.join(sorted(TRACKERS))}",
+                field="report_to",
+            )
+        return TRACKERS[one]()
+    if isinstance(one, type) or not isinstance(one, Callback):
+        raise InvalidRequestError(
+            f"{one!r:.80} has not the methods begin, report and end",
+            hint="give a tracker's name, or an object with the methods of tinkergym.reporting.Callback",
+            field="report_to",
+        )
+    return one

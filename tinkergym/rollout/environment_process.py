@@ -1,0 +1,258 @@
+"""An environment in a process of its own.
+
+On this side a host thread waits for the process, as it would for an environment in this process; what is left
+to do here is to start it, to say where it hangs, and to make sure that it ends. Values cross as pickles,
+between a program and the child that it started from its own code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+from tinkergym.errors import InvalidEnvironmentError
+from tinkergym.rollout.environment_host import (
+    AnyEnv,
+    EnvironmentHost,
+    ForwardedError,
+    TakeReports,
+    cut,
+    end_episode_of,
+    stop_reason_of,
+    traceback_of,
+)
+from tinkergym.trajectory.trajectory import StopReason
+
+_WHERE_SECONDS = 0.5
+_CLOSE_SECONDS = 5.0
+_KILL_SECONDS = 5.0
+_NICENESS = 14
+"""How far the processes of environments stand behind the one that plays: the kernel's 0 to 19."""
+
+# What crosses to the parent: the value, the traceback ("" if there is none), and what that means.
+_Answer = tuple[Any, str, StopReason]
+
+
+class ProcessHost(EnvironmentHost):
+    """Runs the calls of one environment in a process of its own, one after the other, and reports each."""
+
+    def __init__(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str) -> None:
+        """Prepare; the first call starts the process."""
+        self._process = EnvironmentProcess(make)
+        super().__init__(self._process.start, report, name=name)
+
+    def _noted(self) -> AbstractContextManager[None]:
+        # The environment's code runs elsewhere: whatever ended this process, it was not that.
+        return nullcontext()
+
+    @property
+    def died(self) -> bool:
+        """Return whether the process ended by itself during a call."""
+        return self._process.died
+
+    def abandon(self) -> bool:
+        """Kill the process."""
+        super().abandon()
+        self._process.kill()
+        return True
+
+    def where(self) -> str:
+        """Return the stack of the call that is running, unless the process does not answer."""
+        return self._process.where()
+
+
+class EnvironmentProcess:
+    """The distant environment, with the methods of `gymnasium.Env` that an episode needs."""
+
+    def __init__(self, make: Callable[[], AnyEnv]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._process: multiprocessing.process.BaseProcess | None = None
+        self._killed = False
+        self.died = False
+        """Whether the process ended by itself during a call."""
+        self._calls: Connection
+        self._control: Connection
+        self.metadata: dict[str, Any] = {}
+
+    def start(self) -> Any:
+        """Start the process, make the environment there, and return its stand-in: this object."""
+        try:
+            pickle.dumps(self._make)
+        except Exception as error:  # whatever a user's class does when it is pickled
+            raise InvalidEnvironmentError(
+                f"what makes the environment cannot be sent to a process: {error}",
+                hint="name it by its id, or define the class at the top of a module, not in a function",
+                field="environment",
+            ) from error
+        # Not a fork: other threads of this program hold locks that no child could ever take.
+        context = multiprocessing.get_context("spawn")
+        self._calls, calls = context.Pipe()
+        self._control, control = context.Pipe()
+        process = context.Process(target=_serve, args=(self._make, calls, control), daemon=True)
+        with self._lock:
+            if self._killed:
+                raise ForwardedError("the process was not wanted any more")
+            process.start()
+            self._process = process
+        calls.close()
+        control.close()
+        try:
+            prompt, holds = self._ask("make", (), {})
+        except BaseException:
+            self.kill()
+            raise
+        self.metadata = {} if prompt is None else {"system_prompt": prompt}
+        if holds:
+            self.end_episode = partial(self._ask, "end_episode", (), {})
+        return self
+
+    def reset(self, **arguments: Any) -> Any:
+        """Reset the environment there."""
+        return self._ask("reset", (), arguments)
+
+    def step(self, action: Any) -> Any:
+        """Step the environment there."""
+        return self._ask("step", (action,), {})
+
+    def close(self) -> None:
+        """Let the environment close and its process end; kill it if it does not."""
+        process = self._process
+        if process is None:
+            return
+        with contextlib.suppress(OSError):  # it is dead already
+            self._calls.send_bytes(b"")
+        process.join(_CLOSE_SECONDS)
+        self.kill()
+        self._calls.close()
+        self._control.close()
+
+    def kill(self) -> None:
+        """End the process at once, whatever it does."""
+        with self._lock:
+            self._killed = True
+            if self._process is not None:
+                self._process.kill()
+                self._process.join(_KILL_SECONDS)
+
+    def where(self) -> str:
+        """Return the stack of the call that runs there; empty if the process cannot say."""
+        try:
+            self._control.send_bytes(b"where")
+            if self._control.poll(_WHERE_SECONDS):
+                return self._control.recv_bytes().decode()
+        except (AttributeError, OSError, EOFError):
+            pass  # not started yet, or dead
+        return ""
+
+    def _ask(self, name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        try:
+            self._calls.send_bytes(pickle.dumps((name, arguments, keywords)))
+            answer = self._calls.recv_bytes()
+        except (OSError, EOFError):
+            self.died = not self._killed
+            raise ForwardedError(f"the environment's process ended {self._ending()} during {name}") from None
+        value, error, stop_reason = pickle.loads(answer)
+        if error:
+            raise ForwardedError(error, stop_reason)
+        return value
+
+    def _ending(self) -> str:
+        assert self._process is not None
+        self._process.join(_KILL_SECONDS)
+        code = self._process.exitcode
+        if code is not None and code < 0:
+            return f"by signal {signal.Signals(-code).name}"
+        return f"with exit status {code}"
+
+
+# --- in the child ---
+
+
+def _serve(make: Callable[[], AnyEnv], calls: Connection, control: Connection) -> None:
+    """Make the environment and answer calls until the parent closes it, or is gone."""
+    # Ctrl-C is for the parent, which ends its children itself.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(os, "nice"):
+        # Many start at once, and some compute without end; what samples and trains for all goes first.
+        os.nice(_NICENESS)
+    _die_with_parent()
+    watcher = threading.Thread(target=_watch, args=(control, threading.get_ident()), daemon=True)
+    watcher.start()
+    env: AnyEnv | None = None
+    while True:
+        try:
+            message = calls.recv_bytes()
+        except (EOFError, OSError):
+            message = b""
+        if not message:
+            break
+        value, error, reason = None, "", StopReason.ENVIRONMENT_ERROR
+        try:
+            name, arguments, keywords = pickle.loads(message)
+            if env is None:
+                env = make()
+                prompt = (getattr(env, "metadata", None) or {}).get("system_prompt")
+                value = prompt, end_episode_of(env) is not None
+            elif name == "end_episode":
+                env.unwrapped.end_episode()  # type: ignore[attr-defined]
+            else:
+                value = getattr(env, name)(*arguments, **keywords)
+        # Foreign code: even a SystemExit of its own is its failure, and the next episode may go well.
+        except BaseException as caught:
+            error, reason = traceback_of(caught), stop_reason_of(caught)
+        calls.send_bytes(_pickled((value, error, reason)))
+    if env is not None:
+        env.close()
+
+
+def _die_with_parent() -> None:
+    """Let the kernel kill this process when the parent's end of a pipe closes, whatever it does then.
+
+    A thread that watches would never run beside an environment that keeps the interpreter to itself. Linux
+    only; and not its signal for the parent's death, which comes when the thread that started us ends.
+    """
+    parent = multiprocessing.parent_process()
+    if sys.platform == "linux" and parent is not None:
+        import fcntl
+
+        pipe = int(parent.sentinel)
+        fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+        if multiprocessing.connection.wait([pipe], 0):  # it has died already
+            os._exit(1)
+
+
+def _pickled(answer: _Answer) -> bytes:
+    try:
+        return pickle.dumps(answer)
+    except Exception as error:
+        text = f"what the environment returned cannot be sent between processes: {error}"
+        return pickle.dumps((None, text, StopReason.ENVIRONMENT_ERROR))
+
+
+def _watch(control: Connection, thread_id: int) -> None:
+    """Say where the environment is when asked, and end the process when the parent is gone."""
+    while True:
+        try:
+            control.recv_bytes()
+            frame = sys._current_frames().get(thread_id)
+            # The first frames are the interpreter's start and `_serve`.
+            lines = traceback.format_stack(frame) if frame is not None else []
+            own = next((i for i, line in enumerate(lines) if "in _serve" in line), -1)
+            control.send_bytes(cut("".join(lines[own + 1 :])).encode())
+        except (EOFError, OSError):
+            os._exit(1)

@@ -1,0 +1,172 @@
+"""Environments that live in the user's process: what the script handed over, and how one is made.
+
+The service only ever hears a name. Nothing of the class, its code or its data leaves the process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+
+from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, UnknownEnvironmentError
+from tinkergym.registration.arguments import built
+from tinkergym.registration.environments import make_environment
+from tinkergym.registration.games import is_game, make_playable
+from tinkergym.registration.packs import find_packs
+from tinkergym.rollout.environment_host import AnyEnv
+from tinkergym.rollout.host_pool import MakeEnv
+from tinkergym.schema.environment_url import is_environment_url
+from tinkergym.schema.job_spec import EnvironmentRef
+from tinkergym.schema.jobs import InstalledPack
+from tinkergym.schema.names import REMOTE_ID
+from tinkergym.schema.parsing import environment_ref
+
+EnvSource = str | type[AnyEnv] | Callable[..., AnyEnv]
+
+_TAKING_TURNS = {"hold": "episode", "busy_seconds": 30.0}
+"""Of environments behind a server, if nothing else is said: there may be fewer places than episodes."""
+
+LOCAL = "local/"
+"""Ids of classes and functions that were handed over; no pack can register them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """What to train in: the name the service stores, and how this process makes it, if it can."""
+
+    ref: EnvironmentRef
+    make: MakeEnv | None
+    """None: nothing in this process knows the id."""
+
+    @property
+    def only_here(self) -> bool:
+        """Whether no service can know it."""
+        return self.ref.id.startswith(LOCAL)
+
+
+def describe(env: EnvSource, kwargs: Mapping[str, Any] | None = None) -> Environment:
+    """Work out what the user handed over: a registered id, a class, or a function that makes environments.
+
+    Raises:
+        InvalidRequestError: it is none of these, or `kwargs` is no mapping.
+    """
+    if not isinstance(kwargs, Mapping | None):
+        raise InvalidRequestError(
+            f"must be a mapping of names to JSON values, not {kwargs!r:.80}",
+            hint='write it as env_kwargs={"size": 5}',
+            field="env_kwargs",
+        )
+    settings = dict(kwargs or {})
+    if isinstance(env, str) and is_environment_url(env):
+        env, settings = REMOTE_ID, {**settings, "url": env}
+    if isinstance(env, str) and env == REMOTE_ID:
+        return Environment(ref=environment_ref(env, settings), make=_remote(settings.get("token")))
+    if isinstance(env, str):
+        ref = environment_ref(env, settings)
+        return Environment(ref=ref, make=make_playable if _is_known(env) or is_game(env) else None)
+    if isinstance(env, gym.Env):
+        raise InvalidRequestError(
+            f"{env.spec.id if env.spec else type(env).__name__} is one environment, and several episodes "
+            "are played at once",
+            hint=_how_to_hand_over(env),
+            field="environment",
+        )
+    if not callable(env):
+        raise InvalidRequestError(
+            f"cannot train in {env!r}",
+            hint="hand over an environment id, a gymnasium.Env class, or a function that makes one",
+            field="environment",
+        )
+    name = re.sub(r"[^A-Za-z0-9_.-]", "", getattr(env, "__name__", type(env).__name__)) or "environment"
+    return Environment(ref=environment_ref(f"{LOCAL}{name}-v0", settings), make=_factory(env))
+
+
+def _how_to_hand_over(env: AnyEnv) -> str:
+    # Not the outermost class: what `gymnasium.make` returns is a wrapper, whose name says nothing.
+    name = type(env.unwrapped).__name__
+    if env.spec is None:
+        return f"hand over the class {name}, or a function that makes one: lambda: {name}(...)"
+    return f"hand over its id {env.spec.id!r}, or a function that makes one: lambda: tg.make({env.spec.id!r})"
+
+
+def for_job(env: EnvSource | None, ref: EnvironmentRef) -> MakeEnv:
+    """Return how to make the environment of a job that is already there, for `attach`.
+
+    Raises:
+        InvalidRequestError: `env` is another environment than the job's.
+        UnknownEnvironmentError: nothing in this process knows it.
+    """
+    found = describe(ref.id if env is None else env, ref.kwargs)
+    # A class for an id that nothing here registers has no id of its own to compare.
+    stands_in = found.only_here and not ref.id.startswith(LOCAL)
+    if stands_in and (not _is_known(ref.id) or gym.registry[ref.id].entry_point is env):
+        assert found.make is not None
+        return found.make
+    if found.ref.id != ref.id:
+        raise InvalidRequestError(
+            f"the job plays {ref.id}, not {found.ref.id}",
+            hint="leave it out: the id is registered here"
+            if _is_known(ref.id)
+            else "hand over its own class",
+            field="env",
+        )
+    if found.make is None:
+        raise UnknownEnvironmentError(
+            f"the job plays {ref.id!r}, which nothing in this process registers",
+            hint="hand over its class: attach(job_id, env=MyEnv), "
+            "or `tinkergym jobs attach JOB_ID --env module:MyEnv`",
+            field="env",
+        )
+    return found.make
+
+
+def without_token(ref: EnvironmentRef) -> EnvironmentRef:
+    """Return the reference without the token of an environment server, which no service needs to know."""
+    return EnvironmentRef(id=ref.id, kwargs={k: v for k, v in ref.kwargs.items() if k != "token"})
+
+
+def installed_packs() -> list[InstalledPack]:
+    """Return the packs that this process can play."""
+    return [
+        InstalledPack(name=pack.name, distribution=pack.distribution, version=pack.version)
+        for pack in find_packs()
+    ]
+
+
+def _remote(token: str | None) -> MakeEnv:
+    """Return what makes an environment behind a server; the token stays here, a job's reference has none."""
+    # Not a function in a function: it must be picklable for environments in a process of their own.
+    return partial(_make_remote, {} if token is None else {"token": token})
+
+
+def _make_remote(token: Mapping[str, Any], ref: EnvironmentRef) -> AnyEnv:
+    return make_environment(ref.model_copy(update={"kwargs": {**_TAKING_TURNS, **ref.kwargs, **token}}))
+
+
+def _is_known(env_id: str) -> bool:
+    """Whether this process can make it: by a pack, by `tinkergym.register` or by `gymnasium.register`."""
+    if env_id not in gym.registry:
+        find_packs()
+    return env_id in gym.registry
+
+
+def _factory(build: Callable[..., AnyEnv]) -> MakeEnv:
+    # Not a function in a function: it must be picklable for environments in a process of their own.
+    return partial(_make, build)
+
+
+def _make(build: Callable[..., AnyEnv], ref: EnvironmentRef) -> AnyEnv:
+    env = built(build, ref.kwargs, field="environment")
+    if not isinstance(env, gym.Env):
+        raise InvalidEnvironmentError(
+            f"{getattr(build, '__name__', build)} returned {type(env).__name__}, not a gymnasium.Env",
+            hint="derive the class from gymnasium.Env or tinkergym.TextEnv; "
+            "a TextGame becomes one by register_game",
+            field="environment",
+        )
+    return env

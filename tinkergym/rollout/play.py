@@ -1,0 +1,54 @@
+"""Play a list of episodes. The same player runs under a worker that leases them from a service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.renderer import Renderer
+from tinkergym.agent.sampler import Sampler
+from tinkergym.rollout.executors import Executor, MakeEnv
+from tinkergym.rollout.player import EpisodePlayer
+from tinkergym.rollout.rollout_worker import RolloutTransport, RolloutWorker
+from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
+
+__all__ = ["MakeEnv", "RolloutTransport", "RolloutWorker", "play"]
+
+
+def play(
+    requests: Iterable[EpisodeRequest | EpisodePlan],
+    *,
+    sampler: Sampler,
+    renderer: Renderer | Callable[[str], Renderer],
+    make_env: MakeEnv,
+    max_concurrent: int = 64,
+    executor: Executor | None = None,
+) -> Iterator[EpisodeResult]:
+    """Play episodes and yield each as it ends, in no particular order.
+
+    Args:
+        requests: What to play; taken from the iterable as places become free.
+        sampler: Answers requests for tokens; stays the caller's to close.
+        renderer: Of the model that answers, or a function from a model's name to its renderer.
+        make_env: Creates an environment; it is used for several episodes, one after the other.
+        max_concurrent: Episodes played at once, as far as the executor has room.
+        executor: Where environments live; None leaves it to each plan, most often threads.
+    """
+    waiting = iter(requests)
+    player = EpisodePlayer(sampler=sampler, make_env=make_env, executor=executor)
+    most = max_concurrent if executor is None else min(max_concurrent, executor.capacity)
+    try:
+        exhausted = False
+        while True:
+            while not exhausted and player.active < most:
+                request = next(waiting, None)
+                if request is None:
+                    exhausted = True
+                    break
+                plan = EpisodePlan.from_request(request) if isinstance(request, EpisodeRequest) else request
+                player.start(plan, renderer)
+            if exhausted and not player.active:
+                return
+            yield from player.poll(1.0)
+    finally:
+        player.close()

@@ -1,0 +1,412 @@
+"""EpisodePlayer: many episodes at once, driven by one thread.
+
+Connects agent loops with environments on one side and a sampler on the other. Everything that happens arrives
+in one queue; what is asked for meanwhile goes to the sampler as one batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from tinkergym.agent.agent_loop import AgentLoop, AgentState
+from tinkergym.agent.coordinator import Coordinator, Position
+from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.renderer import Renderer
+from tinkergym.agent.sampler import Sampler
+from tinkergym.errors import InternalServiceError, TinkerGymError, from_wire
+from tinkergym.quoting import quoted, type_in_words
+from tinkergym.rollout.call_register import CallRegister
+from tinkergym.rollout.environment_host import AnyEnv, Host, Report
+from tinkergym.rollout.executors import Executor, MakeEnv, executor_called
+from tinkergym.rollout.host_pool import HostPool
+from tinkergym.schema.episodes import EpisodeResult
+from tinkergym.schema.events import ErrorView
+from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+from tinkergym.trajectory.trajectory import FAILED_REASONS, StopReason, Trajectory
+from tinkergym.trajectory.unchecked import unchecked
+
+_TICK_SECONDS = 0.05
+"""How often deadlines are looked at."""
+_LINGER_SECONDS = 0.002
+"""How long requests and results wait for environments that were called together with those that answered."""
+
+_SPOILED = {StopReason.ENVIRONMENT_ERROR, StopReason.ENVIRONMENT_TIMEOUT, StopReason.INVALID_REWARD}
+"""After these an environment is not played in again."""
+
+Answers = Sequence[Completion | SampleFailure]
+AnyRenderer = Renderer | Callable[[str], Renderer]
+
+
+@dataclass(slots=True, eq=False)
+class _Episode:
+    """An episode being played. All times are on the player's clock."""
+
+    plan: EpisodePlan
+    loop: AgentLoop | Coordinator
+    renderer: AnyRenderer
+    hosts: HostPool
+    host: Host
+    ends_at: float
+    call: str = ""
+    """The environment's call that runs: `make`, `reset` or `step`; empty if none does."""
+    call_id: int = 0
+    call_ends_at: float = 0.0
+    request_id: str = ""
+    """Of the last request for tokens."""
+
+
+class EpisodePlayer:
+    """Plays episodes and hands out their results.
+
+    `start`, `drop`, `poll` and `close` belong to one thread; `wake` may be called from any.
+    """
+
+    def __init__(
+        self,
+        *,
+        sampler: Sampler,
+        make_env: MakeEnv,
+        executor: Executor | None = None,
+        register: CallRegister | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Connect the parts.
+
+        Args:
+            sampler: Answers requests for tokens; stays the caller's to close.
+            make_env: Creates an environment; runs where that environment then lives.
+            executor: Where environments live; None leaves it to each plan.
+            register: Where the calls in progress are noted, for whoever finds this process dead.
+            clock: Seconds, monotonic.
+        """
+        self._sampler = sampler
+        self._clock = clock
+        # Reports of environments, answers of the sampler, and None for a wake-up.
+        self._inbox: SimpleQueue[Sequence[Report] | Answers | None] = SimpleQueue()
+        self._make_env, self._executor, self._register = make_env, executor, register
+        self._hosts: dict[str, HostPool] = {}
+        self._waiting: deque[tuple[EpisodePlan, AnyRenderer]] = deque()
+        self._call_ids = itertools.count(1)
+        self._episodes: dict[str, _Episode] = {}
+        self._by_request: dict[str, _Episode] = {}
+        self._by_call: dict[int, _Episode] = {}
+        self._fresh_calls: set[int] = set()
+        self._requests: list[SampleRequest] = []
+        self._finished: list[EpisodeResult] = []
+        self._next_tick = 0.0
+
+    @property
+    def active(self) -> int:
+        """How many episodes are being played."""
+        return len(self._episodes) + len(self._waiting)
+
+    def start(self, plan: EpisodePlan, renderer: AnyRenderer) -> None:
+        """Begin an episode; one that is being played already, by its `session_id`, goes on.
+
+        Without an executor of the caller's, it waits for room on its own if need be.
+
+        Args:
+            plan: With several seats, its environment is a PettingZoo game.
+            renderer: Of the model that answers, or a function from a model's name to its renderer.
+        """
+        if plan.session_id in self._episodes:
+            return
+        hosts = self._hosts_for(plan)
+        assert plan.environment is not None, "the player makes environments by reference"
+        if self._executor is None and (hosts.full or hosts.holds_back(plan.environment)):
+            self._waiting.append((plan, renderer))
+        else:
+            self._begin(plan, renderer, hosts)
+
+    def _hosts_for(self, plan: EpisodePlan) -> HostPool:
+        """Return the pool in which an episode is played: the caller's executor, or the plan's own."""
+        name = "" if self._executor is not None else plan.executor
+        if name not in self._hosts:
+            executor = self._executor or executor_called(name)
+            self._hosts[name] = HostPool(
+                executor, self._make_env, self._inbox.put, self._register, clock=self._clock
+            )
+        return self._hosts[name]
+
+    def _begin(self, plan: EpisodePlan, renderer: AnyRenderer, hosts: HostPool) -> None:
+        assert plan.environment is not None, "the player makes environments by reference"
+        host, is_new = hosts.take(plan.environment)
+        ends_at = self._clock() + plan.limits.episode_timeout_seconds
+        episode = _Episode(plan, _loop_of(plan, renderer), renderer, hosts, host, ends_at)
+        self._episodes[plan.session_id] = episode
+        if is_new:
+            # Making an environment may take as long as a reset, so it has the time of a call of its own.
+            self._call(episode, "make", _nothing)
+        else:
+            self._reset(episode)
+
+    def drop(self, session_id: str) -> None:
+        """Stop an episode without a result: its lease is lost."""
+        self._waiting = deque(item for item in self._waiting if item[0].session_id != session_id)
+        episode = self._episodes.get(session_id)
+        if episode is not None:
+            episode.loop.fail(StopReason.ABANDONED, "the lease was lost")
+            self._release(episode)
+
+    def poll(self, timeout_seconds: float) -> list[EpisodeResult]:
+        """Play on until an episode ends, `wake` is called or time is up; return what ended."""
+        ends_at = self._clock() + timeout_seconds
+        woken = False
+        while not (woken or self._finished):
+            # Sending comes first: `start` may have been called since, and a sampler may answer at once.
+            self._send()
+            left = ends_at - self._clock()
+            if left <= 0:
+                break
+            woken = self._handle_events(min(left, _TICK_SECONDS))
+            self._check_deadlines()
+        self._send()
+        finished, self._finished = self._finished, []
+        return finished
+
+    def wake(self) -> None:
+        """Make `poll` return early."""
+        self._inbox.put(None)
+
+    def close(self, timeout_seconds: float = 5.0) -> None:
+        """Drop all episodes and close all environments; those that do not end in time are left behind."""
+        self._waiting.clear()
+        for session_id in list(self._episodes):
+            self.drop(session_id)
+        for hosts in self._hosts.values():
+            hosts.close(timeout_seconds)
+
+    # --- what happens ---
+
+    def _handle_events(self, wait_seconds: float) -> bool:
+        """Handle what happened, waiting for it if need be; return whether `wake` was called."""
+        woken = False
+        lingers_until = 0.0
+        while True:
+            try:
+                event = (
+                    self._inbox.get(timeout=wait_seconds) if wait_seconds > 0 else self._inbox.get_nowait()
+                )
+            except Empty:
+                event = ()
+            if event is None:
+                woken = True
+            for item in event or ():
+                if isinstance(item, Report):
+                    self._reported(item)
+                else:
+                    self._answered(item)
+            wait_seconds = 0.0
+            if not self._inbox.empty():
+                continue
+            if woken or not (self._requests or self._finished) or not self._fresh_calls:
+                return woken
+            # Environments that were called together mostly answer together, and a batch is worth a moment: of
+            # requests for the engine, and of results, which are stored in one transaction.
+            now = self._clock()
+            lingers_until = lingers_until or now + _LINGER_SECONDS
+            wait_seconds = lingers_until - now
+            if wait_seconds <= 0:
+                self._fresh_calls.clear()
+                return woken
+
+    def _answered(self, answer: Completion | SampleFailure) -> None:
+        episode = self._by_request.pop(answer.request_id, None)
+        if episode is None or episode.loop.state is not AgentState.GENERATING:
+            return  # dropped or out of time meanwhile
+        if isinstance(answer, SampleFailure):
+            view = answer.error
+            episode.loop.fail(StopReason.SAMPLING_FAILED, f"{view.type}: {from_wire(view.model_dump())}")
+        else:
+            try:
+                action = episode.loop.receive(answer)
+            except InternalServiceError:
+                pass  # the loop has ended and knows why
+            else:
+                self._call(episode, "step", lambda env: env.step(action))
+                return
+        self._finish(episode)
+
+    def _reported(self, report: Report) -> None:
+        self._fresh_calls.discard(report.call_id)
+        episode = self._by_call.pop(report.call_id, None)
+        if episode is None:
+            return
+        call, episode.call = episode.call, ""
+        episode.hosts.took(episode.host, call, report.seconds)
+        limit = episode.plan.limits.step_timeout_seconds
+        if report.seconds > limit:
+            # Not every executor can interrupt a call, and a report may outrun the look at the deadlines.
+            text = f"{call} returned after {report.seconds:.3g} s, not within {limit:g} s"
+            episode.loop.fail(StopReason.ENVIRONMENT_TIMEOUT, text)
+            self._finish(episode)
+        elif report.error:
+            episode.loop.fail(report.stop_reason, report.error)
+            self._finish(episode)
+        elif call == "make":
+            self._reset(episode)
+        else:
+            self._go_on(episode, self._taken(episode, call, report.value))
+
+    def _taken(self, episode: _Episode, call: str, value: Any) -> SampleRequest | None:
+        """Hand what `reset` or `step` returned to the loop."""
+        loop, length = episode.loop, 2 if call == "reset" else 5
+        if isinstance(loop, Coordinator):
+            return self._positioned(episode, loop, call, value)
+        if not isinstance(value, tuple) or len(value) != length:
+            what = f"a tuple of {len(value)}" if isinstance(value, tuple) else type_in_words(value)
+            shown = "" if value is None else f": {quoted(value)}"
+            text = f"{call} must return a tuple of {length}, but it returned {what}{shown}"
+            loop.fail(StopReason.ENVIRONMENT_ERROR, text)
+            return None
+        try:
+            if call == "reset":
+                return loop.begin(*value, environment_prompt=episode.host.system_prompt)
+            return loop.stepped(*value)
+        except TinkerGymError as error:
+            # The chat template refuses the messages; no request can be made of them.
+            loop.fail(StopReason.SAMPLING_FAILED, f"{type(error).__name__}: {error}")
+            return None
+
+    def _positioned(
+        self, episode: _Episode, coordinator: Coordinator, call: str, value: Any
+    ) -> SampleRequest | None:
+        """Hand where the game stands to the coordinator."""
+        if not isinstance(value, Position):
+            text = f"an episode of {len(episode.plan.seats)} seats needs a PettingZoo game"
+            coordinator.fail(StopReason.ENVIRONMENT_ERROR, text)
+            return None
+        try:
+            if call == "reset":
+                return coordinator.begin(value, environment_prompt=episode.host.system_prompt)
+            return coordinator.stepped(value)
+        except TinkerGymError as error:
+            coordinator.fail(StopReason.SAMPLING_FAILED, f"{type(error).__name__}: {error}")
+            return None
+
+    def _go_on(self, episode: _Episode, request: SampleRequest | None) -> None:
+        if request is not None and self._clock() >= episode.ends_at:
+            episode.loop.fail(StopReason.EPISODE_TIMEOUT)
+            request = None
+        if request is None:
+            self._finish(episode)
+        else:
+            episode.request_id = request.request_id
+            self._by_request[request.request_id] = episode
+            self._requests.append(request)
+
+    def _check_deadlines(self) -> None:
+        now = self._clock()
+        if now < self._next_tick:
+            return
+        self._next_tick = now + _TICK_SECONDS
+        for hosts in self._hosts.values():
+            hosts.look_after()
+        for episode in list(self._episodes.values()):
+            seconds = episode.plan.limits.step_timeout_seconds
+            if episode.call and now >= episode.call_ends_at + episode.host.waited_seconds():
+                episode.hosts.took(episode.host, episode.call, math.inf)
+                where = episode.host.where().rstrip()
+                text = f"{episode.call} did not return within {seconds} s"
+                text += f"; it is here:\n{where}" if where else ""
+                episode.loop.fail(StopReason.ENVIRONMENT_TIMEOUT, text)
+                self._finish(episode)
+            elif episode.loop.state is AgentState.GENERATING and now >= episode.ends_at:
+                episode.loop.fail(StopReason.EPISODE_TIMEOUT, "the time ran out while the policy answered")
+                self._finish(episode)
+        self._start_waiting()  # a pause may be over
+
+    # --- what follows ---
+
+    def _reset(self, episode: _Episode) -> None:
+        seed, task_index = episode.plan.seed, episode.plan.task_index
+        if task_index is None:
+            self._call(episode, "reset", lambda env: env.reset(seed=seed))
+        else:
+            options = {"task_index": task_index}
+            self._call(episode, "reset", lambda env: env.reset(seed=seed, options=options))
+
+    def _call(self, episode: _Episode, name: str, function: Callable[[AnyEnv], Any]) -> None:
+        episode.call, episode.call_id = name, next(self._call_ids)
+        episode.call_ends_at = self._clock() + episode.plan.limits.step_timeout_seconds
+        self._by_call[episode.call_id] = episode
+        self._fresh_calls.add(episode.call_id)
+        episode.host.episode_id = episode.plan.episode_id
+        episode.host.call(episode.call_id, function)
+
+    def _send(self) -> None:
+        if not self._requests:
+            return
+        requests, self._requests = self._requests, []
+        try:
+            self._sampler.submit(requests, self._inbox.put)
+        except Exception as error:  # the sampler's edge: its failure is every request's
+            kind = type(error).__name__
+            view = (
+                error.to_wire()
+                if isinstance(error, TinkerGymError)
+                else {"type": kind, "message": str(error)}
+            )
+            failure = ErrorView(**view)
+            self._inbox.put([SampleFailure(request_id=r.request_id, error=failure) for r in requests])
+
+    def _finish(self, episode: _Episode) -> None:
+        plan = episode.plan
+        if episode.loop.stop_reason in FAILED_REASONS and plan.attempt < plan.retries:
+            self._release(episode)
+            self.start(plan.again(), episode.renderer)
+            return
+        self._finished.append(
+            # Built from checked parts; see Ledger.segments.
+            unchecked(
+                EpisodeResult,
+                episode_id=plan.episode_id,
+                lease_id=plan.lease_id,
+                trajectories=_trajectories(episode.loop),
+            )
+        )
+        self._release(episode)
+
+    def _release(self, episode: _Episode) -> None:
+        del self._episodes[episode.plan.session_id]
+        self._by_request.pop(episode.request_id, None)
+        reason = episode.loop.stop_reason
+        if episode.call:
+            self._by_call.pop(episode.call_id, None)
+            self._fresh_calls.discard(episode.call_id)
+            episode.hosts.discard(episode.host, hangs=True)
+        elif reason in _SPOILED:
+            episode.hosts.discard(episode.host, hangs=False)
+        else:
+            episode.host.end_episode()
+            episode.hosts.give_back(episode.host)
+        if not episode.hosts.full:
+            self._start_waiting()
+
+    def _start_waiting(self) -> None:
+        for _ in range(len(self._waiting)):
+            # Those that still find no room line up again, in the same order.
+            self.start(*self._waiting.popleft())
+
+
+def _loop_of(plan: EpisodePlan, renderer: AnyRenderer) -> AgentLoop | Coordinator:
+    loops = {
+        seat.agent: AgentLoop(renderer if isinstance(renderer, Renderer) else renderer(seat.model), seat)
+        for seat in plan.seats
+    }
+    return Coordinator(loops) if plan.others else loops[plan.agent]
+
+
+def _trajectories(loop: AgentLoop | Coordinator) -> list[Trajectory]:
+    return [loop.trajectory()] if isinstance(loop, AgentLoop) else loop.trajectories()
+
+
+def _nothing(env: AnyEnv) -> None:
+    """Make the host create its environment."""

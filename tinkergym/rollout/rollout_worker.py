@@ -1,0 +1,337 @@
+"""RolloutWorker: plays the episodes that a service leases, and hands the results in.
+
+Three threads: the caller's drives the episodes, one keeps the leases, one submits. A service that is away for
+a while costs nothing but time: the episodes go on where they can, and the results wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal, Protocol, TypeVar
+
+from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.renderer import Renderer
+from tinkergym.agent.sampler import Sampler
+from tinkergym.errors import PayloadTooLargeError, ServiceUnavailableError, TinkerGymError
+from tinkergym.rollout.call_register import CallRegister
+from tinkergym.rollout.executors import Executor, MakeEnv
+from tinkergym.rollout.player import EpisodePlayer
+from tinkergym.schema.episodes import EpisodeResult, LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
+from tinkergym.schema.views import RendererBundle
+
+_log = logging.getLogger(__name__)
+_Answer = TypeVar("_Answer")
+
+Verdict = Literal["accepted", "duplicate", "stale"]
+OnResult = Callable[[EpisodeResult, Verdict], None]
+
+_LONGEST_WAIT_SECONDS = 10.0
+_FIRST_WAIT_SECONDS = 1.0
+_POLL_SECONDS = 0.25
+"""How long a stop may go unnoticed."""
+_MOST_PER_SUBMIT = 256
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.25, 5.0
+_LAST_SUBMIT_SECONDS = 5.0
+_IDLE_PAUSE_SECONDS = 0.2
+"""Between two requests for episodes that were answered at once with none."""
+
+
+class RolloutTransport(Protocol):
+    """A worker's line to the service. Methods are called from several threads."""
+
+    def lease(self, request: LeaseRequest) -> LeaseReply:
+        """Ask for episodes and renew the leases held."""
+        ...
+
+    def submit(self, request: SubmitRequest) -> SubmitReply:
+        """Hand results in; when this returns they are durable."""
+        ...
+
+    def sampler(self) -> Sampler:
+        """Return a new sampler, the caller's to close."""
+        ...
+
+    def renderer(self, model: str) -> RendererBundle:
+        """Return what turns messages into the model's token ids."""
+        ...
+
+
+class RolloutWorker:
+    """Leases, plays and submits episodes until the job has ended or it is told to stop."""
+
+    def __init__(
+        self,
+        transport: RolloutTransport,
+        *,
+        make_env: MakeEnv,
+        max_episodes: int = 256,
+        executor: Executor | None = None,
+        register: CallRegister | None = None,
+        worker_id: str = "",
+        on_result: OnResult | None = None,
+    ) -> None:
+        """Prepare the worker; `run` starts it.
+
+        Args:
+            transport: The line to the service.
+            make_env: Creates the environment that a request names.
+            max_episodes: How many are played at once, as far as the executor has room.
+            executor: Where environments live; None leaves it to the job.
+            register: Where the calls in progress are noted, for whoever finds this process dead.
+            worker_id: Who this is in the service's eyes; random by default.
+            on_result: Told of each result and the service's verdict, from a background thread.
+        """
+        self._transport = transport
+        self._make_env = make_env
+        self._executor, self._register = executor, register
+        self._max_episodes = min(max_episodes, executor.capacity) if executor else max_episodes
+        self._worker_id = worker_id or f"worker-{uuid.uuid4().hex[:12]}"
+        self._on_result = on_result
+        self._renderers: dict[str, Renderer] = {}
+        # Guards everything below, and tells the threads of changes.
+        self._changed = threading.Condition()
+        self._leases: set[str] = set()
+        self._playing: set[str] = set()
+        self._renew_seconds = _LONGEST_WAIT_SECONDS
+        self._replies: deque[LeaseReply] = deque()
+        self._results: deque[EpisodeResult] = deque()
+        self._submitting = False
+        self._final = self._ended = self._met = False
+        self._told: set[str] = set()
+        """What the user has read about what is waited for."""
+        self.left = threading.Event()
+        """Set when `run` has given its leases back and handed in what was finished, or need not."""
+        self._failure: BaseException | None = None
+
+    def run(self, stop: threading.Event) -> None:
+        """Work until the job has ended or `stop` is set; episodes under way then are left to other workers.
+
+        Raises:
+            TinkerGymError: The service refuses this worker; an outage is no reason.
+        """
+        sampler = self._transport.sampler()
+        player = EpisodePlayer(
+            sampler=sampler, make_env=self._make_env, executor=self._executor, register=self._register
+        )
+        self._start_thread("lease", partial(self._keep_leases, player.wake), player.wake)
+        submitter = self._start_thread("submit", self._submit_results, player.wake)
+        try:
+            self._drive(player, stop, submitter)
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+            try:
+                self._give_leases_back()
+                # What is finished is worth a last try, and its leases were kept for it: a process that ended
+                # before would leave them to run out. The thread that waits for leases is left to itself.
+                submitter.join(_LAST_SUBMIT_SECONDS)
+            finally:
+                self.left.set()
+                player.close()
+                sampler.close()
+        if self._failure is not None:
+            raise self._failure
+
+    # --- the caller's thread: episodes ---
+
+    def _drive(self, player: EpisodePlayer, stop: threading.Event, submitter: threading.Thread) -> None:
+        while not stop.is_set() and self._failure is None:
+            self._take_replies(player)
+            finished = player.poll(_POLL_SECONDS)
+            with self._changed:
+                for result in finished:
+                    self._playing.discard(result.lease_id)
+                self._results.extend(finished)
+                if finished:
+                    self._changed.notify_all()
+                handed_in = not self._results and not self._submitting
+                if self._final and (handed_in or not submitter.is_alive()):
+                    return
+
+    def _give_leases_back(self) -> None:
+        """Give the episodes under way to other workers at once; results that wait are still handed in."""
+        try:
+            with self._changed:
+                over, kept = self._final, sorted(self._leases - self._playing)
+            if not over:
+                self._transport.lease(
+                    LeaseRequest(
+                        worker_id=self._worker_id, max_episodes=0, wait_seconds=0, renew=kept, leaving=True
+                    )
+                )
+        except TinkerGymError as error:
+            _log.info("the leases were not given back, and run out by themselves: %s", error)
+
+    def _take_replies(self, player: EpisodePlayer) -> None:
+        """Start and drop episodes as the service said."""
+        with self._changed:
+            replies = list(self._replies)
+            self._replies.clear()
+        for reply in replies:
+            for lease_id in reply.lost:
+                player.drop(lease_id)
+            for request in reply.episodes:
+                player.start(EpisodePlan.from_request(request), self._renderers.__getitem__)
+
+    # --- leases ---
+
+    def _keep_leases(self, wake: Callable[[], None]) -> None:
+        while True:
+            with self._changed:
+                # Without a free place the leases are renewed in time, and nothing else is asked.
+                self._changed.wait_for(lambda: self._ended or self._free > 0, timeout=self._renew_seconds)
+                if self._ended:
+                    return
+                free = max(0, self._free)
+                request = LeaseRequest(
+                    worker_id=self._worker_id,
+                    max_episodes=free,
+                    # The first answer says soon what there is to wait for.
+                    wait_seconds=min(
+                        _LONGEST_WAIT_SECONDS if self._met else _FIRST_WAIT_SECONDS, self._renew_seconds
+                    ),
+                    renew=sorted(self._leases),
+                )
+            reply = self._patiently(partial(self._transport.lease, request))
+            if reply is None:
+                return
+            self._met = True
+            self._say_what_is_waited_for(reply)
+            seats = [seat for episode in reply.episodes for seat in episode.seats.values()]
+            if not all(self._have_renderer(seat.model) for seat in seats):
+                return
+            with self._changed:
+                self._remember(reply)
+                self._final = reply.job_state.final
+                idle = not reply.episodes and not reply.lost
+            wake()
+            if self._final:
+                return
+            if idle and free:
+                self._pause(_IDLE_PAUSE_SECONDS)
+
+    def _say_what_is_waited_for(self, reply: LeaseReply) -> None:
+        if self._playing:
+            return
+        waits_for = f"the job waits for its place: {reply.waits_for}" if reply.waits_for else ""
+        if reply.held_seconds:
+            waits_for = (
+                f"waiting up to {reply.held_seconds:.0f} s for the leases of a worker that fell silent; then "
+                "its episodes are played here"
+            )
+        # The seconds shrink with every answer, and are said once.
+        kind = "held" if reply.held_seconds else waits_for
+        if kind and kind not in self._told:
+            self._told.add(kind)
+            _log.warning("%s", waits_for)
+
+    @property
+    def _free(self) -> int:
+        return self._max_episodes - len(self._playing)
+
+    def _remember(self, reply: LeaseReply) -> None:
+        taken = {episode.lease_id for episode in reply.episodes}
+        self._leases = (self._leases | taken) - set(reply.lost)
+        self._playing = (self._playing | taken) - set(reply.lost)
+        for episode in reply.episodes:
+            # Three chances to renew before a lease runs out.
+            self._renew_seconds = min(self._renew_seconds, episode.lease_seconds / 3)
+        self._replies.append(reply)
+
+    def _have_renderer(self, model: str) -> bool:
+        if model not in self._renderers:
+            bundle = self._patiently(partial(self._transport.renderer, model))
+            if bundle is None:
+                return False
+            self._renderers[model] = Renderer.from_bundle(bundle)
+        return True
+
+    # --- results ---
+
+    def _submit_results(self) -> None:
+        most = _MOST_PER_SUBMIT
+        while True:
+            with self._changed:
+                while not self._results:
+                    if self._ended:
+                        return
+                    self._changed.wait()
+                batch = [self._results.popleft() for _ in range(min(most, len(self._results)))]
+                self._submitting = True
+            try:
+                most = self._submit(batch, most)
+            finally:
+                with self._changed:
+                    self._submitting = False
+                    self._changed.notify_all()
+
+    def _submit(self, batch: Sequence[EpisodeResult], most: int) -> int:
+        """Hand a batch in; return how many results the next one may have."""
+        # The results are frozen records of our own making; copying them through validation helps nobody.
+        body = SubmitRequest.model_construct(worker_id=self._worker_id, results=list(batch))
+        try:
+            reply = self._patiently(partial(self._transport.submit, body))
+        except PayloadTooLargeError:
+            if len(batch) == 1:
+                raise
+            half = len(batch) // 2
+            return min(half, self._submit(batch[:half], most), self._submit(batch[half:], most))
+        if reply is None:
+            return most
+        with self._changed:
+            self._leases -= {result.lease_id for result in batch}
+        for result, verdict in zip(batch, reply.verdicts, strict=True):
+            if verdict == "stale":
+                _log.info("episode %s came too late: its lease was lost", result.episode_id)
+            if self._on_result is not None:
+                self._on_result(result, verdict)
+        return most
+
+    # --- outages and ends ---
+
+    def _patiently(self, ask: Callable[[], _Answer]) -> _Answer | None:
+        """Repeat a request until the service is there.
+
+        Once the worker has ended there is one last try; if it fails, the answer is None.
+        """
+        pause, ended = _FIRST_PAUSE_SECONDS, False
+        while True:
+            try:
+                return ask()
+            except ServiceUnavailableError as error:
+                _log.warning("the service does not answer, trying again in %.2g s: %s", pause, error)
+                if ended:
+                    return None
+                ended = self._pause(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait; return whether the worker has ended."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._ended, timeout=seconds)
+
+    def _start_thread(
+        self, name: str, loop: Callable[[], None], wake: Callable[[], None]
+    ) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                loop()
+            # The thread's edge: `run` raises it in the caller's thread.
+            except Exception as error:
+                with self._changed:
+                    # After the end a transport may be closed under the thread, and late results refused.
+                    if self._ended or self._final:
+                        return
+                    self._failure = self._failure or error
+                wake()
+
+        # A daemon: a program that ends does not wait for a service.
+        thread = threading.Thread(target=guarded, name=f"tinkergym-{name}", daemon=True)
+        thread.start()
+        return thread

@@ -1,0 +1,112 @@
+"""Checks that look beyond one model: arguments of scripts, and a job next to its model or its data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+from tinkergym.errors import InvalidRequestError, PromptTooLongError
+from tinkergym.schema.job_spec import LEAST_TEMPERATURE, MOST_TEMPERATURE, PlayedSpec
+from tinkergym.schema.jobs import WrittenDataSpec
+from tinkergym.schema.parsing import parse
+from tinkergym.schema.sampling import Cut
+
+
+def refuse_environment_prompt(settings: Mapping[str, Any]) -> None:
+    """Refuse what is not chosen but read from the environment.
+
+    Raises:
+        InvalidRequestError: it is among the settings.
+    """
+    if "environment_prompt" in settings:
+        raise InvalidRequestError(
+            "it is read from the environment",
+            hint="set system_prompt, which replaces the environment's",
+            field="environment_prompt",
+        )
+
+
+def require_cut(top_p: object, top_k: object) -> Cut:
+    """Check what a script gave as `top_p` and `top_k`.
+
+    Raises:
+        InvalidRequestError: One of them is out of range; its name is in `field`.
+    """
+    for name, value in (("top_p", top_p), ("top_k", top_k)):
+        if isinstance(value, bool | str):
+            raise InvalidRequestError(f"must be a number, not {value!r:.80}", field=name)
+    return parse(Cut, {"top_p": top_p, "top_k": top_k})
+
+
+def require_count(value: object, name: str) -> None:
+    """Check what a script gave as a number of things, of which there must be some.
+
+    Raises:
+        InvalidRequestError: It is no whole number above 0.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidRequestError(f"must be a whole number above 0, not {value!r:.80}", field=name)
+
+
+def require_temperature(temperature: object) -> None:
+    """Check what a script gave as the temperature of answers.
+
+    Raises:
+        InvalidRequestError: It is none.
+    """
+    is_number = isinstance(temperature, Real) and not isinstance(temperature, bool)
+    value = float(temperature) if is_number else math.nan  # type: ignore[arg-type] # just looked at
+    if not (value == 0 or LEAST_TEMPERATURE <= value <= MOST_TEMPERATURE):
+        raise InvalidRequestError(
+            f"must be a number, {LEAST_TEMPERATURE} to {MOST_TEMPERATURE} or 0, not {temperature!r:.80}",
+            hint="0 takes the likeliest token",
+            field="temperature",
+        )
+
+
+def refuse_wide_context(spec: PlayedSpec, context_length: int) -> None:
+    """Check that a job asks for no longer context than its model has.
+
+    Raises:
+        InvalidRequestError: it does.
+    """
+    most = spec.limits.max_context_tokens
+    if most is not None and most > context_length:
+        raise InvalidRequestError(
+            f"the model {spec.model!r} has a context of {context_length} tokens, not {most}",
+            hint="leave it out to use all of them, or choose a model with a longer context",
+            field="limits.max_context_tokens",
+        )
+
+
+def nothing_left(spec: WrittenDataSpec, records: int) -> InvalidRequestError:
+    """Say that a job holds all of its records out."""
+    return InvalidRequestError(
+        f"{spec.held_out:g} of {records} {'record' if records == 1 else 'records'} leaves none to train on",
+        hint="set it lower, or measure with eval_data",
+        field="held_out",
+    )
+
+
+def refuse_long_prompt(prompt_tokens: int, spec: PlayedSpec, context_length: int) -> None:
+    """Check that a first prompt leaves room for the longest answer that the job allows.
+
+    Raises:
+        PromptTooLongError: it does not.
+    """
+    needed = prompt_tokens + spec.sampling.max_turn_tokens
+    wants = f"a first prompt of {prompt_tokens} tokens and an answer of up to {spec.sampling.max_turn_tokens}"
+    if needed > context_length:
+        raise PromptTooLongError(
+            f"{wants} do not fit into the {context_length} tokens of {spec.model!r}",
+            hint="lower max_turn_tokens, shorten the prompt, or choose a model with a longer context",
+            field="sampling.max_turn_tokens",
+        )
+    if needed > (spec.limits.max_context_tokens or needed):
+        raise PromptTooLongError(
+            f"{wants} do not fit into limits.max_context_tokens={spec.limits.max_context_tokens}",
+            hint=f"set it to {needed} or more, lower max_turn_tokens, or shorten the prompt",
+            field="limits.max_context_tokens",
+        )

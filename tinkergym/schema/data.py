@@ -1,0 +1,100 @@
+"""Written data on its way to a job: token ids with the places that are learned from, in chunks known by hash.
+
+A chunk's name is the SHA-256 of its bytes, and a data set's the SHA-256 of its chunks' names: sending the
+same data twice is one data set, and an upload that broke off goes on with the chunks that are missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from tinkergym.schema.model import WireModel
+from tinkergym.trajectory.trajectory import MOST_TOKENS
+
+DataKind = Literal["sft", "preference"]
+
+SEQUENCES_PER_RECORD: dict[DataKind, int] = {"sft": 1, "preference": 2}
+"""A preference is two sequences that begin alike: the chosen one, then the rejected."""
+
+MOST_CHUNKS = 100_000
+"""Of one data set."""
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class TokenSequence(WireModel):
+    """One run of tokens with the spans that are learned from."""
+
+    token_ids: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field(min_length=2, max_length=MOST_TOKENS)
+    trained: list[tuple[int, int]] = Field(min_length=1, max_length=MOST_TOKENS)
+    """(start, stop), ascending and apart; never the first token, which nothing stands before."""
+
+    @model_validator(mode="after")
+    def _spans_are_in_order(self) -> Self:
+        end = 0
+        for start, stop in self.trained:
+            if not max(end, 1) <= start < stop <= len(self.token_ids):
+                raise ValueError(
+                    f"trained has the span ({start}, {stop}); spans ascend, are not empty, begin at 1 or "
+                    f"later and end within the {len(self.token_ids)} tokens"
+                )
+            end = stop
+        return self
+
+    @property
+    def trained_tokens(self) -> int:
+        """How many tokens are learned from."""
+        return sum(stop - start for start, stop in self.trained)
+
+
+class DataChunk(WireModel):
+    """Some records of a data set; the body of `PUT /v1/data/chunks/{sha256}`."""
+
+    kind: DataKind
+    records: list[Annotated[list[TokenSequence], Field(max_length=2)]] = Field(
+        min_length=1, max_length=1_000_000
+    )
+
+    @model_validator(mode="after")
+    def _records_are_whole(self) -> Self:
+        wanted = SEQUENCES_PER_RECORD[self.kind]
+        if any(len(record) != wanted for record in self.records):
+            raise ValueError(f"records must have {wanted} sequences each where kind is {self.kind!r}")
+        return self
+
+
+class DataManifest(WireModel):
+    """Which chunks make a data set, in order; the body of `POST /v1/data`."""
+
+    kind: DataKind
+    chunks: list[Sha256] = Field(min_length=1, max_length=MOST_CHUNKS)
+
+    @property
+    def data_id(self) -> str:
+        """The name of the data set: equal records in equal order, equal name."""
+        return fingerprint(self.kind, self.chunks)
+
+
+class DataView(WireModel):
+    """A data set as the service has it, or what it lacks."""
+
+    data_id: Sha256
+    kind: DataKind
+    missing: list[Sha256] = Field(default_factory=list, max_length=MOST_CHUNKS)
+    """Chunks that have to be sent; the numbers below count only once there are none."""
+    records: int = 0
+    tokens: int = 0
+    trained_tokens: int = 0
+    longest: int = 0
+    """Tokens of the longest sequence."""
+    largest_token_id: int = 0
+
+
+def fingerprint(kind: DataKind, chunks: Sequence[str]) -> str:
+    """Return the name of the data set that these chunks make."""
+    text = "\n".join(["tinkergym data 1", kind, *chunks])
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,56 @@
+"""Episodes that the service plays for a client that lacks their environment."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from tinkergym.schema.events import ErrorView
+from tinkergym.schema.job_spec import EnvironmentRef, Limits, Reasoning
+from tinkergym.schema.model import WireModel
+from tinkergym.schema.structured import Structured
+from tinkergym.trajectory.trajectory import Trajectory
+
+MOST_EPISODES = 10_000
+"""Of one request."""
+
+
+class EvaluationEpisode(WireModel):
+    """One episode to play."""
+
+    episode_id: str = Field(min_length=1, max_length=100)
+    seed: int = Field(ge=0, lt=2**63)
+    """For `env.reset(seed=...)`."""
+    sampling_seed: int = Field(ge=0, lt=2**63)
+    task_index: int | None = Field(None, ge=0)
+
+
+class EvaluationRequest(WireModel):
+    """Episodes of a policy in an environment that is installed with the service."""
+
+    environment: EnvironmentRef
+    policy: str = Field(min_length=1, max_length=500)
+    """A job's id or a model's name."""
+    model: str = Field(min_length=1, max_length=500)
+    """Whose renderer turns text into token ids."""
+    policy_version: int | None = Field(None, ge=0)
+    temperature: float = Field(0.0, ge=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0)
+    max_turn_tokens: int = Field(64, ge=1)
+    limits: Limits = Limits()
+    system_prompt: str | None = None
+    reasoning: Reasoning = "keep"
+    structured: Structured | None = None
+    episodes: Annotated[list[EvaluationEpisode], Field(min_length=1, max_length=MOST_EPISODES)]
+
+
+class EvaluationLine(WireModel):
+    """One line of the answer: an episode that ended, or why there will be no further ones."""
+
+    episode_id: str = ""
+    trajectory: Trajectory | None = None
+    is_game: bool = False
+    """Whether the environment is a game against somebody."""
+    error: ErrorView | None = None

@@ -1,0 +1,174 @@
+"""What a job writes to its log: states, train steps, episodes, checkpoints and warnings."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from tinkergym.schema.model import WireModel
+from tinkergym.trajectory.trajectory import MOST_TURNS, ONLY_AGENT, AgentId
+
+MOST_JOBS_LISTED = 500
+"""Jobs that the service lists at once."""
+
+
+class JobState(StrEnum):
+    """Where a job is in its life. The last three are final."""
+
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    WAITING_FOR_CLIENT = "waiting_for_client"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def final(self) -> bool:
+        """Whether the job will never leave this state."""
+        return self in {JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED}
+
+
+class ErrorView(WireModel):
+    """A `TinkerGymError` on the wire."""
+
+    type: str
+    message: str
+    hint: str = ""
+    field: str = ""
+
+
+class StateEvent(WireModel):
+    """The job entered a state."""
+
+    type: Literal["state"] = "state"
+    state: JobState
+    reason: str = ""
+    error: ErrorView | None = None
+    attempt: int = 0
+
+
+class StepEvent(WireModel):
+    """One train step is done."""
+
+    type: Literal["step"] = "step"
+    step: int
+    """1 for the first; after a resume, steps since the last checkpoint appear again with the same numbers."""
+    steps: int
+    policy_version: int
+    reward_mean: float | None = None
+    """Of the completed episodes; None when there was none, and so for the next two. Where several seats are
+    learned from, `metrics` has one per seat instead: `seat/<agent>/reward_mean`.
+    """
+    reward_std: float | None = None
+    loss: float | None
+    episodes: int = 0
+    failed_episodes: int = 0
+    stop_reasons: dict[str, int] = {}
+    sampled_tokens: int = 0
+    turns: int = 0
+    records: int | None = None
+    """Of written data; None in jobs whose policy plays."""
+    trained_tokens: int = 0
+    """Tokens that were learned from, each counted once: of the records, or of what the policy sampled."""
+    tokens_per_second: float
+    """Sampled tokens divided by the step's seconds; all tokens of the records where nothing is sampled."""
+    step_seconds: float
+    sampling_seconds: float
+    """While the engine worked."""
+    learning_seconds: float
+    """While the learner worked."""
+    seconds_left: float
+    metrics: dict[str, float] = Field({}, max_length=1000)
+    """Everything else by name: grad_norm, learning_rate, clip_fraction, zero_variance_groups, parity_max,
+    env/...
+    """
+
+
+class EpisodeEvent(WireModel):
+    """One episode of a step, to read."""
+
+    type: Literal["episode"] = "episode"
+    step: int
+    episode_id: str
+    seed: int
+    agent: AgentId = ONLY_AGENT
+    """Whose trajectory this is."""
+    stop_reason: str
+    episode_return: float
+    transcript: list[tuple[str, str]] = Field(max_length=2 * MOST_TURNS + 2)
+    """(role, text) in order."""
+
+
+class EvaluationEvent(WireModel):
+    """Held-out episodes were played with a version of the policy; none was learned from."""
+
+    type: Literal["evaluation"] = "evaluation"
+    name: str
+    """Of the evaluation, see `EvaluateEvery.name`."""
+    step: int
+    """Train step that made the version; 0 is before training."""
+    policy_version: int
+    episodes: int
+    failed_episodes: int
+    """They enter no figure."""
+    mean: float | None
+    """Mean return of the completed episodes; None where there was none, and so for the next two."""
+    low: float | None = None
+    """Of the mean's 95 % interval; None for a single episode."""
+    high: float | None = None
+    stop_reasons: dict[str, int] = {}
+    best: bool = False
+    """Whether the job has no better version so far, by its first evaluation; references call it `@best`."""
+
+
+class CheckpointEvent(WireModel):
+    """A checkpoint was written and can be resumed from, downloaded or played."""
+
+    type: Literal["checkpoint"] = "checkpoint"
+    step: int
+    policy_version: int
+    path: str
+    """On the service's machine."""
+    sha256: str
+    """Of the adapter's or the model's weights file."""
+    agent: str = ""
+    """Whose policy it is; empty where the job trains one."""
+
+
+class WarningEvent(WireModel):
+    """Something failed that the job survived: named, counted, with the traceback where there is one."""
+
+    type: Literal["warning"] = "warning"
+    name: str
+    message: str
+    count: int = 1
+    step: int = 0
+
+
+EventBody = Annotated[
+    StateEvent | StepEvent | EpisodeEvent | EvaluationEvent | CheckpointEvent | WarningEvent,
+    Field(discriminator="type"),
+]
+
+
+class Event(WireModel):
+    """One line of a job's log; `seq` is 1, 2, 3, ... within the job and never reused."""
+
+    seq: int
+    job_id: str
+    time: float
+    body: EventBody
+
+
+class CheckpointView(WireModel):
+    """A checkpoint that is still there."""
+
+    step: int
+    policy_version: int
+    path: str
+    sha256: str
+    files: dict[str, int]
+    """Name to size in bytes."""

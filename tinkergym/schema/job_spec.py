@@ -1,0 +1,385 @@
+"""The settings of an RL job, shared by client and service: unknown or invalid settings are refused."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, JsonValue, field_validator, model_validator
+
+from tinkergym.schema.algorithms import GRPO, Algorithm
+from tinkergym.schema.evaluate_every import MOST_EVALUATIONS, EvaluateEvery
+from tinkergym.schema.model import Choice, UserSettings, WireModel
+from tinkergym.schema.names import REMOTE_ID
+from tinkergym.schema.policy_refs import POLICY_REF
+from tinkergym.trajectory.trajectory import AgentId
+
+LEAST_TEMPERATURE = 1e-3
+"""Logits divided by much less are not finite any more, as if the policy had diverged."""
+
+
+MOST_TEMPERATURE = 10
+
+
+LONGEST_SECONDS = 1e9
+"""Thirty years; clocks and threads cannot wait for much more."""
+
+
+class LoRA(Choice):
+    """Train low-rank adapters beside every linear layer of the decoder (arXiv:2106.09685)."""
+
+    kind: Literal["lora"] = "lora"
+    rank: int = Field(8, ge=1, le=512)
+    alpha: float = Field(16.0, gt=0, le=1e6)
+    """The adapter's output is scaled by `alpha / rank`."""
+
+
+class FullParameters(Choice):
+    """Train every parameter of the model."""
+
+    kind: Literal["full"] = "full"
+
+
+Adapter = Annotated[LoRA | FullParameters, Field(discriminator="kind")]
+
+
+class Sampling(Choice):
+    """How the policy's answers are drawn during training."""
+
+    temperature: float = Field(1.0, ge=LEAST_TEMPERATURE, le=MOST_TEMPERATURE)
+    max_turn_tokens: int = Field(64, ge=1)
+    """Sampled tokens in one answer at the most."""
+
+
+class Train(Choice):
+    """A seat of a game with a policy of its own, which the job trains."""
+
+    kind: Literal["train"] = "train"
+    adapter: Adapter | None = None
+    """None is the job's."""
+    system_prompt: str | None = None
+    """None is the job's."""
+
+
+class SharedWith(Choice):
+    """A seat of a game that another seat's policy plays; it is trained on what it does at both."""
+
+    kind: Literal["shared"] = "shared"
+    agent: AgentId
+    """A seat with `Train`."""
+
+
+SeatSettings = Annotated[Train | SharedWith, Field(discriminator="kind")]
+"""Who plays a seat."""
+
+AgentName = Annotated[AgentId, Field(pattern=r"^[^@/\s]+$")]
+"""An agent id that can stand in a reference to a policy: `job-ID/AGENT@40`."""
+
+
+class Limits(Choice):
+    """Where an episode is cut off."""
+
+    max_turns: int = Field(64, ge=1)
+    max_episode_tokens: int | None = Field(None, ge=1)
+    """Sampled tokens of all turns together; None leaves it to the context."""
+    max_context_tokens: int | None = Field(None, ge=1)
+    """Tokens of a prompt and its answer together; None takes the model's context, which is never exceeded."""
+    step_timeout_seconds: float = Field(60.0, gt=0, le=LONGEST_SECONDS)
+    """For one `reset` or `step` of the environment."""
+    episode_timeout_seconds: float = Field(3600.0, gt=0, le=LONGEST_SECONDS)
+
+
+Reasoning = Literal["keep", "drop"]
+"""What later turns see of the `<think>...</think>` of earlier answers: all of it, or nothing."""
+
+
+ExecutorName = Literal["thread", "process"]
+"""Where environments live while they are played: each in a thread of the worker, or a process of its own."""
+
+
+class EnvironmentRef(WireModel):
+    """Which environment, by its registered id; never code, never data."""
+
+    id: str = Field(min_length=1, max_length=200)
+    kwargs: dict[str, JsonValue] = {}
+
+
+class TrainingSpec(UserSettings):
+    """What every kind of job says: which model is trained, how long, and what is kept of it."""
+
+    model: str = Field("nano", min_length=1, max_length=500)
+    """A name that the service offers, a model directory on its machine, or a Hugging Face hub id."""
+    adapter: Adapter = LoRA()
+    initial_policy: str = Field("", pattern=rf"^({POLICY_REF})?$", max_length=200)
+    """`job-...@40`, `policy-...@40`, `job-...@step:40`: begin with that version of what was trained, on the
+    same model with the same adapter. Without a version, its newest checkpoint; the service writes down which
+    that was.
+    """
+    sampling: Sampling = Sampling()
+    steps: int = Field(ge=1, le=10**9)
+    seed: int = Field(0, ge=0, lt=2**63)
+    checkpoint_every: int = Field(10, ge=1)
+    """Steps between two checkpoints; the last step always makes one."""
+    keep_checkpoints: int = Field(3, ge=1)
+    name: str = Field("", max_length=200)
+    """For people, to find the job again in a list."""
+
+    @property
+    def trained_agents(self) -> tuple[str, ...]:
+        """The agents that have a policy of their own; the agent of a single policy is empty."""
+        return ("",)
+
+    def adapter_of(self, agent: str) -> Adapter:
+        """Return what is trained for one of the `trained_agents`."""
+        del agent
+        return self.adapter
+
+    def _refuse_endless_warmup(self, warmup_steps: int) -> None:
+        if warmup_steps >= self.steps:
+            self._refuse(
+                f"warmup_steps must be below steps={self.steps}, or learning_rate is never reached; "
+                "lower it, or train longer"
+            )
+
+
+class EvaluatedSpec(TrainingSpec):
+    """What jobs say that may play held-out episodes on the way: all but a user's own loop."""
+
+    evaluate: list[EvaluateEvery] = Field([], max_length=MOST_EVALUATIONS)
+    """Episodes on the way that are not learned from. The first of them decides which version is `@best`."""
+
+    @property
+    def own_environment(self) -> EnvironmentRef | None:
+        """What the policy is trained in, if it plays."""
+        return None
+
+    @field_validator("evaluate", mode="before")
+    @classmethod
+    def _one_evaluation_is_a_list_of_one(cls, given: object) -> object:
+        return given if isinstance(given, list | tuple) else [given]
+
+    @model_validator(mode="after")
+    def _its_evaluations_can_be_played(self) -> Self:
+        own = self.own_environment
+        for one in self.evaluate:
+            if own is None and not one.environment:
+                raise ValueError(
+                    "evaluate has to name an environment of the service: this job plays none itself"
+                )
+            if one.environment == REMOTE_ID or "://" in one.environment:
+                raise ValueError("evaluate can name an environment of the service, not an address")
+            if own is not None and own.id == REMOTE_ID and {"url", "token"} & set(one.env_kwargs):
+                raise ValueError(
+                    "evaluate plays behind the job's own server; leave url and token out of its env_kwargs"
+                )
+        names = [self.name_of(one) for one in self.evaluate]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"evaluate has two of the name {twice!r}; give each a name=")
+        return self
+
+    def environment_of(self, evaluation: EvaluateEvery) -> EnvironmentRef:
+        """Return what an evaluation plays."""
+        own = self.own_environment
+        if own is not None and evaluation.environment in ("", own.id):
+            return EnvironmentRef(id=own.id, kwargs={**own.kwargs, **evaluation.env_kwargs})
+        return EnvironmentRef(id=evaluation.environment, kwargs=evaluation.env_kwargs)
+
+    def name_of(self, evaluation: EvaluateEvery) -> str:
+        """Return the name of an evaluation in events and curves."""
+        return evaluation.name or self.environment_of(evaluation).id
+
+
+class PlayedSpec(EvaluatedSpec):
+    """What jobs say whose policy plays episodes while it is trained."""
+
+    environment: EnvironmentRef
+    limits: Limits = Limits()
+    rollout: Literal["server", "client", "script"] = "server"
+    """Who plays the episodes: workers of the service, a worker in the client, or the user's own loop, one
+    by one.
+    """
+    system_prompt: str | None = None
+    """Stands before the first observation; None takes the environment's own metadata["system_prompt"], if
+    any.
+    """
+    environment_prompt: str | None = None
+    """The environment's own prompt, written down by whoever makes the environment first, the client or the
+    service: so the policy can act like in training where nobody has the environment.
+    """
+    reasoning: Reasoning = "keep"
+    """Whether later turns see the `<think>...</think>` of earlier answers; where it is dropped, a new segment
+    begins.
+    """
+    executor: ExecutorName = "thread"
+    """Where environments live: `process` is for those that crash, hold the interpreter, or compute much."""
+    deterministic: bool = False
+    """Sample a step's episodes in lockstep, so that the same seed gives the same bits; slower."""
+    on_failure: str = Field("drop", pattern=r"^(drop|keep|retry:[1-9][0-9]?)$")
+    """What becomes of an episode that failed: `drop` leaves it out of learning, `keep` learns from what it
+    earned until then, `retry:N` plays it again up to N times and then drops it.
+    """
+    max_failed_fraction: float = Field(0.5, ge=0, le=1)
+    """The job fails when more than this share of a step's episodes failed; below it they are left out and
+    counted.
+    """
+    warn_failed_fraction: float = Field(0.1, ge=0, le=1)
+    """A job that lost more than this share of all its episodes ends with the warning `episodes_lost`."""
+    client_timeout_seconds: float = Field(30.0, gt=0, le=LONGEST_SECONDS)
+    """After this much silence of the client's workers the job becomes `waiting_for_client`."""
+    parity_threshold: float | None = Field(None, gt=0)
+    """Largest mean |learner - sampling| logprob difference, in nats, before the job stops. None is 0.001, and
+    0.02 where the service computes in bfloat16.
+    """
+
+    @model_validator(mode="after")
+    def _its_player_can_do_so(self) -> Self:
+        if self.executor == "process" and (self.deterministic or self.rollout == "script"):
+            raise ValueError(
+                "executor cannot be 'process' with deterministic=True or where a script plays; "
+                "choose 'thread', or leave the other setting"
+            )
+        if self.retries and self.rollout == "script":
+            raise ValueError(
+                "on_failure cannot be 'retry' where a script plays; catch the error in the script, "
+                "or choose 'drop' or 'keep'"
+            )
+        self._refuse_idle(
+            "client_timeout_seconds", self.rollout == "server", "rollout='client' or where a script plays"
+        )
+        return self
+
+    @model_validator(mode="after")
+    def _its_player_plays_the_evaluations(self) -> Self:
+        if self.evaluate and self.rollout == "script":
+            raise ValueError(
+                "evaluate needs rollout='server' or 'client'; where a script plays, it can call "
+                "tg.evaluate(job.policy(), env) itself"
+            )
+        for one in self.evaluate if self.rollout == "client" else ():
+            if one.environment not in ("", self.environment.id):
+                raise ValueError(
+                    f"evaluate names {one.environment!r}, and with rollout='client' only the job's own "
+                    "environment is played; leave it out, or call tg.evaluate(job.policy(), env) yourself"
+                )
+        return self
+
+    @property
+    def own_environment(self) -> EnvironmentRef:
+        """What the policy is trained in."""
+        return self.environment
+
+    @property
+    def effective_prompt(self) -> str | None:
+        """The system prompt that training uses."""
+        return self.environment_prompt if self.system_prompt is None else self.system_prompt
+
+    @property
+    def retries(self) -> int:
+        """How often a failed episode is played again."""
+        return int(self.on_failure.partition(":")[2] or 0)
+
+
+class JobSpec(PlayedSpec):
+    """One RL training request, complete: what the service runs is this and nothing else."""
+
+    kind: Literal["rl"] = "rl"
+    algorithm: Algorithm = GRPO()
+    agents: dict[AgentName, SeatSettings] = Field({}, max_length=64)
+    """Who plays the seats of a game, by agent id: each of its agents once. Empty for an environment with one
+    agent.
+    """
+    shuffle_rewards: bool = False
+    """A control experiment: permute the returns within each step, so that nothing can be learned."""
+    max_staleness: int = Field(0, ge=0, le=8)
+    """How many versions may lie between the policy that sampled a token and the one that learns from it. 0 is
+    strict: a step's episodes begin when the step before it is done. With more, they are played while up to so
+    many steps before theirs are learned from, each answer by the version that is newest when it is asked for.
+    """
+
+    @model_validator(mode="after")
+    def _its_length_penalty_fits_into_an_answer(self) -> Self:
+        if self.algorithm.overlong_tokens > self.sampling.max_turn_tokens:
+            raise ValueError(
+                f"algorithm has overlong_tokens={self.algorithm.overlong_tokens}, but an answer ends at "
+                f"sampling.max_turn_tokens={self.sampling.max_turn_tokens}; lower it, or allow longer answers"
+            )
+        begins = self.sampling.max_turn_tokens - self.algorithm.overlong_tokens
+        most = self.limits.max_episode_tokens
+        if self.algorithm.overlong_tokens and most is not None and most <= begins:
+            raise ValueError(
+                f"algorithm has overlong_tokens={self.algorithm.overlong_tokens}, which lowers rewards of "
+                f"answers beyond {begins} tokens, but limits.max_episode_tokens={most} ends them before; "
+                "raise one of the two, or lower sampling.max_turn_tokens"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _its_rate_is_reached(self) -> Self:
+        self._refuse_endless_warmup(self.algorithm.warmup_steps)
+        return self
+
+    @model_validator(mode="after")
+    def _staleness_can_be_allowed_for(self) -> Self:
+        if not self.max_staleness:
+            return self
+        if self.deterministic:
+            raise ValueError(
+                "max_staleness must be 0 with deterministic=True: which version answers would depend on how "
+                "fast the learner is; leave one of the two"
+            )
+        if self.algorithm.loss == "reinforce" and self.algorithm.importance_correction == "none":
+            raise ValueError(
+                "max_staleness must be 0 with loss='reinforce', which takes every token for one of the "
+                "policy that learns; choose another loss, such as 'ppo' or 'importance_sampling', or set "
+                "importance_correction"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _seats_can_be_played(self) -> Self:
+        for agent, seat in self.agents.items():
+            if isinstance(seat, SharedWith) and not isinstance(self.agents.get(seat.agent), Train):
+                trained = ", ".join(self.trained_agents) or "none"
+                self._refuse(
+                    f"agents has {agent!r} shared with {seat.agent!r}, which is not a seat with Train; "
+                    f"those are: {trained}"
+                )
+        if self.agents and self.evaluate:
+            raise ValueError(
+                "evaluate plays environments with one agent; evaluate the policies of agents with "
+                "tg.evaluate(job.policy(...), env)"
+            )
+        refused = {
+            "deterministic": self.deterministic,
+            "max_staleness": self.max_staleness,
+            "initial_policy": self.initial_policy,
+            "rollout": self.rollout == "script",
+        }
+        for name, is_set in refused.items():
+            if self.agents and is_set:
+                raise ValueError(
+                    f"{name} cannot be {getattr(self, name)!r} with agents; leave one of the two"
+                )
+        return self
+
+    @property
+    def trained_agents(self) -> tuple[str, ...]:
+        """The agents that have a policy of their own; the agent of a single policy is empty."""
+        if not self.agents:
+            return ("",)
+        return tuple(agent for agent, seat in self.agents.items() if isinstance(seat, Train))
+
+    def adapter_of(self, agent: str) -> Adapter:
+        """Return what is trained for one of the `trained_agents`."""
+        seat = self.agents.get(agent)
+        return seat.adapter if isinstance(seat, Train) and seat.adapter is not None else self.adapter
+
+    @property
+    def episodes_per_step(self) -> int:
+        """How many episodes one train step asks for."""
+        return self.algorithm.group_size * self.algorithm.groups_per_step
+
+    @property
+    def most_episodes_per_step(self) -> int:
+        """How many one train step may come to, if each round of dynamic sampling replaces every group."""
+        return self.episodes_per_step * (1 + self.algorithm.dynamic_sampling_rounds)

@@ -1,0 +1,91 @@
+"""The models of which everything is made that client and service say to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import FunctionType
+from typing import Any, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from tinkergym.errors import InvalidRequestError
+
+MOST_EPISODES = 20_000
+"""In one list of episodes or of their leases. Every list of the wire has a bound."""
+
+MOST_RESULTS = 10_000
+"""Episodes that are handed in at once."""
+
+
+class WireModel(BaseModel):
+    """Frozen, strict about unknown keys, finite numbers only."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def _refuse_idle(self, field: str, is_idle: bool, wanted: str) -> None:
+        """Refuse a setting that would do nothing, where it is not left at its default."""
+        if is_idle and getattr(self, field) != type(self).model_fields[field].default:
+            self._refuse(f"{field} takes effect only with {wanted}; set that too, or leave it out")
+
+    def _refuse(self, reason: str) -> None:
+        """Refuse settings that are harmless, but not what was meant."""
+        raise ValueError(reason)
+
+
+class UserSettings(WireModel):
+    """User-written settings. Booleans and strings are rejected where a number is expected."""
+
+    # Of the model, not of each field: the one that tells the members of a union apart can have none.
+    @model_validator(mode="before")
+    @classmethod
+    def _a_number_is_written_as_one(cls, settings: object) -> object:
+        if isinstance(settings, Mapping):
+            for name, field in cls.model_fields.items():
+                value = settings.get(name)
+                if isinstance(value, bool | str) and _is_number(field.annotation):
+                    raise ValueError(f"{name} must be a number, not {value!r:.80}")
+        return settings
+
+
+def _is_number(annotation: object) -> bool:
+    kinds = set(get_args(annotation) or (annotation,)) - {type(None)}
+    return bool(kinds) and kinds <= {int, float}
+
+
+class Choice(UserSettings):
+    """A part of a job's settings that scripts write down themselves.
+
+    Raises:
+        InvalidRequestError: A setting is wrong; says which, why and what to do.
+    """
+
+    def __init__(self, /, **settings: Any) -> None:
+        try:
+            super().__init__(**settings)
+        except ValidationError as error:
+            from tinkergym.schema.setting_errors import explain
+
+            explained = explain(error, type(self))
+            # Where it stands in a job is not known here, but what was written is.
+            explained.field = f"{type(self).__name__}.{explained.field}".rstrip(".")
+            raise explained from None
+
+    # As pydantic's own: it is not called for settings inside of others, whose errors keep their location.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Refuse a user's subclass that computes something: settings travel, code does not."""
+        if cls.__module__.partition(".")[0] == __name__.partition(".")[0]:
+            return
+        decorated = cls.__pydantic_decorators__
+        checks = {*decorated.field_validators, *decorated.model_validators}  # which take effect right here
+        for name, value in vars(cls).items():
+            own = (not name.startswith("_") or name == "__call__") and name not in checks
+            if own and isinstance(value, FunctionType | property | classmethod | staticmethod):
+                raise InvalidRequestError(
+                    f"the service would ignore the method {name}(): it gets the settings of "
+                    f"{cls.__name__}, not its code",
+                    hint="remove the method; a subclass may only change the defaults of settings",
+                    field=f"{cls.__name__}.{name}",
+                )

@@ -1,0 +1,103 @@
+"""Settings and bodies to models, with an `InvalidRequestError` where one is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.schema.jobs import AnyJobSpec, DistillationSpec, PreferenceSpec, SFTSpec
+from tinkergym.schema.policy_calls import PolicySpec
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_KINDS: dict[object, type[AnyJobSpec]] = {
+    "rl": JobSpec,
+    "sft": SFTSpec,
+    "preference": PreferenceSpec,
+    "distillation": DistillationSpec,
+    "policy": PolicySpec,
+}
+
+
+def parse(model: type[Model], settings: Mapping[str, Any], arguments: Sequence[str] = ()) -> Model:
+    """Check `settings` against a model.
+
+    Args:
+        model: Of what is wanted.
+        settings: By name; models among them are checked again.
+        arguments: Further names that the caller takes, for a setting that is a slip of one of them.
+
+    Raises:
+        InvalidRequestError: with the dotted name of the setting in `field`.
+    """
+    try:
+        return model.model_validate(_plain(settings))
+    except ValidationError as error:
+        from tinkergym.schema.setting_errors import explain
+
+        raise explain(error, model, arguments) from None
+
+
+def parse_json(model: type[Model], body: bytes | bytearray) -> Model:
+    """Read a body as `model`, straight from the bytes.
+
+    Raises:
+        InvalidRequestError: with the dotted name of the setting in `field`.
+    """
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        from tinkergym.schema.setting_errors import explain
+
+        raise explain(error, model) from None
+
+
+def parse_spec(settings: Mapping[str, Any]) -> JobSpec:
+    """Check the settings of an RL job and fill in the defaults.
+
+    Raises:
+        InvalidRequestError: with the dotted name of the setting in `field`.
+    """
+    return parse(JobSpec, settings)
+
+
+def parse_any_spec(settings: Mapping[str, Any], arguments: Sequence[str] = ()) -> AnyJobSpec:
+    """Check the settings of a job of any kind; without a `kind` it is an RL job.
+
+    Raises:
+        InvalidRequestError: with the dotted name of the setting in `field`.
+    """
+    kind = settings.get("kind", "rl")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        kinds = ", ".join(repr(known) for known in _KINDS)
+        from tinkergym.schema.setting_errors import nearest_value
+
+        hint = nearest_value(kind, kinds)
+        raise InvalidRequestError(f"must be one of {kinds}, got {kind!r:.80}", hint=hint, field="kind")
+    return parse(_KINDS[kind], settings, arguments)
+
+
+def environment_ref(env_id: str, kwargs: Mapping[str, Any]) -> EnvironmentRef:
+    """Check the name of an environment and its arguments, which travel with a job and so must be JSON.
+
+    Raises:
+        InvalidRequestError: with the dotted name of the setting, as in a job, in `field`.
+    """
+    try:
+        return parse(EnvironmentRef, {"id": env_id, "kwargs": kwargs})
+    except InvalidRequestError as error:
+        error.field = f"environment.{error.field}"
+        raise
+
+
+def _plain(value: Any) -> Any:
+    """Turn models inside the settings into dicts, so that a subclass or a copy is checked as what it says."""
+    if isinstance(value, BaseModel):
+        return value.model_dump()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return value

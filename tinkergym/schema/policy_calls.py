@@ -1,0 +1,181 @@
+"""The low-level API: a policy that a user's own loop trains, one numbered call after the other."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, TypeAdapter, model_validator
+
+from tinkergym.schema.algorithms import KLEstimator, LossName
+from tinkergym.schema.events import ErrorView, JobState
+from tinkergym.schema.job_spec import LONGEST_SECONDS, TrainingSpec
+from tinkergym.schema.model import UserSettings, WireModel
+from tinkergym.schema.policy_refs import DEFINITE_POLICY_REF
+from tinkergym.trajectory.trajectory import MOST_TOKENS
+
+MOST_SEQUENCES = 4096
+"""In one call."""
+MOST_CALLS_AHEAD = 256
+"""Calls of one policy that are stored and not yet done."""
+
+
+class PolicySpec(TrainingSpec):
+    """A policy without a loop: the client trains it by calls."""
+
+    kind: Literal["policy"] = "policy"
+    steps: Literal[1] = 1
+    """Without meaning here: the client decides when it ends."""
+    idle_seconds: float = Field(600.0, gt=0, le=LONGEST_SECONDS)
+    """After this long without a call the policy is saved and gives up its place; the next call brings it
+    back.
+    """
+    checkpoint_every: int = Field(50, ge=1)
+    """Calls between two checkpoints that the service makes by itself. Calls after the newest are repeated
+    when a worker dies.
+    """
+
+
+class TokenSequence(WireModel):
+    """Token ids, and which of them to train on; all lists have one length T."""
+
+    token_ids: list[int] = Field(min_length=2, max_length=MOST_TOKENS)
+    loss_mask: list[bool] | None = Field(None, max_length=MOST_TOKENS)
+    """True on the tokens to train on, never on the first. None is all but the first."""
+    sampling_logprobs: list[float | None] | None = Field(None, max_length=MOST_TOKENS)
+    """Of the policy that sampled, in nats at `temperature`, as completions report them. Policy-gradient
+    losses need one wherever `loss_mask` is True.
+    """
+    advantage: float | Annotated[list[float], Field(max_length=MOST_TOKENS)] = 1.0
+    """One for the sequence or one per token. For `cross_entropy` it is a weight."""
+    temperature: float = Field(1.0, gt=0)
+    reference_logprobs: list[float] | None = Field(None, max_length=MOST_TOKENS)
+    """One per token with `loss_mask` True, for `kl_coefficient`."""
+
+    @property
+    def trained(self) -> list[bool]:
+        """The mask that counts: `loss_mask`, or all tokens but the first."""
+        return [False] + [True] * (len(self.token_ids) - 1) if self.loss_mask is None else self.loss_mask
+
+
+class ForwardBackward(UserSettings):
+    """Add the gradient of a loss to what waits for `optim_step`."""
+
+    op: Literal["forward_backward"] = "forward_backward"
+    sequences: list[TokenSequence] = Field(min_length=1, max_length=MOST_SEQUENCES)
+    loss: LossName | Literal["cross_entropy", "linear"] = "cross_entropy"
+    """`linear` is the sum of minus `advantage` times logprob. It carries a custom loss: the client computes
+    the gradient with respect to the logprobs and sends minus that gradient.
+    """
+    aggregation: Literal["token", "sequence", "constant"] = "token"
+    constant_tokens: int = Field(1, ge=1)
+    """What `aggregation="constant"` divides each sequence's sum by."""
+    clip_low: float = Field(0.2, gt=0)
+    clip_high: float = Field(0.2, gt=0)
+    entropy_coefficient: float = Field(0.0, ge=0)
+    kl_coefficient: float = Field(0.0, ge=0)
+    kl_estimator: KLEstimator = "k3"
+
+    @model_validator(mode="after")
+    def _every_setting_takes_effect(self) -> Self:
+        clips = self.loss in {"ppo", "cispo", "gspo"}
+        sampled = self.loss not in {"cross_entropy", "linear"}
+        for field in ("clip_low", "clip_high"):
+            self._refuse_idle(field, not clips, "loss='ppo', 'cispo' or 'gspo'")
+        for field in ("entropy_coefficient", "kl_coefficient"):
+            self._refuse_idle(field, not sampled, "a policy-gradient loss")
+        self._refuse_idle("kl_estimator", not self.kl_coefficient, "kl_coefficient")
+        self._refuse_idle("constant_tokens", self.aggregation != "constant", "aggregation='constant'")
+        self._refuse_idle("aggregation", self.loss == "linear", "another loss")
+        return self
+
+
+class OptimStep(UserSettings):
+    """Apply the gradient with AdamW and clear it."""
+
+    op: Literal["optim_step"] = "optim_step"
+    learning_rate: float = Field(gt=0, le=10)
+    max_grad_norm: float = Field(1.0, gt=0)
+    weight_decay: float = Field(0.0, ge=0, le=1e6)
+
+
+class Logprobs(WireModel):
+    """Compute the logprobs of the tokens with `loss_mask` True."""
+
+    op: Literal["logprobs"] = "logprobs"
+    sequences: list[TokenSequence] = Field(min_length=1, max_length=MOST_SEQUENCES)
+
+
+class Publish(WireModel):
+    """Let the policy be sampled as it is now."""
+
+    op: Literal["publish"] = "publish"
+
+
+class Save(WireModel):
+    """Write a checkpoint: weights and optimizer state."""
+
+    op: Literal["save"] = "save"
+
+
+class Load(WireModel):
+    """Go on from a saved version, of this policy or another of the same model and adapter."""
+
+    op: Literal["load"] = "load"
+    policy: str = Field(pattern=rf"^{DEFINITE_POLICY_REF}$", max_length=200)
+    with_optimizer: bool = True
+    """Whether its optimizer state comes along; False begins with a fresh one."""
+
+
+PolicyCall = Annotated[
+    ForwardBackward | OptimStep | Logprobs | Publish | Save | Load, Field(discriminator="op")
+]
+POLICY_CALL: TypeAdapter[ForwardBackward | OptimStep | Logprobs | Publish | Save | Load] = TypeAdapter(
+    PolicyCall
+)
+
+
+class NumberedCall(WireModel):
+    """The body of `POST /v1/policies/{policy_id}/calls`; once acknowledged, it takes effect exactly once."""
+
+    seq: int = Field(ge=1, le=10**12)
+    """1, 2, 3, ... within the policy. The same number with the same call is the same call."""
+    call: PolicyCall
+
+
+class CallResult(WireModel):
+    """What a call did; which fields are set depends on its `op`."""
+
+    loss: float | None = None
+    logprobs: list[Annotated[list[float], Field(max_length=MOST_TOKENS)]] | None = Field(
+        None, max_length=MOST_SEQUENCES
+    )
+    """Per sequence, one per token with `loss_mask` True, in nats."""
+    metrics: dict[str, float] = {}
+    skipped: bool = False
+    """Whether `optim_step` left the policy as it was, since its gradient was exactly zero."""
+    policy: str = ""
+    """`job-...@version`, of `save`."""
+    version: int | None = None
+    """Of `publish` and `save`."""
+    error: ErrorView | None = None
+    """Why the call was refused; the policy is as before it."""
+
+
+class CallView(WireModel):
+    """Where a call stands."""
+
+    seq: int
+    done: bool
+    result: CallResult | None = None
+    state: JobState
+    """Of the policy."""
+    reason: str = ""
+    """What the policy waits for, if it does."""
+
+
+class PolicyCallsView(WireModel):
+    """The calls of a policy."""
+
+    policy_id: str
+    last_seq: int
+    """Number of the newest call that was acknowledged; 0 before the first."""

@@ -1,0 +1,96 @@
+"""References to policies: `policy-ID`, `job-ID@40`, `job-ID/black@step:40`, `job-ID@best`.
+
+Pure syntax. Which version and which files a reference means is decided by the service's store.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Literal, Self
+
+from tinkergym.errors import InvalidRequestError
+
+_WHOSE = r"(policy-[^@/\s]+|job-[^@/\s]+(/[^@/\s]+)?)"
+_NUMBER = r"[0-9]{1,18}"
+
+POLICY_REF = rf"{_WHOSE}(@({_NUMBER}|step:{_NUMBER}|latest|best))?"
+"""What a reference looks like."""
+
+DEFINITE_POLICY_REF = rf"{_WHOSE}@{_NUMBER}"
+"""What a reference to a version's number looks like."""
+
+HOW_TO_WRITE_POLICIES = (
+    "write job-ID or policy-ID for the newest version, job-ID@40 for version 40, job-ID@step:40 for the one "
+    "of train step 40, and job-ID/AGENT where a job trains several policies"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRef:
+    """Whose policy, and which version of it. At most one of `version`, `step` and `name` is set."""
+
+    owner: str
+    """The id of a policy, or of the job that trains it."""
+    agent: str = ""
+    """Which of a job's policies; empty where it trains one."""
+    version: int | None = None
+    """Counts publishes; 0 is the policy before training."""
+    step: int | None = None
+    """The version that was published at this train step."""
+    name: Literal["", "latest", "best"] = ""
+
+    @classmethod
+    def parse(cls, text: str, *, field: str = "policy") -> Self:
+        """Read a reference; `str` writes it again.
+
+        Raises:
+            InvalidRequestError: It is not one; with this `field`.
+        """
+        if not re.fullmatch(POLICY_REF, text):
+            raise InvalidRequestError(
+                f"{text!r} is not a reference to a policy", hint=HOW_TO_WRITE_POLICIES, field=field
+            )
+        whose, _, chosen = text.partition("@")
+        owner, _, agent = whose.partition("/")
+        ref = cls(owner=owner, agent=agent)
+        match chosen:
+            case "":
+                return ref
+            case "latest" | "best":
+                return replace(ref, name=chosen)
+            case _ if chosen.startswith("step:"):
+                return replace(ref, step=int(chosen.removeprefix("step:")))
+            case _:
+                return replace(ref, version=int(chosen))
+
+    @staticmethod
+    def is_meant(text: str) -> bool:
+        """Whether a text that may also be a model's name is meant as a reference."""
+        return text.startswith(("job-", "policy-"))
+
+    @property
+    def is_newest(self) -> bool:
+        """Whether it means the newest version, whichever that is."""
+        return self.version is None and self.step is None and self.name != "best"
+
+    @property
+    def whose(self) -> str:
+        """The reference without its version."""
+        return f"{self.owner}/{self.agent}" if self.agent else self.owner
+
+    def at(self, version: int) -> Self:
+        """Return a reference to this very version of the same policy."""
+        return replace(self, version=version, step=None, name="")
+
+    def __str__(self) -> str:
+        if self.version is not None:
+            return f"{self.whose}@{self.version}"
+        if self.step is not None:
+            return f"{self.whose}@step:{self.step}"
+        return f"{self.whose}@{self.name}" if self.name else self.whose
+
+
+def policy_of(job_id: str, agent: str = "") -> str:
+    """Return the name of the policy that a job trains for an agent; without one, where it trains one."""
+    return f"{job_id}/{agent}" if agent else job_id

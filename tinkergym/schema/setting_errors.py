@@ -1,0 +1,202 @@
+"""Pydantic's validation errors as one error of ours: which setting, why, and the nearest valid name.
+
+Takes the model as an argument and is imported only once something is wrong.
+"""
+
+from __future__ import annotations
+
+import difflib
+import reprlib
+import types
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from tinkergym.errors import InvalidRequestError
+
+MOST_SHOWN = 5
+"""Errors that are explained; further ones of the same request are counted."""
+
+MOST_EXPLAINED = 10_000
+"""With more errors than this none is explained: pydantic only lists all of them at once."""
+
+MOST_REPEATED = 80
+"""Characters of a name or a value that an error repeats."""
+
+OTHER_NAMES: dict[str, tuple[str, ...]] = {
+    "lr": ("learning_rate",),
+    "lr_scheduler_type": ("lr_schedule",),
+    "num_generations": ("group_size",),
+    "r": ("rank",),
+    "lora_r": ("rank",),
+    "lora_rank": ("rank",),
+    "lora_alpha": ("alpha",),
+    "beta": ("kl_coefficient",),
+    "kl_coef": ("kl_coefficient",),
+    "epsilon": ("clip_low",),
+    "epsilon_high": ("clip_high",),
+    "num_iterations": ("updates_per_step",),
+    "batch_size": ("groups_per_step", "episodes_per_step"),
+    "per_device_train_batch_size": ("batch_size", "groups_per_step", "episodes_per_step"),
+    "max_tokens": ("max_turn_tokens",),
+    "max_new_tokens": ("max_turn_tokens",),
+    "max_completion_length": ("max_turn_tokens",),
+    "num_train_epochs": ("epochs", "steps"),
+    "num_epochs": ("epochs", "steps"),
+    "epoch": ("epochs", "steps"),
+    "epochs": ("steps",),
+    "max_steps": ("steps",),
+    "kwargs": ("env_kwargs",),
+    "env_args": ("env_kwargs",),
+    "env_config": ("env_kwargs",),
+    "environment_kwargs": ("env_kwargs",),
+}
+"""What other libraries call a setting, and our names for it: the first that the model has counts."""
+
+NOT_IN_TRAINING = dict.fromkeys(
+    ("top_p", "top_k", "min_p", "structured"),
+    "training samples from the whole distribution, as importance ratios require; use temperature; "
+    "policy.act and policy.evaluate take top_p, top_k and structured",
+)
+"""Settings of sampling that other libraries accept in training."""
+
+_JSON_TAGS = frozenset({"list", "dict", "str", "bool", "int", "float"})
+"""What pydantic adds to the path inside a `JsonValue`."""
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = MOST_REPEATED
+
+
+def explain(
+    error: ValidationError, model: type[BaseModel], arguments: Sequence[str] = ()
+) -> InvalidRequestError:
+    """Return the first of pydantic's errors in full, with the next few in brief in the hint.
+
+    Args:
+        error: What pydantic raised while validating `model`.
+        model: The outermost model, whose field names give the nearest valid name.
+        arguments: Further valid names at the outermost level.
+    """
+    count = error.error_count()
+    if count > MOST_EXPLAINED:
+        return InvalidRequestError(
+            f"{count} settings are wrong, too many to explain", hint="compare them with /v1/openapi.json"
+        )
+    # What is missing is often there under a wrong name, so that comes last.
+    details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] == "missing")
+    first, *others = [_explained(detail, model, arguments) for detail in details[:MOST_SHOWN]]
+    if others:
+        brief = [str(other) for other in others] + [f"{count - MOST_SHOWN} more"] * (count > MOST_SHOWN)
+        first.hint = "; ".join([first.hint] * bool(first.hint) + [f"also wrong: {', '.join(brief)}"])
+    return first
+
+
+def _explained(detail: ErrorDetails, model: type[BaseModel], arguments: Sequence[str]) -> InvalidRequestError:
+    path, models = _located(detail["loc"], model)
+    context, got = detail.get("ctx", {}), detail["input"]
+    message, hint = f"{detail['msg']}, got {_SHORT.repr(got)}", ""
+    match detail["type"]:
+        case "extra_forbidden":
+            message, hint = "unknown setting", _nearest(path, models, model, arguments)
+        case "missing":
+            message = detail["msg"]
+        case "greater_than_equal" if path[-1:] == ["temperature"]:
+            hint = "policy.act and policy.evaluate take 0, for the likeliest token; training cannot"
+        case "literal_error":
+            hint = nearest_value(got, str(context["expected"]))
+        case "model_type" | "model_attributes_type" | "union_tag_not_found" if models != [model]:
+            hint = f"write {' or '.join(f'{m.__name__}(...)' for m in models)}"
+        case "union_tag_invalid":
+            message = detail["msg"]
+            path.append(str(context["discriminator"]).strip("'"))
+            hint = _nearest_tag(path, str(context["tag"]), models, str(context["expected_tags"]))
+        case "value_error":  # our own validators say "<setting> <reason>; <what to do>"
+            message, _, hint = str(context["error"]).partition("; ")
+            setting, _, reason = message.partition(" ")
+            if reason and any(setting in m.model_fields for m in models):
+                message = reason
+                path += [setting] if path[-1:] != [setting] else []
+    return InvalidRequestError(message, hint=hint, field=".".join(path))
+
+
+def models_in(model: type[BaseModel], field: str) -> list[type[BaseModel]]:
+    """Return the models that a field can hold; several for a union."""
+    return list(_models(model.model_fields[field].annotation))
+
+
+def _models(annotation: object) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    elif get_origin(annotation) in {Union, types.UnionType, Annotated, list}:
+        for part in get_args(annotation):
+            yield from _models(part)
+
+
+def _located(location: Iterable[int | str], root: type[BaseModel]) -> tuple[list[str], list[type[BaseModel]]]:
+    """Return pydantic's location without the tags of unions, and the models that it leads to."""
+    path: list[str] = []
+    models = [root]
+    for part in location:
+        tagged = [m for m in models if part in _tags(m)] if len(models) > 1 else []
+        if tagged:
+            models = tagged
+        elif not ("kwargs" in path[:-1] and part in _JSON_TAGS):
+            text = str(part)
+            path.append(text if len(text) <= MOST_REPEATED else f"{text[: MOST_REPEATED - 3]}...")
+            inner = [found for m in models if text in m.model_fields for found in models_in(m, text)]
+            models = inner or models
+    return path, models
+
+
+def _tags(model: type[BaseModel]) -> set[Any]:
+    """Return what tells this member of a union from the others: its fields that have one value only."""
+    values = [get_args(field.annotation) for field in model.model_fields.values() if _is_literal(field)]
+    return {model.__name__, *(value[0] for value in values if len(value) == 1)}
+
+
+def _is_literal(field: Any) -> bool:
+    return get_origin(field.annotation) is Literal
+
+
+def _nearest(
+    path: Sequence[str], models: list[type[BaseModel]], root: type[BaseModel], arguments: Sequence[str]
+) -> str:
+    """Say which setting was meant, of the same section or of another one; else list the section's."""
+    *section, name = path
+    if name in NOT_IN_TRAINING:
+        return NOT_IN_TRAINING[name]
+    own = {field: ".".join((*section, field)) for m in models for field in m.model_fields}
+    if not section:
+        own |= {argument: argument for argument in arguments}
+    elsewhere = {leaf: place for leaf, place in _places(root) if place != ".".join(path)}
+    for places, likeness in ((own, 0.6), (elsewhere, 0.8)):
+        exact = [other for other in (name, *OTHER_NAMES.get(name, ())) if other in places]
+        if close := exact or difflib.get_close_matches(name, places, n=1, cutoff=likeness):
+            return f"did you mean {places[close[0]]}?"
+    return f"known settings: {', '.join(own)}"
+
+
+def _places(root: type[BaseModel]) -> Iterator[tuple[str, str]]:
+    """Yield the settings of each section by their dotted names; of a union, those of its default."""
+    for name, field in root.model_fields.items():
+        if get_origin(field.annotation) is list:
+            continue  # its members have no dotted names
+        chosen = [m for m in models_in(root, name) if type(field.default) is m] or models_in(root, name)
+        for inner in chosen[0].model_fields if chosen else ():
+            yield inner, f"{name}.{inner}"
+
+
+def _nearest_tag(path: Sequence[str], tag: str, models: list[type[BaseModel]], expected: str) -> str:
+    for name, field in models[0].model_fields.items():  # such as a loss in the place of an algorithm
+        if _is_literal(field) and tag.lower() in get_args(field.annotation):
+            return f"did you mean {'.'.join((*path[:-1], name))}={tag.lower()!r}?"
+    return nearest_value(tag, expected)
+
+
+def nearest_value(got: object, expected: str) -> str:
+    """Say which of the values that `expected` lists was probably meant; empty if none is like it."""
+    choices = [choice.strip("' ") for choice in expected.replace(" or ", ",").split(",")]
+    close = difflib.get_close_matches(str(got)[:MOST_REPEATED], choices, n=1)
+    return f"did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,84 @@
+"""What the service shows of its models, environments and health."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from tinkergym.schema.job_spec import Reasoning
+from tinkergym.schema.model import WireModel
+
+EXPORT_FILE = "tinkergym.json"
+"""In the folder of an export, says where the policy comes from, and what `TrainedWith` has."""
+
+
+class TrainedWith(WireModel):
+    """How training asked the policy that an export holds; what is asked otherwise answers otherwise."""
+
+    system_prompt: str | None = None
+    """The job's own, or the environment's."""
+    reasoning: Reasoning = "keep"
+
+
+class RendererBundle(WireModel):
+    """What a client needs to turn messages into a model's token ids, and back."""
+
+    model: str
+    tokenizer_json: str
+    chat_template: str
+    special_tokens: dict[str, str] = {}
+    """bos_token, eos_token, ... as the chat template names them."""
+    stop_ids: list[int] = Field(max_length=1024)
+    """Token ids that end an answer."""
+    context_length: int
+    sha256: str
+    trained_with: TrainedWith | None = None
+    """Of the folder of an export; no part of the hash, which is of what makes tokens."""
+
+
+class PolicyView(WireModel):
+    """The policy that a reference names, see `GET /v1/policies`."""
+
+    policy_id: str
+    job_id: str
+    """The job that trains it, or did."""
+    agent: str
+    """Which of the job's policies it is; empty where the job trains one."""
+    model: str
+    version: int | None
+    """The one that the reference names; None is the newest, whichever that is."""
+    kept: list[int] = Field(max_length=100_000)
+    """Versions with a checkpoint, oldest first."""
+
+
+class EnvironmentView(WireModel):
+    """An environment that the service can play itself, for `train` and evaluations that it plays."""
+
+    id: str
+    distribution: str
+    """The pack's, as pip calls it."""
+    version: str
+    """Of the pack."""
+
+
+class ModelView(WireModel):
+    """A model that the service offers."""
+
+    name: str
+    parameters: int | None = None
+    context_length: int
+    description: str = ""
+
+
+class HealthView(WireModel):
+    """Whether the service answers, and what it still waits for."""
+
+    status: Literal["ok", "degraded"]
+    version: str
+    waiting_for: list[str] = Field([], max_length=1000)
+    """Parts that are not there at the moment: `scheduler`, `pool:nano`, ..."""
+    missing_since: dict[str, float] = {}
+    """For each of them the Unix time, in seconds, since when."""
+    memory: dict[str, int] = {}
+    """Bytes that each loaded model takes with its environment workers; only the local owner is told."""

@@ -1,0 +1,1 @@
+"""Typed parts, trajectories and the append-only ledger of their tokens: pure data."""

@@ -1,0 +1,116 @@
+"""Ledger: the tokens of one agent in one episode, append-only.
+
+Ids that the policy sampled go in as they came out, with their logprobs; ids that the environment caused go in
+without. Nothing that is in is ever changed: an edit of history closes the segment and opens another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tinkergym.trajectory.parts import ImageSpan, misplaced_image
+from tinkergym.trajectory.trajectory import Segment
+from tinkergym.trajectory.unchecked import unchecked
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where sampled tokens stand: [start, end) of a segment."""
+
+    segment: int
+    start: int
+    end: int
+
+
+class Ledger:
+    """An append-only record of given and sampled token ids.
+
+    Holds at all times: a token has a finite logprob if and only if the policy sampled it.
+    """
+
+    def __init__(self) -> None:
+        self._token_ids: list[list[int]] = [[]]
+        self._logprobs: list[list[float | None]] = [[]]
+        self._images: list[list[ImageSpan]] = [[]]
+        self._sampled = 0
+
+    @property
+    def length(self) -> int:
+        """Tokens in the open segment."""
+        return len(self._token_ids[-1])
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Tokens that the policy sampled, in all segments."""
+        return self._sampled
+
+    def context(self, delta: Sequence[int] = ()) -> list[int]:
+        """Return a copy of the open segment's ids, followed by `delta`: the prompt of the next answer."""
+        return [*self._token_ids[-1], *delta]
+
+    def append_given(self, token_ids: Sequence[int], images: Sequence[ImageSpan] = ()) -> None:
+        """Add tokens that the policy did not sample.
+
+        Args:
+            token_ids: With the placeholders of images.
+            images: Where those stand in `token_ids`, in order.
+
+        Raises:
+            ValueError: An image stands elsewhere; nothing was added.
+        """
+        if images:
+            if wrong := misplaced_image(images, [False] * len(token_ids)):
+                raise ValueError(wrong)
+            begin = self.length
+            self._images[-1].extend(
+                ImageSpan(sha256=image.sha256, start=begin + image.start, end=begin + image.end)
+                for image in images
+            )
+        self._token_ids[-1].extend(token_ids)
+        self._logprobs[-1].extend([None] * len(token_ids))
+
+    def append_sampled(self, token_ids: Sequence[int], sampling_logprobs: Sequence[float]) -> Span:
+        """Add tokens that the policy sampled.
+
+        Args:
+            token_ids: As the engine returned them, the stop token included.
+            sampling_logprobs: One per token, in nats, finite and at most 0 up to rounding.
+
+        Raises:
+            ValueError: There are no tokens, or tokens and logprobs do not belong together; nothing was added.
+        """
+        if not token_ids:
+            raise ValueError("an answer has at least one token, but none came back")
+        if len(token_ids) != len(sampling_logprobs):
+            raise ValueError(f"{len(token_ids)} tokens came back with {len(sampling_logprobs)} logprobs")
+        if not math.isfinite(math.fsum(sampling_logprobs)):
+            raise ValueError("a sampling logprob is not finite")
+        start = self.length
+        self._token_ids[-1].extend(token_ids)
+        self._logprobs[-1].extend(sampling_logprobs)
+        self._sampled += len(token_ids)
+        return Span(len(self._token_ids) - 1, start, self.length)
+
+    def open_segment(self) -> None:
+        """Close the open segment and start an empty one: from here on, history reads differently."""
+        if self._token_ids[-1]:
+            self._token_ids.append([])
+            self._logprobs.append([])
+            self._images.append([])
+
+    def segments(self) -> list[Segment]:
+        """Return all segments that hold tokens, copied."""
+        return [
+            # Valid by construction; checking every token again would double the cost of an episode.
+            unchecked(
+                Segment,
+                token_ids=list(token_ids),
+                loss_mask=[p is not None for p in logprobs],
+                sampling_logprobs=list(logprobs),
+                images=list(images),
+            )
+            for token_ids, logprobs, images in zip(self._token_ids, self._logprobs, self._images, strict=True)
+            if token_ids
+        ]
