@@ -1,0 +1,249 @@
+from itertools import product
+
+import numpy as np
+import pytest
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.registration.environments import make
+from tinkergym.registration.games import make_game
+from tinkergym.testing import EnvContract
+
+
+class TestKuhnPoker(EnvContract):
+    environment_id = "tabletop/KuhnPokerVs-v0"
+
+
+class TestLeducPoker(EnvContract):
+    environment_id = "tabletop/LeducPokerVs-v0"
+
+
+class TestPrisonersDilemma(EnvContract):
+    environment_id = "tabletop/PrisonersDilemmaVs-v0"
+
+
+class TestSignals(EnvContract):
+    environment_id = "tabletop/SignalsVs-v0"
+
+
+class TestLiarsDice(EnvContract):
+    environment_id = "tabletop/LiarsDiceVs-v0"
+
+
+class TestDeal(EnvContract):
+    environment_id = "tabletop/DealVs-v0"
+
+
+def played(table, moves, seed=0):
+    """Play moves in the order in which the game asks, and return what each agent earned."""
+    table.reset(seed=seed)
+    earned = dict.fromkeys(table.possible_agents, 0.0)
+    for move in moves:
+        table.step(move)
+        for agent, reward in table.rewards.items():
+            earned[agent] += reward
+    return earned
+
+
+@pytest.mark.parametrize(
+    ("moves", "chips"),
+    [
+        (["check", "check"], 1.0),
+        (["check", "bet", "fold"], None),
+        (["check", "bet", "call"], 2.0),
+        (["bet", "fold"], None),
+        (["bet", "call"], 2.0),
+    ],
+)
+def test_kuhn_poker_pays_the_better_card_or_whoever_did_not_fold(moves, chips):
+    table = make_game("tabletop/KuhnPoker-v0")
+    for seed in range(20):
+        earned = played(table, moves, seed)
+        first, second = table.game.cards
+        winner = int(second > first) if chips else len(moves) % 2
+        won = chips or 1.0
+        assert list(earned.values()) == ([won, -won] if winner == 0 else [-won, won])
+        assert all(table.terminations.values())
+
+
+def test_a_player_of_poker_is_shown_no_other_card_before_the_showdown():
+    table = make_game("tabletop/KuhnPoker-v0")
+    names = ("jack", "queen", "king")
+    for seed in range(20):
+        played(table, ["check"], seed)
+        for agent, card in zip(table.possible_agents, table.game.cards, strict=True):
+            text = table.observe(agent)["text"]
+            assert [name for name in names if name in text] in ([names[card]], [])
+        table.step("check")
+        assert "other player's card" in table.observe("first")["text"]
+
+
+def test_in_leduc_poker_a_pair_beats_a_king_and_equal_cards_split():
+    table = make_game("tabletop/LeducPoker-v0")
+    table.reset(seed=0)
+    found = set()
+    for ranks in product(range(3), repeat=3):
+        table.reset(seed=0)
+        game = table.game
+        game.begin_with(ranks)
+        for move in ("bet", "call", "check", "check"):
+            table.step(move)
+        won = table.rewards["first"]
+        one, two, public = ranks
+        expected = (
+            0 if one == two else 3 if one == public else -3 if two == public else 3 * np.sign(one - two)
+        )
+        assert won == expected == -table.rewards["second"]
+        found.add(won)
+    assert found == {-3.0, 0.0, 3.0}
+
+
+def test_in_leduc_poker_at_most_one_raise_follows_a_bet_and_the_second_round_is_dearer():
+    table = make_game("tabletop/LeducPoker-v0")
+    table.reset(seed=1)
+    assert table.legal_actions("first") == ["check", "bet"]
+    table.step("bet")
+    assert table.legal_actions("second") == ["fold", "call", "raise"]
+    table.step("raise")
+    assert table.legal_actions("first") == ["fold", "call"]
+    table.step("call")
+    assert "Public card" in table.observe("first")["text"]
+    table.step("bet")
+    assert table.game.paid == [9, 5]
+
+
+def test_leduc_poker_deals_its_public_card_by_the_seed_when_the_first_round_ends():
+    table = make_game("tabletop/LeducPoker-v0")
+    publics = set()
+    for seed in range(40):
+        table.reset(seed=seed)
+        assert table.game.public is None
+        table.step("check")
+        table.step("check")
+        publics.add(table.game.public)
+    assert publics == {0, 1, 2}
+
+
+def test_the_probabilities_of_all_deals_add_up_to_one():
+    for name, deals in (("Kuhn", 6), ("Leduc", 24)):
+        found = make_game(f"tabletop/{name}Poker-v0").game.deals()
+        assert len(found) == deals
+        assert sum(chance for chance, _ in found) == pytest.approx(1.0)
+
+
+def test_the_prisoners_dilemma_pays_by_round_and_tit_for_tat_answers_the_last_choice():
+    env = make("tabletop/PrisonersDilemmaVs-v0", opponent="tit_for_tat", rounds=4, seat="first")
+    env.reset(seed=0)
+    rewards = [env.step(move)[1] for move in ("cooperate", "defect", "defect", "cooperate")]
+    assert rewards == [3.0, 5.0, 1.0, 0.0]
+
+
+def test_neither_prisoner_knows_the_others_choice_of_this_round():
+    table = make_game("tabletop/PrisonersDilemma-v0")
+    table.reset(seed=0)
+    before = table.observe("player_1")["text"]
+    table.step("defect")
+    assert table.observe("player_1")["text"] == before
+    table.step("cooperate")
+    assert "You: cooperate. The other: defect." in table.observe("player_1")["text"]
+
+
+def test_in_signals_both_earn_the_same_and_the_code_always_works():
+    for seat in ("first", "second"):
+        env = make("tabletop/SignalsVs-v0", seat=seat, rounds=3)
+        for seed in range(10):
+            observation, _ = env.reset(seed=seed)
+            over, total = False, 0.0
+            while not over:
+                game = env.unwrapped.game
+                action = game.code(0 if seat == "first" else 1, None)
+                assert seat == "first" or game.target not in observation.split("Word:")[-1]
+                observation, reward, over, _, info = env.step(action)
+                total += reward
+            assert (total, info["metrics"]["found"]) == (3.0, 1.0)
+
+
+def test_an_illegal_move_in_signals_costs_the_team():
+    earned = played(make_game("tabletop/Signals-v0"), ["red"])
+    assert earned == {"speaker": -1.0, "listener": -1.0}
+
+
+def test_in_liars_dice_a_player_drops_out_and_the_others_roll_again():
+    table = make_game("tabletop/LiarsDice-v0")
+    orders = set()
+    for seed in range(40):
+        table.reset(seed=seed)
+        rng = np.random.default_rng([seed, 5])
+        earned = dict.fromkeys(table.possible_agents, 0.0)
+        for agent in table.agent_iter():
+            over = table.terminations[agent]
+            table.step(None if over else str(rng.choice(table.legal_actions(agent))))
+            for other, reward in ({} if over else table.rewards).items():
+                earned[other] += reward
+        assert sorted(earned.values()) == [-1.0, 0.0, 1.0]
+        orders.add(tuple(earned.values()))
+    assert len(orders) == 6
+
+
+def test_a_bid_must_be_higher_and_liar_needs_a_bid():
+    table = make_game("tabletop/LiarsDice-v0")
+    table.reset(seed=0)
+    assert "liar" not in table.legal_actions(table.agent_selection)
+    table.step("2x5")
+    legal = table.legal_actions(table.agent_selection)
+    assert legal[:3] == ["liar", "2x6", "3x1"]
+
+
+def test_in_deal_words_reach_the_other_and_an_agreement_pays_both():
+    table = make_game("tabletop/Deal-v0")
+    table.reset(seed=2)
+    table.step("I would like  the books.\nYou may have the hats.")
+    assert (
+        "The other says: I would like the books. You may have the hats."
+        in (table.observe("player_1")["text"])
+    )
+    game = table.game
+    everything = "offer " + " ".join(map(str, game.pile))
+    table.step(everything)
+    table.step("accept")
+    assert table.rewards == {"player_0": 0.0, "player_1": 1.0}
+
+
+@pytest.mark.parametrize("words", ["", "accept", "offer 9 9 9", "offer 1", "offer a b c", "x" * 500])
+def test_what_is_no_message_or_no_possible_offer_is_illegal_in_deal(words):
+    table = make_game("tabletop/Deal-v0")
+    table.reset(seed=0)
+    assert not table.is_legal("player_0", words)
+    table.step(words)
+    assert table.rewards == {"player_0": -1.0, "player_1": 0.0}
+
+
+def test_deal_ends_without_agreement_when_the_turns_are_used_up():
+    earned = played(make_game("tabletop/Deal-v0", turns=3), ["hello", "hello", "bye"])
+    assert earned == {"player_0": 0.0, "player_1": 0.0}
+
+
+def test_the_fair_player_of_deal_reaches_agreements_with_itself():
+    table = make_game("tabletop/Deal-v0")
+    totals = []
+    for seed in range(40):
+        table.reset(seed=seed)
+        while not any(table.terminations.values()):
+            table.step(table.scripted_action(table.agent_selection, "fair", None))
+        totals.append(sum(table.rewards.values()))
+    assert np.mean(totals) > 0.8
+
+
+@pytest.mark.parametrize(
+    ("game", "settings", "field"),
+    [
+        ("PrisonersDilemma", {"rounds": 0}, "rounds"),
+        ("Signals", {"objects": 1}, "objects"),
+        ("Signals", {"rounds": 99}, "rounds"),
+        ("LiarsDice", {"dice": 6}, "dice"),
+        ("Deal", {"turns": 1}, "turns"),
+    ],
+)
+def test_a_setting_out_of_range_is_refused_by_name(game, settings, field):
+    with pytest.raises(InvalidRequestError) as refused:
+        make_game(f"tabletop/{game}-v0", **settings)
+    assert refused.value.field == field

@@ -1,0 +1,1 @@
+"""Games for several agents: hidden cards, simultaneous moves, cooperation, three players, free talk."""

@@ -1,0 +1,121 @@
+"""Leduc poker: six cards, two rounds of betting, a public card between them."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+
+from tinkergym.games.text_game import TextGame
+
+RANKS = ("jack", "queen", "king")
+_BETS = (2, 4)
+"""What a bet or a raise adds, by round."""
+_MOST_RAISES = 2
+"""Bets and raises together, in one round."""
+
+
+class LeducPoker(TextGame):
+    """Poker with two jacks, two queens and two kings: a private card each, and a public one for both.
+
+    Each antes one chip. Bets are 2 chips in the first round and 4 in the second, with at most one raise after
+    a bet. The public card is dealt between the rounds. A pair with it wins, else the higher card; equal cards
+    split. The reward is the chips that are won or lost. `tight` bets with a king or a pair and folds jacks.
+    """
+
+    agents = ("first", "second")
+    opponents = ("random", "tight")
+
+    def begin(self, rng: np.random.Generator) -> None:
+        """Deal a private card to each."""
+        self._rng: np.random.Generator | None = rng
+        self._start([int(card) for card in rng.permutation(6)])
+
+    def deals(self) -> list[tuple[float, tuple[int, ...]]]:
+        """Return every deal of ranks - first, second, public - with its probability."""
+        found: dict[tuple[int, ...], float] = {}
+        every = list(permutations(range(6), 3))
+        for cards in every:
+            ranks = tuple(card // 2 for card in cards)
+            found[ranks] = found.get(ranks, 0.0) + 1 / len(every)
+        return [(chance, ranks) for ranks, chance in found.items()]
+
+    def begin_with(self, deal: tuple[int, ...]) -> None:
+        """Begin with these ranks; the third is dealt between the rounds."""
+        self._rng = None
+        # A card of each rank is enough to stand for both.
+        self._start([2 * rank for rank in deal])
+
+    def _start(self, cards: list[int]) -> None:
+        self.ranks = [card // 2 for card in cards[:2]]
+        self._deck = cards[2:]
+        self.public: int | None = None
+        self.paid = [1, 1]
+        self.turn = 0
+        self._open_round()
+        for player in (0, 1):
+            self.tell(f"Leduc poker. Your card: {RANKS[self.ranks[player]]}.", player)
+
+    def _open_round(self) -> None:
+        self.raises, self.moves, self.turn = 0, 0, 0
+
+    def observe(self, player: int) -> str:
+        """Return the chips and the choice, for the player who has it."""
+        if player != self.turn:
+            return ""
+        mine, theirs = self.paid[player], self.paid[1 - player]
+        return f"You put in {mine}, the other {theirs}. {', '.join(self.legal(player))}?"
+
+    def legal(self, player: int) -> list[str]:
+        """Return check and bet, or what a bet leaves: fold, call and perhaps raise."""
+        if self.paid[player] == self.paid[1 - player]:
+            return ["check", "bet"]
+        return ["fold", "call", "raise"] if self.raises < _MOST_RAISES else ["fold", "call"]
+
+    def play(self, player: int, move: str) -> list[float] | None:
+        """Play the move; deal the public card after the first round; pay at a fold or a showdown."""
+        other = 1 - player
+        if move == "fold":
+            self.tell("The other player folds.", other)
+            return self._won_by(other)
+        self.moves += 1
+        self.tell(f"The other player {move}s.", other)
+        if move in ("bet", "raise"):
+            self.raises += 1
+            self.paid[player] = self.paid[other] + _BETS[self.public is not None]
+        else:
+            self.paid[player] = self.paid[other]
+        self.turn = other
+        if move == "call" or (move == "check" and self.moves == 2):
+            return self._round_ends()
+        return None
+
+    def _round_ends(self) -> list[float] | None:
+        if self.public is not None:
+            for seat in (0, 1):
+                self.tell(f"The other player's card: {RANKS[self.ranks[1 - seat]]}.", seat)
+            strength = [3 if rank == self.public else rank for rank in self.ranks]
+            return [0.0, 0.0] if strength[0] == strength[1] else self._won_by(int(strength[1] > strength[0]))
+        # Chance has a turn of its own: the card is drawn now, not when the game begins.
+        index = 0 if self._rng is None else int(self._rng.integers(len(self._deck)))
+        self.public = self._deck[index] // 2
+        self._open_round()
+        self.tell(f"Public card: {RANKS[self.public]}.")
+        return None
+
+    def next_player(self, player: int) -> int:
+        """Return whose turn it is: the first player opens each round."""
+        del player
+        return self.turn
+
+    def tight(self, player: int, rng: np.random.Generator) -> str:
+        """Bet and raise with a king or a pair, call with a queen, check and fold with a jack."""
+        del rng
+        legal, rank = self.legal(player), self.ranks[player]
+        strong = rank == 2 if self.public is None else rank == self.public
+        wanted = ("raise", "bet", "call") if strong else ("check", "call") if rank else ("check", "fold")
+        return next(move for move in wanted if move in legal)
+
+    def _won_by(self, player: int) -> list[float]:
+        chips = float(self.paid[1 - player])
+        return [chips if seat == player else -chips for seat in (0, 1)]
