@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -28,7 +29,7 @@ from tinkergym.errors import (
 from tinkergym.registration.environments import require_known
 from tinkergym.registration.games import is_game
 from tinkergym.schema.checks import refuse_long_prompt, refuse_wide_context
-from tinkergym.schema.job_spec import EvaluatedSpec, JobSpec, PlayedSpec
+from tinkergym.schema.job_spec import EnvironmentRef, EvaluatedSpec, JobSpec, PlayedSpec
 from tinkergym.schema.names import REMOTE_ID
 from tinkergym.schema.views import RendererBundle
 
@@ -65,11 +66,16 @@ class Preflight:
         bundle = self._catalog.renderer(spec.model)
         refuse_wide_context(spec, bundle.context_length)
         # The environment of another rollout is a class in the client; its id is only a name.
-        probe = self._probe(spec, bundle) if spec.rollout == "server" else _Probe(1, Checked())
-        refuse_long_prompt(probe.prompt_tokens, spec, bundle.context_length)
-        if spec.rollout == "server":
-            self.check_evaluations(spec)
-        return probe.checked
+        if spec.rollout != "server":
+            refuse_long_prompt(1, spec, bundle.context_length)
+            return Checked()
+        found: list[Checked] = []
+        for environment in spec.own_environments.values():
+            probe = self._probe(_alone(spec, environment), bundle)
+            refuse_long_prompt(probe.prompt_tokens, spec, bundle.context_length)
+            found.append(probe.checked)
+        self.check_evaluations(spec)
+        return _together(found)
 
     def check_evaluations(self, spec: EvaluatedSpec) -> None:
         """Make and reset the environments that a job is to be evaluated in by the service.
@@ -78,11 +84,11 @@ class Preflight:
             InvalidRequestError: As `check`, with the field `evaluate`.
         """
         bundle = self._catalog.renderer(spec.model)
-        for evaluation in spec.evaluate:
+        for evaluation in spec.evaluations:
             environment = spec.environment_of(evaluation)
             try:
                 if isinstance(spec, PlayedSpec):
-                    played: PlayedSpec = spec.model_copy(update={"environment": environment})
+                    played: PlayedSpec = _alone(spec, environment)
                 else:
                     played = JobSpec(
                         model=spec.model, environment=environment, steps=1, sampling=spec.sampling
@@ -155,6 +161,20 @@ class Preflight:
         if "error" in answer:
             raise from_wire(answer["error"])
         return _Probe(answer.pop("prompt_tokens"), Checked(**answer))
+
+
+def _alone(spec: PlayedSpec, environment: EnvironmentRef) -> PlayedSpec:
+    """Return the job as if this were its only environment."""
+    return spec.model_copy(update={"environment": environment, "environments": []})
+
+
+def _together(found: Sequence[Checked]) -> Checked:
+    """Return what is known of several environments: a prompt only if they have the same."""
+    prompts = {one.environment_prompt for one in found}
+    return Checked(
+        packs={name: version for one in found for name, version in one.packs.items()},
+        environment_prompt=prompts.pop() if len(prompts) == 1 else None,
+    )
 
 
 def _agents_of(spec: PlayedSpec) -> list[str]:

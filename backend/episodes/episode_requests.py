@@ -47,7 +47,7 @@ def group_requests(job_id: str, spec: JobSpec, step: int, groups: Iterable[int])
                 step=step,
                 index=index,
                 group=group,
-                environment=spec.environment,
+                environment=spec.environment_at(step, group),
                 seed=environment_seed(spec.seed, step, group),
                 seats=_seats(job_id, spec, step, sampling_seed(spec.seed, step, group, member)),
                 max_staleness=spec.max_staleness,

@@ -32,7 +32,7 @@ class Evaluations:
 
     def __init__(self, context: JobContext[EvaluatedSpec]) -> None:
         self._context = context
-        self._wanted = context.spec.evaluate
+        self._wanted = context.spec.evaluations
         self._played = context.spec if isinstance(context.spec, PlayedSpec) else None
         """How the job's own episodes are played, which these follow."""
         self._board = f"{context.job_id}/evaluate"

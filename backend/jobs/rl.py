@@ -13,6 +13,7 @@ from backend.episodes.episode_board import EpisodeBoard
 from backend.episodes.played import Played, PlayedSeat, trained_seats
 from backend.episodes.staleness import staleness_metrics, within_bound
 from backend.jobs.all_policies import AllPolicies, Taken, sha256_of, together
+from backend.jobs.environment_report import per_environment
 from backend.jobs.evaluations import Evaluations
 from backend.jobs.job_context import JobContext
 from backend.jobs.job_loop import JobLoop
@@ -88,7 +89,7 @@ class RLJob(JobLoop[JobSpec]):
             for_server_workers=spec.rollout == "server",
             limits=self._policies.limits,
             owner=context.lease.tenant_id,
-            environment=spec.environment.id,
+            environment="+".join(sorted({one.id for one in spec.own_environments.values()})),
         )
         context.boards.step_recorded(context.job_id, self._done_step)
         context.store.set_state(context.lease, JobState.RUNNING, self._resumed_from())
@@ -340,6 +341,7 @@ class RLJob(JobLoop[JobSpec]):
                 **learned.metrics,
                 **counted.seat_metrics,
                 **counted.environment_metrics,
+                **per_environment(spec, played),
                 **(staleness_metrics(step, played) if spec.max_staleness else {}),
                 **seconds.parts,
                 "retried_episodes": float(counted.retried_episodes),

@@ -109,7 +109,13 @@ def train_batch(
     else:
         _take_off(spec, divergence, trajectories, rewards)
         credited, judged = _compared(
-            spec, step, trajectories, rewards=rewards, groups=groups, counted=counted
+            spec,
+            step,
+            trajectories,
+            rewards=rewards,
+            groups=groups,
+            counted=counted,
+            strata=_environments(spec, seats),
         )
     sequences, versions, group_of = [], [], []
     for (episode, number), credit in credited.items():
@@ -133,6 +139,12 @@ def _by_group(seats: list[PlayedSeat]) -> list[PlayedSeat]:
     return [seat for some in groups.values() for seat in some]
 
 
+def _environments(spec: JobSpec, seats: list[PlayedSeat]) -> list[int]:
+    """Return which of the job's environments each seat was played in: rewards are compared within one."""
+    known = list(spec.own_environments.values())
+    return [known.index(seat.request.environment) if len(known) > 1 else 0 for seat in seats]
+
+
 def _compared(
     spec: JobSpec,
     step: int,
@@ -141,9 +153,10 @@ def _compared(
     rewards: list[list[float]],
     groups: list[int],
     counted: list[bool],
+    strata: list[int],
 ) -> tuple[dict[Place, Credit], dict[str, float]]:
     """Compare the episodes; returns what the segments of those that are learned from are credited with."""
-    credited, advantages = _credits(spec, step, rewards, groups, counted)
+    credited, advantages = _credits(spec, step, rewards, groups, counted, strata=strata)
     metrics = {
         "zero_variance_groups": float(advantages.zero_variance_groups),
         "broken_groups": float(advantages.broken_groups),
@@ -166,6 +179,8 @@ def _credits(
     rewards: list[list[float]],
     groups: list[int],
     counted: list[bool],
+    *,
+    strata: list[int],
 ) -> tuple[list[float] | list[npt.NDArray[np.float64]], Advantages]:
     """Return each episode's advantage, or those of its turns."""
     algorithm = spec.algorithm
@@ -175,11 +190,23 @@ def _credits(
     if algorithm.credit == "turn":
         earned = [returns_to_go(some, discount=algorithm.discount) for some in rewards]
         return turn_advantages(
-            earned, groups, counted, baseline=baseline, normalize=normalize, shuffle=shuffle
+            earned,
+            groups,
+            counted,
+            baseline=baseline,
+            normalize=normalize,
+            shuffle=shuffle,
+            strata=strata,
         )
     returns = [sum(some) for some in rewards]
     advantages = group_advantages(
-        returns, groups, counted, baseline=baseline, normalize=normalize, shuffle=shuffle
+        returns,
+        groups,
+        counted,
+        baseline=baseline,
+        normalize=normalize,
+        shuffle=shuffle,
+        strata=strata,
     )
     return [float(value) for value in advantages.values], advantages
 

@@ -27,8 +27,8 @@ def refuse_large_rewards(spec: JobSpec, played: Played) -> None:
             continue
         worst = max(range(len(rewards)), key=lambda turn: abs(rewards[turn]))
         raise InvalidRewardError(
-            f"{spec.environment.id} paid a reward of {rewards[worst]:.3g} in step {worst + 1} of the episode "
-            f"{request.episode_id} (seed {request.seed}), which is too large to learn from",
+            f"{request.environment.id} paid a reward of {rewards[worst]:.3g} in step {worst + 1} of "
+            f"the episode {request.episode_id} (seed {request.seed}), which is too large to learn from",
             hint="scale the environment's rewards, best to sizes of about 1; an episode's may add up to "
             f"{LARGEST_RETURN:g}",
             field="environment",

@@ -53,6 +53,7 @@ def group_advantages(
     baseline: Baseline = "group",
     normalize: Normalize = "none",
     shuffle: np.random.Generator | None = None,
+    strata: Sequence[int] | None = None,
 ) -> Advantages:
     """Compare each completed episode's return with the mean of its group, or of the batch.
 
@@ -69,6 +70,8 @@ def group_advantages(
             the whole batch (its mean there is 0 already).
         shuffle: A control experiment: first permute the completed episodes' returns, so that they say
             nothing.
+        strata: [N], equal where returns are of one kind, as those of one environment: what stands above of
+            the batch then holds for each of them by itself. None: all are.
 
     Raises:
         InvalidRequestError: A completed episode's return is not finite, or the lengths differ.
@@ -82,7 +85,8 @@ def group_advantages(
     values = np.zeros(len(earned))
     included = np.zeros(len(earned), dtype=bool)
     broken = 0
-    for peers in _peers(group_ids, baseline):
+    kinds = _kinds(strata, len(earned))
+    for peers in _peers(group_ids, baseline, kinds):
         members = peers[done[peers]]
         if len(members) < 2:  # one number is its own mean: nothing to learn, and nothing to call a baseline
             broken += 1
@@ -90,7 +94,7 @@ def group_advantages(
         included[members] = True
         values[members] = _compared(earned[members], baseline, normalize)
     if normalize == "batch_std":
-        _normalize_batch(values, included)
+        _normalize_batch(values, included, kinds)
     return Advantages(
         values=values,
         included=included,
@@ -108,6 +112,7 @@ def turn_advantages(
     baseline: Baseline = "group",
     normalize: Normalize = "none",
     shuffle: np.random.Generator | None = None,
+    strata: Sequence[int] | None = None,
 ) -> tuple[list[FloatArray], Advantages]:
     """Compare what was earned from each turn on with the same turn of the group's other episodes.
 
@@ -121,6 +126,7 @@ def turn_advantages(
         baseline: As in `group_advantages`, among turns with the same number.
         normalize: As there; `std` is that of the turns that are compared.
         shuffle: As there, permuting over all turns.
+        strata: As there.
 
     Returns:
         turns: N arrays, one advantage per turn; 0 for a turn that no sibling came to.
@@ -145,7 +151,8 @@ def turn_advantages(
 
     values, compared = np.zeros(len(earned)), np.zeros(len(earned), dtype=bool)
     included, broken, lone = np.zeros(len(done), dtype=bool), 0, 0
-    for peers in _peers(group_ids, baseline):
+    kinds = _kinds(strata, len(done))
+    for peers in _peers(group_ids, baseline, kinds):
         if done[peers].sum() < 2:
             broken += 1
             continue
@@ -160,7 +167,7 @@ def turn_advantages(
             compared[members] = True
             values[members] = _compared(earned[members], baseline, normalize)
     if normalize == "batch_std":
-        _normalize_batch(values, compared)
+        _normalize_batch(values, compared, kinds[episode_of])
     turns = np.split(values, np.cumsum(lengths)[:-1]) if len(lengths) else []
     episodes = Advantages(
         values=np.asarray([part[0] if len(part) else 0.0 for part in turns]),
@@ -194,10 +201,18 @@ def _checked(
     return earned, done
 
 
-def _peers(groups: npt.NDArray[np.int64], baseline: Baseline) -> list[npt.NDArray[np.int64]]:
+def _kinds(strata: Sequence[int] | None, episodes: int) -> npt.NDArray[np.int64]:
+    if strata is not None and len(strata) != episodes:
+        raise InvalidRequestError("strata must have one entry per episode", field="strata")
+    return np.zeros(episodes, dtype=np.int64) if strata is None else np.asarray(strata, dtype=np.int64)
+
+
+def _peers(
+    groups: npt.NDArray[np.int64], baseline: Baseline, kinds: npt.NDArray[np.int64]
+) -> list[npt.NDArray[np.int64]]:
     """Return the indices of the episodes that are compared with one another."""
     if baseline == "batch":
-        return [np.arange(len(groups))] if len(groups) else []
+        return [np.flatnonzero(kinds == kind) for kind in np.unique(kinds)]
     return [np.flatnonzero(groups == group) for group in np.unique(groups)]
 
 
@@ -210,10 +225,12 @@ def _compared(returns: FloatArray, baseline: Baseline, normalize: Normalize) -> 
     return centred / (returns.std(ddof=1) + STD_EPSILON) if normalize == "std" else centred
 
 
-def _normalize_batch(values: FloatArray, included: BoolArray) -> None:
+def _normalize_batch(values: FloatArray, included: BoolArray, kinds: npt.NDArray[np.int64]) -> None:
     """Bring what is included, whose mean is 0, to deviation 1, in place; what is exactly 0 stays so."""
-    if included.sum() > 1:
-        values[included] /= values[included].std(ddof=1) + STD_EPSILON
+    for kind in np.unique(kinds):
+        members = included & (kinds == kind)
+        if members.sum() > 1:
+            values[members] /= values[members].std(ddof=1) + STD_EPSILON
 
 
 def _silent_groups(values: FloatArray, included: BoolArray, groups: npt.NDArray[np.int64]) -> int:

@@ -75,7 +75,12 @@ class LeaseStore:
         with self._db.read() as connection:
             specs = connection.scalars(select(jobs.c.spec).where(jobs.c.state.not_in(FINAL_STATES))).all()
         parsed = (stored_spec(spec) for spec in specs)
-        return [spec.environment for spec in parsed if isinstance(spec, PlayedSpec)]
+        return [
+            environment
+            for spec in parsed
+            if isinstance(spec, PlayedSpec)
+            for environment in spec.own_environments.values()
+        ]
 
     def jobs_with_expired_lease(self, now: float) -> list[str]:
         """Return the jobs whose worker has fallen silent."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import typer
 
 from tinkergym.cli.console import INTERRUPTED, out
@@ -12,12 +14,12 @@ from tinkergym.reporting.report import play_command
 from tinkergym.schema.job_spec import PlayedSpec
 
 
-def follow(job: Job, env: str | None = None, *, as_json: bool = False) -> None:
+def follow(job: Job, env: str | Sequence[str] | None = None, *, as_json: bool = False) -> None:
     """Show a job's progress until it ends; Ctrl-C leaves it running.
 
     Args:
         job: The job.
-        env: How the command line was told the environment, to say it again in what to type next.
+        env: How the command line was told the environment, or several, to say it again in what to type next.
         as_json: Print each event as a line of JSON, and nothing else.
 
     Raises:
@@ -43,10 +45,17 @@ def follow(job: Job, env: str | None = None, *, as_json: bool = False) -> None:
     for checkpoint in job.checkpoints()[-1:]:
         out.print(f"checkpoint, on the service's machine: {checkpoint.path}", highlight=False, soft_wrap=True)
     if isinstance(job.spec, PlayedSpec):
-        out.print(f"play it: {play_command(job, env)}", markup=False, highlight=False, soft_wrap=True)
+        out.print(
+            f"play it: {play_command(job, next(iter(_names(env)), None))}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
-def follow_or_detach(job: Job, env: str | None = None, *, detach: bool, as_json: bool) -> None:
+def follow_or_detach(
+    job: Job, env: str | Sequence[str] | None = None, *, detach: bool, as_json: bool
+) -> None:
     """Follow a job that was just started, or say how to see it later."""
     if not detach:
         follow(job, env, as_json=as_json)
@@ -63,13 +72,17 @@ def follow_or_detach(job: Job, env: str | None = None, *, detach: bool, as_json:
         out.print("It waits for a client to play its episodes; `attach` does that too.")
 
 
-def attach_command(job: Job, env: str | None) -> str:
+def _names(env: str | Sequence[str] | None) -> Sequence[str]:
+    return [env] if isinstance(env, str) else env or []
+
+
+def attach_command(job: Job, env: str | Sequence[str] | None) -> str:
     """Return what to type to follow a job, and to play its episodes if this side plays them."""
-    ours = f" --env {env}" if env and ":" in env else ""
+    ours = "".join(f" --env {one}" for one in _names(env) if ":" in one)
     return f"tinkergym jobs attach {job.id}{ours}"
 
 
-def _say_how_to_go_on(job: Job, env: str | None) -> None:
+def _say_how_to_go_on(job: Job, env: str | Sequence[str] | None) -> None:
     ours = isinstance(job.spec, PlayedSpec) and job.spec.rollout != "server"
     goes_on = "waits for a client to play its episodes" if ours else "goes on"
     out.print(

@@ -56,7 +56,7 @@ def list_jobs(
                 view.job_id,
                 str(view.state),
                 f"{view.step}/{view.spec.steps}",
-                view.spec.environment.id if isinstance(view.spec, PlayedSpec) else view.spec.kind,
+                view.spec.played_in if isinstance(view.spec, PlayedSpec) else view.spec.kind,
                 view.spec.model,
                 f"{started:{_RECENTLY if started > a_while_ago else _LONG_AGO}}",
                 *([" ".join(view.spec.name.split())] if named else []),
@@ -110,8 +110,10 @@ def show(job_id: JobId, as_json: AsJson = False) -> None:
 def attach(
     job_id: JobId,
     env: Annotated[
-        str | None,
-        typer.Option(help="module:ClassName, for a job that was started with a class of your own."),
+        list[str] | None,
+        typer.Option(
+            help="module:ClassName, for a job that was started with a class of your own; repeatable."
+        ),
     ] = None,
     report_to: ReportTo = None,
     as_json: AsJsonLines = False,
@@ -122,8 +124,9 @@ def attach(
     from tinkergym.remote.client import Client
 
     with Client() as client:
-        here = find_environment(env) if env else None
-        follow(client.attach(job_id, here, report_to=report_to or ()), env, as_json=as_json)
+        here = [find_environment(one) for one in env or []]
+        job = client.attach(job_id, here or None, report_to=report_to or ())
+        follow(job, env, as_json=as_json)
 
 
 @app.command()

@@ -13,6 +13,14 @@ EnvironmentId = Annotated[
         help="An environment's id, see `tinkergym envs`; module:ClassName of your own; or ws://HOST:PORT.",
     ),
 ]
+OneEnvironment = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[ENV]",
+        help="An environment's id, see `tinkergym envs`; module:ClassName of your own; or ws://HOST:PORT.",
+        show_default=False,
+    ),
+]
 EnvironmentSettings = Annotated[
     list[str] | None,
     typer.Option("--env-set", metavar="KEY=VALUE", help="An argument of the environment; repeatable."),

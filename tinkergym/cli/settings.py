@@ -19,6 +19,7 @@ from tinkergym.games.text_game import TextGame
 from tinkergym.quoting import raised
 from tinkergym.registration.arguments import argument_hint
 from tinkergym.remote.imported import imported
+from tinkergym.rollout.environment_mix import EnvSources
 from tinkergym.rollout.local_environment import EnvSource, describe
 from tinkergym.schema.environment_url import is_environment_url
 from tinkergym.schema.job_spec import JobSpec
@@ -198,6 +199,39 @@ def find_environment(name: str) -> EnvSource:
             f"{name!r} names no environment: {error}", hint=_names_in(module, attribute), field="ENV"
         ) from error
     return found
+
+
+def environments(one: str | None, several: Sequence[str] | None) -> tuple[EnvSources, list[str]]:
+    """Return what a command line says to train in, and its names: one argument, or `--env ENV:WEIGHT` ones.
+
+    Raises:
+        InvalidRequestError: neither or both are given, or a weight is missing.
+    """
+    if (one is None) == (not several):
+        raise InvalidRequestError(
+            "the environment is given by an argument or by --env, one of the two",
+            hint="write tinkergym train ENV, or tinkergym train --env ENV:0.7 --env OTHER:0.3",
+            field="ENV",
+        )
+    if one is not None:
+        return find_environment(one), [one]
+    weighted = [_weighted(text) for text in several or []]
+    return [(find_environment(name), weight) for name, weight in weighted], [name for name, _ in weighted]
+
+
+def _weighted(text: str) -> tuple[str, float]:
+    name, colon, weight = text.rpartition(":")
+    try:
+        # The port of ws://HOST:8300 is no weight.
+        if colon and not (is_environment_url(text) and "/" not in weight and name.count(":") < 2):
+            return name, float(weight)
+    except ValueError:
+        pass
+    raise InvalidRequestError(
+        f"{text!r} has no weight",
+        hint="write it as ENV:WEIGHT, such as math/Arithmetic-v0:0.3",
+        field="--env",
+    )
 
 
 def _names_in(module: ModuleType, attribute: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tinkergym.cli.json_output import AsJsonLines
-from tinkergym.cli.options import EnvironmentId, EnvironmentSettings, ReportTo
+from tinkergym.cli.options import EnvironmentSettings, OneEnvironment, ReportTo
 from tinkergym.cli.written import Begin
 
 _Model = Annotated[
@@ -30,6 +30,14 @@ _Rollout = Annotated[
     str | None,
     typer.Option(help="Who plays the episodes: server or client. (default: the server if it can)"),
 ]
+_Several = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env",
+        metavar="ENV:WEIGHT",
+        help="One of several environments, with its share of the groups; repeatable.",
+    ),
+]
 _EvaluateEvery = Annotated[
     int | None,
     typer.Option(
@@ -45,8 +53,9 @@ _Settings = Annotated[
 
 
 def train(
-    env: EnvironmentId,
+    env: OneEnvironment = None,
     *,
+    several: _Several = None,
     steps: Annotated[int, typer.Option(help="Train steps.")],
     model: _Model = "nano",
     full: _Full = False,
@@ -66,13 +75,15 @@ def train(
 ) -> None:
     """Train a policy and show how it goes. Ctrl-C leaves the job running.
 
-    Example: tinkergym train board/TicTacToeVs-v0 --steps 60 --learning-rate 0.002
+    Examples: tinkergym train board/TicTacToeVs-v0 --steps 60 --learning-rate 0.002
+
+    tinkergym train --env board/TicTacToeVs-v0:0.7 --env games/NimVs-v0:0.3 --steps 60
     """
     from tinkergym.cli.following import follow_or_detach
     from tinkergym.cli.settings import (
         ADAPTER,
         adapter_settings,
-        find_environment,
+        environments,
         given,
         parse_settings,
         with_settings,
@@ -93,5 +104,6 @@ def train(
     }
     settings = with_settings("env", {"model": model, "adapter": ADAPTER}, options, setting)
     with Client() as client:
-        job = client.train(find_environment(env), **settings)
-        follow_or_detach(job, env, detach=detach, as_json=as_json)
+        found, names = environments(env, several)
+        job = client.train(found, **settings)
+        follow_or_detach(job, names, detach=detach, as_json=as_json)

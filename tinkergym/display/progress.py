@@ -151,7 +151,7 @@ class TrainingDisplay:
         trained = f"LoRA rank {adapter.rank}" if adapter.kind == "lora" else "all parameters"
         name = f"{escape(spec.name)} · " if spec.name else ""
         if isinstance(spec, JobSpec | DistillationSpec):
-            what = escape(spec.environment.id)
+            what = escape(spec.played_in)
             steps = (
                 f"steps: {spec.steps} · episodes per step: {spec.episodes_per_step}, {PLAYED[spec.rollout]}"
             )

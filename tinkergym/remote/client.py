@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from tinkergym.agent.renderer import Renderer
@@ -24,20 +24,20 @@ from tinkergym.remote.datasets import written_job
 from tinkergym.remote.imported import refuse_while_imported
 from tinkergym.remote.job import Job
 from tinkergym.remote.policy import Policy
-from tinkergym.remote.preflight import check_environment
+from tinkergym.remote.preflight import check_environments
 from tinkergym.remote.rollout_thread import RolloutThread
 from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
 from tinkergym.remote.training_policy import TrainingPolicy
 from tinkergym.remote.transport import Connection
 from tinkergym.reporting.trackers import ReportTo, callbacks_of
 from tinkergym.rollout.environment_host import system_prompt_of
+from tinkergym.rollout.environment_mix import EnvironmentMix, EnvSources, describe_mix, makers_of
 from tinkergym.rollout.executors import made
 from tinkergym.rollout.host_pool import MakeEnv
 from tinkergym.rollout.local_environment import (
     Environment,
     EnvSource,
     describe,
-    for_job,
     installed_packs,
     without_token,
 )
@@ -107,7 +107,7 @@ class Client:
 
     def train(
         self,
-        env: EnvSource,
+        env: EnvSources,
         *,
         steps: int | None = None,
         model: str = "nano",
@@ -125,7 +125,8 @@ class Client:
         registers it, and else in this process if it is registered here.
 
         Args:
-            env: A registered id, an environment class, or a function that makes an environment.
+            env: A registered id, an environment class, or a function that makes an environment. Several, each
+                with its weight: `[("pack/Easy-v0", 0.7), (MyEnv, 0.3, {"size": 9})]`.
             steps: Train steps. Has to be given.
             model: A name that the service offers, a model directory on its machine, or a Hugging Face hub id.
             algorithm: How the policy learns: `GRPO(...)`, `RLOO(...)`, ...; None is `GRPO()`.
@@ -259,7 +260,7 @@ class Client:
 
     def distill(
         self,
-        env: EnvSource,
+        env: EnvSources,
         *,
         teacher: str | None = None,
         steps: int | None = None,
@@ -273,7 +274,7 @@ class Client:
         """Start on-policy distillation: the student plays and learns what the teacher would rather say.
 
         Args:
-            env: A registered id, an environment class, or a function that makes an environment.
+            env: As in `train`.
             teacher: Has to be given: a model as in `model`, or a job's id, for the newest version of
                 what that job trained, or `JOB@VERSION` as in `policy`.
             steps: Train steps. Has to be given.
@@ -337,14 +338,20 @@ class Client:
         packs = installed_packs() if isinstance(spec, PlayedSpec) and spec.rollout != "server" else []
         return Job(self._api, self._api.create_job(spec, idempotency_key=uuid.uuid4().hex, packs=packs))
 
-    def attach(self, job_id: str, env: EnvSource | None = None, *, report_to: ReportTo = ()) -> Job:
+    def attach(
+        self,
+        job_id: str,
+        env: EnvSources | Sequence[EnvSource] | None = None,
+        *,
+        report_to: ReportTo = (),
+    ) -> Job:
         """Take up a job that was started earlier, by this script or another.
 
         A job whose episodes are played in the client gets a new worker in this process.
 
         Args:
             job_id: As `Job.id` or `tinkergym jobs` show it.
-            env: The environment's class or function, if the job was started with one.
+            env: The environment's class or function, if the job was started with one; or a list.
             report_to: Trackers that are told of the steps that they do not have yet, as in `Job.report_to`.
 
         Raises:
@@ -354,7 +361,7 @@ class Client:
         callbacks = callbacks_of(report_to)
         return self._attached(job_id, env).report_to(*callbacks)
 
-    def _attached(self, job_id: str, env: EnvSource | None) -> Job:
+    def _attached(self, job_id: str, env: EnvSources | Sequence[EnvSource] | None) -> Job:
         view = self._api.job(job_id)
         spec = view.spec
         if not isinstance(spec, PlayedSpec) or spec.rollout != "client":
@@ -365,7 +372,7 @@ class Client:
             return Job(self._api, view)
         if view.state.final and env is None:
             return Job(self._api, view)
-        make_env = for_job(env, spec.environment)
+        make_env = makers_of(env, spec)
         return Job(self._api, view) if view.state.final else self._play_here(view, make_env)
 
     def job(self, job_id: str) -> Job:
@@ -493,19 +500,20 @@ class Client:
     def _play(
         self,
         kind: str,
-        env: EnvSource,
+        env: EnvSources,
         env_kwargs: Mapping[str, Any] | None,
         rollout: str | None,
         settings: Mapping[str, Any],
     ) -> Job:
-        if "environment" in settings:
-            raise InvalidRequestError("it is the first argument already", field="environment")
+        for name in ("environment", "environments"):
+            if name in settings:
+                raise InvalidRequestError("it is the first argument already", field=name)
         refuse_environment_prompt(settings)
-        environment = describe(env, env_kwargs)
+        environment = describe_mix(env, env_kwargs)
         here_or_there = "client" if environment.only_here else "server"
         spec = parse_any_spec(
             {
-                "environment": environment.ref,
+                **environment.settings,
                 "rollout": here_or_there if rollout is None else rollout,
                 **settings,
                 "kind": kind,
@@ -519,20 +527,19 @@ class Client:
         try:
             return self.submit(spec)
         except UnknownEnvironmentError:
-            if rollout is not None or environment.make is None:
+            if rollout is not None or environment.unknown_here:
                 raise
         return self._train_here(spec.model_copy(update={"rollout": "client"}), environment)
 
-    def _train_here(self, spec: JobSpec | DistillationSpec, environment: Environment) -> Job:
-        if environment.make is None:
+    def _train_here(self, spec: JobSpec | DistillationSpec, environment: EnvironmentMix) -> Job:
+        if environment.unknown_here:
             raise UnknownEnvironmentError(
-                f"nothing in this process registers {spec.environment.id!r}",
+                f"nothing in this process registers {environment.unknown_here!r}",
                 hint="register it, hand its class to train(...), or leave rollout to the service",
                 field="environment.id",
             )
-        if spec.environment.id == REMOTE_ID:
-            spec = spec.model_copy(update={"environment": without_token(spec.environment)})
-        prompt = check_environment(environment.make, spec, self._api.renderer(spec.model))
+        spec = spec.with_environments(lambda one: without_token(one) if one.id == REMOTE_ID else one)
+        prompt = check_environments(environment.make, spec, self._api.renderer(spec.model))
         spec = spec.model_copy(update={"environment_prompt": prompt})
         return self._play_here(self.submit(spec).view(), environment.make)
 
@@ -560,7 +567,7 @@ def _prompt_of(environment: Environment) -> str | None:
         env.close()
 
 
-def _refuse_impossible(spec: PlayedSpec, environment: Environment) -> None:
+def _refuse_impossible(spec: PlayedSpec, environment: EnvironmentMix) -> None:
     if spec.rollout == "server" and environment.only_here:
         raise InvalidRequestError(
             "'server' needs an environment id: the service runs no code of a client",

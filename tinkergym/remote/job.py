@@ -89,7 +89,7 @@ class Job:
             "model": self.spec.model,
         }
         if isinstance(self.spec, PlayedSpec):
-            rows["environment"] = self.spec.environment.id
+            rows["environment"] = self.spec.played_in
         values = [self._curve[step] for step in sorted(self._curve)]
         name = "mean reward" if isinstance(self.spec, PlayedSpec) else "loss"
         return card(self.id, rows, picture=curve(values, name))
@@ -482,9 +482,10 @@ def how_to_play_on(view: JobView) -> str:
     assert isinstance(view.spec, PlayedSpec)
     if view.spec.rollout == "script":
         return f"its script, with TrainRemotely(env, job_id={view.job_id!r})"
-    env_id = view.spec.environment.id
-    own = (
-        f" --env MODULE:{env_id.removeprefix(LOCAL).removesuffix('-v0')}" if env_id.startswith(LOCAL) else ""
+    own = "".join(
+        f" --env MODULE:{env_id.removeprefix(LOCAL).removesuffix('-v0')}"
+        for env_id in dict.fromkeys(one.id for one in view.spec.own_environments.values())
+        if env_id.startswith(LOCAL)
     )
     return f"tinkergym jobs attach {view.job_id}{own}"
 

@@ -19,6 +19,21 @@ from tinkergym.schema.views import RendererBundle
 from tinkergym.trajectory.trajectory import StopReason
 
 
+def check_environments(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundle) -> str | None:
+    """Check each of a job's environments, as `check_environment` does.
+
+    Returns:
+        Their own system prompt, if they have the same.
+    """
+    prompts = {
+        check_environment(
+            make_env, spec.model_copy(update={"environment": environment, "environments": []}), bundle
+        )
+        for environment in spec.own_environments.values()
+    }
+    return prompts.pop() if len(prompts) == 1 else None
+
+
 def check_environment(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundle) -> str | None:
     """Make the environment once, reset it and render its first prompt.
 

@@ -75,7 +75,7 @@ def show(
         console.print(line, style="green", markup=False, highlight=False)
     if picture is not None:
         console.print(
-            save_curve(rewards, Path(picture), title=job.spec.environment.id), soft_wrap=True, highlight=False
+            save_curve(rewards, Path(picture), title=job.spec.played_in), soft_wrap=True, highlight=False
         )
     console.print(f"\n[bold]Before and after, held-out seeds: {len(after.trajectories)}[/]", highlight=False)
     console.print(comparison(before, after))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
 from tinkergym.schema.algorithms import GRPO, Algorithm
 from tinkergym.schema.evaluate_every import MOST_EVALUATIONS, EvaluateEvery
+from tinkergym.schema.mixtures import MOST_ENVIRONMENTS, drawn, names_of
 from tinkergym.schema.model import Choice, UserSettings, WireModel
 from tinkergym.schema.names import REMOTE_ID
 from tinkergym.schema.policy_refs import POLICY_REF
@@ -103,6 +105,18 @@ class EnvironmentRef(WireModel):
     kwargs: dict[str, JsonValue] = {}
 
 
+class WeightedEnvironment(EnvironmentRef):
+    """One of a job's several environments."""
+
+    weight: float = Field(gt=0, le=1e6)
+    """Its share of the groups is this, divided by the sum of all weights."""
+
+    @property
+    def ref(self) -> EnvironmentRef:
+        """The environment alone."""
+        return EnvironmentRef(id=self.id, kwargs=self.kwargs)
+
+
 class TrainingSpec(UserSettings):
     """What every kind of job says: which model is trained, how long, and what is kept of it."""
 
@@ -148,9 +162,25 @@ class EvaluatedSpec(TrainingSpec):
     """Episodes on the way that are not learned from. The first of them decides which version is `@best`."""
 
     @property
-    def own_environment(self) -> EnvironmentRef | None:
-        """What the policy is trained in, if it plays."""
-        return None
+    def own_environments(self) -> dict[str, EnvironmentRef]:
+        """What the policy is trained in, if it plays, by the names that metrics and evaluations use."""
+        return {}
+
+    @property
+    def evaluations(self) -> list[EvaluateEvery]:
+        """`evaluate`, with one for each of several environments where it names none."""
+        own = self.own_environments
+        if len(own) < 2:
+            return self.evaluate
+        return [
+            one
+            if one.environment
+            else one.model_copy(
+                update={"environment": name, "name": f"{one.name}:{name}" if one.name else name}
+            )
+            for one in self.evaluate
+            for name in ([""] if one.environment else own)
+        ]
 
     @field_validator("evaluate", mode="before")
     @classmethod
@@ -159,19 +189,26 @@ class EvaluatedSpec(TrainingSpec):
 
     @model_validator(mode="after")
     def _its_evaluations_can_be_played(self) -> Self:
-        own = self.own_environment
-        for one in self.evaluate:
-            if own is None and not one.environment:
+        own = self.own_environments
+        for one in self.evaluations:
+            if not own and not one.environment:
                 raise ValueError(
                     "evaluate has to name an environment of the service: this job plays none itself"
                 )
             if one.environment == REMOTE_ID or "://" in one.environment:
                 raise ValueError("evaluate can name an environment of the service, not an address")
-            if own is not None and own.id == REMOTE_ID and {"url", "token"} & set(one.env_kwargs):
+            is_remote = self.environment_of(one).id == REMOTE_ID
+            if is_remote and {"url", "token"} & set(one.env_kwargs):
                 raise ValueError(
                     "evaluate plays behind the job's own server; leave url and token out of its env_kwargs"
                 )
-        names = [self.name_of(one) for one in self.evaluate]
+        for one in self.evaluate if len(own) > 1 else ():
+            if not one.environment and (one.patience is not None or one.target is not None):
+                self._refuse(
+                    "evaluate has patience or target for several environments at once; name the one that "
+                    f"ends the job: {', '.join(own)}"
+                )
+        names = [self.name_of(one) for one in self.evaluations]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise ValueError(f"evaluate has two of the name {twice!r}; give each a name=")
@@ -179,9 +216,9 @@ class EvaluatedSpec(TrainingSpec):
 
     def environment_of(self, evaluation: EvaluateEvery) -> EnvironmentRef:
         """Return what an evaluation plays."""
-        own = self.own_environment
-        if own is not None and evaluation.environment in ("", own.id):
-            return EnvironmentRef(id=own.id, kwargs={**own.kwargs, **evaluation.env_kwargs})
+        for name, own in self.own_environments.items():
+            if evaluation.environment in ("", name):
+                return EnvironmentRef(id=own.id, kwargs={**own.kwargs, **evaluation.env_kwargs})
         return EnvironmentRef(id=evaluation.environment, kwargs=evaluation.env_kwargs)
 
     def name_of(self, evaluation: EvaluateEvery) -> str:
@@ -193,6 +230,9 @@ class PlayedSpec(EvaluatedSpec):
     """What jobs say whose policy plays episodes while it is trained."""
 
     environment: EnvironmentRef
+    """The only one, or the first of `environments`."""
+    environments: list[WeightedEnvironment] = Field([], max_length=MOST_ENVIRONMENTS)
+    """Several, each with its share of a step's groups. Empty where there is one."""
     limits: Limits = Limits()
     rollout: Literal["server", "client", "script"] = "server"
     """Who plays the episodes: workers of the service, a worker in the client, or the user's own loop, one
@@ -231,6 +271,36 @@ class PlayedSpec(EvaluatedSpec):
     0.02 where the service computes in bfloat16.
     """
 
+    @model_validator(mode="before")
+    @classmethod
+    def _the_first_environment_is_known_by_itself(cls, settings: Any) -> Any:
+        if not isinstance(settings, Mapping) or "environment" in settings:
+            return settings
+        several = settings.get("environments")
+        first = several[0] if isinstance(several, list | tuple) and several else None
+        if isinstance(first, WeightedEnvironment):
+            return {**settings, "environment": first.ref}
+        if isinstance(first, Mapping):
+            own = {name: value for name, value in first.items() if name != "weight"}
+            return {**settings, "environment": own}
+        return settings
+
+    @model_validator(mode="after")
+    def _its_environments_differ(self) -> Self:
+        if not self.environments:
+            return self
+        if len(self.environments) < 2:
+            self._refuse("environments must be at least two; one alone is `environment`")
+        if self.environment != self.environments[0].ref:
+            self._refuse("environment must be the first of environments; leave it out")
+        names = names_of([(one.id, one.kwargs) for one in self.environments])
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            self._refuse(f"environments has {twice!r} twice; add their weights up, or give each other kwargs")
+        if self.rollout == "script":
+            self._refuse("environments must be empty where a script plays; a script plays what it likes")
+        return self
+
     @model_validator(mode="after")
     def _its_player_can_do_so(self) -> Self:
         if self.executor == "process" and (self.deterministic or self.rollout == "script"):
@@ -256,7 +326,7 @@ class PlayedSpec(EvaluatedSpec):
                 "tg.evaluate(job.policy(), env) itself"
             )
         for one in self.evaluate if self.rollout == "client" else ():
-            if one.environment not in ("", self.environment.id):
+            if one.environment not in ("", *self.own_environments):
                 raise ValueError(
                     f"evaluate names {one.environment!r}, and with rollout='client' only the job's own "
                     "environment is played; leave it out, or call tg.evaluate(job.policy(), env) yourself"
@@ -264,9 +334,33 @@ class PlayedSpec(EvaluatedSpec):
         return self
 
     @property
-    def own_environment(self) -> EnvironmentRef:
-        """What the policy is trained in."""
-        return self.environment
+    def own_environments(self) -> dict[str, EnvironmentRef]:
+        """What the policy is trained in, by the names that metrics and evaluations use."""
+        own = [one.ref for one in self.environments] or [self.environment]
+        return dict(zip(names_of([(ref.id, ref.kwargs) for ref in own]), own, strict=True))
+
+    @property
+    def played_in(self) -> str:
+        """What the policy is trained in, for people."""
+        total = sum(one.weight for one in self.environments)
+        shares = zip(self.own_environments, self.environments, strict=False)
+        return ", ".join(f"{name} {one.weight / total:.0%}" for name, one in shares) or self.environment.id
+
+    def environment_at(self, step: int, group: int) -> EnvironmentRef:
+        """Return what a group of a train step plays."""
+        if not self.environments:
+            return self.environment
+        weights = [one.weight for one in self.environments]
+        return self.environments[drawn(weights, seed=self.seed, step=step, group=group)].ref
+
+    def with_environments(self, change: Callable[[EnvironmentRef], EnvironmentRef]) -> Self:
+        """Return the job with each of its environments changed in the same way."""
+        several = [
+            WeightedEnvironment(**change(one.ref).model_dump(), weight=one.weight)
+            for one in self.environments
+        ]
+        first = several[0].ref if several else change(self.environment)
+        return self.model_copy(update={"environment": first, "environments": several})
 
     @property
     def effective_prompt(self) -> str | None:
@@ -350,6 +444,7 @@ class JobSpec(PlayedSpec):
                 "tg.evaluate(job.policy(...), env)"
             )
         refused = {
+            "environments": self.environments,
             "deterministic": self.deterministic,
             "max_staleness": self.max_staleness,
             "initial_policy": self.initial_policy,

@@ -75,14 +75,12 @@ class ScriptedJobs:
         with self.changed:
             if idempotency_key in self._keys:
                 return self._jobs[self._keys[idempotency_key]].view
-            if (
-                isinstance(spec, PlayedSpec)
-                and spec.rollout == "server"
-                and spec.environment.id not in self._environments
-            ):
-                raise UnknownEnvironmentError(
-                    f"no pack registers {spec.environment.id!r}", field="environment.id"
-                )
+            if isinstance(spec, PlayedSpec) and spec.rollout == "server":
+                for environment in spec.own_environments.values():
+                    if environment.id not in self._environments:
+                        raise UnknownEnvironmentError(
+                            f"no pack registers {environment.id!r}", field="environment.id"
+                        )
             job_id = f"job-{len(self._jobs) + 1}"
             now = time.time()
             view = JobView(
@@ -199,7 +197,7 @@ class ScriptedJobs:
                 step=step,
                 index=index,
                 group=index // size,
-                environment=spec.environment,
+                environment=spec.environment_at(step, index // size),
                 seed=1000 * step + index // size,
                 seats={
                     ONLY_AGENT: SeatPlan(

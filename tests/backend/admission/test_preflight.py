@@ -219,3 +219,13 @@ def test_seats_that_are_not_the_games_are_refused(preflight, agents, field):
 
 def test_a_game_whose_every_agent_has_a_seat_is_accepted_and_its_pack_known(preflight):
     assert preflight.check(of_game(["o", "x"])).packs.keys() == {"board"}
+
+
+def test_each_of_several_environments_is_tried(preflight, pack):
+    def mixed(second):
+        parts = ({"id": "odd/Odd-v0", "weight": 1}, {"id": "odd/Odd-v0", "kwargs": second, "weight": 1})
+        return JobSpec(environments=parts, model="bytes", steps=1, sampling=Sampling(max_turn_tokens=4))
+
+    assert preflight.check(mixed({"length": 6})) == Checked(packs={"odd": "0.3"}, environment_prompt="s" * 10)
+    with pytest.raises(InvalidEnvironmentError, match="the reason of the user"):
+        preflight.check(mixed({"how": "raises"}))

@@ -232,3 +232,22 @@ def test_the_advantages_of_each_turn_sum_to_zero_over_a_group(rewards):
     turns, _ = turn_advantages(rewards, [0] * len(rewards), [True] * len(rewards))
     for number in range(4):
         assert abs(sum(part[number] for part in turns if len(part) > number)) < 1e-9
+
+
+def test_returns_of_two_kinds_have_a_mean_and_a_deviation_each():
+    returns, strata = [1, 3, 100, 300], [0, 0, 1, 1]
+    result = group_advantages(returns, [0, 1, 2, 3], [True] * 4, baseline="batch", strata=strata)
+    assert result.values.tolist() == [-1, 1, -100, 100]
+    scaled = group_advantages(
+        returns, [0, 1, 2, 3], [True] * 4, baseline="batch", normalize="batch_std", strata=strata
+    )
+    assert np.allclose(scaled.values, np.array([-1, 1, -1, 1]) / np.sqrt(2), rtol=1e-5)
+    turns, _ = turn_advantages(
+        [[value] for value in returns], [0, 1, 2, 3], [True] * 4, baseline="batch", strata=strata
+    )
+    assert [float(some[0]) for some in turns] == [-1, 1, -100, 100]
+
+
+def test_an_episode_that_is_alone_of_its_kind_has_nothing_to_be_compared_with():
+    result = group_advantages([1, 3, 9], [0, 1, 2], [True] * 3, baseline="batch", strata=[0, 0, 1])
+    assert (result.included.tolist(), result.broken_groups) == ([True, True, False], 1)

@@ -52,6 +52,25 @@ def test_training_prints_each_step_as_a_line_and_where_to_go_from_there(run, ser
     assert "tinkergym play board/TicTacToeVs-v0 --policy job-1" in result.output
 
 
+def test_several_environments_are_named_with_their_weights(run, start_service):
+    service = start_service(lambda prompt: "b2", environments=[BOARD, "bandit/Bandit-v0"])
+    result = run("train", "--env", f"{BOARD}:0.7", "--env", "bandit/Bandit-v0:0.3", "--steps", "2")
+    assert result.exit_code == 0, result.output
+    spec = service.jobs.get("job-1").view.spec
+    assert [(one.id, one.weight) for one in spec.environments] == [(BOARD, 0.7), ("bandit/Bandit-v0", 0.3)]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], [BOARD, "--env", f"{BOARD}:1"], ["--env", BOARD], ["--env", "ws://localhost:8300"]],
+    ids=["none", "both", "no weight", "a port"],
+)
+def test_environments_that_are_not_named_one_way_are_refused(run, service, arguments):
+    result = run("train", *arguments, "--steps", "2")
+    assert (result.exit_code, "error: " in result.output) == (2, True)
+    assert service.jobs.newest_first() == []
+
+
 def test_trackers_are_named_on_the_command_line_of_a_new_job_and_of_a_running_one(
     run, service, tmp_path, monkeypatch
 ):

@@ -1,0 +1,43 @@
+"""One job in several environments: what is played, measured and evaluated, also after a kill."""
+
+from __future__ import annotations
+
+from tinkergym.schema.algorithms import GRPO
+from tinkergym.schema.evaluate_every import EvaluateEvery
+from tinkergym.schema.events import JobState
+
+PAYS_ALIKE = {"id": "test/Fickle-v0", "kwargs": {"pay": 0.0}, "weight": 1}
+PAYS_WELL = {"id": "test/Fickle-v0", "kwargs": {"pay": 100.0}, "weight": 1}
+ALIKE, WELL = "test/Fickle-v0[pay=0.0]", "test/Fickle-v0[pay=100.0]"
+MIXED = {
+    "environment": {"id": "test/Fickle-v0", "kwargs": {"pay": 0.0}},
+    "environments": [PAYS_ALIKE, PAYS_WELL],
+    "algorithm": GRPO(group_size=2, groups_per_step=4, baseline="batch"),
+}
+
+
+def test_each_environment_has_its_share_its_metrics_its_baseline_and_its_evaluation(lab):
+    job_id = lab.start(steps=2, evaluate=EvaluateEvery(2, episodes=3), **MIXED)
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+    for step in lab.events(job_id, "step"):
+        metrics = step.metrics
+        assert metrics[f"environment/{ALIKE}/episodes"] + metrics[f"environment/{WELL}/episodes"] == 8
+        assert metrics[f"environment/{ALIKE}/reward_mean"] == 0 < metrics[f"environment/{WELL}/reward_mean"]
+        # Compared across environments, those of the one that pays nothing would all be below the mean.
+        assert metrics["zero_variance_groups"] == metrics[f"environment/{ALIKE}/episodes"] / 2
+        assert f"environment/{WELL}/env/letters" in metrics
+    done = [(one.step, one.name) for one in lab.events(job_id, "evaluation")]
+    assert done == [(step, name) for step in (0, 2) for name in (ALIKE, WELL)]
+
+
+def test_a_job_that_a_kill_broke_off_plays_the_same_environments_again(lab):
+    job_id = lab.start(steps=1, **MIXED)
+    before = {request.episode_id: request.environment for request in lab.lease(job_id)}
+    lab.replace_pool()
+    lab.pool.start_job(job_id)
+    after = {}
+    while len(after) < 8:
+        after |= {request.episode_id: request.environment for request in lab.lease(job_id)}
+    assert before.items() <= after.items()
+    assert len({environment.model_dump_json() for environment in after.values()}) == 2

@@ -1,0 +1,103 @@
+"""Several environments in one job: names, shares, and what is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.evaluate_every import EvaluateEvery
+from tinkergym.schema.job_spec import EnvironmentRef
+from tinkergym.schema.mixtures import drawn, names_of
+from tinkergym.schema.parsing import parse_spec
+
+EASY, HARD = {"id": "a/Easy-v0", "weight": 0.7}, {"id": "b/Hard-v0", "weight": 0.3}
+
+
+def spec(*environments, **settings):
+    return parse_spec({"environments": list(environments) or [EASY, HARD], "steps": 3, **settings})
+
+
+@given(seed=st.integers(0, 2**63 - 1), step=st.integers(1, 10**6), groups=st.integers(1, 64))
+def test_every_step_has_its_shares_to_within_two_groups(seed, step, groups):
+    counted = Counter(drawn([7, 2, 1], seed=seed, step=step, group=group) for group in range(groups))
+    for index, share in enumerate((0.7, 0.2, 0.1)):
+        assert abs(counted[index] - share * groups) < 2.5
+
+
+def test_the_draws_of_a_seed_are_these():
+    # Golden: a job that goes on elsewhere, or later, plays the same environments.
+    assert [drawn([0.7, 0.3], seed=0, step=1, group=group) for group in range(10)] == [
+        0,
+        1,
+        0,
+        0,
+        1,
+        0,
+        1,
+        0,
+        0,
+        1,
+    ]
+    assert [drawn([1, 1, 2], seed=7, step=2, group=group) for group in range(8)] == [2, 2, 0, 2, 1, 0, 2, 1]
+
+
+def test_over_many_steps_shares_are_the_weights():
+    first = sum(drawn([0.7, 0.3], seed=3, step=step, group=0) == 0 for step in range(4000))
+    assert abs(first / 4000 - 0.7) < 0.05
+
+
+def test_the_first_environment_stands_for_the_job_and_a_stored_job_is_read_again():
+    mixed = spec()
+    assert mixed.environment == EnvironmentRef(id="a/Easy-v0")
+    assert parse_spec(mixed.model_dump()) == mixed
+    assert mixed.played_in == "a/Easy-v0 70%, b/Hard-v0 30%"
+    assert {mixed.environment_at(1, group).id for group in range(16)} == {"a/Easy-v0", "b/Hard-v0"}
+
+
+def test_one_environment_with_other_arguments_is_another_environment():
+    mixed = spec({**EASY, "kwargs": {"size": 3}}, {**EASY, "kwargs": {"size": 9, "token": "secret"}})
+    assert list(mixed.own_environments) == ["a/Easy-v0[size=3]", "a/Easy-v0[size=9]"]
+    assert names_of([("a", {}), ("b", {"k": 1})]) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("environments", "settings", "field"),
+    [
+        ([EASY, {**HARD, "weight": 0}], {}, "environments.1.weight"),
+        ([EASY, {**HARD, "weight": -1}], {}, "environments.1.weight"),
+        ([EASY, {"id": "b/Hard-v0"}], {}, "environments.1.weight"),
+        ([EASY, EASY], {}, "environments"),
+        ([EASY], {}, "environments"),
+        ([EASY, HARD], {"environment": {"id": "b/Hard-v0"}}, "environment"),
+        ([EASY, HARD], {"rollout": "script"}, "environments"),
+        ([EASY, HARD], {"agents": {"x": {"kind": "train"}}}, "environments"),
+        ([EASY, HARD], {"evaluate": {"steps": 2, "target": 1.0}}, "evaluate"),
+    ],
+)
+def test_a_mixture_that_cannot_be_meant_is_refused(environments, settings, field):
+    with pytest.raises(InvalidRequestError) as caught:
+        spec(*environments, **settings)
+    assert caught.value.field == field
+
+
+def test_an_evaluation_that_names_no_environment_is_one_of_each():
+    mixed = spec(evaluate=[EvaluateEvery(2), EvaluateEvery(1, "b/Hard-v0", name="hard", target=0.9)])
+    assert [mixed.name_of(one) for one in mixed.evaluations] == ["a/Easy-v0", "b/Hard-v0", "hard"]
+    assert [mixed.environment_of(one).id for one in mixed.evaluations] == ["a/Easy-v0", *["b/Hard-v0"] * 2]
+
+
+def test_an_evaluation_plays_the_arguments_of_the_environment_that_it_stands_for():
+    parts = ({**EASY, "kwargs": {"size": 3}}, {**EASY, "kwargs": {"size": 9}})
+    mixed = spec(*parts, evaluate=EvaluateEvery(2, split="test", name="held out"))
+    assert [mixed.environment_of(one).kwargs for one in mixed.evaluations] == [
+        {"size": 3, "split": "test"},
+        {"size": 9, "split": "test"},
+    ]
+    assert [one.name for one in mixed.evaluations] == [
+        "held out:a/Easy-v0[size=3]",
+        "held out:a/Easy-v0[size=9]",
+    ]

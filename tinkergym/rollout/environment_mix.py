@@ -1,0 +1,156 @@
+"""What a script hands over to train in: one environment, or several with weights.
+
+The service hears names, arguments and weights; how each is made stays in the process.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinkergym.errors import InvalidRequestError, UnknownEnvironmentError
+from tinkergym.rollout.environment_host import AnyEnv
+from tinkergym.rollout.host_pool import MakeEnv
+from tinkergym.rollout.local_environment import Environment, EnvSource, describe, for_job
+from tinkergym.schema.job_spec import EnvironmentRef, PlayedSpec
+
+Weighted = tuple[EnvSource, float] | tuple[EnvSource, float, Mapping[str, Any]]
+EnvSources = EnvSource | Sequence[Weighted]
+"""`train("pack/Env-v0")`, or `train([("pack/Easy-v0", 0.7), ("pack/Hard-v0", 0.3, {"size": 9})])`."""
+
+HOW_TO_WEIGH = 'write [("pack/Easy-v0", 0.7), ("pack/Hard-v0", 0.3, {"size": 9})]; arguments may be left out'
+
+
+@dataclass(frozen=True, slots=True)
+class MakeOneOf:
+    """Makes the environment that a request names, each in its own way.
+
+    A class, not a function in a function: it must be picklable for environments in a process of their own.
+    """
+
+    makers: dict[str, MakeEnv]
+
+    def __call__(self, ref: EnvironmentRef) -> AnyEnv:
+        """Make it."""
+        return self.makers[_key(ref)](ref)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentMix:
+    """The environments of one job; often one."""
+
+    environments: list[Environment]
+    weights: list[float]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a job says of it."""
+        if len(self.environments) == 1:
+            return {"environment": self.environments[0].ref}
+        parts = zip(self.environments, self.weights, strict=True)
+        return {"environments": [{**one.ref.model_dump(), "weight": weight} for one, weight in parts]}
+
+    @property
+    def only_here(self) -> bool:
+        """Whether no service can know one of them."""
+        return any(one.only_here for one in self.environments)
+
+    @property
+    def unknown_here(self) -> str:
+        """The id of one that nothing in this process registers; empty if there is none."""
+        return next((one.ref.id for one in self.environments if one.make is None), "")
+
+    @property
+    def make(self) -> MakeEnv:
+        """How this process makes them; only where all are known here."""
+        assert not self.unknown_here
+        return _one_of([(one.ref, one.make) for one in self.environments if one.make is not None])
+
+
+def describe_mix(env: EnvSources, kwargs: Mapping[str, Any] | None = None) -> EnvironmentMix:
+    """Work out what the user handed over.
+
+    Raises:
+        InvalidRequestError: It is neither an environment nor a list of environments with weights.
+    """
+    if isinstance(env, str) or not isinstance(env, Sequence):
+        return EnvironmentMix(environments=[describe(env, kwargs)], weights=[1.0])
+    if kwargs is not None:
+        raise InvalidRequestError(
+            "several environments have arguments of their own", hint=HOW_TO_WEIGH, field="env_kwargs"
+        )
+    if not env:
+        raise InvalidRequestError(
+            "there is no environment in the list", hint=HOW_TO_WEIGH, field="environments"
+        )
+    parts = [_part(one) for one in env]
+    return EnvironmentMix(
+        environments=[describe(source, own) for source, _, own in parts],
+        weights=[weight for _, weight, _ in parts],
+    )
+
+
+def _part(one: object) -> tuple[EnvSource, float, Mapping[str, Any] | None]:
+    if not isinstance(one, tuple | list) or not 2 <= len(one) <= 3:
+        raise InvalidRequestError(
+            f"{one!r:.80} is no environment with a weight", hint=HOW_TO_WEIGH, field="environments"
+        )
+    source, weight, own = (*one, None)[:3]
+    return source, weight, own
+
+
+def makers_of(env: EnvSources | Sequence[EnvSource] | None, spec: PlayedSpec) -> MakeEnv:
+    """Return how to make the environments of a job that is already there, for `attach`.
+
+    Args:
+        env: What `for_job` takes, or a list with the classes or functions of those environments that are
+            not registered here, with or without weights.
+        spec: Of the job.
+
+    Raises:
+        InvalidRequestError: `env` has another environment than the job's.
+        UnknownEnvironmentError: Nothing in this process knows one of the job's.
+    """
+    if not spec.environments:
+        if env is not None and not isinstance(env, str) and isinstance(env, Sequence):
+            env = _source(env[0]) if len(env) == 1 else _refused(spec)
+        return for_job(env, spec.environment)
+    given = [] if env is None else [env] if isinstance(env, str) or not isinstance(env, Sequence) else env
+    sources = {describe(_source(one)).ref.id: _source(one) for one in given}
+    refs = list(spec.own_environments.values())
+    strangers = sorted(sources.keys() - {ref.id for ref in refs})
+    if strangers:
+        raise InvalidRequestError(
+            f"the job does not play {', '.join(strangers)}",
+            hint=f"it plays {', '.join(spec.own_environments)}",
+            field="env",
+        )
+    try:
+        return _one_of([(ref, for_job(sources.get(ref.id), ref)) for ref in refs])
+    except UnknownEnvironmentError as error:
+        error.hint = "hand its class over, among all of the job's: attach(job_id, env=[MyEnv, ...])"
+        raise
+
+
+def _refused(spec: PlayedSpec) -> EnvSource:
+    raise InvalidRequestError(
+        f"the job plays one environment, {spec.environment.id}", hint="hand over that alone", field="env"
+    )
+
+
+def _source(one: Any) -> Any:
+    return one[0] if isinstance(one, tuple | list) and one else one
+
+
+def _one_of(parts: Sequence[tuple[EnvironmentRef, MakeEnv]]) -> MakeEnv:
+    if len(parts) == 1:
+        return parts[0][1]
+    return MakeOneOf({_key(ref): make for ref, make in parts})
+
+
+def _key(ref: EnvironmentRef) -> str:
+    # A server's token stays in this process: it is in what makes the environment, and in no request.
+    kwargs = {name: value for name, value in ref.kwargs.items() if name != "token"}
+    return json.dumps([ref.id, kwargs], sort_keys=True)

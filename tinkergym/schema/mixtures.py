@@ -1,0 +1,63 @@
+"""Several environments in one job: what each is called, and which one a group plays.
+
+Pure functions. The same settings, step and group give the same environment on every machine.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from itertools import accumulate
+
+import numpy as np
+from pydantic import JsonValue
+
+MOST_ENVIRONMENTS = 32
+"""Of one job."""
+
+_ENVIRONMENT = 2
+"""Last word of the entropy that a step's first point is drawn from; those of other draws are different."""
+
+_POINTS = 2**32
+_GOLDEN = 2654435769
+"""`_POINTS` divided by the golden ratio: multiples of it, modulo `_POINTS`, spread evenly however many there
+are (a Weyl sequence)."""
+
+
+def names_of(environments: Sequence[tuple[str, Mapping[str, JsonValue]]]) -> list[str]:
+    """Return what each environment is called in metrics: its id, with its arguments where ids repeat.
+
+    Args:
+        environments: Of each its id and its arguments.
+    """
+    times = Counter(env_id for env_id, _ in environments)
+    return [
+        env_id if times[env_id] == 1 or not kwargs else f"{env_id}[{_written(kwargs)}]"
+        for env_id, kwargs in environments
+    ]
+
+
+def _written(kwargs: Mapping[str, JsonValue]) -> str:
+    # Names are shown to everybody who sees the job; a server's token is not.
+    return ",".join(f"{name}={_value(value)}" for name, value in sorted(kwargs.items()) if name != "token")
+
+
+def _value(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+
+
+def drawn(weights: Sequence[float], *, seed: int, step: int, group: int) -> int:
+    """Return the index of the environment that a group plays.
+
+    The groups of a step take points that lie evenly in [0, 1), from a beginning that the seed draws for each
+    step. So each environment has its share of every step, to within about one group, and over many steps
+    exactly its weight.
+    """
+    begin = int(np.random.SeedSequence([seed, step, 0, 0, _ENVIRONMENT]).generate_state(1)[0])
+    point = Fraction((begin + group * _GOLDEN) % _POINTS, _POINTS)
+    # Exact: a sum of floats could end below 1, and a point beyond the last.
+    edges = list(accumulate(Fraction(weight) for weight in weights))
+    return bisect_right(edges, point * edges[-1])
