@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from backend.environments.urls import normal_origins
 from backend.errors import ConfigError
+from backend.store.blobs import Blobs, LocalBlobs
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.parsing import parse
 
@@ -162,6 +163,10 @@ class ServiceConfig(Settings):
 
     heartbeat_seconds: float = Field(5.0, gt=0)
     """How often a worker sends a heartbeat. At most half of `lease_seconds`."""
+
+    worker_transport: Literal["unix", "tcp"] = "unix"
+    """How gateway and environment workers reach pool workers: by Unix sockets in `data_dir`, or by TCP
+    ports on the loopback interface. Each pool has its own token."""
 
     env_workers: int = Field(2, ge=0)
     """Processes that play installed packs, per model and tenant. Tenants never share one. One set is
@@ -312,14 +317,19 @@ class ServiceConfig(Settings):
         return self.database_url or f"sqlite:///{self.data_dir / 'tinkergym.sqlite3'}"
 
     @property
+    def job_files(self) -> Blobs:
+        """What jobs keep as files: checkpoints, under the job's id."""
+        return LocalBlobs(self.jobs_dir)
+
+    @property
+    def uploads(self) -> Blobs:
+        """What clients uploaded."""
+        return LocalBlobs(self.data_dir / "uploads")
+
+    @property
     def jobs_dir(self) -> Path:
         """Parent of `<job_id>/checkpoints/`."""
         return self.data_dir / "jobs"
-
-    @property
-    def uploads_dir(self) -> Path:
-        """Data sets that clients sent, each tenant's apart."""
-        return self.data_dir / "uploads"
 
     @property
     def log_dir(self) -> Path:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from backend.admission.protocols import ModelCatalog
+from backend.store.blobs import Blobs
 from backend.store.store import TenantStore
 from backend.store.uploads import Uploads
 from tinkergym.errors import InvalidDataError, InvalidRequestError
@@ -13,7 +12,7 @@ from tinkergym.schema.data import DataKind
 from tinkergym.schema.jobs import SFTSpec, WrittenDataSpec
 
 
-def check(catalog: ModelCatalog, uploads_dir: Path, tenant: TenantStore, spec: WrittenDataSpec) -> None:
+def check(catalog: ModelCatalog, uploaded: Blobs, tenant: TenantStore, spec: WrittenDataSpec) -> None:
     """Make sure that the data is there, of the right kind, and fits the model.
 
     Raises:
@@ -22,7 +21,7 @@ def check(catalog: ModelCatalog, uploads_dir: Path, tenant: TenantStore, spec: W
         InvalidRequestError: A batch is larger than the data.
     """
     bundle = catalog.renderer(spec.model)
-    uploads = Uploads(uploads_dir, tenant.tenant_id)
+    uploads = Uploads(uploaded, tenant.tenant_id)
     kind: DataKind = "sft" if isinstance(spec, SFTSpec) else "preference"
     for field, data_id in (("data", spec.data), ("eval_data", spec.eval_data)):
         if data_id is None:

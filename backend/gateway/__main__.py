@@ -29,8 +29,8 @@ def main() -> None:
     config = ServiceConfig.from_environment()
     store = Store.open(config.store_url)
     # Only requests delete jobs, and there are none yet.
-    JobFolders(config.jobs_dir).finish(store.has_job)
-    remove_unfinished(config.uploads_dir)
+    JobFolders(config.job_files).finish(store.has_job)
+    remove_unfinished(config.uploads)
     catalog = FileCatalog(config)
     parts = GatewayParts(
         config=config,

@@ -1,4 +1,4 @@
-"""HTTP to the pools' Unix sockets. Bytes go through as they are.
+"""HTTP to the pools. Bytes go through as they are.
 
 By aiohttp and not by the SDK's httpx, which looks at all of its connections before it sends a request: with
 64 callers that was 40 % of what the gateway computed.
@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import aiohttp
 
 from backend.store.store import PoolRecord
+from backend.worker_url import socket_path
 from tinkergym.errors import InternalServiceError, ServiceUnavailableError, TinkerGymError, from_wire
 
 Bytes = bytes | bytearray
@@ -43,8 +44,9 @@ class PoolStream:
 class PoolProxy:
     """Connections to pools, kept open. Belongs to one event loop."""
 
-    def __init__(self) -> None:
-        self._sessions: dict[str, aiohttp.ClientSession] = {}
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._sessions: dict[str, _Session] = {}
 
     async def call(self, pool: PoolRecord, path: str, body: Bytes, params: Mapping[str, str]) -> bytes:
         """Post a body and return the answer's.
@@ -74,10 +76,10 @@ class PoolProxy:
         timeout = aiohttp.ClientTimeout(sock_connect=_CONNECT_SECONDS, sock_read=silence_seconds)
         headers = {"Authorization": f"Bearer {pool.token}", "Content-Type": "application/json"}
         try:
-            session = await self._session(pool)
-            async with session.post(
-                path, data=body, params=params, headers=headers, timeout=timeout
-            ) as response:
+            async with (
+                self._session(pool.url) as session,
+                session.post(path, data=body, params=params, headers=headers, timeout=timeout) as response,
+            ):
                 if response.status >= 400:
                     raise _refusal(response.status, await response.read())
                 yield response
@@ -89,32 +91,58 @@ class PoolProxy:
 
     async def close(self) -> None:
         """Close all connections."""
-        for session in self._sessions.values():
-            await session.close()
+        for known in self._sessions.values():
+            await known.session.close()
         self._sessions.clear()
 
     @property
-    def sockets(self) -> list[str]:
-        """The sockets of the pools that it keeps connections to."""
+    def urls(self) -> list[str]:
+        """The URLs of the pools that it keeps connections to."""
         return list(self._sessions)
 
-    async def _session(self, pool: PoolRecord) -> aiohttp.ClientSession:
-        session = self._sessions.get(pool.socket_path)
-        if session is None:
-            # No cap: every waiting worker holds one connection, and one must never wait for another's answer.
-            connector = aiohttp.UnixConnector(
-                pool.socket_path, limit=0, keepalive_timeout=_KEEP_ALIVE_SECONDS
-            )
-            session = aiohttp.ClientSession(
-                "http://pool", connector=connector, cookie_jar=aiohttp.DummyCookieJar()
-            )
-            # A new pool is a good moment to forget those that ended: their sockets are removed.
-            ended = [path for path in self._sessions if not Path(path).exists()]
-            gone = [self._sessions.pop(path) for path in ended]
-            self._sessions[pool.socket_path] = session
-            for old in gone:
-                await old.close()
-        return session
+    @asynccontextmanager
+    async def _session(self, url: str) -> AsyncIterator[aiohttp.ClientSession]:
+        known = self._sessions.get(url)
+        if known is None:
+            idle = self._idle()  # a new pool is a good moment to forget those that ended
+            known = self._sessions[url] = _Session(_session_with(url))
+            for session in idle:
+                await session.close()
+        known.calls += 1
+        try:
+            yield known.session
+        finally:
+            known.calls -= 1
+            known.used_at = self._clock()
+
+    def _idle(self) -> list[aiohttp.ClientSession]:
+        """Forget sessions that hold no connection any more; one that is still needed is opened again."""
+        before = self._clock() - _KEEP_ALIVE_SECONDS
+        idle = [url for url, known in self._sessions.items() if not known.calls and known.used_at < before]
+        return [self._sessions.pop(url).session for url in idle]
+
+
+@dataclass(slots=True)
+class _Session:
+    """The connections to one pool."""
+
+    session: aiohttp.ClientSession
+    calls: int = 0
+    """Under way."""
+    used_at: float = float("inf")
+    """When the last call ended."""
+
+
+def _session_with(url: str) -> aiohttp.ClientSession:
+    # No cap: every waiting worker holds one connection, and one must never wait for another's answer.
+    path = socket_path(url)
+    connector: aiohttp.BaseConnector = (
+        aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_SECONDS)
+        if path is None
+        else aiohttp.UnixConnector(str(path), limit=0, keepalive_timeout=_KEEP_ALIVE_SECONDS)
+    )
+    base = url if path is None else "http://pool"
+    return aiohttp.ClientSession(base, connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
 
 async def _until_it_breaks(response: aiohttp.ClientResponse, pool: PoolRecord) -> AsyncIterator[bytes]:

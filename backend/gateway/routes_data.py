@@ -29,7 +29,7 @@ class ChunkKept(WireModel):
 async def put_chunk(request: Request, tenant: Tenant, sha256: Sha256Path, body: Body) -> ChunkKept:
     """Keep a chunk under its hash; where there is no room, the oldest data that no job waits for goes."""
     parts = parts_of(request)
-    uploads = Uploads(parts.config.uploads_dir, tenant.tenant_id)
+    uploads = Uploads(parts.config.uploads, tenant.tenant_id)
     most = parts.config.limits.data_bytes
 
     def keep() -> None:
@@ -51,11 +51,11 @@ def complete(
 ) -> DataView:
     """Make a data set of chunks, or say which are missing."""
     config = parts_of(request).config
-    uploads = Uploads(config.uploads_dir, tenant.tenant_id)
+    uploads = Uploads(config.uploads, tenant.tenant_id)
     return uploads.complete(manifest, most_bytes=config.limits.data_bytes, in_use=tenant.data_in_use())
 
 
 @router.get("/{data_id}")
 def show(request: Request, tenant: Tenant, data_id: Sha256Path) -> DataView:
     """Describe a data set."""
-    return Uploads(parts_of(request).config.uploads_dir, tenant.tenant_id).view(data_id)
+    return Uploads(parts_of(request).config.uploads, tenant.tenant_id).view(data_id)

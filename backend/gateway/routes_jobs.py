@@ -128,7 +128,7 @@ def cancel_job(request: Request, tenant: Tenant, job_id: str) -> JobView:
 def delete_job(request: Request, tenant: Tenant, job_id: str) -> DeletedJob:
     """Delete an ended job with its checkpoints."""
     job_id = tenant.get_job(job_id).job_id  # a folder is looked for: only a name that is a job's
-    folders = JobFolders(parts_of(request).config.jobs_dir)
+    folders = JobFolders(parts_of(request).config.job_files)
     size = folders.size(job_id)
     with folders.deleting(job_id) as put_away:
         tenant.delete_job(job_id, put_away)
@@ -173,7 +173,7 @@ def _check(parts: GatewayParts, tenant: TenantStore, spec: AnyJobSpec) -> tuple[
     if isinstance(spec, PolicySpec):
         return spec, {}
     if isinstance(spec, WrittenDataSpec):
-        datasets.check(parts.catalog, parts.config.uploads_dir, tenant, spec)
+        datasets.check(parts.catalog, parts.config.uploads, tenant, spec)
         parts.job_check.check_evaluations(spec)
         return spec, {}
     found = parts.job_check.check(remote_environments.allowed(spec, parts.config))

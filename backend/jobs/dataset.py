@@ -63,7 +63,7 @@ def read(context: JobContext[WrittenDataSpec]) -> WrittenData:
         JobCancelledError, WorkerStoppingError, LeaseLostError: See `JobControl.check`.
     """
     spec = context.spec
-    uploads = Uploads(context.data_dir, context.lease.tenant_id)
+    uploads = Uploads(context.uploads, context.lease.tenant_id)
     records = _read(uploads, spec.data, context.control)
     if spec.eval_data is not None:
         return WrittenData(train=records, evaluate=_read(uploads, spec.eval_data, context.control))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Generic, TypeVar
 
 from backend.config import DType
@@ -13,6 +12,7 @@ from backend.jobs.job_control import JobControl
 from backend.jobs.step_clock import StepClock
 from backend.policies.call_bell import CallBell
 from backend.policies.trained_policy import TrainedPolicy
+from backend.store.blobs import Blobs
 from backend.store.store import JobLease, ServiceStore
 from tinkergym.schema.job_spec import PlayedSpec, TrainingSpec
 
@@ -37,10 +37,10 @@ class JobContext(Generic[SpecT_co]):
     """Rings when a call of a policy came or was done."""
     control: JobControl
     clock: StepClock
-    folder: Path
-    """`<jobs_dir>/<job_id>`"""
-    data_dir: Path
-    """Where the service keeps uploaded data."""
+    files: Blobs
+    """What the job keeps as files."""
+    uploads: Blobs
+    """What clients uploaded."""
     lease_seconds: float
     """Of an episode."""
     client_place_seconds: float

@@ -6,9 +6,9 @@ order, so that a resumed job finds the same bits whether it reads them or comput
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import suppress
+from io import BytesIO
 from zipfile import BadZipFile
 
 import numpy as np
@@ -17,6 +17,7 @@ from backend.jobs.dataset import Record, train_sequence
 from backend.jobs.job_context import JobContext
 from backend.learner.preference_loss import FloatArray, sums
 from backend.policies.frozen_policy import FrozenPolicy
+from backend.store.blobs import BlobMissingError
 from tinkergym.schema.jobs import PreferenceSpec
 
 _AT_ONCE = 32
@@ -34,9 +35,12 @@ class ReferenceLogprobs:
         """Find out about the pairs of these numbers, or read what an earlier attempt found."""
         if not numbers:
             return
-        file = self._context.folder / f"reference-{part}.npz"
+        files, key = self._context.files, f"reference-{part}.npz"
         # A damaged file raises more kinds of errors than numpy lists; it is only a cache.
-        with suppress(OSError, ValueError, KeyError, EOFError, BadZipFile), np.load(file) as stored:
+        with (
+            suppress(BlobMissingError, OSError, ValueError, KeyError, EOFError, BadZipFile),
+            np.load(BytesIO(files.get(key))) as stored,
+        ):
             if stored["numbers"].tolist() == list(numbers):
                 self._known[part] = dict(zip(numbers, map(tuple, stored["logprobs"].tolist()), strict=True))
                 return
@@ -47,11 +51,10 @@ class ReferenceLogprobs:
             ]
         logprobs = np.concatenate(found)
         self._known[part] = dict(zip(numbers, map(tuple, logprobs.tolist()), strict=True))
-        file.parent.mkdir(parents=True, exist_ok=True)
-        written = file.with_suffix(f".{os.getpid()}.npz")
         # No promise rests on this file: one that is missing or damaged is computed again.
+        written = BytesIO()
         np.savez(written, numbers=np.asarray(numbers), logprobs=logprobs)
-        written.replace(file)
+        files.put(key, written.getvalue())
 
     def of(self, part: str, numbers: Sequence[int]) -> tuple[FloatArray, FloatArray]:
         """Return what is known of these pairs: of the chosen answers, and of the rejected ones."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from backend.engines.protocol import SamplingEngine
 from backend.learner.learner import Learner
 from backend.policies.directory import PolicyDirectory
 from backend.policies.early_requests import EarlyRequests
 from backend.policies.pool_learner import AnyLearner
+from backend.store.blobs import Blobs
 from backend.store.store import JobLease, ServiceStore
 
 
@@ -36,7 +36,12 @@ class Bound:
     """Which of the job's policies it is; empty where the job trains one."""
     lease: JobLease
     """Every write for the policy carries it."""
-    folder: Path
-    """Of its checkpoints."""
+    files: Blobs
+    """What its job keeps as files."""
     learner: AnyLearner
     pool: PoolParts
+
+    @property
+    def checkpoints(self) -> Blobs:
+        """The policy's checkpoints, a folder each."""
+        return self.files.below(f"checkpoints/{self.agent}")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from backend.learner.checkpoints import put_back_replaced
 from backend.policies.bound import Bound
@@ -26,6 +24,7 @@ class PolicyCheckpoints:
     def __init__(self, bound: Bound) -> None:
         self._bound = bound
         self._id, self._learner, self._lease = bound.policy_id, bound.learner, bound.lease
+        self._files = bound.checkpoints
         self._kept_steps: frozenset[int] = frozenset()
         """Steps whose checkpoints stay beside the newest ones."""
         self._store, self._spec = bound.pool.store, bound.lease.spec
@@ -50,7 +49,7 @@ class PolicyCheckpoints:
         """
         self.forget()
         spec = self._spec
-        put_back_replaced(self._bound.folder)
+        put_back_replaced(self._files.local(""))
         for view in reversed(self.views()):
             if at_most is not None and view.step > at_most:
                 continue
@@ -77,20 +76,21 @@ class PolicyCheckpoints:
 
     def save(self, step: int) -> None:
         """Write a checkpoint of `step`, and make it known."""
-        directory = self._bound.folder / f"step-{step:06d}"
-        manifest = self._learner.save(
-            self._id,
-            directory,
-            step=step,
-            policy_version=step,
-            extra={"job_id": self._lease.job_id, "spec": self._spec.model_dump(mode="json")},
-        )
+        key = _folder(step)
+        with self._files.filling(key) as directory:
+            manifest = self._learner.save(
+                self._id,
+                directory,
+                step=step,
+                policy_version=step,
+                extra={"job_id": self._lease.job_id, "spec": self._spec.model_dump(mode="json")},
+            )
         view = CheckpointView(
             step=step,
             policy_version=step,
-            path=str(directory),
+            path=str(self._files.local(key)),
             sha256=manifest.files[manifest.weights_file].sha256,
-            files=_file_sizes(directory),
+            files={blob.key: blob.bytes for blob in self._files.files(key)},
         )
         self._store.add_checkpoint(self._lease, view, self._bound.agent)
         self._store.append_event(
@@ -148,7 +148,7 @@ class PolicyCheckpoints:
         stays = asked_again and isinstance(self._adapter, LoRA)
         if not (stays and self._beginning_id in self._learner.policy_ids):
             self._drop(self._beginning_id)
-            directory = self._bound.folder / "step-000000"
+            directory = self._files.local(_folder(0))
             self._learner.load(self._beginning_id, directory, self._adapter, fresh_optimiser=True)
         try:
             yield FrozenPolicy(self._learner, self._beginning_id, shared=True)
@@ -209,12 +209,13 @@ class PolicyCheckpoints:
             # First out of the store, then off the disk: a kill in between leaves files, never a dangling
             # promise.
             self._store.remove_checkpoint(self._lease, old.step, self._bound.agent)
-            shutil.rmtree(old.path, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                self._files.delete(_folder(old.step))
 
     def _drop(self, policy_id: str) -> None:
         with contextlib.suppress(NotFoundError):
             self._learner.drop(policy_id)
 
 
-def _file_sizes(directory: Path) -> dict[str, int]:
-    return {path.name: path.stat().st_size for path in sorted(directory.iterdir())}
+def _folder(step: int) -> str:
+    return f"step-{step:06d}"

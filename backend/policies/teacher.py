@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +10,8 @@ from backend.policies.frozen_policy import FrozenPolicy
 from backend.store.references import ReferredPolicy
 from tinkergym.errors import NotFoundError
 from tinkergym.schema.policy_refs import PolicyRef
+
+_TEACHER = "teacher"
 
 
 def open_teacher(student: Bound, teacher: str) -> FrozenPolicy:
@@ -39,13 +39,6 @@ def open_teacher(student: Bound, teacher: str) -> FrozenPolicy:
 
 def _own_copy(student: Bound, teacher: ReferredPolicy) -> Path:
     """Keep the teacher's checkpoint with the job: the other job may remove it before this one has ended."""
-    kept = student.folder.parent / "teacher"
-    if kept.is_dir():
-        return kept
-    view = teacher.checkpoint(field="teacher")
-    part = kept.with_name(f".teacher-{os.getpid()}")
-    shutil.rmtree(part, ignore_errors=True)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(view.path, part)
-    part.rename(kept)
-    return kept
+    if not student.files.has(_TEACHER):
+        student.files.put_folder(_TEACHER, Path(teacher.checkpoint(field="teacher").path))
+    return student.files.local(_TEACHER)

@@ -10,7 +10,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from backend.config import ServiceConfig
@@ -46,7 +45,7 @@ class PoolProcess:
             config,
             pool_id=self._address.pool_id,
             model=self._address.model,
-            socket_path=Path(self._address.socket_path),
+            url=self._address.url,
             token=self._address.token,
             start_ranks=ray_ranks,
         )
@@ -99,7 +98,8 @@ class EnvWorkerProcess:
         config = ServiceConfig.model_validate_json(self._config_json)
         try:
             run_env_worker(
-                socket_path=self._address.socket_path,
+                url=self._address.url,
+                run_dir=config.run_dir,
                 token=self._address.token,
                 worker_id=self._worker_id,
                 max_episodes=config.episodes_per_worker,

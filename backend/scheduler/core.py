@@ -12,10 +12,9 @@ import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from backend import worker_url
 from backend.compute.memory import machine_bytes
 from backend.config import ServiceConfig
 from backend.environments.tokens import EnvTokens
@@ -204,7 +203,7 @@ class Scheduler:
                 address = PoolAddress(
                     pool_id=record.pool_id,
                     model=record.model,
-                    socket_path=record.socket_path,
+                    url=record.url,
                     token=record.token,
                 )
                 self._pools[process.pool_id] = _Pool(
@@ -214,7 +213,7 @@ class Scheduler:
             if process.kind == "env_worker" and process.pool_id in self._pools:
                 self._pools[process.pool_id].env_workers.add(process.worker_id)
         for pool_id in known.keys() - self._pools.keys():
-            self._bury(pool_id, "the service was restarted")
+            self._bury(pool_id, known[pool_id].url, "the service was restarted")
 
     def _note(self, change: Change, now: float) -> None:
         """Do what follows from it. Every write may fail, and then all of this is done again."""
@@ -228,7 +227,7 @@ class Scheduler:
                 pool = self._pools[pool_id]
                 _log.warning("pool %s of %s ended: %s", pool_id, pool.address.model, error or "process died")
                 self._workers.end_pool(pool_id)
-                self._bury(pool_id, _DIED)
+                self._bury(pool_id, pool.address.url, _DIED)
                 if not pool.ready:
                     self._start_failed(pool.address.model, error)
                 del self._pools[pool_id]
@@ -282,7 +281,7 @@ class Scheduler:
             if pool.ready and pool_id not in alive and pool.ready_at <= since:
                 _log.warning("pool %s fell silent", pool_id)
                 self._workers.end_pool(pool_id)
-                self._bury(pool_id, _SILENT)
+                self._bury(pool_id, pool.address.url, _SILENT)
                 del self._pools[pool_id]
 
     def _end_idle_pools(self, busy: set[str], queued_models: set[str], now: float) -> None:
@@ -300,13 +299,11 @@ class Scheduler:
     def _end_pool(self, pool_id: str, why: str) -> None:
         _log.info("pool %s of %s %s", pool_id, self._pools[pool_id].address.model, why)
         self._workers.end_pool(pool_id)
-        self._bury(pool_id, "its worker was ended")
-        del self._pools[pool_id]
+        self._bury(pool_id, self._pools.pop(pool_id).address.url, "its worker was ended")
 
-    def _bury(self, pool_id: str, reason: str) -> None:
+    def _bury(self, pool_id: str, url: str, reason: str) -> None:
         self._store.remove_pool(pool_id)
-        with suppress(OSError):  # a pool that was killed left it behind
-            self._socket(pool_id).unlink()
+        worker_url.remove(url)  # a pool that was killed left its socket behind
         for job_id in self._store.requeue_worker(pool_id, f"{reason}; resumes from the last checkpoint"):
             self._placed.pop(job_id, None)
             self._fail_if_deadly(job_id)
@@ -393,14 +390,11 @@ class Scheduler:
         address = PoolAddress(
             pool_id=pool_id,
             model=model,
-            socket_path=str(self._socket(pool_id)),
+            url=worker_url.new_url(self._config.worker_transport, self._config.run_dir, pool_id),
             token=secrets.token_urlsafe(32),
         )
         self._pools[pool_id] = _Pool(address, wanted_at=now, jobs_at=now)
         self._workers.start_pool(address)
-
-    def _socket(self, pool_id: str) -> Path:
-        return Path(self._config.run_dir) / f"{pool_id}.sock"
 
     def _mind_env_workers(self, now: float) -> None:
         """Keep `env_workers` of them for each owner, and end those whose owner has had no job for a while.

@@ -15,7 +15,8 @@ class PoolAddress:
 
     pool_id: str
     model: str
-    socket_path: str
+    url: str
+    """See `backend.worker_url`."""
     token: str
 
 

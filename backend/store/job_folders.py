@@ -8,28 +8,24 @@ put back.
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
+
+from backend.store.blobs import Blobs
 
 _log = logging.getLogger(__name__)
 _PUT_AWAY = ".deleted-"
 
 
 class JobFolders:
-    """`<root>/<job id>/`, with a job's checkpoints."""
+    """`<job id>/`, with a job's checkpoints."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, job_files: Blobs) -> None:
+        self._files = job_files
 
     def size(self, job_id: str) -> int:
         """Return how many bytes of files a job has."""
-        total = 0
-        for path in (self._root / job_id).rglob("*"):
-            with suppress(OSError):  # removed meanwhile
-                total += path.stat().st_size if path.is_file() else 0
-        return total
+        return sum(blob.bytes for blob in self._files.files(job_id))
 
     @contextmanager
     def deleting(self, job_id: str) -> Iterator[Callable[[], None]]:
@@ -37,23 +33,20 @@ class JobFolders:
 
         After the block the folder is removed; if the block fails, it is put back.
         """
-        folder, away = self._root / job_id, self._root / f"{_PUT_AWAY}{job_id}"
-        moved = False
+        away, moved = f"{_PUT_AWAY}{job_id}", False
 
         def put_away() -> None:
             nonlocal moved
-            with suppress(FileNotFoundError):
-                folder.rename(away)
-                moved = True
+            moved = self._files.move(job_id, away) or moved
 
         try:
             yield put_away
         except BaseException:
             if moved:
-                away.rename(folder)
+                self._files.move(away, job_id)
             raise
         if moved:
-            _remove(away)
+            self._remove(away)
 
     def finish(self, is_there: Callable[[str], bool]) -> None:
         """Finish or undo deletions that were cut off; only while nobody deletes.
@@ -61,17 +54,18 @@ class JobFolders:
         Args:
             is_there: Whether there is a job of this id.
         """
-        for away in self._root.glob(f"{_PUT_AWAY}*"):
-            job_id = away.name.removeprefix(_PUT_AWAY)
+        for away in self._files.folders():
+            if not away.startswith(_PUT_AWAY):
+                continue
+            job_id = away.removeprefix(_PUT_AWAY)
             if is_there(job_id):
-                away.rename(self._root / job_id)
+                self._files.move(away, job_id)
             else:
-                _remove(away)
+                self._remove(away)
 
-
-def _remove(folder: Path) -> None:
-    try:
-        shutil.rmtree(folder)
-    except OSError:
-        # The job is gone; what is left of its files goes at the next start.
-        _log.exception("%s is not removed yet", folder)
+    def _remove(self, folder: str) -> None:
+        try:
+            self._files.delete(folder)
+        except OSError:
+            # The job is gone; what is left of its files goes at the next start.
+            _log.exception("%s is not removed yet", folder)

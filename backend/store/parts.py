@@ -20,9 +20,9 @@ class PartStore:
         self._db = database
         self._clock = clock
 
-    def register_pool(self, pool_id: str, model: str, socket_path: str, token: str, now: float) -> None:
+    def register_pool(self, pool_id: str, model: str, url: str, token: str, now: float) -> None:
         """Say where a pool listens; registering again replaces."""
-        row = {"model": model, "socket_path": socket_path, "token": token, "seen_at": now}
+        row = {"model": model, "url": url, "token": token, "seen_at": now}
         with self._db.write() as connection:
             connection.execute(
                 insert(pools)

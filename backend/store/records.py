@@ -66,7 +66,8 @@ class PoolRecord:
 
     pool_id: str
     model: str
-    socket_path: str
+    url: str
+    """See `backend.worker_url`."""
     token: str
     """Bearer token of its endpoint."""
     seen_at: float

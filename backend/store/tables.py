@@ -161,7 +161,7 @@ pools = Table(
     metadata,
     Column("pool_id", String, primary_key=True),
     Column("model", String, nullable=False),
-    Column("socket_path", String, nullable=False),
+    Column("url", String, nullable=False),
     Column("token", String, nullable=False),
     Column("seen_at", Float, nullable=False),
     # With its environment workers; 0 until it is known.

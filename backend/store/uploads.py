@@ -6,20 +6,17 @@ the same to the byte, so a repeated upload changes nothing.
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import os
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import suppress
 
+from backend.store.blobs import BlobInfo, BlobMissingError, Blobs
 from tinkergym.errors import (
     CheckpointCorruptError,
     InvalidRequestError,
     NotFoundError,
     PayloadTooLargeError,
-    StorageFullError,
 )
 from tinkergym.schema.data import DataChunk, DataKind, DataManifest, DataView, TokenSequence
 from tinkergym.schema.model import WireModel
@@ -50,23 +47,22 @@ class StoredSet(WireModel):
     chunks: list[str]
 
 
-def remove_unfinished(root: Path) -> None:
+def remove_unfinished(uploads: Blobs) -> None:
     """Remove what writers that were killed left half written; nobody may be writing."""
-    for part in root.glob("*/*/.*"):
-        part.unlink(missing_ok=True)
-    for chunk in root.glob("*/chunks/*.json"):
-        if not chunk.with_suffix(".summary").is_file():
-            chunk.unlink()
+    uploads.remove_drafts()
+    keys = {blob.key for blob in uploads.files()}
+    for key in keys:
+        if key.endswith(".json") and "/chunks/" in key and key.replace(".json", ".summary") not in keys:
+            uploads.delete(key)
 
 
 class Uploads:
     """One tenant's uploaded data."""
 
-    def __init__(self, root: Path, tenant_id: str, *, most_chunks: int = _MOST_CHUNKS) -> None:
-        """Use the tenant's folder below `root`; nothing is made until something is written."""
-        # A tenant's id comes from an operator and may hold anything; a folder's name may not.
-        folder = root / hashlib.sha256(tenant_id.encode()).hexdigest()[:32]
-        self._chunks, self._sets = folder / "chunks", folder / "sets"
+    def __init__(self, uploads: Blobs, tenant_id: str, *, most_chunks: int = _MOST_CHUNKS) -> None:
+        """Use the tenant's folder of `uploads`; nothing is made until something is written."""
+        # A tenant's id comes from an operator and may hold anything; a key may not.
+        self._blobs = uploads.below(hashlib.sha256(tenant_id.encode()).hexdigest()[:32])
         self._most_chunks = most_chunks
 
     def add_chunk(self, sha256: str, body: bytes | bytearray, *, most_bytes: int) -> None:
@@ -84,7 +80,7 @@ class Uploads:
         """
         if hashlib.sha256(body).hexdigest() != sha256:
             raise InvalidRequestError("the body's SHA-256 is not the chunk's name", hint="send it again")
-        if self._summary_file(sha256).is_file():
+        if self._blobs.has(_summary(sha256)):
             return
         chunk = parse_json(DataChunk, body)
         self._refuse_too_much(len(body), most_bytes)
@@ -94,11 +90,8 @@ class Uploads:
                 hint="send larger chunks",
                 field="data",
             )
-        with _full_disk_named(self._chunks):
-            self._chunks.mkdir(parents=True, exist_ok=True, mode=0o700)
-            _write(self._chunks / f"{sha256}.json", body)
-            summary = summarise(chunk, len(body)).model_dump_json()
-            _write(self._summary_file(sha256), summary.encode())
+        self._blobs.put(_chunk(sha256), body)
+        self._blobs.put(_summary(sha256), summarise(chunk, len(body)).model_dump_json().encode())
 
     def make_room(self, most_bytes: int, *, in_use: Collection[str]) -> int:
         """Remove the oldest sets until no more than `most_bytes` are left, and return what is left.
@@ -106,29 +99,29 @@ class Uploads:
         Whoever trains on removed data again sends it again. Chunks of sets that are `in_use` stay, and so do
         chunks that arrived lately: a set may be on its way.
         """
-        stored = sorted(self._sets.glob("*.json"), key=lambda path: path.stat().st_mtime)
+        stored = sorted(self._blobs.files("sets"), key=lambda blob: blob.written_at)
         used = self._drop_loose_chunks()  # also of uploads that broke off before they were a set
-        for path in stored:
+        for blob in stored:
             if used <= most_bytes and self._count() < self._most_chunks:
                 break
-            if path.stem not in in_use:
-                path.unlink(missing_ok=True)
+            data_id = _name(blob)
+            if data_id not in in_use:
+                self._blobs.delete(_set(data_id))
                 used = self._drop_loose_chunks()
         return used
 
     def _drop_loose_chunks(self) -> int:
         """Remove chunks that belong to no set; return the size of the others."""
-        wanted = {
-            name
-            for path in self._sets.glob("*.json")
-            for name in StoredSet.model_validate_json(path.read_bytes()).chunks
-        }
+        wanted: set[str] = set()
+        for blob in self._blobs.files("sets"):
+            with suppress(NotFoundError):  # another request has just removed it
+                wanted.update(self._stored(_name(blob)).chunks)
         before = time.time() - _LATELY_SECONDS
-        for file in self._chunks.glob("*.json"):
-            if file.stem not in wanted and file.stat().st_mtime < before:
+        for blob in self._chunks():
+            if _name(blob) not in wanted and blob.written_at < before:
                 # The summary first: without it a chunk counts as not there.
-                self._summary_file(file.stem).unlink(missing_ok=True)
-                file.unlink(missing_ok=True)
+                self._blobs.delete(_summary(_name(blob)))
+                self._blobs.delete(_chunk(_name(blob)))
         return self.used_bytes()
 
     def complete(self, manifest: DataManifest, *, most_bytes: int, in_use: Collection[str] = ()) -> DataView:
@@ -149,7 +142,7 @@ class Uploads:
         if missing:
             return view.model_copy(update={"missing": missing})
         known = {
-            sha: ChunkSummary.model_validate_json(self._summary_file(sha).read_bytes())
+            sha: ChunkSummary.model_validate_json(self._blobs.get(_summary(sha)))
             for sha in set(manifest.chunks)
         }
         summaries = [known[sha] for sha in manifest.chunks]
@@ -172,17 +165,15 @@ class Uploads:
             longest=max(summary.longest for summary in summaries),
             largest_token_id=max(summary.largest_token_id for summary in summaries),
         )
-        file = self._set_file(manifest.data_id)
+        key = _set(manifest.data_id)
         stored = StoredSet(view=view, chunks=manifest.chunks).model_dump_json().encode()
-        if not file.is_file() and self.used_bytes() + len(stored) > most_bytes:
+        if not self._blobs.has(key) and self.used_bytes() + len(stored) > most_bytes:
             self.make_room(most_bytes - len(stored), in_use=in_use)
             self._refuse_too_much(len(stored), most_bytes)
             missing = self._missing(manifest)
             if missing:  # they were a set's that went
                 return DataView(data_id=manifest.data_id, kind=manifest.kind, missing=missing)
-        with _full_disk_named(self._sets):
-            self._sets.mkdir(parents=True, exist_ok=True, mode=0o700)
-            _write(file, stored)
+        self._blobs.put(key, stored)
         return view
 
     def view(self, data_id: str) -> DataView:
@@ -201,27 +192,28 @@ class Uploads:
             CheckpointCorruptError: A chunk is not the one that was written.
         """
         for sha256 in self._stored(data_id).chunks:
-            path = self._chunks / f"{sha256}.json"
             try:
-                body = path.read_bytes()
-            except FileNotFoundError:
+                body = self._blobs.get(_chunk(sha256))
+            except BlobMissingError:
                 body = b""
             if hashlib.sha256(body).hexdigest() != sha256:
                 raise CheckpointCorruptError(
-                    f"the uploaded data in {path} is not what was written", hint="start the job again"
+                    f"the uploaded chunk {sha256} is not what was written", hint="start the job again"
                 )
             yield from DataChunk.model_validate_json(body).records
 
     def used_bytes(self) -> int:
         """Return the size of all chunks and sets."""
-        folders = [folder for folder in (self._chunks, self._sets) if folder.is_dir()]
-        return sum(_size(entry) for folder in folders for entry in os.scandir(folder))
+        return sum(blob.bytes for blob in self._blobs.files())
+
+    def _chunks(self) -> list[BlobInfo]:
+        return [blob for blob in self._blobs.files("chunks") if blob.key.endswith(".json")]
 
     def _count(self) -> int:
-        return sum(1 for _ in self._chunks.glob("*.json"))
+        return len(self._chunks())
 
     def _missing(self, manifest: DataManifest) -> list[str]:
-        return [sha for sha in dict.fromkeys(manifest.chunks) if not self._summary_file(sha).is_file()]
+        return [sha for sha in dict.fromkeys(manifest.chunks) if not self._blobs.has(_summary(sha))]
 
     def _refuse_too_much(self, more: int, most_bytes: int) -> None:
         used = self.used_bytes()
@@ -235,19 +227,29 @@ class Uploads:
 
     def _stored(self, data_id: str) -> StoredSet:
         try:
-            return StoredSet.model_validate_json(self._set_file(data_id).read_bytes())
-        except FileNotFoundError:
+            return StoredSet.model_validate_json(self._blobs.get(_set(data_id)))
+        except BlobMissingError:
             raise NotFoundError(
                 f"there is no data set {data_id}",
                 hint="upload it first, as client.sft(...) does",
                 field="data",
             ) from None
 
-    def _summary_file(self, sha256: str) -> Path:
-        return self._chunks / f"{sha256}.summary"
 
-    def _set_file(self, data_id: str) -> Path:
-        return self._sets / f"{data_id}.json"
+def _chunk(sha256: str) -> str:
+    return f"chunks/{sha256}.json"
+
+
+def _summary(sha256: str) -> str:
+    return f"chunks/{sha256}.summary"
+
+
+def _set(data_id: str) -> str:
+    return f"sets/{data_id}.json"
+
+
+def _name(blob: BlobInfo) -> str:
+    return blob.key.removesuffix(".json")
 
 
 def summarise(chunk: DataChunk, size: int) -> ChunkSummary:
@@ -262,41 +264,3 @@ def summarise(chunk: DataChunk, size: int) -> ChunkSummary:
         longest=max(len(sequence.token_ids) for sequence in sequences),
         largest_token_id=max(max(sequence.token_ids) for sequence in sequences),
     )
-
-
-def _size(entry: os.DirEntry[str]) -> int:
-    try:
-        return entry.stat().st_size
-    except FileNotFoundError:  # another request's, renamed or removed meanwhile
-        return 0
-
-
-def _write(path: Path, content: bytes | bytearray) -> None:
-    """Write a file that is whole or not there."""
-    part = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}")
-    try:
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-@contextmanager
-def _full_disk_named(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageFullError(
-                f"no space left on the disk for uploaded data in {folder}",
-                hint="free space, then send the job again",
-            ) from error
-        raise

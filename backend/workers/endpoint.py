@@ -1,7 +1,7 @@
 """A pool's internal HTTP endpoint: sampling and episodes for environment workers and for the gateway.
 
-It listens on a Unix socket that only this user can open, and asks for the pool's token besides. Whose job or
-policy a request names was checked by the gateway; here nobody else calls.
+It listens at the pool's URL and asks for the pool's token. The gateway has checked whose job or policy a
+request names; nobody else has the token.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ import asyncio
 import contextlib
 import hmac
 import logging
-import socket
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Protocol, TypeVar
 
 import uvicorn
@@ -25,6 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from backend import worker_url
 from backend.engines.protocol import Deliver
 from backend.lines_response import LinesResponse
 from tinkergym.errors import (
@@ -79,11 +78,11 @@ class PoolService(Protocol):
 class PoolEndpoint:
     """Serves a `PoolService` from a thread until closed."""
 
-    def __init__(self, service: PoolService, socket_path: Path, token: str) -> None:
-        """Listen on `socket_path` at once; requests are answered from now on."""
+    def __init__(self, service: PoolService, url: str, token: str) -> None:
+        """Listen at `url` at once; requests are answered from now on."""
         self._service = service
         self._token = token.encode()
-        self._socket_path = socket_path
+        self._url = url
         self._polls = ThreadPoolExecutor(_LONG_POLLS, thread_name_prefix="pool-endpoint-poll")
         self._threads = ThreadPoolExecutor(_BLOCKING_CALLS, thread_name_prefix="pool-endpoint")
         self._renewals = ThreadPoolExecutor(_RENEWALS, thread_name_prefix="pool-endpoint-renewal")
@@ -105,7 +104,7 @@ class PoolEndpoint:
             log_config=None,
         )
         self._server = uvicorn.Server(config)
-        self._listener = _listen(socket_path)
+        self._listener = worker_url.listen(url)
         self._thread = threading.Thread(target=self._run, name="pool-endpoint", daemon=True)
         self._thread.start()
 
@@ -116,7 +115,7 @@ class PoolEndpoint:
         self._thread.join(timeout=5.0)
         for threads in (self._polls, self._threads, self._renewals):
             threads.shutdown(wait=False, cancel_futures=True)
-        self._socket_path.unlink(missing_ok=True)
+        worker_url.remove(self._url)
 
     def _run(self) -> None:
         self._server.run(sockets=[self._listener])
@@ -235,13 +234,3 @@ def _parse(kind: type[_Body], body: bytes) -> _Body:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"])
         raise InvalidRequestError(first["msg"], field=field) from error
-
-
-def _listen(path: Path) -> socket.socket:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(str(path))
-    path.chmod(0o600)
-    listener.listen(256)
-    return listener

@@ -1,4 +1,4 @@
-"""An environment worker: plays the episodes of installed packs for one pool, over the pool's Unix socket.
+"""An environment worker: plays the episodes of installed packs for one pool, at the pool's URL.
 
 The same `RolloutWorker` as in a client's process; only the address differs. Knows neither Ray nor torch.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+from backend import worker_url
 from backend.workers.env_worker_files import EnvWorkerFiles
 from backend.workers.stall_watchdog import end_on_stall
 from tinkergym.registration.games import make_playable
@@ -22,9 +23,10 @@ _LOOK_SECONDS = 0.05
 
 def run_env_worker(
     *,
-    socket_path: str,
+    url: str,
     token: str,
     worker_id: str,
+    run_dir: Path,
     max_episodes: int,
     stall_seconds: float,
     make_env: MakeEnv = make_playable,
@@ -33,18 +35,28 @@ def run_env_worker(
     """Lease, play and submit episodes until `stop` is set; a pool that does not answer yet is waited for.
 
     The process is this worker's own: it is ended when an environment keeps the interpreter to itself for
-    `stall_seconds`, and beside the socket it leaves which episodes were in a call.
+    `stall_seconds`, and leaves in `run_dir` which episodes were in a call.
+
+    Args:
+        url: Of the pool; see `backend.worker_url`.
+        token: What the pool wants to be shown.
+        worker_id: This worker's name.
+        run_dir: Where the pool looks for what a dead worker left.
+        max_episodes: That it plays at once.
+        stall_seconds: Longest time an environment may hold the interpreter.
+        make_env: Creates environments.
+        stop: Ends it.
     """
     stop = stop or threading.Event()
-    files = EnvWorkerFiles(Path(socket_path).parent, worker_id)
+    files = EnvWorkerFiles(run_dir, worker_id)
     files.create()
     end_on_stall(files.trace, stall_seconds)
-    # A pool that is still loading its model has no socket. Looking for the file finds it at once; the
-    # worker's own patience with a service that is away would cost seconds.
-    while not Path(socket_path).exists():
+    # A pool that is still loading its model does not listen yet. Asking often finds it at once; the worker's
+    # own patience with a service that is away would cost seconds.
+    while not worker_url.is_answered(url):
         if stop.wait(_LOOK_SECONDS):
             return
-    connection = Connection(f"unix://{socket_path}", token=token)
+    connection = Connection(url, token=token)
     worker = RolloutWorker(
         HttpRolloutTransport(connection, Routes.of_pool()),
         make_env=make_env,

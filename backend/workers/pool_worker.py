@@ -80,7 +80,7 @@ class PoolWorker:
         *,
         pool_id: str,
         model: str,
-        socket_path: Path,
+        url: str,
         token: str,
         start_ranks: StartRanks = child_ranks,
     ) -> None:
@@ -90,7 +90,7 @@ class PoolWorker:
             config: Of the service.
             pool_id: Its name in the store.
             model: Which it serves.
-            socket_path: Where it listens.
+            url: Where it listens; see `backend.worker_url`.
             token: What every request must bring.
             start_ranks: What starts the ranks of its learner, if `learner_ranks` asks for any.
 
@@ -131,8 +131,8 @@ class PoolWorker:
         self._threads: dict[str, threading.Thread] = {}
         self._closing = self._sampled = False
         self._rest = Rest(config.pool_rest_seconds, time.monotonic())
-        self._endpoint = PoolEndpoint(self, socket_path, token)
-        self._store.register_pool(pool_id, model, str(socket_path), token, time.time())
+        self._endpoint = PoolEndpoint(self, url, token)
+        self._store.register_pool(pool_id, model, url, token, time.time())
         self._heartbeat = Heartbeat(
             self._store,
             lambda: dict(self._pulses),
@@ -353,8 +353,8 @@ class PoolWorker:
             bell=self._bell,
             control=self._pulses[job_id].control,
             clock=StepClock(lambda: first.sampling_seconds, lambda: first.learning_seconds),
-            folder=self._config.jobs_dir / job_id,
-            data_dir=self._config.uploads_dir,
+            files=self._config.job_files.below(job_id),
+            uploads=self._config.uploads,
             lease_seconds=self._config.lease_seconds,
             client_place_seconds=self._config.client_place_seconds,
             dtype=self._config.dtype,
@@ -375,14 +375,14 @@ class PoolWorker:
             early=self._early,
             open_model=self._open_model,
         )
-        learner, checkpoints = self._learner.current(), self._config.jobs_dir / lease.job_id / "checkpoints"
+        learner, files = self._learner.current(), self._config.job_files.below(lease.job_id)
         return {
             agent: TrainedPolicy(
                 Bound(
                     policy_id=policy_id,
                     agent=agent,
                     lease=lease,
-                    folder=checkpoints / agent,
+                    files=files,
                     learner=learner,
                     pool=pool,
                 )

@@ -28,6 +28,7 @@ from backend.gateway.pool_proxy import PoolProxy
 from backend.gateway.server import protocol
 from backend.store.keys import LOCAL_TENANT
 from backend.store.store import Store
+from backend.worker_url import unix_url
 from tinkergym.errors import UnknownModelError
 from tinkergym.schema.views import ModelView, RendererBundle
 
@@ -93,7 +94,6 @@ class ScriptedCheck:
 class ScriptedPool:
     """A pool's endpoint on a Unix socket; remembers what it was asked."""
 
-    socket_path: str
     token: str = "pool-secret"
     asked: list = field(default_factory=list)
     gate: threading.Event = field(default_factory=threading.Event)
@@ -276,10 +276,10 @@ def start_pool(gateway, tmp_path):
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(path))
         listener.listen()
-        pool = ScriptedPool(str(path), token)
+        pool = ScriptedPool(token)
         pool.gate.set()
         running.append((pool_id, Running(pool.app(), listener, lifespan="off")))
-        gateway.store.service().register_pool(pool_id, model, str(path), token, time.time())
+        gateway.store.service().register_pool(pool_id, model, unix_url(path), token, time.time())
         return pool
 
     yield start

@@ -17,6 +17,7 @@ from backend.errors import LeaseLostError
 from backend.learner.learner import Learner
 from backend.store.store import Store
 from backend.store.uploads import Uploads
+from backend.worker_url import new_url
 from backend.workers.pool_worker import PoolWorker
 from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.prepare import prepare
@@ -90,11 +91,9 @@ class Lab:
 
     def start_pool(self) -> None:
         self.pools += 1
-        socket = self.config.run_dir / f"pool-{self.pools}.sock"
-        self.pool = PoolWorker(
-            self.config, pool_id=f"pool-{self.pools}", model="nano", socket_path=socket, token=TOKEN
-        )
-        self.connection = Connection(f"unix://{socket}", token=TOKEN)
+        url = new_url(self.config.worker_transport, self.config.run_dir, f"pool-{self.pools}")
+        self.pool = PoolWorker(self.config, pool_id=f"pool-{self.pools}", model="nano", url=url, token=TOKEN)
+        self.connection = Connection(url, token=TOKEN)
 
     def replace_pool(self, *, in_peace: bool = False) -> None:
         """End the worker, and let another take its jobs; see `close_pool`."""
@@ -212,7 +211,7 @@ class Written:
 
     def upload(self, kind: DataKind, rows: Sequence[Mapping[str, object]], tenant: str = TENANT) -> str:
         ready = prepare(SequenceTasks(list(rows)), self.renderer, kind=kind)
-        uploads = Uploads(self.lab.config.uploads_dir, tenant)
+        uploads = Uploads(self.lab.config.uploads, tenant)
         for name, body in ready.bodies.items():
             uploads.add_chunk(name, body, most_bytes=2**24)
         return uploads.complete(ready.manifest, most_bytes=2**24).data_id

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from backend.config import ServiceConfig
+from backend.worker_url import new_url
 from backend.workers.endpoint import PoolEndpoint
 from tinkergym.agent.renderer import Renderer
 from tinkergym.registration.environments import make_environment
@@ -36,11 +37,11 @@ from pathlib import Path
 from backend.scheduler.actor_processes import EnvWorkerProcess
 from backend.scheduler.ray_cluster import start_ray
 from backend.scheduler.workers import PoolAddress
-socket, token, config, folder = sys.argv[1:]
+url, token, config, folder = sys.argv[1:]
 start_ray(Path(folder))
 import ray
 from tinkergym.trajectory.trajectory import ONLY_AGENT
-address = PoolAddress(pool_id="p", model="bytes", socket_path=socket, token=token)
+address = PoolAddress(pool_id="p", model="bytes", url=url, token=token)
 worker = ray.remote(num_cpus=0)(EnvWorkerProcess).remote(config, address, "ray-worker")
 ray.get(worker.run.remote(), timeout=60)
 ray.shutdown()
@@ -105,13 +106,13 @@ class Pool:
         return BUNDLE
 
 
-@pytest.fixture
-def pool(tmp_path_factory):
-    """A pool's endpoint on its Unix socket, and what arrives there."""
-    socket = tmp_path_factory.mktemp("p") / "s"
+@pytest.fixture(params=["unix", "tcp"])
+def pool(request, tmp_path_factory):
+    """A pool's endpoint at a URL, and what arrives there."""
+    url = new_url(request.param, tmp_path_factory.mktemp("p"), "s")
     service = Pool()
-    endpoint = PoolEndpoint(service, socket, TOKEN)
-    yield service, socket
+    endpoint = PoolEndpoint(service, url, TOKEN)
+    yield service, url
     endpoint.close()
 
 
@@ -140,8 +141,8 @@ def test_here_and_in_processes_of_their_own(expected, executor):
 
 
 def test_by_a_worker_over_http(expected, pool):
-    service, socket = pool
-    with Connection(f"unix://{socket}", token=TOKEN) as connection:
+    service, url = pool
+    with Connection(url, token=TOKEN) as connection:
         worker = RolloutWorker(
             HttpRolloutTransport(connection, Routes.of_pool()), make_env=make_environment, max_episodes=5
         )
@@ -150,13 +151,14 @@ def test_by_a_worker_over_http(expected, pool):
 
 
 @pytest.mark.service
+@pytest.mark.parametrize("pool", ["tcp"], indirect=True)
 def test_by_an_environment_worker_in_a_ray_actor(expected, pool, tmp_path_factory):
-    service, socket = pool
+    service, url = pool
     home = tmp_path_factory.mktemp("ray")
     config = ServiceConfig(data_dir=home).model_dump_json()
     # In a program of its own: Ray changes the process that drives it.
     done = subprocess.run(
-        [sys.executable, "-c", IN_RAY, str(socket), TOKEN, config, str(home)],
+        [sys.executable, "-c", IN_RAY, url, TOKEN, config, str(home)],
         capture_output=True,
         text=True,
         timeout=120,

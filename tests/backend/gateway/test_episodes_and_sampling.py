@@ -1,13 +1,13 @@
 import asyncio
 import json
 import time
-from pathlib import Path
 
 import httpx
 import pytest
 
 from backend.gateway.pool_proxy import PoolProxy
 from backend.store.store import PoolRecord
+from backend.worker_url import unix_url
 from tinkergym.schema.events import ErrorView
 
 pytestmark = pytest.mark.service
@@ -228,19 +228,19 @@ def test_a_pool_that_died_or_came_back_with_another_token_is_unavailable(gateway
     response = client.post("/v1/sample", json={"requests": [request_for("nano")]})
     assert response.status_code == 503
     service = gateway.store.service()
-    service.register_pool("pool-1", "nano", "/nowhere.sock", "t", now=time.time())
+    service.register_pool("pool-1", "nano", "unix:///nowhere.sock", "t", now=time.time())
     response = client.post("/v1/sample", json={"requests": [request_for("nano")]})
     assert (response.status_code, error_of(response)["type"]) == (503, "ServiceUnavailableError")
 
 
-def test_connections_to_pools_that_ended_are_forgotten(start_pool, tmp_path):
+def test_connections_to_pools_that_nobody_calls_are_forgotten(start_pool, tmp_path):
     start_pool("pool-1")
     start_pool("pool-2")
     records = {
         name: PoolRecord(
             pool_id=name,
             model="nano",
-            socket_path=str(tmp_path / f"{name}.sock"),
+            url=unix_url(tmp_path / f"{name}.sock"),
             token="pool-secret",
             seen_at=0.0,
         )
@@ -248,17 +248,18 @@ def test_connections_to_pools_that_ended_are_forgotten(start_pool, tmp_path):
     }
 
     async def use_both() -> list[str]:
-        proxy = PoolProxy()
+        now = 0.0
+        proxy = PoolProxy(clock=lambda: now)
         body = json.dumps(LEASE).encode()
         await proxy.call(records["pool-1"], "/episodes/lease", body, {})
-        assert proxy.sockets == [records["pool-1"].socket_path]
-        Path(records["pool-1"].socket_path).unlink()
+        assert proxy.urls == [records["pool-1"].url]
+        now = 60.0
         await proxy.call(records["pool-2"], "/episodes/lease", body, {})
-        sockets = proxy.sockets
+        urls = proxy.urls
         await proxy.close()
-        return sockets
+        return urls
 
-    assert asyncio.run(use_both()) == [records["pool-2"].socket_path]
+    assert asyncio.run(use_both()) == [records["pool-2"].url]
 
 
 def test_top_p_and_top_k_reach_the_pool(client, start_pool):

@@ -54,13 +54,15 @@ for kind in (Sound, Exits, Segfaults, HoldsTheInterpreter):
 """
 WORKER = """
 import sys
+from pathlib import Path
+
 import hostile_environments
 from backend.workers.env_worker import run_env_worker
 
 if __name__ == "__main__":
-    socket, token, worker = sys.argv[1:]
+    url, token, worker, run_dir = sys.argv[1:]
     run_env_worker(
-        socket_path=socket, token=token, worker_id=worker, max_episodes=64, stall_seconds=1.0
+        url=url, token=token, worker_id=worker, run_dir=Path(run_dir), max_episodes=64, stall_seconds=1.0
     )
 """
 
@@ -82,9 +84,10 @@ class Workers:
         number = 0
         while not self._stop.is_set():
             number += 1
-            name, socket = f"env-{number}", self._lab.config.run_dir / f"pool-{self._lab.pools}.sock"
+            name = f"env-{number}"
+            arguments = [self._lab.connection.url, TOKEN, name, self._lab.config.run_dir]
             self._process = subprocess.Popen(
-                [sys.executable, self._folder / "worker.py", socket, TOKEN, name],
+                [sys.executable, self._folder / "worker.py", *arguments],
                 env={**os.environ, "PYTHONPATH": str(self._folder)},
             )
             self._process.wait()

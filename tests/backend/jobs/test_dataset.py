@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from backend.jobs.dataset import batch_numbers, read, train_sequence, written
 from backend.jobs.job_control import JobControl
+from backend.store.blobs import LocalBlobs
 from backend.store.uploads import Uploads
 from tinkergym.errors import JobCancelledError
 from tinkergym.schema.data import DataChunk, DataManifest, TokenSequence
@@ -48,7 +49,7 @@ def test_the_order_follows_from_the_seed_and_can_be_left_as_it_is():
 
 
 def test_a_cancelled_job_stops_reading_its_data(tmp_path):
-    uploads = Uploads(tmp_path, "ada")
+    uploads = Uploads(LocalBlobs(tmp_path), "ada")
     sequence = TokenSequence(token_ids=[1, 2], trained=[(1, 2)])
     body = DataChunk(kind="sft", records=[[sequence]]).model_dump_json().encode()
     name = hashlib.sha256(body).hexdigest()
@@ -56,7 +57,9 @@ def test_a_cancelled_job_stops_reading_its_data(tmp_path):
     data = uploads.complete(DataManifest(kind="sft", chunks=[name]), most_bytes=1000).data_id
     control = JobControl(lambda: None)
     lease = SimpleNamespace(tenant_id="ada")
-    context = SimpleNamespace(spec=spec(data=data), lease=lease, data_dir=tmp_path, control=control)
+    context = SimpleNamespace(
+        spec=spec(data=data), lease=lease, uploads=LocalBlobs(tmp_path), control=control
+    )
     assert len(read(context).train) == 1
     control.cancel()
     with pytest.raises(JobCancelledError):

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from backend.config import ServiceConfig, load_config
 from backend.errors import ConfigError, RankLostError, StartError
+from backend.worker_url import unix_url
 from backend.workers.pool_worker import PoolWorker
 from tinkergym.schema.events import JobState
 from tinkergym.schema.job_spec import FullParameters, LoRA
@@ -114,4 +115,4 @@ def test_ranks_that_have_no_devices_of_their_own_are_refused(tmp_path, monkeypat
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     config = ServiceConfig(data_dir=tmp_path, learner_ranks=2, device="cuda")
     with pytest.raises(StartError, match=r"learner_ranks=2 want a GPU each, and torch sees 1"):
-        PoolWorker(config, pool_id="p", model="nano", socket_path=tmp_path / "s", token="t")
+        PoolWorker(config, pool_id="p", model="nano", url=unix_url(tmp_path / "s"), token="t")

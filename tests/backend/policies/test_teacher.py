@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +13,7 @@ from backend.policies.bound import Bound, PoolParts
 from backend.policies.frozen_policy import FrozenPolicy
 from backend.policies.teacher import open_teacher
 from backend.processes.children import spare_the_collector
+from backend.store.blobs import LocalBlobs
 
 SEQUENCE = TrainSequence(
     token_ids=[65, 66, 67], loss_mask=[False, True, True], sampling_logprobs=[None, -1.0, -1.0]
@@ -42,11 +42,11 @@ def models():
     gc.unfreeze()
 
 
-def test_a_closed_teachers_model_is_gone(models):
+def test_a_closed_teachers_model_is_gone(models, tmp_path):
     pool = PoolParts(store=None, engine=None, directory=None, early=None, open_model=models.open)
     lease = SimpleNamespace(spec=SimpleNamespace(model="another"))
     student = Bound(
-        policy_id="policy-1", agent="", lease=lease, folder=Path("checkpoints"), learner=None, pool=pool
+        policy_id="policy-1", agent="", lease=lease, files=LocalBlobs(tmp_path), learner=None, pool=pool
     )
     teacher = open_teacher(student, "nano")
     assert len(teacher.logprobs([SEQUENCE])[0]) == 2

@@ -16,6 +16,7 @@ from backend.policies.bound import Bound, PoolParts
 from backend.policies.directory import PolicyDirectory
 from backend.policies.early_requests import EarlyRequests
 from backend.policies.trained_policy import TrainedPolicy
+from backend.store.blobs import LocalBlobs
 from backend.store.store import Store
 from backend.store.tables import job_policies, policies
 from tinkergym.errors import ConflictError, NotFoundError, ParityError
@@ -80,7 +81,7 @@ class Place:
                     policy_id=policy_id,
                     agent=agent,
                     lease=lease,
-                    folder=self.folder / job_id / "checkpoints" / agent,
+                    files=LocalBlobs(self.folder / job_id),
                     learner=self.learner,
                     pool=pool,
                 )

@@ -106,9 +106,7 @@ class World:
         return address.pool_id
 
     def register(self, address: PoolAddress) -> None:
-        self.service.register_pool(
-            address.pool_id, address.model, address.socket_path, address.token, self.clock.now
-        )
+        self.service.register_pool(address.pool_id, address.model, address.url, address.token, self.clock.now)
 
     def acquire(self, job_id: str, pool_id: str):
         return self.service.acquire(job_id, pool_id, self.config.lease_seconds, self.clock.now)

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
 
 from backend.environments.tokens import EnvTokens
 from backend.errors import ConfigError, StartError
 from backend.scheduler.workers import EnvWorkerEnded, EnvWorkersSeen, PoolEnded, PoolReady, Running
+from backend.worker_url import socket_path
 from tinkergym.errors import ServiceUnavailableError, UnknownModelError
 from tinkergym.schema.events import CheckpointEvent, JobState
 from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
@@ -105,7 +105,7 @@ def test_a_dead_pools_jobs_are_queued_at_once_and_another_pool_is_started(world)
     dead = world.pool()
     world.scheduler.tick()
     world.acquire(job_id, dead)
-    socket = Path(world.workers.pools[dead].socket_path)
+    socket = socket_path(world.workers.pools[dead].url)
     socket.parent.mkdir()
     socket.touch()
     world.workers.news.append(PoolEnded(pool_id=dead))

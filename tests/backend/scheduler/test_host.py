@@ -101,7 +101,7 @@ class Host:
             for n in range(64)
         ]
         ready = prepare(SequenceTasks(rows), renderer, kind=kind)
-        uploads = Uploads(self.config.uploads_dir, "ada")
+        uploads = Uploads(self.config.uploads, "ada")
         for name, body in ready.bodies.items():
             uploads.add_chunk(name, body, most_bytes=2**24)
         data = uploads.complete(ready.manifest, most_bytes=2**24).data_id

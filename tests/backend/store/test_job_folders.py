@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from backend.store.blobs import LocalBlobs
 from backend.store.job_folders import JobFolders
 from tinkergym.errors import ConflictError, StorageFullError
 
@@ -34,7 +35,7 @@ def job_id(store, spec, root: Path) -> str:
 
 
 def test_a_job_is_deleted_with_its_folder_and_a_job_without_one_too(store, spec, root, job_id):
-    folders = JobFolders(root)
+    folders = JobFolders(LocalBlobs(root))
     assert (folders.size(job_id), folders.size("job-never")) == (100, 0)
     delete(store, folders, job_id)
     assert names(root) == ["job-2"]
@@ -49,12 +50,12 @@ def test_a_refused_deletion_touches_no_file(store, spec, root):
     queued = store.tenant("ada").create_job(spec, {}).job_id
     (root / "job-1").rename(root / queued)
     with pytest.raises(ConflictError, match="only a job that has ended"):
-        delete(store, JobFolders(root), queued)
+        delete(store, JobFolders(LocalBlobs(root)), queued)
     assert names(root) == sorted([queued, "job-2"])
 
 
 def test_a_deletion_that_cannot_be_written_puts_the_folder_back(store, root, job_id):
-    with pytest.raises(StorageFullError), JobFolders(root).deleting(job_id) as put_away:
+    with pytest.raises(StorageFullError), JobFolders(LocalBlobs(root)).deleting(job_id) as put_away:
         put_away()
         assert names(root) == sorted([f".deleted-{job_id}", "job-2"])
         raise StorageFullError("at the commit")
@@ -65,6 +66,6 @@ def test_a_deletion_that_cannot_be_written_puts_the_folder_back(store, root, job
 def test_after_a_kill_in_the_middle_the_folder_follows_the_rows(store, root, job_id):
     (root / job_id).rename(root / f".deleted-{job_id}")
     (root / "job-2").rename(root / ".deleted-job-2")
-    JobFolders(root).finish(store.has_job)
+    JobFolders(LocalBlobs(root)).finish(store.has_job)
     assert names(root) == [job_id]
-    JobFolders(root / "nothing").finish(store.has_job)
+    JobFolders(LocalBlobs(root / "nothing")).finish(store.has_job)

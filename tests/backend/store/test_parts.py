@@ -3,8 +3,8 @@ from tinkergym.schema.events import ErrorView
 
 def test_pools_are_found_while_they_show_life(store):
     service = store.service()
-    service.register_pool("p1", "nano", "/run/p1.sock", "t1", now=100)
-    service.register_pool("p2", "tiny", "/run/p2.sock", "t2", now=110)
+    service.register_pool("p1", "nano", "unix:///run/p1.sock", "t1", now=100)
+    service.register_pool("p2", "tiny", "http://127.0.0.1:8000", "t2", now=110)
     assert [pool.pool_id for pool in service.pools(now=120)] == ["p2", "p1"]
     assert [pool.pool_id for pool in service.pools(now=135)] == ["p2"]
     assert service.touch_pool("p1", now=134)
@@ -16,17 +16,17 @@ def test_pools_are_found_while_they_show_life(store):
 
 def test_what_pools_take_is_known_and_those_that_are_gone_are_left_out(store):
     service = store.service()
-    service.register_pool("p1", "nano", "/run/p1.sock", "t1", now=100)
+    service.register_pool("p1", "nano", "unix:///run/p1.sock", "t1", now=100)
     service.weigh_pools({"p1": 600, "gone": 700})
     assert [(pool.pool_id, pool.memory_bytes) for pool in service.pools(now=100)] == [("p1", 600)]
 
 
 def test_a_pool_that_registers_again_replaces_its_older_self(store):
     service = store.service()
-    service.register_pool("p1", "nano", "/old", "t1", now=100)
-    service.register_pool("p1", "nano", "/new", "t2", now=101)
+    service.register_pool("p1", "nano", "unix:///old", "t1", now=100)
+    service.register_pool("p1", "nano", "unix:///new", "t2", now=101)
     (pool,) = service.pools(now=101)
-    assert (pool.socket_path, pool.token) == ("/new", "t2")
+    assert (pool.url, pool.token) == ("unix:///new", "t2")
 
 
 def test_wishes_for_pools_fade(store):

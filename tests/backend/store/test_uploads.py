@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from backend.store.blobs import LocalBlobs
 from backend.store.uploads import Uploads, remove_unfinished
 from tinkergym.errors import (
     CheckpointCorruptError,
@@ -25,7 +26,7 @@ def chunk(*records, kind="sft"):
 
 @pytest.fixture
 def uploads(tmp_path):
-    return Uploads(tmp_path, "ada")
+    return Uploads(LocalBlobs(tmp_path), "ada")
 
 
 def test_a_set_is_complete_when_all_its_chunks_are_there(uploads):
@@ -51,7 +52,7 @@ def test_a_tenant_sees_nothing_of_another(uploads, tmp_path):
     manifest = DataManifest(kind="sft", chunks=[name])
     uploads.add_chunk(name, body, most_bytes=MOST)
     uploads.complete(manifest, most_bytes=MOST)
-    bob = Uploads(tmp_path, "bob")
+    bob = Uploads(LocalBlobs(tmp_path), "bob")
     assert bob.complete(manifest, most_bytes=MOST).missing == [name]
     with pytest.raises(NotFoundError, match="upload it first"):
         list(bob.records(manifest.data_id))
@@ -159,9 +160,9 @@ def test_what_killed_uploads_left_counts_against_nobody(uploads, tmp_path):
     uploads.add_chunk(name, body, most_bytes=MOST)
     used = uploads.used_bytes()
     chunks = next(tmp_path.glob("*/chunks"))
-    (chunks / ".half.json.123-abcd").write_bytes(b"x" * 5000)
+    (chunks / ".draft-123-abcd").write_bytes(b"x" * 5000)
     (chunks / f"{'0' * 64}.json").write_bytes(b"x" * 5000)  # killed before its summary was there
-    remove_unfinished(tmp_path)
+    remove_unfinished(LocalBlobs(tmp_path))
     assert uploads.used_bytes() == used
 
 
@@ -174,7 +175,7 @@ def test_chunks_of_an_upload_that_broke_off_make_room_without_any_set(uploads, t
 
 
 def test_a_tenant_has_so_many_chunks_however_small_and_the_oldest_set_makes_room(tmp_path):
-    uploads = Uploads(tmp_path, "ada", most_chunks=3)
+    uploads = Uploads(LocalBlobs(tmp_path), "ada", most_chunks=3)
     for first in (0, 100, 200):
         name, body = chunk([[first, 1]])
         uploads.add_chunk(name, body, most_bytes=MOST)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from backend.worker_url import unix_url
 from backend.workers import endpoint as endpoints
 from backend.workers.endpoint import PoolEndpoint
 from tinkergym.errors import (
@@ -57,11 +58,11 @@ def socket_path(tmp_path_factory):
 
 @pytest.fixture
 def connect(socket_path):
-    endpoint = PoolEndpoint(Service(), socket_path, TOKEN)
+    endpoint = PoolEndpoint(Service(), unix_url(socket_path), TOKEN)
     connections = []
 
     def open_connection(token: str = TOKEN) -> Connection:
-        connections.append(Connection(f"unix://{socket_path}", token=token))
+        connections.append(Connection(unix_url(socket_path), token=token))
         return connections[-1]
 
     yield open_connection
@@ -113,7 +114,7 @@ def test_a_surprise_is_an_error_and_not_the_end(connect):
 
 
 def test_a_socket_left_by_a_killed_pool_is_taken_over(connect, socket_path):
-    again = PoolEndpoint(Service(), socket_path, TOKEN)
+    again = PoolEndpoint(Service(), unix_url(socket_path), TOKEN)
     assert connect().call("GET", "/health") == b'{"status":"ok"}'
     again.close()
 
@@ -121,9 +122,9 @@ def test_a_socket_left_by_a_killed_pool_is_taken_over(connect, socket_path):
 def test_workers_that_wait_for_episodes_do_not_hold_up_the_others(monkeypatch, socket_path):
     monkeypatch.setattr(endpoints, "_LONG_POLLS", 1)
     service = Service()
-    endpoint = PoolEndpoint(service, socket_path, TOKEN)
+    endpoint = PoolEndpoint(service, unix_url(socket_path), TOKEN)
     body = LeaseRequest(worker_id="w", max_episodes=1).model_dump_json().encode()
-    with Connection(f"unix://{socket_path}", token=TOKEN) as connection, ThreadPoolExecutor() as threads:
+    with Connection(unix_url(socket_path), token=TOKEN) as connection, ThreadPoolExecutor() as threads:
         polls = [threads.submit(connection.call, "POST", "/episodes/lease", body=body) for _ in range(3)]
         assert service.polls.acquire(timeout=10.0)
         with pytest.raises(NotFoundError, match="no nano"):
@@ -141,7 +142,7 @@ def test_workers_that_wait_for_episodes_do_not_hold_up_the_others(monkeypatch, s
 
 def test_the_engine_is_told_when_a_caller_hangs_up(socket_path):
     service = Service()
-    endpoint = PoolEndpoint(service, socket_path, TOKEN)
+    endpoint = PoolEndpoint(service, unix_url(socket_path), TOKEN)
     body = b'{"requests": [{"request_id": "r", "policy": "slow", "prompt_ids": [1], "max_tokens": 9}]}'
     head = [
         "POST /sample HTTP/1.1",

@@ -11,6 +11,7 @@ from backend.config import PACKAGED_MODELS, ServiceConfig
 from backend.episodes.lockstep import LockstepGate
 from backend.errors import RankLostError, StartError
 from backend.policies.pool_learner import PoolLearner
+from backend.worker_url import unix_url
 from backend.workers.pool_worker import PoolWorker
 from tinkergym.errors import InvalidRequestError, NotFoundError, UnknownModelError
 from tinkergym.schema.events import JobState
@@ -20,7 +21,7 @@ from tinkergym.schema.structured import Regex
 
 def start(tmp_path, model="nano", **settings):
     config = ServiceConfig(data_dir=tmp_path, torch_threads=torch.get_num_threads(), **settings)
-    return PoolWorker(config, pool_id="p", model=model, socket_path=config.run_dir / "s", token="t")
+    return PoolWorker(config, pool_id="p", model=model, url=unix_url(config.run_dir / "s"), token="t")
 
 
 def test_a_gpu_that_is_asked_for_and_not_there_is_one_clear_sentence(tmp_path, monkeypatch):

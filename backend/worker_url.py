@@ -1,0 +1,102 @@
+"""Where a worker listens: `unix:///path/to/socket` or `http://host:port`.
+
+The URL and a token are all that is needed to reach a worker. Gateway, scheduler, pool and environment workers
+store the URL and pass it on; only this module knows the kinds.
+"""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from backend.errors import StartError
+
+LOOPBACK = "127.0.0.1"
+_BACKLOG = 256
+_ANSWER_SECONDS = 1.0
+
+
+def new_url(transport: str, run_dir: Path, name: str) -> str:
+    """Return a URL for a worker that is about to start.
+
+    Args:
+        transport: `unix` for a socket in `run_dir`, `tcp` for a free port of the loopback interface.
+        run_dir: A folder that only this user can enter.
+        name: The worker's.
+    """
+    if transport == "unix":
+        return unix_url(run_dir / f"{name}.sock")
+    with socket.create_server((LOOPBACK, 0)) as probe:
+        # If another program takes the port first, the worker does not start and gets a new URL.
+        return f"http://{LOOPBACK}:{probe.getsockname()[1]}"
+
+
+def unix_url(path: Path) -> str:
+    """Return the URL of a Unix socket."""
+    return f"unix://{path}"
+
+
+def socket_path(url: str) -> Path | None:
+    """Return the path of a Unix socket's URL, None for a URL of another kind.
+
+    Raises:
+        StartError: It is not a worker's URL.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
+        return Path(parts.path)
+    if parts.scheme == "http" and parts.hostname and parts.port and parts.path in ("", "/"):
+        return None
+    raise StartError(
+        f"{url!r} is not the URL of a worker", hint="use unix:///path/to/socket or http://HOST:PORT"
+    )
+
+
+def listen(url: str) -> socket.socket:
+    """Return a socket that listens there. A Unix socket that a killed worker left behind is replaced.
+
+    Raises:
+        StartError: It is not a worker's URL, or the port is taken.
+    """
+    path = socket_path(url)
+    if path is None:
+        try:
+            return socket.create_server(_host_and_port(url), backlog=_BACKLOG)
+        except OSError as error:
+            raise StartError(f"a worker cannot listen on {url}: {error.strerror or error}") from error
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    path.chmod(0o600)
+    listener.listen(_BACKLOG)
+    return listener
+
+
+def is_answered(url: str) -> bool:
+    """Return whether a worker accepts connections there now."""
+    path = socket_path(url)
+    with suppress(OSError):
+        if path is None:
+            socket.create_connection(_host_and_port(url), timeout=_ANSWER_SECONDS).close()
+        else:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(str(path))
+        return True
+    return False
+
+
+def remove(url: str) -> None:
+    """Remove what a worker that ended leaves behind: of a Unix socket, its file."""
+    path = socket_path(url)
+    if path is not None:
+        with suppress(OSError):
+            path.unlink()
+
+
+def _host_and_port(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    assert parts.hostname is not None and parts.port is not None, "socket_path has looked at the URL"
+    return parts.hostname, parts.port

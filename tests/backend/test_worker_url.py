@@ -1,0 +1,39 @@
+import stat
+
+import pytest
+
+from backend.errors import StartError
+from backend.worker_url import is_answered, listen, new_url, remove, socket_path
+
+
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+def test_a_worker_is_answered_from_when_it_listens_until_it_ends(transport, tmp_path):
+    url = new_url(transport, tmp_path, "pool-1")
+    assert not is_answered(url)
+    with listen(url):
+        assert is_answered(url)
+    assert not is_answered(url)
+    remove(url)
+    assert list(tmp_path.iterdir()) == []
+    remove(url)
+
+
+def test_only_its_owner_can_open_a_socket_and_one_that_was_left_is_replaced(tmp_path):
+    url = new_url("unix", tmp_path, "pool-1")
+    with listen(url), listen(url):
+        assert stat.S_IMODE(socket_path(url).stat().st_mode) == 0o600
+        assert is_answered(url)
+
+
+def test_a_port_that_is_taken_is_an_error_with_its_url(tmp_path):
+    url = new_url("tcp", tmp_path, "pool-1")
+    with listen(url), pytest.raises(StartError, match=url):
+        listen(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["", "/run/pool.sock", "unix://", "unix://host/pool", "http://host", "http://:80", "ftp://host:1"]
+)
+def test_what_is_no_url_of_a_worker_is_refused(url):
+    with pytest.raises(StartError):
+        socket_path(url)
