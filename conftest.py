@@ -1,5 +1,7 @@
 """For all tests, the packs' too: property tests draw the same examples in every run, on slow machines too."""
 
+import os
+
 from hypothesis import HealthCheck, settings
 
 # A draw that fails one run in a hundred says nothing about the change that it meets; look for such draws with
@@ -9,3 +11,7 @@ settings.register_profile(
 )
 settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("same")
+
+# Before torch is imported. There are as many test processes as cores, and the tensors are tiny: with two
+# threads each, the processes would spend most of their time waiting for each other's threads.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
