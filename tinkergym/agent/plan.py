@@ -58,6 +58,8 @@ class EpisodePlan:
     """Whose seat this is."""
     seat: int = 0
     """Its number among the episode's."""
+    is_game: bool = False
+    """Whether this is a seat of a game, also where scripts play all the others."""
     others: tuple[Self, ...] = ()
     """The plans of the episode's other seats, held by the first one's. What is not a seat's own, such as the
     environment, is read off the first.

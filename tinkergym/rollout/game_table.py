@@ -59,14 +59,17 @@ class GameTable:
 
     def step(self, action: str) -> Position:
         """Let the agent act whose turn it is."""
-        self._game.step(action)
-        for agent, reward in self._game.rewards.items():
-            self._owed[agent] = self._owed.get(agent, 0.0) + reward
+        self._act(action)
         return self._position()
 
     def close(self) -> None:
         """Close the game."""
         self._game.close()
+
+    def _act(self, action: str) -> None:
+        self._game.step(action)
+        for agent, reward in self._game.rewards.items():
+            self._owed[agent] = self._owed.get(agent, 0.0) + reward
 
     def _position(self) -> Position:
         game = self._game

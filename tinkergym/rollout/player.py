@@ -401,7 +401,7 @@ def _loop_of(plan: EpisodePlan, renderer: AnyRenderer) -> AgentLoop | Coordinato
         seat.agent: AgentLoop(renderer if isinstance(renderer, Renderer) else renderer(seat.model), seat)
         for seat in plan.seats
     }
-    return Coordinator(loops) if plan.others else loops[plan.agent]
+    return Coordinator(loops) if plan.others or plan.is_game else loops[plan.agent]
 
 
 def _trajectories(loop: AgentLoop | Coordinator) -> list[Trajectory]:

@@ -1,0 +1,160 @@
+import json
+from importlib.util import find_spec
+
+import pytest
+
+from tinkergym.agent.renderer import Renderer
+from tinkergym.errors import InvalidRequestError
+from tinkergym.evaluation.crossplay import crossplay
+from tinkergym.evaluation.matches import GameEnd, Match, Player, play_matches
+from tinkergym.schema.job_spec import EnvironmentRef, Limits
+from tinkergym.testing.bundles import byte_bundle
+from tinkergym.testing.samplers import ScriptedSampler
+
+NIM = "games/Nim-v0"
+needs_tabletop = pytest.mark.skipif(not find_spec("tinkergym_tabletop"), reason="the pack is not installed")
+
+
+class Says:
+    """A policy that gives one answer to everything."""
+
+    version = None
+    model = "scripted"
+    max_turn_tokens = 16
+    system_prompt = None
+
+    def __init__(self, name, answer, limits=None):
+        self.name, self.answer, self.limits = name, answer, limits or Limits()
+        self.renderer = Renderer.from_bundle(byte_bundle())
+
+    def sampler(self):
+        return ScriptedSampler(self.renderer, lambda _prompt: self.answer)
+
+
+def scripted(*names):
+    return [Player(name=name, plays=name) for name in names]
+
+
+def test_who_plays_perfectly_is_rated_above_who_plays_at_random():
+    found = crossplay(scripted("random", "perfect"), NIM, pairs=60)
+    assert found.cell("perfect", "random").mean_return > 0.8
+    assert found.cell("random", "perfect").mean_return == -found.cell("perfect", "random").mean_return
+    ratings = found.ratings()
+    assert ratings["random"].rating == 0.0 < ratings["perfect"].low
+
+
+def test_a_pair_is_the_same_seed_with_the_seats_swapped():
+    found = crossplay(scripted("random", "perfect"), NIM, pairs=3, seed=7)
+    games = [one.result.match for one in found.encounters if one.row == 0]
+    assert sorted((match.seed, match.seats["player_0"].name) for match in games) == [
+        (seed, name) for seed in (7, 8, 9) for name in ("perfect", "random")
+    ]
+
+
+def test_the_same_seeds_give_the_same_matrix():
+    one, two = (crossplay(scripted("random", "perfect"), NIM, pairs=10).to_json() for _ in range(2))
+    assert one == two
+
+
+def test_a_win_by_the_others_illegal_move_is_counted_apart_and_not_rated():
+    players = [*scripted("random"), Player(name="mute", plays=Says("mute", "nothing"))]
+    found = crossplay(players, NIM, pairs=5)
+    cell = found.cell("random", "mute")
+    assert (cell.wins, cell.losses, cell.forfeits_won, cell.forfeits_lost) == (0, 0, 10, 0)
+    assert cell.mean_return == 1.0
+    ratings = found.ratings()
+    assert ratings["mute"].pairs == 0
+    assert ratings["mute"].rating == pytest.approx(0.0)
+    assert ratings.left_out["forfeit"] == 10
+
+
+def test_policies_play_policies_and_scripts():
+    players = [
+        *scripted("random"),
+        Player(name="one", plays=Says("one", "1")),
+        Player(name="two", plays=Says("two", "2")),
+    ]
+    found = crossplay(players, NIM, pairs=4)
+    cell = found.cell("one", "two")
+    assert cell.games == 8
+    assert cell.failed == 0
+    # Who takes two from a heap of one forfeits.
+    assert cell.wins + cell.losses + cell.forfeits_won + cell.forfeits_lost == 8
+
+
+def test_a_policy_of_one_seat_plays_that_seat_only():
+    bound = Player(name="second", plays="perfect", seats=("player_1",))
+    found = crossplay([*scripted("random"), bound], NIM, pairs=4)
+    assert {one.agent for one in found.encounters if one.row == 1} == {"player_1"}
+    assert found.cell("second", "random").games == 4
+
+
+def test_players_bound_to_the_same_seat_cannot_meet():
+    bound = [Player(name=name, plays=name, seats=("player_1",)) for name in ("random", "perfect")]
+    with pytest.raises(InvalidRequestError) as refused:
+        crossplay(bound, NIM, pairs=1)
+    assert refused.value.field == "players"
+
+
+def test_a_game_that_a_limit_cut_off_is_neither_won_nor_rated():
+    slow = Player(name="slow", plays=Says("slow", "1", Limits(max_turns=1)))
+    found = crossplay([*scripted("random"), slow], NIM, pairs=3)
+    assert found.cell("slow", "random").cut_off == 6
+    assert found.ratings()["slow"].pairs == 0
+
+
+class Breaks:
+    def act(self, observation):
+        raise RuntimeError("the player broke")
+
+
+def test_a_game_that_broke_is_a_failure_and_no_result():
+    players = [Player(name="broken", plays=Breaks()), Player(name="one", plays=Says("one", "1"))]
+    match = Match(seats={"player_0": players[1], "player_1": players[0]}, seed=0)
+    (result,) = play_matches([match], EnvironmentRef(id=NIM))
+    assert result.end is GameEnd.FAILED
+    assert "the player broke" in result.error
+
+
+@needs_tabletop
+def test_with_three_players_each_takes_every_seat_against_two_of_the_other():
+    found = crossplay(scripted("random", "cautious"), "tabletop/LiarsDice-v0", pairs=30)
+    assert found.cell("cautious", "random").games == 90
+    assert found.ratings()["cautious"].low > 0
+
+
+@needs_tabletop
+def test_partners_who_earn_the_same_are_rated_alike():
+    found = crossplay(scripted("random", "code"), "tabletop/Signals-v0", pairs=20)
+    assert found.cell("random", "code").mean_return == found.cell("code", "random").mean_return
+    assert found.ratings()["code"].rating == 0.0
+
+
+@pytest.mark.parametrize(
+    ("players", "pairs", "field"),
+    [
+        (scripted("random"), 5, "players"),
+        (scripted("random", "random"), 5, "players"),
+        (scripted("random", "perfect"), 0, "pairs"),
+        (scripted("random", "prefect"), 5, "opponent"),
+    ],
+)
+def test_what_cannot_be_played_is_refused_by_name(players, pairs, field):
+    with pytest.raises(InvalidRequestError) as refused:
+        crossplay(players, NIM, pairs=pairs)
+    assert refused.value.field == field
+
+
+def test_a_matrix_and_ratings_are_json_and_pictures(tmp_path):
+    pytest.importorskip("matplotlib")
+    players = [
+        Player(name="job-1@0", plays="random", step=0),
+        Player(name="job-1@9", plays="perfect", step=9),
+        *scripted("random"),
+    ]
+    found = crossplay(players, NIM, pairs=5)
+    ratings = found.ratings()
+    json.dumps([found.to_json(), ratings.to_json()], allow_nan=False)
+    assert [one.step for one in ratings.over_time()] == [0, 9]
+    for path in (found.to_png(tmp_path / "m.png"), ratings.to_png(tmp_path / "r.png")):
+        assert path.read_bytes().startswith(b"\x89PNG")

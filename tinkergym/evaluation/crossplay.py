@@ -1,0 +1,319 @@
+"""Cross-play: every player meets every other in mirrored games; a matrix of returns, and ratings from it.
+
+Two games of the same seed with seats swapped are a pair, so that neither seat nor chance favours anyone. A
+policy that was trained for one seat plays that seat only: the same seeds against the same players.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tinkergym.errors import InvalidRequestError, TinkerGymError
+from tinkergym.evaluation.matches import GameEnd, Match, MatchResult, Player, play_matches
+from tinkergym.evaluation.ratings import PairScore, Ratings, rate
+from tinkergym.evaluation.statistics import clustered_interval
+from tinkergym.registration.games import make_playable
+from tinkergym.schema.job_spec import EnvironmentRef
+from tinkergym.schema.parsing import environment_ref
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """How one player did against another."""
+
+    row: str
+    column: str
+    mean_return: float
+    """Of the row's player, over the games that were played to their end or forfeited."""
+    low: float
+    high: float
+    """The 95 % interval, with the games of one seed as a cluster."""
+    wins: int
+    draws: int
+    losses: int
+    """Of games played to their end: the row's player earned more than the others, as much, or less."""
+    forfeits_won: int
+    forfeits_lost: int
+    """Games that ended by an illegal move, of the other or of the row's player."""
+    cut_off: int
+    failed: int
+
+    @property
+    def games(self) -> int:
+        """All that were begun."""
+        return (
+            self.wins
+            + self.draws
+            + self.losses
+            + self.forfeits_won
+            + self.forfeits_lost
+            + self.cut_off
+            + self.failed
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        ends = ("wins", "draws", "losses", "forfeits_won", "forfeits_lost", "cut_off", "failed")
+        return {
+            "row": self.row,
+            "column": self.column,
+            "mean_return": _finite(self.mean_return),
+            "interval_95": [_finite(self.low), _finite(self.high)],
+            **{name: getattr(self, name) for name in ends},
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encounter:
+    """A game of a row's player, who has one seat, against a column's, who has the others."""
+
+    row: int
+    column: int
+    agent: str
+    """The row's seat."""
+    result: MatchResult
+
+    @property
+    def own_return(self) -> float:
+        """What the row's player earned."""
+        return self.result.returns[self.agent]
+
+    @property
+    def lead(self) -> float:
+        """How much more it earned than the others on average."""
+        others = [paid for agent, paid in self.result.returns.items() if agent != self.agent]
+        return self.own_return - math.fsum(others) / len(others)
+
+    @property
+    def score(self) -> float:
+        """1 if the row's player earned more than the others on average, 0.5 if as much, 0 if less."""
+        return _sign(self.lead)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossPlay:
+    """All games of some players against each other."""
+
+    game: str
+    players: tuple[Player, ...]
+    encounters: tuple[Encounter, ...]
+    seeds: range
+    _cells: dict[tuple[int, int], list[Encounter]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        for one in self.encounters:
+            self._cells.setdefault((one.row, one.column), []).append(one)
+
+    @property
+    def names(self) -> list[str]:
+        """The players' names, in the order of rows and columns."""
+        return [player.name for player in self.players]
+
+    def cell(self, row: str, column: str) -> Cell | None:
+        """Return how one player did against another; None if there is no seat left for one of them."""
+        own = self._cells.get((self.names.index(row), self.names.index(column)))
+        return None if own is None else _cell(row, column, own)
+
+    @property
+    def failed(self) -> list[MatchResult]:
+        """The games that something broke."""
+        return [one.result for one in self.encounters if one.result.end is GameEnd.FAILED]
+
+    def ratings(self, *, anchor: str | None = None, seed: int = 0) -> Ratings:
+        """Rate the players from the pairs of games that were all played to their end by legal moves.
+
+        Args:
+            anchor: Whose rating is 0; None takes `random` if it plays, else the mean.
+            seed: Of the bootstrap.
+
+        Raises:
+            InvalidRequestError: `anchor` is none of the players, or all of them earn the same in every game.
+        """
+        pairs: list[PairScore] = []
+        left_out: Counter[str] = Counter({end.value: 0 for end in GameEnd if end is not GameEnd.PLAYED})
+        for (row, column), games in self._pairs():
+            ends = [one.result.end for one in games]
+            if all(end is GameEnd.PLAYED for end in ends):
+                score = _sign(math.fsum(one.lead for one in games))
+                pairs.append(PairScore(one=row, other=column, score=score))
+                continue
+            # A game alone would rate the seat as well as the player.
+            left_out.update(end.value if end is not GameEnd.PLAYED else "half_pair" for end in ends)
+        return rate(
+            self.names,
+            pairs,
+            anchor=anchor,
+            steps=[player.step for player in self.players],
+            left_out=left_out,
+            seed=seed,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the matrix as JSON."""
+        cells = [self.cell(row, column) for row in self.names for column in self.names]
+        return {
+            "game": self.game,
+            "players": [
+                {"name": one.name, "step": one.step, "seats": None if one.seats is None else list(one.seats)}
+                for one in self.players
+            ],
+            "seeds": [self.seeds.start, self.seeds.stop - 1],
+            "cells": [cell.to_json() for cell in cells if cell is not None],
+        }
+
+    def to_png(self, path: str | Path) -> Path:
+        """Draw the matrix of mean returns.
+
+        Raises:
+            MissingExtraError: matplotlib is not installed.
+        """
+        from tinkergym.evaluation.pictures import draw_crossplay
+
+        cells = [[self.cell(row, column) for column in self.names] for row in self.names]
+        return draw_crossplay(Path(path), self.game, self.names, cells)
+
+    def __str__(self) -> str:
+        width = max(map(len, self.names))
+        lines = [" " * width + "  " + "  ".join(f"{name[-12:]:>12}" for name in self.names)]
+        for row in self.names:
+            cells = [self.cell(row, column) for column in self.names]
+            shown = ["" if one is None else f"{one.mean_return:+.3f}" for one in cells]
+            lines.append(f"{row:{width}}  " + "  ".join(f"{text:>12}" for text in shown))
+        return "\n".join(lines)
+
+    def _pairs(self) -> Iterator[tuple[tuple[int, int], list[Encounter]]]:
+        """Yield the games of two players and one seed: a pair, however many seats there are."""
+        found: dict[tuple[int, int, int], list[Encounter]] = {}
+        for one in self.encounters:
+            # Of two players each game is in the matrix twice, seen from both sides.
+            if one.row == one.column or (len(one.result.match.seats) == 2 and one.row > one.column):
+                continue
+            found.setdefault((one.row, one.column, one.result.match.seed), []).append(one)
+        for (row, column, _), games in found.items():
+            yield (row, column), games
+
+
+def crossplay(
+    players: Sequence[Player],
+    game: str | EnvironmentRef,
+    *,
+    pairs: int = 50,
+    seed: int = 0,
+    game_kwargs: Mapping[str, Any] | None = None,
+    make_game: Any = make_playable,
+    max_concurrent: int = 64,
+    progress: bool | None = None,
+) -> CrossPlay:
+    """Let every player meet every other.
+
+    Args:
+        players: At least two, each with a name of its own.
+        game: A registered game's id, or a reference with its settings.
+        pairs: Seeds per matchup. Each is played once for every seat that the two can divide: twice in a game
+            for two, with the seats swapped.
+        seed: The first of the seeds.
+        game_kwargs: The game's settings.
+        make_game: Creates it from its reference.
+        max_concurrent: Games played at once.
+        progress: Show on the error stream how many have ended; None does so on a terminal only.
+
+    Raises:
+        InvalidRequestError: A setting is out of range; its `field` says which.
+        TinkerGymError: Not one game could be played to an end.
+    """
+    _check(players, pairs)
+    reference = environment_ref(game, dict(game_kwargs or {})) if isinstance(game, str) else game
+    made = make_game(reference)
+    agents = tuple(getattr(made, "possible_agents", ()))
+    made.close()
+    seeds = range(seed, seed + pairs)
+    meetings = list(_meetings(players, agents))
+    if not meetings:
+        raise InvalidRequestError(
+            "no two of the players can sit at one table: all are bound to the same seat",
+            hint="add a player for the other seats, such as random",
+            field="players",
+        )
+    matches = [Match(seats=seats, seed=number) for _, _, _, seats in meetings for number in seeds]
+    results = play_matches(
+        matches, reference, make_game=make_game, max_concurrent=max_concurrent, progress=progress
+    )
+    encounters: list[Encounter] = []
+    for index, result in enumerate(results):
+        row, column, agent, _ = meetings[index // pairs]
+        encounters.append(Encounter(row=row, column=column, agent=agent, result=result))
+        if len(agents) == 2 and row != column:
+            other = next(name for name in agents if name != agent)
+            encounters.append(Encounter(row=column, column=row, agent=other, result=result))
+    if all(one.end is GameEnd.FAILED for one in results):
+        raise TinkerGymError(
+            f"all {len(results)} games failed; the first: {results[0].error}",
+            hint="fix what the error names and play again",
+        )
+    return CrossPlay(game=reference.id, players=tuple(players), encounters=tuple(encounters), seeds=seeds)
+
+
+def _check(players: Sequence[Player], pairs: int) -> None:
+    if pairs < 1:
+        raise InvalidRequestError("there must be at least one pair of games", field="pairs")
+    names = [player.name for player in players]
+    if len(names) < 2:
+        raise InvalidRequestError("cross-play needs at least two players", field="players")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidRequestError(f"{twice!r} is among the players twice", field="players")
+
+
+def _meetings(
+    players: Sequence[Player], agents: Sequence[str]
+) -> Iterator[tuple[int, int, str, dict[str, Player]]]:
+    """Yield row, column, the row's seat, and who plays which seat."""
+    for row, one in enumerate(players):
+        for column, other in enumerate(players):
+            if row == column or (len(agents) == 2 and row > column):
+                continue
+            for agent in agents:
+                rest = [name for name in agents if name != agent]
+                if one.can_play(agent) and all(map(other.can_play, rest)):
+                    yield row, column, agent, {agent: one, **dict.fromkeys(rest, other)}
+
+
+def _cell(row: str, column: str, own: Sequence[Encounter]) -> Cell:
+    counted = [one for one in own if one.result.end in {GameEnd.PLAYED, GameEnd.FORFEIT}]
+    by_seed: dict[int, list[float]] = {}
+    for one in counted:
+        by_seed.setdefault(one.result.match.seed, []).append(one.own_return)
+    mean, low, high = math.nan, math.nan, math.nan
+    if counted:
+        mean = math.fsum(one.own_return for one in counted) / len(counted)
+        low, high = clustered_interval(list(by_seed.values()))
+    ends = Counter(one.result.end for one in own)
+    scores = Counter(one.score for one in own if one.result.end is GameEnd.PLAYED)
+    lost = sum(one.result.end is GameEnd.FORFEIT and one.agent in one.result.forfeits for one in own)
+    return Cell(
+        row=row,
+        column=column,
+        mean_return=mean,
+        low=low,
+        high=high,
+        wins=scores[1.0],
+        draws=scores[0.5],
+        losses=scores[0.0],
+        forfeits_won=ends[GameEnd.FORFEIT] - lost,
+        forfeits_lost=lost,
+        cut_off=ends[GameEnd.CUT_OFF],
+        failed=ends[GameEnd.FAILED],
+    )
+
+
+def _sign(lead: float) -> float:
+    return 0.5 if math.isclose(lead, 0.0, abs_tol=1e-9) else float(lead > 0)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,130 @@
+"""Pictures of cross-play, ratings and exploitability as PNG; the only place here that knows matplotlib."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from tinkergym.errors import MissingExtraError
+
+_BLUE = "#1f6feb"
+
+
+class _Cell(Protocol):
+    @property
+    def mean_return(self) -> float: ...
+    @property
+    def forfeits_won(self) -> int: ...
+    @property
+    def forfeits_lost(self) -> int: ...
+
+
+class _Rating(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def rating(self) -> float: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+    @property
+    def step(self) -> int | None: ...
+
+
+def draw_crossplay(
+    path: Path, game: str, names: Sequence[str], cells: Sequence[Sequence[_Cell | None]]
+) -> Path:
+    """Draw the matrix: mean return of the row's player, and games that were forfeited."""
+    size = max(4.0, 1.1 * len(names) + 2)
+    figure, axes = _figure(size, size * 0.85)
+    values = [[math.nan if one is None else one.mean_return for one in line] for line in cells]
+    largest = max((abs(v) for line in values for v in line if not math.isnan(v)), default=1.0) or 1.0
+    image = axes.imshow(values, cmap="RdBu", vmin=-largest, vmax=largest)
+    for y, line in enumerate(cells):
+        for x, cell in enumerate(line):
+            if cell is None:
+                continue
+            dark = abs(cell.mean_return) > 0.6 * largest
+            forfeits = cell.forfeits_won + cell.forfeits_lost
+            text = f"{cell.mean_return:+.2f}" + (f"\n{forfeits} forfeits" if forfeits else "")
+            axes.text(x, y, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
+    axes.set_xticks(range(len(names)), names, rotation=30, ha="right", fontsize=8)
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.set_title(f"{game}: mean return of the row against the column", fontsize=9)
+    figure.colorbar(image, ax=axes, shrink=0.8)
+    return _saved(figure, path)
+
+
+def draw_ratings(path: Path, ratings: Sequence[_Rating], versions: Sequence[_Rating], anchor: str) -> Path:
+    """Draw ratings with their intervals, over train steps if there are versions of two or more."""
+    if len({one.step for one in versions}) < 2:
+        return _draw_bars(ratings, anchor, path)
+    figure, axes = _figure(6.4, 4.0)
+    for policy in dict.fromkeys(one.name.partition("@")[0] for one in versions):
+        own = [one for one in versions if one.name.partition("@")[0] == policy]
+        steps = [one.step for one in own]
+        axes.plot(steps, [one.rating for one in own], marker="o", label=policy)
+        axes.fill_between(steps, [one.low for one in own], [one.high for one in own], alpha=0.2)
+    for other in ratings:
+        if other.step is None:
+            axes.axhline(other.rating, linestyle="--", linewidth=1, color="grey")
+            axes.annotate(other.name, (0.01, other.rating), xycoords=("axes fraction", "data"), fontsize=8)
+    axes.set_xlabel("train step")
+    axes.set_ylabel(_scale(anchor))
+    axes.legend(fontsize=8)
+    axes.grid(alpha=0.3)
+    return _saved(figure, path)
+
+
+def draw_lines(
+    path: Path, steps: Sequence[int], lines: dict[str, Sequence[float]], *, label: str, title: str = ""
+) -> Path:
+    """Draw figures over train steps, such as an exploitability."""
+    figure, axes = _figure(6.4, 4.0)
+    for name, values in lines.items():
+        axes.plot(steps, values, marker="o", label=name)
+    axes.set_xlabel("train step")
+    axes.set_ylabel(label)
+    axes.set_title(title, fontsize=9)
+    axes.legend(fontsize=8)
+    axes.grid(alpha=0.3)
+    return _saved(figure, path)
+
+
+def _draw_bars(ratings: Sequence[_Rating], anchor: str, path: Path) -> Path:
+    figure, axes = _figure(6.4, 0.45 * len(ratings) + 1.5)
+    worst_first = list(reversed(ratings))
+    values = [one.rating for one in worst_first]
+    spread = [
+        [one.rating - one.low for one in worst_first],
+        [one.high - one.rating for one in worst_first],
+    ]
+    axes.errorbar(values, range(len(values)), xerr=spread, fmt="o", color=_BLUE, capsize=3)
+    axes.set_yticks(range(len(values)), [one.name for one in worst_first], fontsize=8)
+    axes.set_xlabel(_scale(anchor))
+    axes.grid(alpha=0.3)
+    return _saved(figure, path)
+
+
+def _scale(anchor: str) -> str:
+    return f"Elo points ({anchor} = 0)" if anchor else "Elo points (mean = 0)"
+
+
+def _figure(width: float, height: float) -> tuple[Any, Any]:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError(
+            "pictures need matplotlib", hint="pip install '.[plot]' in a checkout of tinkergym"
+        ) from error
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots()
+
+
+def _saved(figure: Any, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120, format="png")
+    return path
