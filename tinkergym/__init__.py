@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tinkergym.registration import packs
 
 if TYPE_CHECKING:
-    from tinkergym import algorithms, errors, spaces, tasks, wrappers
+    from tinkergym import algorithms, errors, opponents, spaces, tasks, wrappers
     from tinkergym.core import SingleTurnEnv, TextEnv
     from tinkergym.errors import TinkerGymError
     from tinkergym.evaluation.evaluate import Evaluation, evaluate
@@ -50,6 +50,7 @@ __all__ = [
     "evaluate",
     "make",
     "make_game",
+    "opponents",
     "register",
     "register_game",
     "spaces",
@@ -88,7 +89,7 @@ _HOMES = {
 # Gymnasium loads no plugins, so the ids of installed packs are made known to it here.
 packs.find_packs()
 
-_ROOMS = frozenset({"algorithms", "errors", "spaces", "tasks", "wrappers"})
+_ROOMS = frozenset({"algorithms", "errors", "opponents", "spaces", "tasks", "wrappers"})
 
 _MOVED = {
     "algorithms": ("DPO", "DrGRPO", "Hinge", "IPO", "ORPO", "PPO", "RLOO", "ReinforcePlusPlus", "SimPO"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from backend.admission.opponents import definite_opponents
 from backend.admission.protocols import ModelCatalog
 from backend.store.policies import PolicyRecord
 from backend.store.store import TenantStore
 from tinkergym.errors import ConflictError, InvalidRequestError
-from tinkergym.schema.job_spec import Adapter, LoRA
+from tinkergym.schema.job_spec import Adapter, JobSpec, LoRA
 from tinkergym.schema.jobs import AnyJobSpec, DistillationSpec
 from tinkergym.schema.policy_refs import PolicyRef
 
@@ -22,13 +25,15 @@ def with_definite_origins(catalog: ModelCatalog, tenant: TenantStore, spec: AnyJ
     """
     # A pool serves a name: a folder that is written in many ways would be loaded as often.
     spec = spec.model_copy(update={"model": catalog.known_as(spec.model)})
-    changes = {}
+    changes: dict[str, Any] = {}
     if spec.initial_policy:
         definite, begun_with = _policy(tenant, spec.initial_policy, "initial_policy")
         _refuse_other_shape(spec, definite, begun_with)
         changes["initial_policy"] = str(definite)
     if isinstance(spec, DistillationSpec):
         changes["teacher"] = _teacher(catalog, tenant, spec)
+    if isinstance(spec, JobSpec):
+        changes |= definite_opponents(tenant, spec)
     return spec.model_copy(update=changes) if changes else spec
 
 

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from backend.admission.protocols import Checked, ModelCatalog
 from backend.config import CONFIG_VARIABLE, GatewayLimits
@@ -28,9 +29,11 @@ from tinkergym.errors import (
 )
 from tinkergym.registration.environments import require_known
 from tinkergym.registration.games import is_game
+from tinkergym.rollout.seat_check import scripted_players
 from tinkergym.schema.checks import refuse_long_prompt, refuse_wide_context
 from tinkergym.schema.job_spec import EnvironmentRef, EvaluatedSpec, JobSpec, PlayedSpec
 from tinkergym.schema.names import REMOTE_ID
+from tinkergym.schema.opponents import League
 from tinkergym.schema.views import RendererBundle
 
 _REMEMBERED = 256
@@ -99,10 +102,10 @@ class Preflight:
                 raise
 
     def _probe(self, spec: PlayedSpec, bundle: RendererBundle) -> _Probe:
-        agents = _agents_of(spec)
-        if not agents or not is_game(spec.environment.id):
+        agents, game = _agents_of(spec), _game_settings(spec)
+        if not (agents or game["self_play"]) or not is_game(spec.environment.id):
             _require_known(spec.environment.id)
-        asked = json.dumps([spec.system_prompt, sorted(agents)])
+        asked = json.dumps([spec.system_prompt, sorted(agents), game])
         key = (spec.environment.model_dump_json(), bundle.sha256, asked)
         with self._lock:
             if key in self._known:
@@ -127,6 +130,7 @@ class Preflight:
             "environment": spec.environment.model_dump(),
             "system_prompt": spec.system_prompt,
             "agents": _agents_of(spec),
+            **_game_settings(spec),
             "bundle": bundle.model_dump(),
         }
         environ = {key: value for key, value in os.environ.items() if key != CONFIG_VARIABLE}
@@ -174,11 +178,21 @@ def _together(found: Sequence[Checked]) -> Checked:
     return Checked(
         packs={name: version for one in found for name, version in one.packs.items()},
         environment_prompt=prompts.pop() if len(prompts) == 1 else None,
+        # A game is the only environment of its job.
+        agents=found[0].agents,
+        offered=found[0].offered,
     )
 
 
 def _agents_of(spec: PlayedSpec) -> list[str]:
     return list(spec.agents) if isinstance(spec, JobSpec) else []
+
+
+def _game_settings(spec: PlayedSpec) -> dict[str, Any]:
+    """Return what else is asked about a game."""
+    if not isinstance(spec, JobSpec):
+        return {"self_play": False, "scripted": []}
+    return {"self_play": isinstance(spec.self_play, League), "scripted": scripted_players(spec)}
 
 
 def _require_known(env_id: str) -> None:

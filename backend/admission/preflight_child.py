@@ -22,7 +22,13 @@ from tinkergym.messages import NOT_IN_WORDS, messages_to_answer, opening_message
 from tinkergym.registration.environments import make_environment, pack_of
 from tinkergym.registration.games import make_playable
 from tinkergym.rollout.environment_host import system_prompt_of
-from tinkergym.rollout.seat_check import check_seats, first_standing
+from tinkergym.rollout.seat_check import (
+    check_players,
+    check_seats,
+    first_standing,
+    game_of,
+    players_offered,
+)
 from tinkergym.schema.job_spec import EnvironmentRef
 from tinkergym.schema.views import RendererBundle
 
@@ -32,19 +38,29 @@ _TRACEBACK = 2000
 
 
 def examine(
-    reference: EnvironmentRef, bundle: RendererBundle, system_prompt: str | None, agents: Sequence[str] = ()
+    reference: EnvironmentRef,
+    bundle: RendererBundle,
+    system_prompt: str | None,
+    agents: Sequence[str] = (),
+    *,
+    self_play: bool = False,
+    scripted: Sequence[tuple[str, str]] = (),
 ) -> dict[str, Any]:
     """Return the length of the longest first prompt, in tokens, the pack's version, and the system prompt.
 
+    Of a game also its agents, and the players that it offers by name.
+
     Raises:
-        InvalidRequestError: `agents` are not those of the game.
+        InvalidRequestError: `agents` are not those of the game, or one of its players is not there.
         UnknownEnvironmentError: No installed pack has this environment any more.
         InvalidEnvironmentError: It cannot be made or reset, or shows something that is no text.
     """
-    env = make_playable(reference) if agents else make_environment(reference)
-    table = check_seats(env, agents, reference.id)
+    env = make_playable(reference) if agents or self_play else make_environment(reference)
+    table = check_seats(env, agents, reference.id) if agents or not self_play else game_of(env, reference.id)
     if table is None:
         refuse_unfinished(env)
+    else:
+        check_players(table, scripted)
     renderer = Renderer.from_bundle(bundle)
     longest = 0
     environment_prompt = None
@@ -83,6 +99,8 @@ def examine(
         "prompt_tokens": longest,
         "packs": {pack.name: pack.version} if pack else {},
         "environment_prompt": environment_prompt,
+        "agents": [] if table is None else list(table.agents),
+        "offered": [] if table is None else players_offered(table),
     }
 
 
@@ -95,6 +113,8 @@ def main() -> None:
                 RendererBundle.model_validate(question["bundle"]),
                 question["system_prompt"],
                 question["agents"],
+                self_play=question["self_play"],
+                scripted=question["scripted"],
             )
         except TinkerGymError as error:
             if not error.field:

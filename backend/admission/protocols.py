@@ -46,6 +46,10 @@ class Checked:
     """Versions of the packs that the job will use."""
     environment_prompt: str | None = None
     """The environment's own system prompt."""
+    agents: list[str] = field(default_factory=list)
+    """Of a game, all that it has."""
+    offered: list[str] = field(default_factory=list)
+    """Of a game, the players that it offers by name."""
 
 
 class JobCheck(Protocol):

@@ -241,6 +241,15 @@ class Boards:
             entry = self._entries.get(job_id)
             return [] if entry is None else entry.board.playing
 
+    def jobs_by_lease(self) -> dict[str, str]:
+        """Return, for every lease of an episode that is being played here, the job that it is of."""
+        with self._changed:
+            return {
+                lease_id: name.partition("/")[0]
+                for name, entry in self._entries.items()
+                for lease_id in entry.board.playing
+            }
+
     def silent_seconds(self, job_id: str) -> float:
         """Return for how long no worker of this job has said anything."""
         with self._changed:

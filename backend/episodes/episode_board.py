@@ -125,7 +125,8 @@ class EpisodeBoard:
         slot = self._slots.get(result.episode_id)
         if slot is None:
             return
-        seats, agents = slot.request.seats, [one.agent for one in result.trajectories]
+        seats = slot.request.sampled_seats
+        agents = [one.agent for one in result.trajectories]
         if sorted(agents) != sorted(seats):
             raise InvalidRequestError(
                 f"episode {result.episode_id} has the seats {', '.join(seats)}, "

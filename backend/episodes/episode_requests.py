@@ -5,15 +5,18 @@ So a resumed job, another worker and another placement ask for exactly the same 
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
+from backend.episodes.binding import Current, LeagueView, Past, SeatPlayer, bind, label_of
+from backend.episodes.league_book import LeagueBook
 from backend.episodes.staleness import oldest_version
-from tinkergym.schema.episodes import EpisodeRequest, SeatPlan
-from tinkergym.schema.job_spec import JobSpec, SharedWith, Train
-from tinkergym.schema.policy_refs import policy_of
+from tinkergym.schema.episodes import EpisodeRequest, SeatPlan, TablePlayer
+from tinkergym.schema.job_spec import JobSpec, Train
+from tinkergym.schema.opponents import Base, Frozen
+from tinkergym.schema.policy_refs import PolicyRef, policy_of
 from tinkergym.trajectory.trajectory import ONLY_AGENT
 
 _SAMPLING = 1
@@ -29,62 +32,115 @@ def episode_id(job_id: str, step: int, index: int) -> str:
     return f"{job_id}:{step}:{index}"
 
 
-def step_requests(job_id: str, spec: JobSpec, step: int) -> list[EpisodeRequest]:
+def step_requests(
+    job_id: str, spec: JobSpec, step: int, league: LeagueView | None = None
+) -> list[EpisodeRequest]:
     """Return the requests of train step `step` (the first is 1), in index order and not leased yet."""
-    return group_requests(job_id, spec, step, range(spec.algorithm.groups_per_step))
+    return group_requests(job_id, spec, step, range(spec.algorithm.groups_per_step), league)
 
 
-def group_requests(job_id: str, spec: JobSpec, step: int, groups: Iterable[int]) -> list[EpisodeRequest]:
-    """Return the requests of some groups; numbers past `groups_per_step` replace groups of the step."""
+def group_requests(
+    job_id: str, spec: JobSpec, step: int, groups: Iterable[int], league: LeagueView | None = None
+) -> list[EpisodeRequest]:
+    """Return the requests of some groups; numbers past `groups_per_step` replace groups of the step.
+
+    Args:
+        job_id: The job.
+        spec: Its settings.
+        step: Train step.
+        groups: Which.
+        league: What is known of opponents by now; None is a job's beginning.
+    """
     requests: list[EpisodeRequest] = []
     group_size = spec.algorithm.group_size
-    for group, member in itertools.product(groups, range(group_size)):
-        index = group * group_size + member
-        requests.append(
-            EpisodeRequest(
-                job_id=job_id,
-                episode_id=episode_id(job_id, step, index),
-                step=step,
-                index=index,
-                group=group,
-                environment=spec.environment_at(step, group),
-                seed=environment_seed(spec.seed, step, group),
-                seats=_seats(job_id, spec, step, sampling_seed(spec.seed, step, group, member)),
-                max_staleness=spec.max_staleness,
-                limits=spec.limits,
-                executor=spec.executor,
-                retries=spec.retries,
-                lease_id="",
-                lease_seconds=0.0,
+    known = LeagueBook(spec).known(step) if league is None else league
+    for group in groups:
+        players = bind(spec, step, group, known)
+        for member in range(group_size):
+            index = group * group_size + member
+            seed = sampling_seed(spec.seed, step, group, member)
+            requests.append(
+                EpisodeRequest(
+                    job_id=job_id,
+                    episode_id=episode_id(job_id, step, index),
+                    step=step,
+                    index=index,
+                    group=group,
+                    environment=spec.environment_at(step, group),
+                    seed=environment_seed(spec.seed, step, group),
+                    seats=_seats(job_id, spec, step, seed, players),
+                    max_staleness=spec.max_staleness,
+                    limits=spec.limits,
+                    executor=spec.executor,
+                    retries=spec.retries,
+                    lease_id="",
+                    lease_seconds=0.0,
+                )
             )
-        )
     return requests
 
 
-def _seats(job_id: str, spec: JobSpec, step: int, seed: int) -> dict[str, SeatPlan]:
+def _seats(
+    job_id: str, spec: JobSpec, step: int, seed: int, players: Mapping[str, SeatPlayer]
+) -> dict[str, SeatPlan]:
     """Return who plays each seat of an episode."""
+    if not players:
+        return {
+            ONLY_AGENT: SeatPlan(
+                policy=job_id,
+                policy_version=oldest_version(step, spec.max_staleness),
+                model=spec.model,
+                sampling=spec.sampling,
+                sampling_seed=seed,
+                system_prompt=spec.system_prompt,
+                reasoning=spec.reasoning,
+            )
+        }
+    return {
+        # 63 bits each, far enough apart that no two turns of an episode share a seed.
+        agent: _seat(job_id, spec, step, (seed + number * _SEAT_APART) % 2**63, player)
+        for number, (agent, player) in enumerate(players.items())
+    }
+
+
+def _seat(job_id: str, spec: JobSpec, step: int, seed: int, player: SeatPlayer) -> SeatPlan:
     common = {
-        "policy_version": oldest_version(step, spec.max_staleness),
-        "model": spec.model,
+        "sampling_seed": seed,
         "sampling": spec.sampling,
         "reasoning": spec.reasoning,
+        "system_prompt": spec.system_prompt,
+        "player": label_of(player),
+        "model": spec.model,
     }
-    if not spec.agents:
-        prompt = spec.system_prompt
-        return {ONLY_AGENT: SeatPlan(policy=job_id, sampling_seed=seed, system_prompt=prompt, **common)}
-    seats: dict[str, SeatPlan] = {}
-    for number, (agent, settings) in enumerate(spec.agents.items()):
-        trained = settings.agent if isinstance(settings, SharedWith) else agent
-        whose = spec.agents[trained]
-        prompt = whose.system_prompt if isinstance(whose, Train) else None
-        seats[agent] = SeatPlan(
-            policy=policy_of(job_id, trained),
-            # 63 bits each, far enough apart that no two turns of an episode share a seed.
-            sampling_seed=(seed + number * _SEAT_APART) % 2**63,
-            system_prompt=spec.system_prompt if prompt is None else prompt,
-            **common,
-        )
-    return seats
+    match player:
+        case Current(agent=agent, trained=trained):
+            version = oldest_version(step, spec.max_staleness)
+            plan = SeatPlan(
+                policy=policy_of(job_id, agent),
+                policy_version=version,
+                **common | _own(spec, agent),
+                trained=trained,
+            )
+        case Past(agent=agent, version=version):
+            whose = f"{policy_of(job_id, agent)}@{version}"
+            plan = SeatPlan(policy=whose, policy_version=version, **common | _own(spec, agent), trained=False)
+        case Frozen(policy=policy):
+            frozen_at = PolicyRef.parse(policy).version
+            assert frozen_at is not None, "it was made definite when the job was accepted"
+            plan = SeatPlan(policy=policy, policy_version=frozen_at, **common, trained=False)
+        case Base():
+            plan = SeatPlan(policy=spec.model, policy_version=0, **common, trained=False)
+        case _:
+            table = TablePlayer(kind="scripted", name=player.name)
+            plan = SeatPlan(policy="", policy_version=0, **common, trained=False, table=table)
+    return plan
+
+
+def _own(spec: JobSpec, agent: str) -> dict[str, Any]:
+    """Return what a seat with `Train` says of the policy that it trains."""
+    seat = spec.agents[agent]
+    assert isinstance(seat, Train)
+    return {} if seat.system_prompt is None else {"system_prompt": seat.system_prompt}
 
 
 def environment_seed(seed: int, step: int, group: int) -> int:

@@ -61,4 +61,4 @@ def _in_order(request: EpisodeRequest, result: EpisodeResult) -> list[Trajectory
     if len(result.trajectories) == 1:
         return result.trajectories
     by_agent = {one.agent: one for one in result.trajectories}
-    return [by_agent[agent] for agent in request.seats]
+    return [by_agent[agent] for agent in request.sampled_seats]

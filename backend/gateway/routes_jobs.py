@@ -179,7 +179,22 @@ def _check(parts: GatewayParts, tenant: TenantStore, spec: AnyJobSpec) -> tuple[
     found = parts.job_check.check(remote_environments.allowed(spec, parts.config))
     if spec.rollout == "server":
         spec = spec.model_copy(update={"environment_prompt": found.environment_prompt})
+    if isinstance(spec, JobSpec):
+        spec = _seated(spec, found.agents, found.offered)
     return spec, found.packs
+
+
+def _seated(spec: JobSpec, agents: list[str], offered: list[str]) -> JobSpec:
+    """Return a job with the seats of its game."""
+    if spec.plays_game and spec.rollout == "server":
+        return spec.seated(agents, offered)
+    if spec.plays_game and not spec.agents:
+        raise InvalidRequestError(
+            "the service does not know the agents of a game that the client plays",
+            hint="name them in agents: one with Train, the others with SharedWith",
+            field="agents",
+        )
+    return spec
 
 
 def _read(body: bytearray, limits: GatewayLimits) -> tuple[AnyJobSpec, str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+
+from pydantic import JsonValue
 
 from backend.jobs.learn_phase import Learned
 from backend.learner.sequences import TokenLimits
@@ -44,6 +46,21 @@ class AllPolicies:
             if known is not None and known != taken[agent].sha256:
                 return True
         return False
+
+    @property
+    def notes(self) -> Mapping[str, JsonValue]:
+        """What the checkpoint that the job goes on from holds of the loop's own; all have the same."""
+        return next(iter(self._policies.values())).notes
+
+    def note(self, notes: Mapping[str, JsonValue]) -> None:
+        """Write this into the checkpoints of all from now on."""
+        for policy in self._policies.values():
+            policy.note(notes)
+
+    def keep_steps(self, steps: Collection[int], *, why: str) -> None:
+        """Keep the checkpoints of these steps of all; see `TrainedPolicy.keep_steps`."""
+        for policy in self._policies.values():
+            policy.keep_steps(steps, why=why)
 
     def step_finished(self) -> None:
         """Note that a step is done."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from backend.episodes.episode_board import EpisodeBoard
+from backend.episodes.league_book import LeagueBook
 from backend.episodes.played import Played, PlayedSeat, trained_seats
 from backend.episodes.staleness import staleness_metrics, within_bound
 from backend.jobs.all_policies import AllPolicies, Taken, sha256_of, together
@@ -53,6 +54,9 @@ _WHAT_TO_DO = {
 }
 """By what most of a step's failed episodes ended with."""
 
+_LEAGUE = "league"
+"""What a checkpoint's notes have of opponents, and what their versions are kept for."""
+
 Learn = Callable[[JobContext[JobSpec], int, Played], Learned]
 """What becomes of a step's episodes."""
 
@@ -62,7 +66,8 @@ class RLJob(JobLoop[JobSpec]):
 
     def __init__(self, context: JobContext[JobSpec], learn: Learn = learn) -> None:
         super().__init__(context)
-        self._rollout = RolloutPhase(context)
+        self._league = LeagueBook(context.spec)
+        self._rollout = RolloutPhase(context, self._league)
         self._evaluations = Evaluations(context)
         self._begun = 0
         """Newest step whose episodes are on the board."""
@@ -78,6 +83,7 @@ class RLJob(JobLoop[JobSpec]):
     def _run(self) -> None:
         context, spec = self._context, self._context.spec
         self._begin_from_checkpoint()
+        self._take_up_league()
         context.boards.open(
             context.job_id,
             EpisodeBoard(
@@ -284,17 +290,33 @@ class RLJob(JobLoop[JobSpec]):
         with context.clock.part("record"):
             self._record(step, played, learned, sha256, seconds)
         self._done_step = step
+        self._tell_league(step, played)
         self._policies.step_finished()
         if step == spec.steps:
             self._last_prompts = {
                 agent: _prompts(trained_seats(played, policy_of(context.job_id, agent)))
                 for agent in context.policies
             }
-        if (step % spec.checkpoint_every == 0 or self._evaluations.is_due(step)) and step != spec.steps:
+        due = step % spec.checkpoint_every == 0 or self._league.is_snapshot(step)
+        if (due or self._evaluations.is_due(step)) and step != spec.steps:
             with context.clock.part("checkpoint"):
                 self._save_what_is_done()
             self._evaluations.begin(step)
         self._evaluations.collect()
+
+    def _take_up_league(self) -> None:
+        """Go on with what the checkpoint knows of opponents."""
+        state = self._policies.notes.get(_LEAGUE)
+        if isinstance(state, dict):
+            self._league.restore(state)
+        self._policies.keep_steps(self._league.kept(self._done_step), why=_LEAGUE)
+
+    def _tell_league(self, step: int, played: Played) -> None:
+        """Take the step's games into account, for the opponents of later steps."""
+        if self._context.spec.leagues:
+            self._league.add(step, played)
+            self._policies.note({_LEAGUE: self._league.state()})
+            self._policies.keep_steps(self._league.kept(step), why=_LEAGUE)
 
     def _refuse_bad_episodes(self, step: int, played: Played) -> None:
         context, spec = self._context, self._context.spec

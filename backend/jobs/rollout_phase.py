@@ -7,6 +7,7 @@ workers that vanish, clients that fall silent, steps that must be played again.
 from __future__ import annotations
 
 from backend.episodes.episode_requests import group_requests, step_requests
+from backend.episodes.league_book import LeagueBook
 from backend.episodes.played import Played
 from backend.jobs.dynamic_sampling import follow
 from backend.jobs.job_context import JobContext
@@ -22,8 +23,10 @@ _LOOK_SECONDS = 0.5
 class RolloutPhase:
     """One job's use of its episode board. `begin` a step, then `finish` it."""
 
-    def __init__(self, context: JobContext[JobSpec]) -> None:
+    def __init__(self, context: JobContext[JobSpec], league: LeagueBook) -> None:
+        """Play a job's steps; `league` is brought up to date by the job's loop."""
         self._context = context
+        self._league = league
         self._waiting_for_client = False
         self._written: tuple[int, list[EpisodeRequest]] = (0, [])
         """A step that has not begun, and its requests."""
@@ -33,7 +36,7 @@ class RolloutPhase:
         context = self._context
         results = {result.episode_id: result for result in context.store.episodes(context.job_id, step)}
         played: list[tuple[EpisodeRequest, EpisodeResult]] = []
-        requests = step_requests(context.job_id, context.spec, step)
+        requests = self._written_now(step)
         while requests:
             if any(request.episode_id not in results for request in requests):
                 return None
@@ -52,7 +55,11 @@ class RolloutPhase:
     def _requests(self, step: int) -> list[EpisodeRequest]:
         """Return the step's requests, which `finish` may have written while others played."""
         known, requests = self._written
-        return requests if known == step else step_requests(self._context.job_id, self._context.spec, step)
+        return requests if known == step else self._written_now(step)
+
+    def _written_now(self, step: int) -> list[EpisodeRequest]:
+        context = self._context
+        return step_requests(context.job_id, context.spec, step, self._league.known(step))
 
     def _post(self, step: int, requests: list[EpisodeRequest]) -> None:
         """Put a round's episodes on the board, but for those that an earlier attempt stored."""
@@ -67,7 +74,7 @@ class RolloutPhase:
         if not context.spec.algorithm.dynamic_sampling_rounds:
             return []
         wanted = follow(context.spec, played).wanted
-        return group_requests(context.job_id, context.spec, step, wanted)
+        return group_requests(context.job_id, context.spec, step, wanted, self._league.known(step))
 
     def finish(self, step: int) -> Played:
         """Wait for the step's results, and return them in index order.

@@ -6,6 +6,8 @@ import contextlib
 import logging
 from collections.abc import Iterable, Iterator
 
+from pydantic import JsonValue
+
 from backend.learner.checkpoints import put_back_replaced
 from backend.policies.bound import Bound
 from backend.policies.frozen_policy import FrozenPolicy
@@ -25,8 +27,10 @@ class PolicyCheckpoints:
         self._bound = bound
         self._id, self._learner, self._lease = bound.policy_id, bound.learner, bound.lease
         self._files = bound.checkpoints
-        self._kept_steps: frozenset[int] = frozenset()
-        """Steps whose checkpoints stay beside the newest ones."""
+        self._kept_steps: dict[str, frozenset[int]] = {}
+        """Steps whose checkpoints stay beside the newest ones, by what they are kept for."""
+        self.notes: dict[str, JsonValue] = {}
+        """What the job's loop writes into each checkpoint, and finds again when it goes on from one."""
         self._store, self._spec = bound.pool.store, bound.lease.spec
         self._adapter = self._spec.adapter_of(bound.agent)
 
@@ -48,6 +52,7 @@ class PolicyCheckpoints:
             at_most: Pass over checkpoints of later steps: the job's other policies have none of those.
         """
         self.forget()
+        self.notes = {}
         spec = self._spec
         put_back_replaced(self._files.local(""))
         for view in reversed(self.views()):
@@ -83,7 +88,11 @@ class PolicyCheckpoints:
                 directory,
                 step=step,
                 policy_version=step,
-                extra={"job_id": self._lease.job_id, "spec": self._spec.model_dump(mode="json")},
+                extra={
+                    "job_id": self._lease.job_id,
+                    "spec": self._spec.model_dump(mode="json"),
+                    **({"notes": self.notes} if self.notes else {}),
+                },
             )
         view = CheckpointView(
             step=step,
@@ -104,10 +113,11 @@ class PolicyCheckpoints:
             ),
         )
 
-    def keep_steps(self, steps: Iterable[int]) -> None:
-        """Keep the checkpoints of these steps, and those of no others, beside the newest ones."""
+    def keep_steps(self, steps: Iterable[int], *, why: str = "evaluations") -> None:
+        """Keep the checkpoints of these steps, in place of those kept for this before."""
         kept = frozenset(steps)
-        freed, self._kept_steps = self._kept_steps - kept, kept
+        freed = self._kept_steps.get(why, frozenset()) - kept
+        self._kept_steps[why] = kept
         if freed and (views := self.views()):
             self.tidy(views[-1].step)
 
@@ -189,6 +199,8 @@ class PolicyCheckpoints:
             # A worker that lost the job while it wrote cannot be kept from the disk, only from the store.
             self.forget()
             raise CheckpointCorruptError(f"checkpoint {view.path} is not the one that was recorded")
+        notes = manifest.extra.get("notes")
+        self.notes = dict(notes) if isinstance(notes, dict) else {}
 
     def tidy(self, step: int) -> None:
         """Forget checkpoints that `restore` passed over, and the oldest beyond `keep_checkpoints`."""
@@ -204,7 +216,8 @@ class PolicyCheckpoints:
                     view.path,
                 )
         # What the job began with stays: losses may compare the policy with it.
-        made = [view for view in views if 0 < view.step <= step and view.step not in self._kept_steps]
+        kept = frozenset[int]().union(*self._kept_steps.values())
+        made = [view for view in views if 0 < view.step <= step and view.step not in kept]
         for old in made[: -self._spec.keep_checkpoints]:
             # First out of the store, then off the disk: a kill in between leaves files, never a dangling
             # promise.

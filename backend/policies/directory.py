@@ -109,6 +109,8 @@ class PolicyDirectory:
                     field="policy_version",
                 )
             return request.model_copy(update={"policy": BASE_POLICY, "policy_version": 0})
+        if "@" in request.policy:
+            return self._definite(request)
         policy_id = self._ids.get(request.policy) or self._look_up(request.policy).policy_id
         newest, wanted = self._engine.loaded().get(policy_id), request.policy_version
         # The job may publish its next version while the answer is sampled.
@@ -125,6 +127,25 @@ class PolicyDirectory:
         elif policy_id in self._idle:
             self._touch(policy_id)
         return request.model_copy(update={"policy": name})
+
+    def _definite(self, request: SampleRequest) -> SampleRequest:
+        """Resolve a name that says which version is meant, `job-ID/AGENT@40`: an opponent in a game.
+
+        However far training has come, it is that version, from its checkpoint.
+        """
+        whose, _, number = request.policy.rpartition("@")
+        version = int(number)
+        policy_id = self._ids.get(whose) or self._look_up(whose).policy_id
+        if version == 0 and policy_id not in self._not_from_base:
+            return request.model_copy(update={"policy": BASE_POLICY, "policy_version": 0})
+        copy = self._copy(whose, policy_id, version)
+        if copy is None:
+            raise PolicyVersionGoneError(
+                f"version {version} of {whose} is not kept",
+                hint="see checkpoint_every and keep_checkpoints",
+                field="policy",
+            )
+        return request.model_copy(update={"policy": copy, "policy_version": version})
 
     def _look_up(self, policy: str) -> StoredPolicy:
         stored = self._find(policy)

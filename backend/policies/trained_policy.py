@@ -6,10 +6,12 @@ job may train several.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+
+from pydantic import JsonValue
 
 from backend.compute.weights import PolicyWeights, hash_aside
 from backend.learner.optimiser import OptimStepResult
@@ -240,9 +242,18 @@ class TrainedPolicy:
         """Drop the checkpoints that the one of `step` makes superfluous."""
         self._checkpoints.tidy(step)
 
-    def keep_steps(self, steps: Iterable[int]) -> None:
-        """Keep the checkpoints of these steps, and those of no others, beside the newest ones."""
-        self._checkpoints.keep_steps(steps)
+    def keep_steps(self, steps: Iterable[int], *, why: str = "evaluations") -> None:
+        """Keep the checkpoints of these steps, in place of those kept for this before."""
+        self._checkpoints.keep_steps(steps, why=why)
+
+    @property
+    def notes(self) -> dict[str, JsonValue]:
+        """What the job's loop writes into each checkpoint, and finds again after `restore`."""
+        return self._checkpoints.notes
+
+    def note(self, notes: Mapping[str, JsonValue]) -> None:
+        """Write this into the checkpoints from now on."""
+        self._checkpoints.notes = dict(notes)
 
     def load(self, policy: str, *, with_optimizer: bool) -> None:
         """Go on from a version that is kept; see `PolicyCheckpoints.load_aside`."""

@@ -26,6 +26,7 @@ from backend.store.references import ReferredPolicy, find_policy
 from backend.store.tables import episodes, events, jobs, policy_calls
 from tinkergym.errors import ConflictError, InvalidRequestError, NotFoundError
 from tinkergym.schema.events import CheckpointView, EvaluationEvent, Event, JobState, StateEvent
+from tinkergym.schema.job_spec import JobSpec
 from tinkergym.schema.jobs import (
     INSTALLED_PACKS,
     AnyJobSpec,
@@ -341,6 +342,8 @@ class TenantStore:
 def _builds_on(spec: AnyJobSpec) -> set[str]:
     """Return the ids of the jobs and policies that a job begins with or learns from."""
     named = [spec.initial_policy, spec.teacher if isinstance(spec, DistillationSpec) else ""]
+    if isinstance(spec, JobSpec):
+        named += spec.opponent_policies
     return {PolicyRef.parse(text).owner for text in named if PolicyRef.is_meant(text)}
 
 

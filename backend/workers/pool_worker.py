@@ -200,10 +200,12 @@ class PoolWorker:
         # Only the episodes of a job's own rollout are in lockstep, and those carry their lease.
         in_step = {job_id: set(self._boards.playing(job_id)) for job_id in list(self._gates)}
         leases = cache(lambda job_id: frozenset(self._boards.playing(job_id)))
+        owners = cache(self._boards.jobs_by_lease)
         for request in requests:
-            job_id = self._policies.trained_by(request.policy) or request.policy
             # The gateway puts the tenant before the session; what is behind says which episode it is.
             lease_id = lease_of_session(request.session_id)
+            # An opponent in a job's game may be of another job, or the model itself.
+            job_id = self._policies.trained_by(request.policy) or owners().get(lease_id, request.policy)
             try:
                 self._refuse_part_of_the_distribution_in_training(request, job_id)
                 resolved = self._policies.resolve(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from tinkergym.schema.episodes import EpisodeRequest
+from tinkergym.schema.episodes import EpisodeRequest, TablePlayer
 from tinkergym.schema.job_spec import EnvironmentRef, ExecutorName, Limits, Reasoning
 from tinkergym.schema.sampling import seat_session
 from tinkergym.schema.structured import Structured
@@ -65,6 +66,9 @@ class EpisodePlan:
     environment, is read off the first.
     """
 
+    table: Mapping[str, tuple[TablePlayer, int]] = field(default_factory=dict)
+    """The agents that are played at the game's own table, by whom and with which seed."""
+
     @property
     def session_id(self) -> str:
         """What the seat's sampling requests have in common: its lease, so that two attempts never mix."""
@@ -88,8 +92,15 @@ class EpisodePlan:
     @classmethod
     def from_request(cls, request: EpisodeRequest) -> Self:
         """Return the plan of an episode that the service leased to this worker."""
-        first, *others = [cls._of_seat(request, agent, number) for number, agent in enumerate(request.seats)]
-        return replace(first, others=tuple(others)) if others else first
+        first, *others = [
+            cls._of_seat(request, agent, number)
+            for number, agent in enumerate(request.seats)
+            if request.seats[agent].table is None
+        ]
+        table = {
+            agent: (seat.table, seat.sampling_seed) for agent, seat in request.seats.items() if seat.table
+        }
+        return replace(first, others=tuple(others), table=table) if others or table else first
 
     @classmethod
     def _of_seat(cls, request: EpisodeRequest, agent: str, number: int) -> Self:

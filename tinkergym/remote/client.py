@@ -539,8 +539,10 @@ class Client:
                 field="environment.id",
             )
         spec = spec.with_environments(lambda one: without_token(one) if one.id == REMOTE_ID else one)
-        prompt = check_environments(environment.make, spec, self._api.renderer(spec.model))
-        spec = spec.model_copy(update={"environment_prompt": prompt})
+        seen = check_environments(environment.make, spec, self._api.renderer(spec.model))
+        spec = spec.model_copy(update={"environment_prompt": seen.system_prompt})
+        if isinstance(spec, JobSpec) and spec.plays_game:
+            spec = spec.seated(seen.agents, seen.offered)
         return self._play_here(self.submit(spec).view(), environment.make)
 
     def _play_here(self, view: JobView, make_env: MakeEnv) -> Job:

@@ -375,6 +375,9 @@ def _seat_of(view: JobView, agent: str) -> tuple[str, str | None]:
     agents = spec.agents if isinstance(spec, JobSpec) else {}
     if not agents and not agent:
         return "", None
+    trained_agents = spec.trained_agents
+    if not agent and len(trained_agents) == 1:
+        agent = trained_agents[0]
     if agent not in agents:
         names = ", ".join(repr(name) for name in agents)
         raise InvalidRequestError(
@@ -383,6 +386,12 @@ def _seat_of(view: JobView, agent: str) -> tuple[str, str | None]:
             field="agent",
         )
     seat = agents[agent]
+    if not isinstance(seat, Train | SharedWith):
+        raise InvalidRequestError(
+            f"{view.job_id} trains no policy of agent {agent!r}",
+            hint=f"name one of {', '.join(map(repr, trained_agents))}",
+            field="agent",
+        )
     trained = seat.agent if isinstance(seat, SharedWith) else agent
     settings = agents[trained]
     return trained, settings.system_prompt if isinstance(settings, Train) else None

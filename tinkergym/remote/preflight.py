@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 from tinkergym.agent.agent_loop import AgentLoop
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
@@ -12,33 +14,50 @@ from tinkergym.rollout.environment_host import AnyEnv, system_prompt_of
 from tinkergym.rollout.executors import made
 from tinkergym.rollout.game_table import GameTable
 from tinkergym.rollout.host_pool import MakeEnv
-from tinkergym.rollout.seat_check import check_seats, first_standing
+from tinkergym.rollout.seat_check import (
+    check_players,
+    check_seats,
+    first_standing,
+    game_of,
+    players_offered,
+    scripted_players,
+)
 from tinkergym.schema.checks import refuse_long_prompt
 from tinkergym.schema.job_spec import JobSpec, PlayedSpec
 from tinkergym.schema.views import RendererBundle
 from tinkergym.trajectory.trajectory import StopReason
 
 
-def check_environments(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundle) -> str | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a look at an environment has shown."""
+
+    system_prompt: str | None
+    """The environment's own."""
+    agents: tuple[str, ...] = ()
+    """Of a game, all that it has."""
+    offered: tuple[str, ...] = ()
+    """Of a game, the players that it offers by name."""
+
+
+def check_environments(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundle) -> Seen:
     """Check each of a job's environments, as `check_environment` does.
 
     Returns:
-        Their own system prompt, if they have the same.
+        Of several, their own system prompt if they have the same; they are no games.
     """
-    prompts = {
+    found = [
         check_environment(
             make_env, spec.model_copy(update={"environment": environment, "environments": []}), bundle
         )
         for environment in spec.own_environments.values()
-    }
-    return prompts.pop() if len(prompts) == 1 else None
+    ]
+    prompts = {one.system_prompt for one in found}
+    return replace(found[0], system_prompt=prompts.pop() if len(prompts) == 1 else None)
 
 
-def check_environment(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundle) -> str | None:
+def check_environment(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundle) -> Seen:
     """Make the environment once, reset it and render its first prompt.
-
-    Returns:
-        The environment's own system prompt.
 
     Raises:
         InvalidEnvironmentError: it cannot be made or reset, or shows no text.
@@ -46,14 +65,30 @@ def check_environment(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundl
     """
     env = made(make_env, spec.environment)
     try:
-        agents = list(spec.agents) if isinstance(spec, JobSpec) else []
-        table = check_seats(env, agents, spec.environment.id)
+        table = _table_of(env, spec)
         if table is None:
             refuse_unfinished(env)
         _check_first_prompt(env if table is None else table, spec, Renderer.from_bundle(bundle))
-        return system_prompt_of(env)
+        prompt = system_prompt_of(env)
+        if table is None:
+            return Seen(system_prompt=prompt)
+        offered = tuple(players_offered(table))
+        return Seen(system_prompt=prompt, agents=table.agents, offered=offered)
     finally:
         env.close()
+
+
+def _table_of(env: AnyEnv, spec: PlayedSpec) -> GameTable | None:
+    """Return the game as a table, its seats checked; None for an environment with one agent."""
+    if not isinstance(spec, JobSpec):
+        return check_seats(env, [], spec.environment.id)
+    if spec.plays_game and not spec.agents:
+        table: GameTable | None = game_of(env, spec.environment.id)
+    else:
+        table = check_seats(env, list(spec.agents), spec.environment.id)
+    if table is not None:
+        check_players(table, scripted_players(spec))
+    return table
 
 
 def _check_first_prompt(env: AnyEnv | GameTable, spec: PlayedSpec, renderer: Renderer) -> None:

@@ -5,12 +5,18 @@ So a game lives wherever an environment can: in a thread, in a process of its ow
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 
 from tinkergym.agent.coordinator import Position, Standing
 from tinkergym.errors import InvalidEnvironmentError
+from tinkergym.rollout.table_players import SeatedPlayer, acting_failed, seat_player
+from tinkergym.schema.episodes import TablePlayer
+
+PLAYERS = "players at the table"
+"""Among the options of `GameTable.reset`."""
 
 
 def seated(made: Any) -> Any:
@@ -39,6 +45,8 @@ class GameTable:
             game = parallel_to_aec(game)
         self._game = game
         self._owed: dict[str, Any] = {}
+        self._players: dict[str, tuple[TablePlayer, SeatedPlayer]] = {}
+        """Who plays the agents that no policy plays."""
         self.metadata: dict[str, Any] = game.metadata
 
     @property
@@ -52,7 +60,21 @@ class GameTable:
         return self._game.unwrapped
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Position:
-        """Begin a game and return whose turn it is."""
+        """Begin a game and return whose turn it is.
+
+        Args:
+            seed: Of the game.
+            options: Of the game; what stands under `PLAYERS` is the table's own: by agent, who plays it here
+                and with which seed. Positions then tell of the other agents only.
+        """
+        players: Mapping[str, tuple[TablePlayer, int]] = {}
+        if options and PLAYERS in options:
+            players = options[PLAYERS]
+            options = {name: value for name, value in options.items() if name != PLAYERS} or None
+        self._players = {
+            agent: (player, seat_player(self.unwrapped, agent, player, own_seed))
+            for agent, (player, own_seed) in players.items()
+        }
         self._game.reset(seed=seed, options=options)
         self._owed = {}
         return self._position()
@@ -71,6 +93,15 @@ class GameTable:
         for agent, reward in self._game.rewards.items():
             self._owed[agent] = self._owed.get(agent, 0.0) + reward
 
+    def _play_here(self, agent: str) -> None:
+        """Let a player of this table act."""
+        player, seated_player = self._players[agent]
+        try:
+            action = seated_player.act(agent)
+        except Exception as error:  # a game's own player is foreign code
+            raise acting_failed(agent, player, error) from error
+        self._act(action)
+
     def _position(self) -> Position:
         game = self._game
         ended: list[Standing] = []
@@ -78,6 +109,10 @@ class GameTable:
             agent = game.agent_selection
             observation, reward, terminated, truncated, info = game.last()
             self._owed[agent] = 0.0
+            over = bool(terminated or truncated)
+            if agent in self._players and not over:
+                self._play_here(agent)
+                continue
             standing = Standing(
                 agent=agent,
                 observation=observation,
@@ -86,10 +121,11 @@ class GameTable:
                 truncated=truncated,
                 info=info,
             )
-            if not (terminated or truncated):
+            if not over:
                 owed = {other: paid for other, paid in self._owed.items() if other != agent}
                 return self._seen(ended, standing, owed)
-            ended.append(standing)
+            if agent not in self._players:
+                ended.append(standing)
             # PettingZoo asks an agent whose game is over once more, for None.
             left = len(game.agents)
             game.step(None)
@@ -102,4 +138,6 @@ class GameTable:
         return self._seen(ended, None, dict(self._owed))
 
     def _seen(self, ended: list[Standing], turn: Standing | None, owed: dict[str, Any]) -> Position:
-        return Position(agents=self.agents, ended=tuple(ended), turn=turn, owed=owed)
+        agents = tuple(agent for agent in self.agents if agent not in self._players)
+        owed = {agent: paid for agent, paid in owed.items() if agent not in self._players}
+        return Position(agents=agents, ended=tuple(ended), turn=turn, owed=owed)

@@ -25,6 +25,7 @@ from tinkergym.quoting import quoted, type_in_words
 from tinkergym.rollout.call_register import CallRegister
 from tinkergym.rollout.environment_host import AnyEnv, Host, Report
 from tinkergym.rollout.executors import Executor, MakeEnv, executor_called
+from tinkergym.rollout.game_table import PLAYERS
 from tinkergym.rollout.host_pool import HostPool
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import ErrorView
@@ -280,7 +281,7 @@ class EpisodePlayer:
     ) -> SampleRequest | None:
         """Hand where the game stands to the coordinator."""
         if not isinstance(value, Position):
-            text = f"an episode of {len(episode.plan.seats)} seats needs a PettingZoo game"
+            text = "an episode with several seats needs a PettingZoo game"
             coordinator.fail(StopReason.ENVIRONMENT_ERROR, text)
             return None
         try:
@@ -326,12 +327,12 @@ class EpisodePlayer:
     # --- what follows ---
 
     def _reset(self, episode: _Episode) -> None:
-        seed, task_index = episode.plan.seed, episode.plan.task_index
-        if task_index is None:
-            self._call(episode, "reset", lambda env: env.reset(seed=seed))
-        else:
-            options = {"task_index": task_index}
-            self._call(episode, "reset", lambda env: env.reset(seed=seed, options=options))
+        plan = episode.plan
+        options: dict[str, Any] = {} if plan.task_index is None else {"task_index": plan.task_index}
+        if plan.table:
+            options[PLAYERS] = dict(plan.table)
+        arguments: dict[str, Any] = {"seed": plan.seed, **({"options": options} if options else {})}
+        self._call(episode, "reset", lambda env: env.reset(**arguments))
 
     def _call(self, episode: _Episode, name: str, function: Callable[[AnyEnv], Any]) -> None:
         episode.call, episode.call_id = name, next(self._call_ids)
@@ -401,7 +402,8 @@ def _loop_of(plan: EpisodePlan, renderer: AnyRenderer) -> AgentLoop | Coordinato
         seat.agent: AgentLoop(renderer if isinstance(renderer, Renderer) else renderer(seat.model), seat)
         for seat in plan.seats
     }
-    return Coordinator(loops) if plan.others or plan.is_game else loops[plan.agent]
+    is_game = plan.others or plan.table or plan.is_game
+    return Coordinator(loops) if is_game else loops[plan.agent]
 
 
 def _trajectories(loop: AgentLoop | Coordinator) -> list[Trajectory]:

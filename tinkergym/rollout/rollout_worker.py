@@ -203,7 +203,7 @@ class RolloutWorker:
                 return
             self._met = True
             self._say_what_is_waited_for(reply)
-            seats = [seat for episode in reply.episodes for seat in episode.seats.values()]
+            seats = [seat for episode in reply.episodes for seat in episode.seats.values() if not seat.table]
             if not all(self._have_renderer(seat.model) for seat in seats):
                 return
             with self._changed:

@@ -9,6 +9,10 @@ from typing import Any
 from tinkergym.agent.coordinator import Standing
 from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError
 from tinkergym.rollout.game_table import GameTable, seated
+from tinkergym.rollout.table_players import check_player, offered
+from tinkergym.schema.episodes import TablePlayer
+from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.opponents import League, Scripted
 
 
 def check_seats(made: Any, agents: Sequence[str], name: str) -> GameTable | None:
@@ -57,3 +61,52 @@ def first_standing(table: GameTable, seed: int, name: str) -> Standing:
             f"{name} is over before anybody acts", hint=f"look at reset(seed={seed})", field="environment"
         )
     return turn
+
+
+def check_players(table: GameTable, scripted: Sequence[tuple[str, str]]) -> None:
+    """Refuse players that the game does not offer.
+
+    Args:
+        table: The game.
+        scripted: Agents with the names of players that may play them.
+
+    Raises:
+        InvalidRequestError: The game has no such player.
+    """
+    for agent, name in scripted:
+        check_player(table.unwrapped, agent, TablePlayer(name=name))
+
+
+def scripted_players(spec: JobSpec) -> list[tuple[str, str]]:
+    """Return every agent that a game's own player may play, with that player's name."""
+    found = [(agent, seat.name) for agent, seat in spec.agents.items() if isinstance(seat, Scripted)]
+    leagues = [(agent, seat) for agent, seat in spec.agents.items() if isinstance(seat, League)]
+    if isinstance(spec.self_play, League):
+        leagues.append(((*spec.learning_seats, "self_play")[0], spec.self_play))
+    return found + [
+        (agent, anchor.name)
+        for agent, league in leagues
+        for anchor in league.anchors or ()
+        if isinstance(anchor, Scripted)
+    ]
+
+
+def game_of(made: Any, name: str) -> GameTable:
+    """Return the game that self-play is to be played in.
+
+    Raises:
+        InvalidRequestError: It is an environment with one agent.
+    """
+    table = seated(made)
+    if not isinstance(table, GameTable) or len(table.agents) < 2:
+        raise InvalidRequestError(
+            f"{name} is an environment with one agent, which cannot play itself",
+            hint="leave self_play out, or name a game",
+            field="self_play",
+        )
+    return table
+
+
+def players_offered(table: GameTable) -> list[str]:
+    """Return the names of the players that a game offers."""
+    return offered(table.unwrapped)

@@ -16,6 +16,14 @@ MOST_SEATS = 64
 """Of one episode."""
 
 
+class TablePlayer(WireModel):
+    """A player at the game's own table: it answers with text, and nothing of it is sampled or recorded."""
+
+    kind: Literal["scripted"] = "scripted"
+    name: str = ""
+    """What the game calls it."""
+
+
 class SeatPlan(WireModel):
     """Who plays one seat of an episode, and how."""
 
@@ -36,6 +44,10 @@ class SeatPlan(WireModel):
     reasoning: Reasoning = "keep"
     trained: bool = True
     """Whether the job learns from this seat."""
+    player: str = ""
+    """Who plays it, as results are kept apart by: `trained`, `current`, `past@20`, `random`, ..."""
+    table: TablePlayer | None = None
+    """If set, this plays the seat: the seat has no policy, and its episode no trajectory of it."""
 
 
 class EpisodeRequest(WireModel):
@@ -62,6 +74,11 @@ class EpisodeRequest(WireModel):
     """How often the worker plays it again after a failure."""
     lease_id: str
     lease_seconds: float
+
+    @property
+    def sampled_seats(self) -> list[str]:
+        """The agents whose actions a policy samples; each has a trajectory."""
+        return [agent for agent, seat in self.seats.items() if seat.table is None]
 
 
 class LeaseRequest(WireModel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue, field_validator, model_validator
@@ -12,6 +12,7 @@ from tinkergym.schema.evaluate_every import MOST_EVALUATIONS, EvaluateEvery
 from tinkergym.schema.mixtures import MOST_ENVIRONMENTS, drawn, names_of
 from tinkergym.schema.model import Choice, UserSettings, WireModel
 from tinkergym.schema.names import REMOTE_ID
+from tinkergym.schema.opponents import Base, FixedPlayer, Frozen, League, Scripted
 from tinkergym.schema.policy_refs import POLICY_REF
 from tinkergym.trajectory.trajectory import AgentId
 
@@ -69,8 +70,14 @@ class SharedWith(Choice):
     agent: AgentId
     """A seat with `Train`."""
 
+    def __init__(self, agent: str | None = None, /, **settings: Any) -> None:
+        super().__init__(**({} if agent is None else {"agent": agent}), **settings)
 
-SeatSettings = Annotated[Train | SharedWith, Field(discriminator="kind")]
+    # As in `Choice`: settings inside of others are read without it.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+
+SeatSettings = Annotated[Train | SharedWith | Frozen | Scripted | Base | League, Field(discriminator="kind")]
 """Who plays a seat."""
 
 AgentName = Annotated[AgentId, Field(pattern=r"^[^@/\s]+$")]
@@ -382,6 +389,10 @@ class JobSpec(PlayedSpec):
     """Who plays the seats of a game, by agent id: each of its agents once. Empty for an environment with one
     agent.
     """
+    self_play: bool | League = False
+    """One policy plays all seats of a game and learns at each; in a share of the groups its opponents are
+    fixed anchors and past versions. True is `League()`. Together with `agents` the policies are those.
+    """
     shuffle_rewards: bool = False
     """A control experiment: permute the returns within each step, so that nothing can be learned."""
     max_staleness: int = Field(0, ge=0, le=8)
@@ -429,6 +440,33 @@ class JobSpec(PlayedSpec):
             )
         return self
 
+    @field_validator("self_play", mode="before")
+    @classmethod
+    def _true_is_the_usual_league(cls, given: object) -> object:
+        return League() if given is True else given
+
+    @model_validator(mode="after")
+    def _opponents_can_be_drawn(self) -> Self:
+        trained = ", ".join(self.trained_agents) or "none"
+        if self.agents and not self.trained_agents:
+            self._refuse("agents has no seat with Train, so nothing would be learned")
+        for agent, seat in self.agents.items():
+            if not isinstance(seat, League):
+                continue
+            if seat.of is not None and seat.of not in self.trained_agents:
+                self._refuse(
+                    f"agents has a League of {seat.of!r} at {agent!r}, which is not a seat with Train; those "
+                    f"are: {trained}"
+                )
+        if isinstance(self.self_play, League):
+            if self.self_play.of is not None:
+                self._refuse("self_play plays every seat with its own policy's versions; leave `of` out")
+            if self.agents and len(self.learning_seats) < 2:
+                self._refuse(
+                    "self_play needs two seats that learn; with one, give the others a League in agents"
+                )
+        return self
+
     @model_validator(mode="after")
     def _seats_can_be_played(self) -> Self:
         for agent, seat in self.agents.items():
@@ -438,7 +476,7 @@ class JobSpec(PlayedSpec):
                     f"agents has {agent!r} shared with {seat.agent!r}, which is not a seat with Train; "
                     f"those are: {trained}"
                 )
-        if self.agents and self.evaluate:
+        if self.plays_game and self.evaluate:
             raise ValueError(
                 "evaluate plays environments with one agent; evaluate the policies of agents with "
                 "tg.evaluate(job.policy(...), env)"
@@ -451,7 +489,7 @@ class JobSpec(PlayedSpec):
             "rollout": self.rollout == "script",
         }
         for name, is_set in refused.items():
-            if self.agents and is_set:
+            if self.plays_game and is_set:
                 raise ValueError(
                     f"{name} cannot be {getattr(self, name)!r} with agents; leave one of the two"
                 )
@@ -463,6 +501,59 @@ class JobSpec(PlayedSpec):
         if not self.agents:
             return ("",)
         return tuple(agent for agent, seat in self.agents.items() if isinstance(seat, Train))
+
+    @property
+    def learning_seats(self) -> tuple[str, ...]:
+        """The agents whose seats are learned from: those with a policy of their own or a shared one."""
+        return tuple(agent for agent, seat in self.agents.items() if isinstance(seat, Train | SharedWith))
+
+    def policy_at(self, agent: str) -> str:
+        """Return whose policy plays a seat that is learned from."""
+        seat = self.agents[agent]
+        return seat.agent if isinstance(seat, SharedWith) else agent
+
+    @property
+    def leagues(self) -> list[League]:
+        """All leagues that the job draws opponents from."""
+        own = [self.self_play] if isinstance(self.self_play, League) else []
+        return own + [seat for seat in self.agents.values() if isinstance(seat, League)]
+
+    def seated(self, agents: Sequence[str], offered: Sequence[str]) -> Self:
+        """Return the job with what only the game can tell: its agents in self-play, and its usual anchors.
+
+        Args:
+            agents: All that the game has.
+            offered: The players that it offers by name.
+        """
+        changes: dict[str, Any] = {}
+        if isinstance(self.self_play, League):
+            changes["self_play"] = _with_anchors(self.self_play, offered)
+            if not self.agents:
+                first, *others = agents
+                shared = {agent: SharedWith(agent=first) for agent in others}
+                changes["agents"] = {first: Train(), **shared}
+        seats: dict[str, Any] = changes.get("agents", self.agents)
+        if any(isinstance(seat, League) for seat in seats.values()):
+            changes["agents"] = {
+                agent: _with_anchors(seat, offered) if isinstance(seat, League) else seat
+                for agent, seat in seats.items()
+            }
+        if not changes:
+            return self
+        # Checked again: a game may call its agents what no policy can be called.
+        return type(self).model_validate(self.model_copy(update=changes).model_dump())
+
+    @property
+    def opponent_policies(self) -> list[str]:
+        """References to the policies of other jobs that play seats."""
+        fixed: list[SeatSettings | FixedPlayer] = list(self.agents.values())
+        fixed += [anchor for league in self.leagues for anchor in league.anchors or ()]
+        return list(dict.fromkeys(one.policy for one in fixed if isinstance(one, Frozen)))
+
+    @property
+    def plays_game(self) -> bool:
+        """Whether the job trains the agents of a game, and not an environment with one agent."""
+        return bool(self.agents) or isinstance(self.self_play, League)
 
     def adapter_of(self, agent: str) -> Adapter:
         """Return what is trained for one of the `trained_agents`."""
@@ -478,3 +569,11 @@ class JobSpec(PlayedSpec):
     def most_episodes_per_step(self) -> int:
         """How many one train step may come to, if each round of dynamic sampling replaces every group."""
         return self.episodes_per_step * (1 + self.algorithm.dynamic_sampling_rounds)
+
+
+def _with_anchors(league: League, offered: Sequence[str]) -> League:
+    """Return a league with the game's random player as its anchor, or the base model, if it names none."""
+    if league.anchors is not None or not league.anchor_share:
+        return league
+    anchor = Scripted(name="random") if "random" in offered else Base()
+    return league.model_copy(update={"anchors": [anchor]})

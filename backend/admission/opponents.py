@@ -1,0 +1,60 @@
+"""Frozen opponents of a game, made definite and checked: which version of whose policy plays a seat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from backend.store.store import TenantStore
+from tinkergym.errors import ConflictError
+from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.opponents import FixedPlayer, Frozen, League
+from tinkergym.schema.policy_refs import PolicyRef
+
+
+def definite_opponents(tenant: TenantStore, spec: JobSpec) -> dict[str, Any]:
+    """Return the settings that change when every frozen opponent names its version.
+
+    Raises:
+        NotFoundError: Such a policy is not this tenant's, or that version is not kept.
+        ConflictError: It is on another base model than the job.
+    """
+    changes: dict[str, Any] = {}
+    agents = {
+        agent: _definite_league(tenant, spec, seat, f"agents.{agent}")
+        if isinstance(seat, League)
+        else _definite(tenant, spec, seat, f"agents.{agent}")
+        if isinstance(seat, Frozen)
+        else seat
+        for agent, seat in spec.agents.items()
+    }
+    if agents != spec.agents:
+        changes["agents"] = agents
+    if isinstance(spec.self_play, League):
+        changes["self_play"] = _definite_league(tenant, spec, spec.self_play, "self_play")
+    return changes
+
+
+def _definite_league(tenant: TenantStore, spec: JobSpec, league: League, field: str) -> League:
+    if not league.anchors:
+        return league
+    return league.model_copy(update={"anchors": _all_definite(tenant, spec, league.anchors, field)})
+
+
+def _all_definite(
+    tenant: TenantStore, spec: JobSpec, players: Sequence[FixedPlayer], field: str
+) -> list[FixedPlayer]:
+    return [_definite(tenant, spec, one, field) if isinstance(one, Frozen) else one for one in players]
+
+
+def _definite(tenant: TenantStore, spec: JobSpec, frozen: Frozen, field: str) -> Frozen:
+    ref = PolicyRef.parse(frozen.policy, field=field)
+    found = tenant.find_policy(ref, field=field)
+    if found.policy.model != spec.model:
+        raise ConflictError(
+            f"{ref.whose} trained the model {found.policy.model!r}, and this job's seats are played by "
+            f"{spec.model!r}",
+            hint=f"choose an opponent of that model, or give this job model={found.policy.model!r}",
+            field=field,
+        )
+    return frozen.model_copy(update={"policy": str(ref.at(found.version(field=field)))})

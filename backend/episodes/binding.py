@@ -1,0 +1,173 @@
+"""Who plays each seat of a group's episodes: a pure function of the spec, the step, the group and the league.
+
+A league's state is what is known of past versions when the step's requests are written. It is in the
+checkpoints, so a resumed job draws the same opponents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from tinkergym.schema.job_spec import JobSpec, SharedWith, Train
+from tinkergym.schema.opponents import Base, FixedPlayer, League, Scripted
+
+_BINDING = 3
+"""Last word of the entropy that opponents are drawn from."""
+_STEP = 4
+"""Of the entropy that a step's groups are shared out by."""
+
+Share = Literal["anchor", "current", "past"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Current:
+    """The newest version of a policy that the job trains."""
+
+    agent: str
+    """Whose policy."""
+    trained: bool = True
+    """Whether it learns from this seat."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """An earlier version of a policy that the job trains."""
+
+    agent: str
+    version: int
+
+
+SeatPlayer = Current | Past | FixedPlayer
+
+
+class LeagueView(Protocol):
+    """What a league knows of past versions."""
+
+    def versions(self, agent: str, league: League) -> Sequence[int]:
+        """Return the versions of a policy that can be drawn, oldest first; 0 is always there."""
+        ...
+
+    def beaten_share(self, agent: str, version: int) -> float:
+        """Return the share of points that were scored against a version of a policy, 0 to 1."""
+        ...
+
+
+def bind(spec: JobSpec, step: int, group: int, view: LeagueView) -> dict[str, SeatPlayer]:
+    """Return who plays each agent in all episodes of a group.
+
+    Args:
+        spec: Of the job.
+        step: Train step.
+        group: Its number; those past `groups_per_step` replace groups of the step.
+        view: What the league knows when the step's requests are written.
+    """
+    draw = _Draw(spec=spec, step=step, group=group, view=view)
+    players: dict[str, SeatPlayer] = {}
+    for number, (agent, seat) in enumerate(spec.agents.items()):
+        if isinstance(seat, Train | SharedWith):
+            players[agent] = Current(agent=spec.policy_at(agent))
+        elif isinstance(seat, League):
+            share = share_of(spec, seat, step, group, number=number)
+            players[agent] = draw.one(seat, share, seat.of or spec.trained_agents[0], draw.chance(number))
+        else:
+            players[agent] = seat
+    if isinstance(spec.self_play, League):
+        players.update(draw.opponents(spec.self_play))
+    return players
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Draw:
+    """The chance of one group."""
+
+    spec: JobSpec
+    step: int
+    group: int
+    view: LeagueView
+
+    def chance(self, *more: int) -> np.random.Generator:
+        return np.random.default_rng([self.spec.seed, self.step, self.group, *more, _BINDING])
+
+    def opponents(self, league: League) -> dict[str, SeatPlayer]:
+        """Return who plays against one seat that learns; nobody if the group is played among all of them."""
+        share = share_of(self.spec, league, self.step, self.group)
+        if share == "current":
+            return {}
+        seats, rng = self.spec.learning_seats, self.chance()
+        learner = seats[int(rng.integers(len(seats)))]
+        return {
+            agent: self.one(league, share, self.spec.policy_at(agent), rng)
+            for agent in seats
+            if agent != learner
+        }
+
+    def one(self, league: League, share: Share, of: str, rng: np.random.Generator) -> SeatPlayer:
+        """Return one opponent; `of` says whose versions the current and the past ones are."""
+        if share == "anchor":
+            anchors = league.anchors or [Base()]
+            return anchors[int(rng.integers(len(anchors)))]
+        if share == "current":
+            return Current(agent=of, trained=False)
+        versions = self.view.versions(of, league)
+        if league.past == "uniform":
+            return Past(agent=of, version=versions[int(rng.integers(len(versions)))])
+        weights = np.asarray([_difficulty(self.view.beaten_share(of, version)) for version in versions])
+        return Past(agent=of, version=int(rng.choice(versions, p=weights / weights.sum())))
+
+
+def _difficulty(beaten_share: float) -> float:
+    """Return the weight of an opponent: those that are always beaten teach little, but are not forgotten.
+
+    Source:
+        AlphaStar (doi:10.1038/s41586-019-1724-z), prioritized fictitious self-play with f(p) = (1 - p)^2.
+    """
+    return (1.0 - beaten_share) ** 2 + 0.01
+
+
+def share_of(spec: JobSpec, league: League, step: int, group: int, *, number: int = 0) -> Share:
+    """Return which of the league's shares a group belongs to.
+
+    Not drawn group by group: so each share has in every step as many groups as it is promised, up to one.
+
+    Args:
+        spec: Of the job.
+        league: Of the seat, or of self-play.
+        step: Train step.
+        group: Of the step.
+        number: Of the seat, so that two leagues are drawn apart.
+    """
+    count = spec.algorithm.groups_per_step
+    if group >= count:
+        place = float(np.random.default_rng([spec.seed, step, group, number, _STEP]).random())
+    else:
+        rng = np.random.default_rng([spec.seed, step, number, _STEP])
+        place = (int(rng.permutation(count)[group]) + float(rng.random())) / count
+    if place < league.anchor_share:
+        return "anchor"
+    # The last share reaches to the end, whatever sums of decimals round to.
+    return "current" if place < league.anchor_share + league.current_share or not league.has_past else "past"
+
+
+def label_of(player: SeatPlayer) -> str:
+    """Return what results of games with a player are kept under."""
+    match player:
+        case Current(trained=trained):
+            return "trained" if trained else "current"
+        case Past(version=version):
+            return f"past@{version}"
+        case _:
+            return player.label
+
+
+def class_of(label: str) -> str:
+    """Return the kind of opponent that baselines are kept for: all past versions are one."""
+    return "past" if label.startswith("past@") else label
+
+
+def is_at_table(player: SeatPlayer) -> bool:
+    """Whether a player needs no policy."""
+    return isinstance(player, Scripted)

@@ -1,0 +1,113 @@
+"""What a job's leagues know: which versions are kept, and how games against them went. Plain numbers.
+
+It changes with the results of a step and is saved with the checkpoints, so a resumed job knows the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from backend.episodes.binding import class_of
+from backend.episodes.played import Played
+from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.opponents import League
+
+Scores = dict[str, tuple[int, float]]
+"""`agent@version` of an opponent -> games against it, and points scored there: 1 a win, 0.5 a draw."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known when the requests of a step are written; implements `LeagueView`."""
+
+    newest: int
+    """The newest step whose version may be an opponent."""
+    scores: Scores
+
+    def versions(self, agent: str, league: League) -> Sequence[int]:
+        """Return the versions that can be drawn, oldest first."""
+        del agent
+        return snapshots(league, self.newest)
+
+    def beaten_share(self, agent: str, version: int) -> float:
+        """Return the share of points scored against a version; towards a half where little is known."""
+        games, points = self.scores.get(f"{agent}@{version}", (0, 0.0))
+        return (points + 1.0) / (games + 2.0)
+
+
+def snapshots(league: League, newest: int) -> list[int]:
+    """Return the versions that a league keeps when the version of step `newest` is out: 0 and the newest."""
+    made = list(range(league.snapshot_every, newest + 1, league.snapshot_every))
+    rest = made[-(league.most_snapshots - 1) :] if league.most_snapshots > 1 else []
+    return [0, *rest]
+
+
+@dataclass(slots=True)
+class LeagueBook:
+    """The results of one job's league games, and what was known of them at each of the last steps."""
+
+    spec: JobSpec
+    _after: dict[int, Scores] = field(default_factory=lambda: {0: {}})
+    """By step, the scores when it was done. As many as the requests of later steps are written from."""
+
+    @property
+    def lag(self) -> int:
+        """How many steps before a step its requests may be written: what came later they cannot know."""
+        return max(2, self.spec.max_staleness + 1)
+
+    def known(self, step: int) -> Known:
+        """Return what the requests of a step may know."""
+        newest = max(0, step - self.lag)
+        return Known(newest, self._after.get(newest, {}))
+
+    def add(self, step: int, played: Played) -> None:
+        """Take the results of a step that is done."""
+        if not self.spec.leagues:
+            return
+        scores = dict(self._after.get(step - 1, {}))
+        for request, result in played:
+            for one in result.trajectories:
+                if not (request.seats[one.agent].trained and one.completed):
+                    continue
+                for opponent, seat in request.seats.items():
+                    if opponent != one.agent and class_of(seat.player) == "past":
+                        key = f"{seat.policy.rpartition('@')[0].rpartition('/')[2]}@{seat.policy_version}"
+                        games, points = scores.get(key, (0, 0.0))
+                        scores[key] = games + 1, points + _points(one.episode_return)
+        self._after[step] = scores
+        for old in [number for number in self._after if number <= step - self.lag]:
+            del self._after[old]
+
+    def is_snapshot(self, step: int) -> bool:
+        """Whether the version of a step is to be kept as an opponent."""
+        return any(league.has_past and step % league.snapshot_every == 0 for league in self.spec.leagues)
+
+    def kept(self, step: int) -> set[int]:
+        """Return the steps whose versions are opponents of some step from now on, when `step` is done."""
+        return {
+            version
+            for league in self.spec.leagues
+            if league.has_past
+            for number in range(max(0, step - self.lag), step + 1)
+            for version in snapshots(league, number)
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint holds of it."""
+        return {
+            str(step): {name: list(pair) for name, pair in scores.items()}
+            for step, scores in self._after.items()
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what a checkpoint holds."""
+        self._after = {
+            int(step): {name: (int(games), float(points)) for name, (games, points) in scores.items()}
+            for step, scores in state.items()
+        }
+
+
+def _points(earned: float) -> float:
+    return 1.0 if earned > 0 else 0.0 if earned < 0 else 0.5

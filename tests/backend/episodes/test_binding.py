@@ -1,0 +1,131 @@
+"""Who plays which seat: drawn from the seed, with every share as large as it is promised."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from backend.episodes.binding import Current, Past, bind, label_of, share_of
+from backend.episodes.episode_requests import step_requests
+from backend.episodes.league_book import Known, LeagueBook, snapshots
+from tests.backend.seats import result_of
+from tinkergym.schema.algorithms import GRPO
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, SharedWith, Train
+from tinkergym.schema.opponents import Base, Frozen, League, Scripted
+from tinkergym.testing.episodes import one_turn_episode
+
+LEAGUE = League(anchors=[Scripted("random"), Base()], anchor_share=0.2, current_share=0.5)
+
+
+def spec(**settings):
+    return JobSpec(
+        **{
+            "environment": EnvironmentRef(id="board/TicTacToe-v0"),
+            "agents": {"x": Train(), "o": SharedWith("x")},
+            "algorithm": GRPO(group_size=2, groups_per_step=10),
+            "steps": 100,
+            **settings,
+        }
+    )
+
+
+def labels(job, step, known=None):
+    known = known or LeagueBook(job).known(step)
+    return [
+        {agent: label_of(player) for agent, player in bind(job, step, group, known).items()}
+        for group in range(10)
+    ]
+
+
+def test_fixed_players_play_their_seats_in_every_episode():
+    job = spec(agents={"x": Train(), "o": Scripted("heuristic")})
+    for request in step_requests("job-1", job, 3):
+        assert request.sampled_seats == ["x"]
+        assert request.seats["o"].table.name == "heuristic"
+        assert not request.seats["o"].trained
+    other = spec(agents={"x": Train(), "o": Frozen("job-2/x@7")})
+    seat = step_requests("job-1", other, 3)[0].seats["o"]
+    assert (seat.policy, seat.policy_version, seat.trained) == ("job-2/x@7", 7, False)
+    seat = step_requests("job-1", spec(agents={"x": Train(), "o": Base()}), 3)[0].seats["o"]
+    assert (seat.policy, seat.policy_version, seat.trained) == (job.model, 0, False)
+
+
+def test_each_step_has_as_many_groups_of_a_share_as_it_is_promised():
+    job = spec(self_play=LEAGUE)
+    for step in range(1, 30):
+        counted = Counter(share_of(job, LEAGUE, step, group) for group in range(10))
+        assert counted == {"anchor": 2, "current": 5, "past": 3}
+
+
+def test_in_self_play_one_seat_learns_against_an_opponent_and_all_seats_learn_in_a_mirrored_game():
+    job = spec(self_play=LEAGUE)
+    drawn = [players for step in range(40, 60) for players in labels(job, step)]
+    mirrored = [players for players in drawn if set(players.values()) == {"trained"}]
+    assert len(mirrored) == 100
+    learners = Counter(
+        agent
+        for players in drawn
+        if players not in mirrored
+        for agent in players
+        if players[agent] == "trained"
+    )
+    assert sum(learners.values()) == 100
+    assert min(learners.values()) > 30
+    against = {label for players in drawn for label in players.values()} - {"trained"}
+    assert {"random", "base", "past@0", "past@10"} <= against
+
+
+def test_a_draw_is_the_same_whenever_and_wherever_it_is_made():
+    job = spec(self_play=LEAGUE)
+    assert labels(job, 33) == labels(spec(self_play=LEAGUE), 33)
+    assert labels(job, 33) != labels(spec(self_play=LEAGUE, seed=1), 33)
+    requests = step_requests("job-1", job, 33)
+    for pair in zip(requests[::2], requests[1::2], strict=True):
+        assert pair[0].seats.keys() == pair[1].seats.keys()
+        assert len({tuple(seat.player for seat in one.seats.values()) for one in pair}) == 1
+
+
+def test_a_seat_with_a_league_is_never_learned_from():
+    job = spec(agents={"x": Train(), "o": LEAGUE})
+    for group in range(10):
+        players = bind(job, 40, group, Known(30, {}))
+        assert players["x"] == Current(agent="x")
+        assert players["o"] != Current(agent="x")
+
+
+def test_what_is_often_beaten_is_seldom_drawn():
+    league = League(anchors=[], anchor_share=0, current_share=0, past="prioritized")
+    job = spec(agents={"x": Train(), "o": league})
+    known = Known(20, {"x@0": (1000, 1000.0), "x@10": (1000, 0.0), "x@20": (1000, 500.0)})
+    drawn = Counter(bind(job, step, group, known)["o"] for step in range(1, 60) for group in range(10))
+    easy, hard, even = (drawn[Past(agent="x", version=version)] for version in (0, 10, 20))
+    assert hard > even > 3 * easy > 0
+
+
+def test_the_first_version_and_the_newest_ones_stay_opponents():
+    league = League(snapshot_every=5, most_snapshots=3)
+    assert snapshots(league, 0) == [0]
+    assert snapshots(league, 27) == [0, 20, 25]
+
+
+def played(job, step, points):
+    known = LeagueBook(job).known(step)
+    return [
+        (request, result_of(request, one_turn_episode(points, agent="x")))
+        for request in step_requests("job-1", job, step, known)
+        if request.seats["o"].player == "past@0"
+    ]
+
+
+def test_results_count_for_opponents_once_every_request_may_know_them_and_survive_a_restart():
+    league = League(anchors=[], anchor_share=0, current_share=0, past="prioritized")
+    job = spec(agents={"x": Train(), "o": league})
+    book = LeagueBook(job)
+    book.add(1, played(job, 1, 1.0))
+    assert book.known(2).beaten_share("x", 0) == pytest.approx(0.5)
+    book.add(2, [])
+    assert book.known(3).beaten_share("x", 0) == pytest.approx(21 / 22)
+    again = LeagueBook(job)
+    again.restore(book.state())
+    assert again.known(3) == book.known(3)

@@ -1,0 +1,5 @@
+"""Who plays a seat that is not trained: `tg.opponents.Scripted("heuristic")`, `tg.opponents.League()`, ..."""
+
+from tinkergym.schema.opponents import Base, Frozen, League, Scripted
+
+__all__ = ["Base", "Frozen", "League", "Scripted"]

@@ -1,0 +1,104 @@
+"""Players at a game's own table: they answer an agent's turn with text, inside the game's process.
+
+Whoever plays there needs no policy: the table asks it, and shows the policies' seats what came of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError
+from tinkergym.schema.episodes import TablePlayer
+
+
+class SeatedPlayer(Protocol):
+    """Plays one agent of one game."""
+
+    def act(self, agent: str) -> Any:
+        """Return the agent's action; it is the agent's turn."""
+        ...
+
+
+class ScriptedPlayer:
+    """A player that the game offers by name; its chance comes from a seed of its own."""
+
+    def __init__(self, game: Any, name: str, seed: int) -> None:
+        """Sit down.
+
+        Args:
+            game: The game itself, unwrapped.
+            name: As in the game's `check_opponent`.
+            seed: Of this episode and seat.
+        """
+        self._game, self._name = game, name
+        self._rng = np.random.default_rng(seed)
+
+    def act(self, agent: str) -> str:
+        """Return what the game's player does."""
+        return str(self._game.scripted_action(agent, self._name, self._rng))
+
+
+def seat_player(game: Any, agent: str, player: TablePlayer, seed: int) -> SeatedPlayer:
+    """Return who plays an agent in one episode.
+
+    Args:
+        game: The game itself, unwrapped.
+        agent: The agent.
+        player: As the service drew it.
+        seed: Of this episode and seat.
+
+    Raises:
+        InvalidRequestError: The game offers no such player.
+    """
+    check_player(game, agent, player)
+    return ScriptedPlayer(game, player.name, seed)
+
+
+def check_player(game: Any, agent: str, player: TablePlayer) -> None:
+    """Refuse a player that cannot play in this game.
+
+    Raises:
+        InvalidRequestError: The game offers no player of this name; with the agent in `field`.
+    """
+    field = f"agents.{agent}"
+    check = getattr(game, "check_opponent", None)
+    if check is None:
+        raise InvalidRequestError(
+            f"agent {agent!r} cannot be played by {player.name!r}: {type(game).__name__} offers no player",
+            hint="let a policy play it: tg.opponents.Base(), tg.opponents.Frozen(...)",
+            field=field,
+        )
+    try:
+        check(player.name)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(
+            f"agent {agent!r} cannot be played by {player.name!r}: {error.message}",
+            hint=error.hint,
+            field=field,
+        ) from None
+
+
+def offered(game: Any) -> list[str]:
+    """Return the names of the players that a game offers and that can play in it."""
+    check = getattr(game, "check_opponent", None)
+    names = list(getattr(getattr(game, "game", game), "opponents", ())) if check is not None else []
+    return [name for name in names if _can_play(check, name)]
+
+
+def _can_play(check: Any, name: str) -> bool:
+    try:
+        check(name)
+    except InvalidRequestError:
+        return False
+    return True
+
+
+def acting_failed(agent: str, player: TablePlayer, error: Exception) -> InvalidEnvironmentError:
+    """Name the seat in an error of its player."""
+    return InvalidEnvironmentError(
+        f"agent {agent!r}, played by {player.name!r}, could not act: {type(error).__name__}: {error}",
+        hint="mend the game's player, or choose another",
+        field=f"agents.{agent}",
+    )

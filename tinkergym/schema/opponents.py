@@ -1,0 +1,132 @@
+"""Who plays a seat that is not trained: fixed players, and leagues that they are drawn from.
+
+Settings only. Which of them plays in which episode is decided by the service, from the job's seed.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from tinkergym.schema.model import Choice
+from tinkergym.schema.policy_refs import POLICY_REF
+from tinkergym.trajectory.trajectory import AgentId
+
+MOST_ANCHORS = 32
+MOST_SNAPSHOTS = 100
+
+
+class _Named(Choice):
+    """A choice whose first setting may be written without its name."""
+
+    first_setting: ClassVar[str]
+
+    def __init__(self, first: Any = None, /, **settings: Any) -> None:
+        super().__init__(**({} if first is None else {self.first_setting: first}), **settings)
+
+    # As in `Choice`: settings inside of others are read without it.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+
+class Frozen(_Named):
+    """A policy that was trained before, at one version.
+
+    Example:
+        >>> tg.opponents.Frozen("job-...@40")
+    """
+
+    first_setting: ClassVar[str] = "policy"
+    kind: Literal["frozen"] = "frozen"
+    policy: str = Field(pattern=rf"^{POLICY_REF}$", max_length=200)
+    """`job-...@40`, `job-.../black@best`, ...: on the same base model. Without a version the newest; the
+    service writes down which that was.
+    """
+
+    @property
+    def label(self) -> str:
+        """What results against it are kept under."""
+        return self.policy
+
+
+class Scripted(_Named):
+    """A player that the game offers by name: `random`, or one of its own, such as `heuristic`."""
+
+    first_setting: ClassVar[str] = "name"
+    kind: Literal["scripted"] = "scripted"
+    name: str = Field(min_length=1, max_length=100)
+
+    @property
+    def label(self) -> str:
+        """What results against it are kept under."""
+        return self.name
+
+
+class Base(Choice):
+    """The base model, untrained."""
+
+    kind: Literal["base"] = "base"
+
+    @property
+    def label(self) -> str:
+        """What results against it are kept under."""
+        return "base"
+
+
+FixedPlayer = Annotated[Frozen | Scripted | Base, Field(discriminator="kind")]
+"""A player that is the same in every episode."""
+
+
+class League(Choice):
+    """Opponents drawn anew for each group of episodes: anchors, past versions, and the current one.
+
+    Pure play against oneself is known to collapse: both sides come to agree on habits that no other opponent
+    shares. Anchors never change, so a share of them keeps the policy honest.
+
+    Source:
+        Fictitious self-play, and its prioritized form (AlphaStar, doi:10.1038/s41586-019-1724-z).
+    """
+
+    kind: Literal["league"] = "league"
+    anchors: list[FixedPlayer] | None = Field(None, max_length=MOST_ANCHORS)
+    """Fixed players. None takes the game's random player, or the base model where the game has none."""
+    anchor_share: float = Field(0.2, ge=0, le=1)
+    """Of the groups; in every step as near as whole groups allow."""
+    current_share: float = Field(0.5, ge=0, le=1)
+    """Of the groups, against the newest version. In self-play that trains at all seats. What both shares
+    leave is played against past versions.
+    """
+    past: Literal["uniform", "prioritized"] = "uniform"
+    """How a past version is drawn: each equally likely, or the more likely the less often it was beaten."""
+    snapshot_every: int = Field(10, ge=1)
+    """Train steps between two versions that are kept as opponents; version 0 is the first."""
+    most_snapshots: int = Field(20, ge=1, le=MOST_SNAPSHOTS)
+    """So many are kept, the newest ones and the first."""
+    of: AgentId | None = None
+    """Whose policy the current and the past versions are of. None is the first seat with `Train`; in
+    self-play each seat's own.
+    """
+
+    @property
+    def past_share(self) -> float:
+        """Of the groups, against past versions."""
+        return max(0.0, 1.0 - self.anchor_share - self.current_share)
+
+    @property
+    def has_past(self) -> bool:
+        """Whether past versions play at all."""
+        return self.past_share > 1e-9
+
+    @model_validator(mode="after")
+    def _its_shares_add_up(self) -> Self:
+        if self.anchor_share + self.current_share > 1 + 1e-9:
+            self._refuse("anchor_share and current_share must add up to at most 1")
+        if self.anchors == [] and self.anchor_share:
+            self._refuse("anchor_share needs anchors; set it to 0, or leave anchors out for the game's own")
+        if self.anchors and not self.anchor_share:
+            self._refuse("anchors take effect only with anchor_share above 0; raise it, or leave them out")
+        if not self.has_past:
+            self._refuse_idle("past", True, "shares that leave something to past versions")
+            self._refuse_idle("snapshot_every", True, "shares that leave something to past versions")
+            self._refuse_idle("most_snapshots", True, "shares that leave something to past versions")
+        return self
