@@ -33,12 +33,16 @@ class GatewayParts:
     clock: Callable[[], float]
     """Unix seconds."""
     missing: Missing = field(default_factory=Missing)
-    waiting_leases: WaitingLeases = field(default_factory=WaitingLeases)
 
     @cached_property
     def in_flight(self) -> InFlight:
         """What tenants have asked for and not been answered yet."""
         return InFlight(self.config.limits.samples_in_flight)
+
+    @cached_property
+    def waiting_leases(self) -> WaitingLeases:
+        """Who waits for the episodes of a job."""
+        return WaitingLeases(self.config.jobs_per_pool)
 
     @cached_property
     def key_watch(self) -> KeyWatch:

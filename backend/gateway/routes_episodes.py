@@ -106,25 +106,29 @@ async def _lease_from(
 
     A long wait at the pool would outlive a client that died, and then take the next episodes to nobody.
     """
-    loop, proxy = asyncio.get_running_loop(), parts.proxy
+    loop, turn = asyncio.get_running_loop(), parts.waiting_leases.turn(job_id)
     deadline = loop.time() + wanted.wait_seconds
     waits = wanted.wait_seconds > 0 and wanted.max_episodes > 0
+    # However many wait before it: leases are renewed in time, and episodes that are open find a worker.
+    at_once = waits and turn.locked()
     while True:
         # What only renews waits for nothing, so neither for others.
-        async with parts.waiting_leases.turn(job_id) if waits else nullcontext():
-            left = deadline - loop.time()
-            asked = wanted.model_copy(update={"wait_seconds": max(0.0, min(left, _SHORT_WAIT_SECONDS))})
+        async with turn if waits and not at_once else nullcontext():
             began = loop.time()
-            body = asked.model_dump_json().encode()
-            answer = await proxy.call(pool, "/episodes/lease", body, {"job_id": job_id})
+            left = deadline - began
+            seconds = 0.0 if at_once else max(0.0, min(left, _SHORT_WAIT_SECONDS))
+            body = wanted.model_copy(update={"wait_seconds": seconds}).model_dump_json().encode()
+            answer = await parts.proxy.call(pool, "/episodes/lease", body, {"job_id": job_id})
         if await gone():
             # Its process ended, or its network did: others need not wait until its leases run out.
             body = wanted.model_dump_json().encode()
-            await proxy.call(pool, "/episodes/vanished", body, {"job_id": job_id})
+            await parts.proxy.call(pool, "/episodes/vanished", body, {"job_id": job_id})
             return answer
-        came_early = loop.time() - began < asked.wait_seconds / 2  # there was something to say
-        if left <= _SHORT_WAIT_SECONDS or came_early or not _is_empty(answer):
+        came_early = loop.time() - began < seconds / 2  # there was something to say
+        over = left <= _SHORT_WAIT_SECONDS and not at_once
+        if over or came_early or not _is_empty(answer):
             return answer
+        at_once = False
 
 
 def _is_empty(answer: bytes) -> bool:

@@ -104,10 +104,16 @@ class ScriptedPool:
     waiting: int = 0
     """Leases that wait for episodes."""
     most_waiting: int = 0
+    no_episodes: threading.Event = field(default_factory=threading.Event)
+    """While it is set, no waiting lease is answered."""
 
     def wait_until_asked(self, times: int) -> None:
         with self.changed:
             assert self.changed.wait_for(lambda: len(self.asked) >= times, timeout=20)
+
+    def wait_until_waiting(self, leases: int) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.waiting >= leases, timeout=20)
 
     def app(self):
         async def sample(request: Request):
@@ -131,10 +137,14 @@ class ScriptedPool:
             body = await self._take(request)
             if body is None:
                 return self._refused()
-            if not body["renew"]:
-                self.waiting += 1
-                self.most_waiting = max(self.most_waiting, self.waiting)
+            if body["wait_seconds"] and not body["renew"]:
+                with self.changed:
+                    self.waiting += 1
+                    self.most_waiting = max(self.most_waiting, self.waiting)
+                    self.changed.notify_all()
                 await asyncio.sleep(body["wait_seconds"])
+                while self.no_episodes.is_set():
+                    await asyncio.sleep(0.01)
                 self.waiting -= 1
             return JSONResponse({"episodes": [], "lost": body["renew"], "job_state": "running"})
 
