@@ -223,6 +223,11 @@ class Boards:
         with self._changed:
             return self._entries[job_id].board.results(step)
 
+    def issued(self, job_id: str, step: int) -> dict[str, int]:
+        """Return how often each episode of a step of the job was handed out."""
+        with self._changed:
+            return self._entries[job_id].board.issued(step)
+
     def forget_step(self, job_id: str, step: int) -> None:
         """Take a step off the board that nobody will ask for any more."""
         with self._changed:

@@ -63,6 +63,8 @@ class EpisodeBoard:
     broken: bool = False
     """In lockstep, part of the step was lost; nothing is leased or accepted until the next `post`."""
     _slots: dict[str, _Slot] = field(default_factory=dict)
+    _issued: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By episode its step, and how often it was handed out."""
     _last_seen: dict[str, float] = field(default_factory=dict)
     """Workers of the last `lease_seconds`, who was silent for longest first."""
 
@@ -74,6 +76,7 @@ class EpisodeBoard:
             for name, slot in self._slots.items()
             if slot.request.step >= step - self.ahead and slot.request.step != step
         } | {request.episode_id: _Slot(request) for request in requests}
+        self._issued = {name: of for name, of in self._issued.items() if of[0] >= step - self.ahead}
         for result in done:
             slot = self._slots.get(result.episode_id)
             if slot is not None:
@@ -258,6 +261,10 @@ class EpisodeBoard:
             if slot.result is not None and slot.request.step == step
         ]
 
+    def issued(self, step: int) -> dict[str, int]:
+        """Return how often each episode of a step was handed out; above 1 a worker had lost it."""
+        return {name: times for name, (of_step, times) in self._issued.items() if of_step == step}
+
     def _note(self, worker_id: str, now: float) -> None:
         # Clients choose their ids and may take a new one for every call, so old ones are not kept.
         self._last_seen.pop(worker_id, None)
@@ -276,6 +283,8 @@ class EpisodeBoard:
     def _give(self, slot: _Slot, worker_id: str, now: float) -> EpisodeRequest:
         slot.phase, slot.worker_id = _Phase.LEASED, worker_id
         slot.lease_id, slot.expires_at = self.new_lease_id(), now + self.lease_seconds
+        _, times = self._issued.get(slot.request.episode_id, (0, 0))
+        self._issued[slot.request.episode_id] = slot.request.step, times + 1
         return slot.request.model_copy(
             update={"lease_id": slot.lease_id, "lease_seconds": self.lease_seconds},
         )

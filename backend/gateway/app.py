@@ -16,6 +16,7 @@ from backend.gateway import (
     routes_events,
     routes_jobs,
     routes_policies,
+    routes_runs,
     routes_sample,
     routes_service,
 )
@@ -63,6 +64,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
         routes_episodes,
         routes_evaluations,
         routes_policies,
+        routes_runs,
         routes_sample,
         routes_service,
     ):

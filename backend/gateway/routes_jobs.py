@@ -149,9 +149,11 @@ def list_evaluations(request: Request, tenant: Tenant, job_id: str) -> Evaluatio
 
 
 @router.get("/{job_id}/checkpoints/{step}/files/{name}", response_class=FileResponse)
-def download_file(tenant: Tenant, job_id: str, step: int, name: str) -> FileResponse:
+def download_file(
+    tenant: Tenant, job_id: str, step: int, name: str, agent: Annotated[str, Query(max_length=100)] = ""
+) -> FileResponse:
     """Stream one file of a checkpoint; ranges are served, so a download can be taken up again."""
-    for checkpoint in tenant.checkpoints(job_id):
+    for checkpoint in tenant.checkpoints(job_id, agent):
         # Only names that the checkpoint's writer listed: a path has no way in.
         if checkpoint.step == step and name in checkpoint.files:
             path = Path(checkpoint.path) / name

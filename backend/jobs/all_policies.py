@@ -9,6 +9,7 @@ from pydantic import JsonValue
 from backend.jobs.learn_phase import Learned
 from backend.learner.sequences import TokenLimits
 from backend.policies.trained_policy import TakenWeights, TrainedPolicy
+from backend.store.facts import Fact
 
 Taken = Mapping[str, TakenWeights]
 """By agent; the agent of a single policy is empty."""
@@ -61,6 +62,10 @@ class AllPolicies:
         """Keep the checkpoints of these steps of all; see `TrainedPolicy.keep_steps`."""
         for policy in self._policies.values():
             policy.keep_steps(steps, why=why)
+
+    def take_facts(self) -> list[Fact]:
+        """Return what was seen of the policies since the last call."""
+        return [fact for policy in self._policies.values() for fact in policy.witness.take()]
 
     def step_finished(self) -> None:
         """Note that a step is done."""

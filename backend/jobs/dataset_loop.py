@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from backend.jobs.dataset import Record, WrittenData, batch_numbers, read
+from backend.jobs.dataset import Record, WrittenData, WrittenSequence, batch_numbers, read
 from backend.jobs.evaluations import Evaluations
 from backend.jobs.job_context import JobContext
 from backend.jobs.job_loop import JobLoop
 from backend.jobs.schedule import learning_rate
 from backend.jobs.step_report import spike_warnings
+from backend.store.facts import Fact
+from tinkergym.schema.certificate import StepFacts
 from tinkergym.schema.events import JobState, StepEvent
 from tinkergym.schema.jobs import WrittenDataSpec
 
@@ -73,6 +76,7 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
                     break
             if self._done_step > self._saved_step:
                 self._publish_present(self._data.train)
+                context.store.add_facts(context.lease, context.policy.witness.take())
                 self._save_what_is_done()
         while not self._evaluations.collect(wait_seconds=_LOOK_SECONDS):
             context.control.check()
@@ -126,7 +130,8 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
                 "epoch": step * spec.batch_size / len(self._data.train),
             },
         )
-        context.store.record_step(context.lease, event, self._sha256)
+        facts = self._facts(step, sequences)
+        context.store.record_step(context.lease, event, self._sha256, facts=facts)
         context.store.append_events(context.lease, list(spike_warnings(event)))
         if save:
             with context.clock.part("checkpoint"):
@@ -135,6 +140,26 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
         self._evaluations.collect()
         if save and not last:
             self._let_engine_sleep()
+
+    def _facts(self, step: int, sequences: Sequence[WrittenSequence]) -> list[Fact]:
+        """Return what was seen in a step, for the run's certificate."""
+        context = self._context
+        with context.clock.part("certificate"):
+            digest = hashlib.sha256()
+            for sequence in sequences:
+                digest.update(sequence.token_ids.tobytes() + repr(sequence.trained).encode())
+            seen = StepFacts(
+                step=step,
+                attempt=context.lease.attempt,
+                trained_tokens=sum(sequence.trained_tokens for sequence in sequences),
+                records=len(sequences),
+                records_sha256=digest.hexdigest(),
+                learning_rate=learning_rate(context.spec, step, context.spec.steps),
+            )
+            return [
+                Fact(kind="step", number=step, attempt=0, body=seen),
+                *context.policy.witness.take(),
+            ]
 
     def _publish_present(self, records: Sequence[Record]) -> dict[str, float]:
         """Let the policy be sampled as it is now; see by these records' prompts that it arrived so."""

@@ -10,6 +10,7 @@ from backend.episodes.played import Played, trained_seats
 from backend.jobs.job_context import JobContext
 from backend.jobs.learn_phase import Learned
 from backend.jobs.rl import RLJob
+from backend.jobs.run_facts import Source
 from backend.jobs.schedule import learning_rate
 from backend.jobs.turn_rewards import counts
 from backend.jobs.update import update
@@ -47,12 +48,18 @@ class DistillationJob(RLJob):
         spec = self._spec
         assert self._teacher is not None
         rate = learning_rate(spec, step, spec.steps)
-        sampled = [
-            TrainSequence.from_segment(segment, advantage=0.0, temperature=spec.sampling.temperature)
+        sources = [
+            Source(seat, number)
             for seat in trained_seats(played)
             if counts(context.spec, seat.trajectory)
-            for segment in seat.trajectory.segments
+            for number, segment in enumerate(seat.trajectory.segments)
             if any(segment.loss_mask)
+        ]
+        sampled = [
+            TrainSequence.from_segment(
+                seat.trajectory.segments[number], advantage=0.0, temperature=spec.sampling.temperature
+            )
+            for seat, number in sources
         ]
         if not sampled:
             return Learned(loss=None, metrics={"learning_rate": rate}, trained_tokens=0)
@@ -60,7 +67,12 @@ class DistillationJob(RLJob):
             sequences, metrics = self._judged(sampled)
 
         def compare(logprobs: list[FloatArray]) -> None:
-            metrics.update(parity(context.parity_threshold, sequences, logprobs))
+            allowed = context.parity_threshold
+            agreement = parity(allowed, sequences, logprobs)
+            metrics.update(agreement)
+            with context.clock.part("certificate"):
+                context.policy.note_agreement(step - 1, agreement, sequences, logprobs, allowed=allowed)
+                context.notes.trained(sources, sequences)
 
         # Only before the first update the policy is the one that sampled.
         first = update(context, sequences, _LOSS, spec, learning_rate=rate, before_step=compare)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from pydantic import JsonValue
 
 from backend.config import DType
 from backend.episodes.boards import Boards
+from backend.episodes.captured import CapturedTokens
 from backend.jobs.job_control import JobControl
+from backend.jobs.run_facts import RunNotes
 from backend.jobs.step_clock import StepClock
 from backend.policies.call_bell import CallBell
 from backend.policies.trained_policy import TrainedPolicy
@@ -49,6 +53,12 @@ class JobContext(Generic[SpecT_co]):
     """In which the pool computes."""
     sleep_while_learning: bool = False
     """Whether the engine gives its memory to the learner meanwhile."""
+    captured: CapturedTokens = field(default_factory=CapturedTokens)
+    """What the engine returned to the players of episodes."""
+    notes: RunNotes = field(default_factory=RunNotes)
+    """For the run's certificate."""
+    place: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Where the job runs: engine, device, number format, threads."""
 
     @property
     def job_id(self) -> str:

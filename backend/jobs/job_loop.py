@@ -14,8 +14,10 @@ from typing import Generic
 
 from backend.errors import SERVICE_LOG, LeaseLostError, RankLostError
 from backend.jobs.another_attempt import RANK_LOST, UNAVAILABLE, begin_again
+from backend.jobs.attempt_facts import attempt_fact
 from backend.jobs.job_context import JobContext, SpecT_co
 from backend.jobs.job_control import ClientSilentError, WorkerStoppingError
+from backend.store.kept_episodes import EPISODES_FOLDER, KeptEpisodes
 from tinkergym.errors import (
     InternalServiceError,
     JobCancelledError,
@@ -23,6 +25,7 @@ from tinkergym.errors import (
     TinkerGymError,
 )
 from tinkergym.schema.events import ErrorView, JobState, WarningEvent
+from tinkergym.schema.job_spec import PlayedSpec
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +46,7 @@ class JobLoop(ABC, Generic[SpecT_co]):
         """Run the job to its end. Whatever happens is recorded; nothing is raised."""
         context = self._context
         try:
+            context.store.add_facts(context.lease, [attempt_fact(context.lease, context.place)])
             self._run()
         except LeaseLostError as error:
             _log.warning("%s", error)
@@ -126,7 +130,19 @@ class JobLoop(ABC, Generic[SpecT_co]):
         for policy in context.policies.values():
             policy.tidy(step)
         self._saved_step = step
+        self._keep_episodes(step)
         context.store.discard_episodes(context.lease, through_step=step)
+
+    def _keep_episodes(self, step: int) -> None:
+        """Write the episodes up to a step into files, before the database forgets them."""
+        spec = self._context.spec
+        if not isinstance(spec, PlayedSpec) or spec.keep_episodes == 0:
+            return
+        kept = KeptEpisodes(self._context.files.below(EPISODES_FOLDER))
+        for number, packed in self._context.store.packed_episodes(self._context.job_id, step).items():
+            kept.write(number, packed)
+        if spec.keep_episodes is not None:
+            kept.keep_newest(spec.keep_episodes)
 
     def _save_last_good(self) -> None:
         """Save the version of the last finished step if the one that was broken off has changed nothing."""

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from backend.episodes.played import Played
+from backend.episodes.played import Played, trained_seats
 from backend.jobs.job_context import JobContext
 from backend.jobs.schedule import learning_rate
 from backend.jobs.train_batch import train_batch
@@ -63,7 +63,10 @@ def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
     sequences, metrics = batch.sequences, batch.metrics
     rate = learning_rate(algorithm, step, spec.steps)
     if not sequences:
+        metrics |= _parity_without_sequences(context, step, played)
         return Learned(loss=None, metrics={**metrics, "learning_rate": rate}, trained_tokens=0)
+    with context.clock.part("certificate"):
+        context.notes.trained(batch.sources, sequences)
     config = loss_config(spec, context.policy.context_length)
     cuts = _minibatches(batch.groups, algorithm.minibatches)
     current = [versions == step - 1 for versions in batch.versions]
@@ -139,22 +142,77 @@ def _parity(
         learner_logprobs: Of the first of them, or of all.
         current: Which tokens the newest version sampled.
     """
-    known = len(learner_logprobs)
-    metrics = parity(context.parity_threshold, sequences[:known], learner_logprobs, current[:known])
+    known, allowed = len(learner_logprobs), context.parity_threshold
+    metrics = parity(allowed, sequences[:known], learner_logprobs, current[:known])
+    if metrics:
+        _note_agreement(
+            context,
+            step,
+            metrics=metrics,
+            sequences=sequences[:known],
+            learner_logprobs=learner_logprobs,
+            current=current,
+        )
     fresh = [number for number in range(known, len(sequences)) if current[number].any()]
     if not metrics and fresh:
         others = [sequences[number] for number in fresh]
         logprobs = context.policy.logprobs(others)
-        metrics = parity(context.parity_threshold, others, logprobs, [current[number] for number in fresh])
+        its_tokens = [current[number] for number in fresh]
+        metrics = parity(allowed, others, logprobs, its_tokens)
+        _note_agreement(
+            context,
+            step,
+            metrics=metrics,
+            sequences=others,
+            learner_logprobs=logprobs,
+            current=its_tokens,
+        )
     if not metrics:
         prompts = (prompt_of(sequence.token_ids, sequence.loss_mask) for sequence in sequences)
         metrics = context.policy.probed_parity(
             step - 1,
             prompts,
             temperature=context.spec.sampling.temperature,
-            allowed=context.parity_threshold,
+            allowed=allowed,
         )
     return metrics
+
+
+def _note_agreement(
+    context: JobContext[JobSpec],
+    step: int,
+    *,
+    metrics: dict[str, float],
+    sequences: Sequence[TrainSequence],
+    learner_logprobs: Sequence[FloatArray],
+    current: Sequence[npt.NDArray[np.bool_]],
+) -> None:
+    """Let the witness see the comparison, by the sequences that are the newest version's throughout."""
+    whole = [number for number in range(len(sequences)) if current[number].all()]
+    with context.clock.part("certificate"):
+        context.policy.note_agreement(
+            step - 1,
+            metrics,
+            [sequences[number] for number in whole],
+            [learner_logprobs[number] for number in whole],
+            allowed=context.parity_threshold,
+        )
+
+
+def _parity_without_sequences(context: JobContext[JobSpec], step: int, played: Played) -> dict[str, float]:
+    """Compare learner and engine in a step from which nothing is learned, by tokens sampled for it."""
+    prompts = (
+        prompt_of(segment.token_ids, segment.loss_mask)
+        for seat in trained_seats(played, policy_of(context.job_id, *context.policies))
+        for segment in seat.trajectory.segments
+        if any(segment.loss_mask)
+    )
+    return context.policy.probed_parity(
+        step - 1,
+        prompts,
+        temperature=context.spec.sampling.temperature,
+        allowed=context.parity_threshold,
+    )
 
 
 def loss_config(spec: JobSpec, context_length: int) -> LossConfig:

@@ -147,6 +147,7 @@ class PolicyJob(JobLoop[PolicySpec]):
     def _publish_present(self) -> None:
         policy = self._context.policy
         policy.publish(self._done_step, policy.take_weights())
+        self._context.store.add_facts(self._context.lease, policy.witness.take())
 
     def _save(self, step: int) -> None:
         super()._save(step)

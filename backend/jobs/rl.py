@@ -6,14 +6,15 @@ Runs in a thread of the pool worker. What it needs to go on after a kill is in t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from backend.episodes.episode_board import EpisodeBoard
 from backend.episodes.league_book import LeagueBook
-from backend.episodes.played import Played, PlayedSeat, trained_seats
+from backend.episodes.played import Played, trained_seats
 from backend.episodes.staleness import staleness_metrics, within_bound
 from backend.jobs.all_policies import AllPolicies, Taken, sha256_of, together
+from backend.jobs.dynamic_sampling import learned_from
 from backend.jobs.environment_report import per_environment
 from backend.jobs.evaluations import Evaluations
 from backend.jobs.job_context import JobContext
@@ -30,7 +31,9 @@ from backend.jobs.step_report import (
 )
 from backend.jobs.turn_rewards import refuse_large_rewards
 from backend.policies.parity import prompt_of
+from backend.store.facts import Fact
 from tinkergym.errors import TooManyFailedEpisodesError
+from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import JobState, StepEvent, WarningEvent
 from tinkergym.schema.job_spec import JobSpec
 from tinkergym.schema.policy_refs import policy_of
@@ -75,8 +78,10 @@ class RLJob(JobLoop[JobSpec]):
         """How long the last update took; None before the first."""
         self._is_silent = False
         """Whether the newest step's rewards taught nothing; the first of several such steps is told."""
-        self._last_prompts: dict[str, list[list[int]]] = {}
-        """Of the last step's episodes, by agent."""
+        self._last_played: Played = []
+        """The last step's episodes."""
+        self._captured_seconds = 0.0
+        """Of `CapturedTokens`, when the last step ended."""
         self._policies = AllPolicies(context.policies)
         self._learn = learn
 
@@ -91,7 +96,7 @@ class RLJob(JobLoop[JobSpec]):
                 lockstep=context.in_lockstep,
                 ahead=spec.max_staleness,
             ),
-            lambda step, results: context.store.save_episodes(context.lease, step, results),
+            self._save_episodes,
             for_server_workers=spec.rollout == "server",
             limits=self._policies.limits,
             owner=context.lease.tenant_id,
@@ -104,14 +109,9 @@ class RLJob(JobLoop[JobSpec]):
         self._finish_evaluations(only_in_lockstep=True)
         if self._done_step < spec.steps and not self._evaluations.stop_reason:
             self._train_ahead() if spec.max_staleness else self._train()
+            # Before the checkpoint: a job that is resumed after it has nothing left to do.
+            self._compare_last_version(_prompts(self._last_played, context))
             self._save_what_is_done()
-            # No episode will compare it.
-            self._policies.probed_parity(
-                self._done_step,
-                self._last_prompts,
-                temperature=spec.sampling.temperature,
-                allowed=context.parity_threshold,
-            )
             self._evaluations.begin(self._done_step)
         self._finish_evaluations()
         self._tell_of_lost_episodes()
@@ -286,17 +286,15 @@ class RLJob(JobLoop[JobSpec]):
     def _wind_up(self, step: int, played: Played, learned: Learned, sha256: dict[str, str]) -> None:
         """Write a step down, and what was learned where that is due."""
         context, spec = self._context, self._context.spec
+        context.clock.add("certificate", context.captured.seconds - self._captured_seconds)
+        self._captured_seconds = context.captured.seconds
         seconds = context.clock.lap()
         with context.clock.part("record"):
             self._record(step, played, learned, sha256, seconds)
         self._done_step = step
         self._tell_league(step, played)
         self._policies.step_finished()
-        if step == spec.steps:
-            self._last_prompts = {
-                agent: _prompts(trained_seats(played, policy_of(context.job_id, agent)))
-                for agent in context.policies
-            }
+        self._last_played = played
         due = step % spec.checkpoint_every == 0 or self._league.is_snapshot(step)
         if (due or self._evaluations.is_due(step)) and step != spec.steps:
             with context.clock.part("checkpoint"):
@@ -369,7 +367,9 @@ class RLJob(JobLoop[JobSpec]):
                 "retried_episodes": float(counted.retried_episodes),
             },
         )
-        context.store.record_step(context.lease, event, sha256)
+        context.store.record_step(
+            context.lease, event, sha256, facts=self._facts(step, played, learned.metrics)
+        )
         context.boards.step_recorded(context.job_id, step)
         silence = nothing_to_compare(event)
         news = [silence] if silence is not None and not self._is_silent else []
@@ -377,6 +377,39 @@ class RLJob(JobLoop[JobSpec]):
         context.store.append_events(
             context.lease, [*spike_warnings(event), *news, *episodes_to_read(played, step)]
         )
+
+    def _save_episodes(self, step: int, results: Sequence[EpisodeResult]) -> None:
+        context = self._context
+        captured = [context.captured.of(result) for result in results]
+        context.store.save_episodes(context.lease, step, results, captured=captured)
+
+    def _facts(self, step: int, played: Played, metrics: Mapping[str, float]) -> list[Fact]:
+        """Return what was seen in a step, for the run's certificate."""
+        context = self._context
+        with context.clock.part("certificate"):
+            stayed, _ = learned_from(context.spec, played)
+            _, facts = context.notes.step(
+                context.spec,
+                step,
+                context.lease.attempt,
+                played,
+                stored=context.store.stored_episodes(context.job_id, step),
+                issued=context.boards.issued(context.job_id, step),
+                learned_from=[request.episode_id for request, _ in stayed],
+                learning_rate=metrics.get("learning_rate"),
+            )
+            return facts + self._policies.take_facts()
+
+    def _compare_last_version(self, prompts: Mapping[str, Sequence[Sequence[int]]]) -> None:
+        """Compare learner and engine on the last version, which plays no episode that would."""
+        context = self._context
+        self._policies.probed_parity(
+            self._done_step,
+            prompts,
+            temperature=context.spec.sampling.temperature,
+            allowed=context.parity_threshold,
+        )
+        context.store.add_facts(context.lease, self._policies.take_facts())
 
     def _check_replay(self, step: int, taken: Taken) -> bool:
         """Drop the stored episodes after `step` if they were sampled by other weights than it has now.
@@ -402,10 +435,14 @@ class RLJob(JobLoop[JobSpec]):
         return True
 
 
-def _prompts(seats: Iterable[PlayedSeat]) -> list[list[int]]:
-    return [
-        prompt_of(segment.token_ids, segment.loss_mask)
-        for seat in seats
-        for segment in seat.trajectory.segments
-        if any(segment.loss_mask)
-    ]
+def _prompts(played: Played, context: JobContext[JobSpec]) -> dict[str, list[list[int]]]:
+    """Return what stood before the first answers in a step's episodes, by agent."""
+    return {
+        agent: [
+            prompt_of(segment.token_ids, segment.loss_mask)
+            for seat in trained_seats(played, policy_of(context.job_id, agent))
+            for segment in seat.trajectory.segments
+            if any(segment.loss_mask)
+        ]
+        for agent in context.policies
+    }

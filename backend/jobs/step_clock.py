@@ -47,6 +47,10 @@ class StepClock:
         finally:
             self._parts[name] += self._clock() - begun
 
+    def add(self, name: str, seconds: float) -> None:
+        """Count seconds as `time/<name>` that were measured elsewhere."""
+        self._parts[name] += seconds
+
     def lap(self) -> StepSeconds:
         """End this step and begin the next."""
         now = self._now()

@@ -18,6 +18,7 @@ import torch
 from backend.episodes.played import Played, PlayedSeat, trained_seats
 from backend.episodes.staleness import IntArray, versions_of
 from backend.jobs.dynamic_sampling import learned_from
+from backend.jobs.run_facts import Source
 from backend.jobs.token_credit import (
     Numbers,
     Place,
@@ -55,6 +56,8 @@ class TrainBatch:
     metrics: dict[str, float]
     versions: list[IntArray]
     """Of each sequence, which version of the policy sampled each token that is learned from."""
+    sources: list[Source]
+    """Of each sequence."""
 
 
 def train_batch(
@@ -117,7 +120,7 @@ def train_batch(
             counted=counted,
             strata=_environments(spec, seats),
         )
-    sequences, versions, group_of = [], [], []
+    sequences, versions, group_of, sources = [], [], [], []
     for (episode, number), credit in credited.items():
         trajectory = trajectories[episode]
         mask = _learned(spec, trajectory, number)
@@ -128,7 +131,14 @@ def train_batch(
             )
             versions.append(versions_of(trajectory, number, mask))
             group_of.append(groups[episode])
-    return TrainBatch(sequences=sequences, groups=group_of, metrics=metrics | judged, versions=versions)
+            sources.append(Source(seats[episode], number))
+    return TrainBatch(
+        sequences=sequences,
+        groups=group_of,
+        metrics=metrics | judged,
+        versions=versions,
+        sources=sources,
+    )
 
 
 def _by_group(seats: list[PlayedSeat]) -> list[PlayedSeat]:

@@ -24,6 +24,7 @@ from backend.policies.checkpoints import PolicyCheckpoints
 from backend.policies.frozen_policy import FrozenPolicy
 from backend.policies.step_change import StepChange
 from backend.policies.teacher import open_teacher
+from backend.policies.witness import MOST_COMPARED, PolicyWitness
 from tinkergym.errors import ParityError
 from tinkergym.schema.events import CheckpointView
 
@@ -50,6 +51,7 @@ class TrainedPolicy:
         self._checkpoints = PolicyCheckpoints(bound)
         self._change = StepChange()
         self.id = bound.policy_id
+        self.witness = PolicyWitness(bound.agent, bound.lease.attempt)
 
     # --- its life ---
 
@@ -185,6 +187,7 @@ class TrainedPolicy:
                 f"holds version {loaded} and was given {arrived[:12]}",
                 hint="report this with the job's log",
             )
+        self.witness.published(version, taken.weights, sha256)
 
     def recorded_sha256(self, version: int) -> str | None:
         """Return the hash that an earlier attempt recorded for a version; None if there was none."""
@@ -210,7 +213,39 @@ class TrainedPolicy:
             ServiceUnavailableError: The engine did not answer.
         """
         probed = parity.probe(self._engine, self.id, version, prompts, temperature)
-        return parity.parity(allowed, probed, self.logprobs(probed)) if probed else {}
+        if not probed:
+            return {}
+        logprobs = self.logprobs(probed)
+        metrics = parity.parity(allowed, probed, logprobs)
+        self.note_agreement(version, metrics, probed, logprobs, allowed=allowed, by_probe=True)
+        return metrics
+
+    def note_agreement(
+        self,
+        version: int,
+        metrics: Mapping[str, float],
+        sequences: Sequence[TrainSequence],
+        logprobs: Sequence[FloatArray],
+        *,
+        allowed: float,
+        by_probe: bool = False,
+    ) -> None:
+        """Let the policy's witness see how learner and engine compare, and once what the adapter does.
+
+        Args:
+            version: That sampled the sequences' tokens.
+            metrics: What `parity` said.
+            sequences: That were compared.
+            logprobs: The learner's, of their sampled tokens.
+            allowed: Mean difference in nats.
+            by_probe: Whether they were sampled for the comparison.
+        """
+        tokens = sum(len(own) for own in logprobs)
+        self.witness.agreed(version, metrics, tokens=tokens, by_probe=by_probe, allowed=allowed)
+        if logprobs and self.witness.wants_effect_of(version):
+            few = sequences[:MOST_COMPARED]
+            with self.beginning() as before:
+                self.witness.effect(few, logprobs[:MOST_COMPARED], before.logprobs(few))
 
     def let_engine_sleep(self) -> None:
         """Have the engine give its memory to the learner; publishing wakes it."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from sqlalchemy import delete, select
@@ -17,6 +19,16 @@ _COMPRESSION_LEVEL = 1
 """The fastest; token ids and logprobs as JSON shrink to a third and the disk has less to sync."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEpisode:
+    """What is known of a stored result without reading it."""
+
+    sha256: str
+    """Of its JSON."""
+    captured: bytes
+    """See `save_episodes`."""
+
+
 class EpisodeStore:
     """The part of the service's store that holds episode results."""
 
@@ -25,15 +37,29 @@ class EpisodeStore:
         self._clock = clock
 
     def save_episodes(
-        self, lease: JobLease, step: int, results: Sequence[EpisodeResult]
+        self,
+        lease: JobLease,
+        step: int,
+        results: Sequence[EpisodeResult],
+        *,
+        captured: Sequence[bytes] | None = None,
     ) -> list[Literal["accepted", "duplicate"]]:
         """Keep results of one step, in one transaction; of two results with one episode id the first counts.
+
+        Args:
+            lease: Of the job.
+            step: Which.
+            results: Of its episodes.
+            captured: For each the digests of its turns' completions, one after the other; `NO_DIGEST` where
+                the engine is not known to have returned one. None knows of none.
 
         Raises:
             LeaseLostError: Another worker has the job, or it ended; nothing was kept.
         """
         # Compressed before the transaction begins: others wait for its end.
-        packed = [zlib.compress(result.model_dump_json().encode(), _COMPRESSION_LEVEL) for result in results]
+        written = [result.model_dump_json().encode() for result in results]
+        packed = [zlib.compress(body, _COMPRESSION_LEVEL) for body in written]
+        known_tokens = [b""] * len(results) if captured is None else captured
         verdicts: list[Literal["accepted", "duplicate"]] = []
         with self._db.write() as connection:
             fenced(connection, lease)
@@ -45,14 +71,21 @@ class EpisodeStore:
                 )
             )
             rows = []
-            for result, blob in zip(results, packed, strict=True):
+            for result, body, blob, tokens in zip(results, written, packed, known_tokens, strict=True):
                 if result.episode_id in known:
                     verdicts.append("duplicate")
                     continue
                 known.add(result.episode_id)
                 verdicts.append("accepted")
                 rows.append(
-                    {"job_id": lease.job_id, "episode_id": result.episode_id, "step": step, "result": blob}
+                    {
+                        "job_id": lease.job_id,
+                        "episode_id": result.episode_id,
+                        "step": step,
+                        "result": blob,
+                        "sha256": hashlib.sha256(body).hexdigest(),
+                        "captured": tokens,
+                    }
                 )
             if rows:
                 connection.execute(episodes.insert(), rows)
@@ -67,6 +100,29 @@ class EpisodeStore:
                 .order_by(episodes.c.number)
             ).all()
         return [EpisodeResult.model_validate_json(zlib.decompress(blob)) for blob in blobs]
+
+    def stored_episodes(self, job_id: str, step: int) -> dict[str, StoredEpisode]:
+        """Return what is known of one step's kept results without reading them, by episode id."""
+        with self._db.read() as connection:
+            rows = connection.execute(
+                select(episodes.c.episode_id, episodes.c.sha256, episodes.c.captured).where(
+                    episodes.c.job_id == job_id, episodes.c.step == step
+                )
+            )
+            return {row.episode_id: StoredEpisode(sha256=row.sha256, captured=row.captured) for row in rows}
+
+    def packed_episodes(self, job_id: str, through_step: int) -> dict[int, list[bytes]]:
+        """Return the kept results up to a step, zlib over the JSON of each, by step and as they came."""
+        found: dict[int, list[bytes]] = {}
+        with self._db.read() as connection:
+            rows = connection.execute(
+                select(episodes.c.step, episodes.c.result)
+                .where(episodes.c.job_id == job_id, episodes.c.step <= through_step)
+                .order_by(episodes.c.step, episodes.c.number)
+            )
+            for row in rows:
+                found.setdefault(row.step, []).append(row.result)
+        return found
 
     def discard_episodes(
         self, lease: JobLease, *, through_step: int | None = None, from_step: int | None = None

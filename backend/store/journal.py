@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from sqlalchemy import Connection, select, update
 
 from backend.store.database import Database
+from backend.store.facts import Fact, write_facts
 from backend.store.policies import ONLY_AGENT, record_version
 from backend.store.records import BODY, JobLease, append, enter_state, fenced
 from backend.store.tables import events, jobs
@@ -87,20 +88,27 @@ class JournalStore:
             ]
 
     def record_step(
-        self, lease: JobLease, event: StepEvent, weights_sha256: str | Mapping[str, str]
+        self,
+        lease: JobLease,
+        event: StepEvent,
+        weights_sha256: str | Mapping[str, str],
+        *,
+        facts: Iterable[Fact] = (),
     ) -> Event:
-        """Record a train step: the job's counters, the hash of the version it made, and the event.
+        """Record a train step: the job's counters, the hash of the version it made, the event, and facts.
 
         Args:
             lease: Of the job.
             event: What the step did.
             weights_sha256: Of its policy, or by agent of its policies.
+            facts: That were seen since the last step.
 
         Raises:
             LeaseLostError: Another worker has the job, or it ended.
         """
         with self._db.write() as connection:
             row = fenced(connection, lease)
+            write_facts(connection, lease.job_id, facts)
             hashes = {ONLY_AGENT: weights_sha256} if isinstance(weights_sha256, str) else weights_sha256
             for agent, sha256 in hashes.items():
                 record_version(

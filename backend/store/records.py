@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import Connection, Row, delete, select, update
+from sqlalchemy import Connection, Row, select, update
 
 from backend.errors import LeaseLostError
-from backend.store.tables import episodes, events, jobs
+from backend.store.tables import events, jobs
 from tinkergym.schema.events import ErrorView, Event, EventBody, JobState, StateEvent
 from tinkergym.schema.jobs import INSTALLED_PACKS, AnyJobSpec, JobView, stored_spec
 
@@ -147,11 +147,9 @@ def enter_state(
 ) -> Event:
     """Move the job of `row` into `body.state` and log it, in this transaction; `columns` change along.
 
-    A final state drops the episode results with it: nobody resumes an ended job. Not before it, as a job
-    whose end could not be written goes on.
+    Episode results that no checkpoint covers stay: nobody resumes an ended job, but its owner may ask what
+    was played.
     """
-    if body.state.final:
-        connection.execute(delete(episodes).where(episodes.c.job_id == row.job_id))
     connection.execute(
         update(jobs)
         .where(jobs.c.job_id == row.job_id)

@@ -15,6 +15,7 @@ from sqlalchemy import func, select
 from backend.errors import ConfigError
 from backend.store.database import Database, sqlite_path
 from backend.store.episodes import EpisodeStore
+from backend.store.facts import FactStore
 from backend.store.journal import JournalStore
 from backend.store.keys import KeyStore
 from backend.store.leases import LeaseStore
@@ -31,7 +32,9 @@ from tinkergym.schema.policy_refs import PolicyRef
 __all__ = ["HeldJob", "JobLease", "PoolRecord", "QueuedJob", "ServiceStore", "Store", "TenantStore"]
 
 
-class ServiceStore(LeaseStore, JournalStore, PolicyStore, EpisodeStore, PolicyCallStore, PartStore):
+class ServiceStore(
+    LeaseStore, JournalStore, PolicyStore, EpisodeStore, FactStore, PolicyCallStore, PartStore
+):
     """The store as the scheduler, the job loops and the pools see it."""
 
     def find_policy(self, ref: PolicyRef, *, field: str = "policy") -> ReferredPolicy:

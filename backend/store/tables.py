@@ -98,10 +98,26 @@ episodes = Table(
     Column("job_id", String, ForeignKey("jobs.job_id"), nullable=False),
     Column("episode_id", String, nullable=False),
     Column("step", Integer, nullable=False),
-    # zlib over the EpisodeResult's JSON.
+    # zlib over the EpisodeResult's JSON, and the hash of that JSON.
     Column("result", LargeBinary, nullable=False),
+    Column("sha256", String, nullable=False),
+    # Digests of its turns' completions that the engine is known to have returned, see `CapturedTokens`.
+    Column("captured", LargeBinary, nullable=False),
     UniqueConstraint("job_id", "episode_id"),
     Index("episodes_by_step", "job_id", "step"),
+)
+
+# What a job's loop saw, for its certificate. Written again it replaces itself.
+facts = Table(
+    "facts",
+    metadata,
+    Column("job_id", String, ForeignKey("jobs.job_id"), primary_key=True),
+    Column("kind", String, primary_key=True),
+    Column("agent", String, primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    # zlib over JSON.
+    Column("body", LargeBinary, nullable=False),
 )
 
 policy_calls = Table(

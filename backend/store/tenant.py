@@ -23,7 +23,8 @@ from backend.store.policies import (
 )
 from backend.store.records import FINAL_STATES, append, enter_state, event_view, job_row, job_view
 from backend.store.references import ReferredPolicy, find_policy
-from backend.store.tables import episodes, events, jobs, policy_calls
+from backend.store.tables import episodes, events, facts, jobs, policy_calls
+from backend.store.tenant_runs import TenantRuns
 from tinkergym.errors import ConflictError, InvalidRequestError, NotFoundError
 from tinkergym.schema.events import CheckpointView, EvaluationEvent, Event, JobState, StateEvent
 from tinkergym.schema.job_spec import JobSpec
@@ -42,7 +43,7 @@ _PAGE_CHARACTERS = 4 * 2**20
 """Of the specs of jobs that are listed together, which take several times that while they are sent."""
 
 
-class TenantStore:
+class TenantStore(TenantRuns):
     """The store as one tenant sees it."""
 
     def __init__(self, database: Database, tenant_id: str, clock: Callable[[], float]) -> None:
@@ -190,7 +191,7 @@ class TenantStore:
                         hint="delete it when that job has ended",
                     )
             forget_policies(connection, job_id)
-            for table in (episodes, events, policy_calls, jobs):
+            for table in (episodes, events, facts, policy_calls, jobs):
                 connection.execute(delete(table).where(table.c.job_id == job_id))
             put_away()
 
@@ -245,15 +246,15 @@ class TenantStore:
         with self._db.read() as connection:
             return find_policy(connection, ref, tenant_id=self.tenant_id, field=field)
 
-    def checkpoints(self, job_id: str) -> list[CheckpointView]:
-        """Return the job's checkpoints, oldest first.
+    def checkpoints(self, job_id: str, agent: str = "") -> list[CheckpointView]:
+        """Return the job's checkpoints, oldest first, or those of one of its agents.
 
         Raises:
             NotFoundError: The job does not exist or is another tenant's.
         """
         with self._db.read() as connection:
             self._own(connection, job_id)
-            return checkpoint_views(connection, job_id)
+            return checkpoint_views(connection, job_id, agent)
 
     def evaluations(self, job_id: str) -> list[EvaluationEvent]:
         """Return the evaluations that the job recorded, in order.

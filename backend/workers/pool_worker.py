@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 import torch
+from pydantic import JsonValue
 
 from backend.catalog.model_check import refuse_unfit
 from backend.catalog.models import load_renderer_bundle, resolve_model
@@ -24,6 +25,7 @@ from backend.compute.device_lock import DeviceLock, compute_alone, send_helpers_
 from backend.config import ServiceConfig
 from backend.engines.protocol import Deliver, SamplingEngine
 from backend.episodes.boards import Boards, EnvWorkerReport
+from backend.episodes.captured import CapturedTokens
 from backend.episodes.lockstep import LockstepGate
 from backend.errors import SERVICE_LOG, RankLostError, StartError
 from backend.jobs.another_attempt import NOT_TAKEN_UP, RANK_LOST, begin_again
@@ -120,6 +122,7 @@ class PoolWorker:
             raise
         send_helpers_home()  # that came when the models were tried out
         self._boards = Boards()
+        self._captured = CapturedTokens()
         self._early = EarlyRequests(self._engine)
         self._bell = CallBell()
         self._policies = PolicyDirectory(
@@ -195,6 +198,7 @@ class PoolWorker:
     def sample(self, requests: Sequence[SampleRequest], deliver: Deliver, *, together: bool = False) -> None:
         """Answer each request once: through the engine, or through the gate of a job in lockstep."""
         self._sampled = True
+        deliver = self._captured.watching(deliver, requests)
         refused: list[SampleFailure] = []
         ready: list[SampleRequest] = []
         # Only the episodes of a job's own rollout are in lockstep, and those carry their lease.
@@ -361,8 +365,20 @@ class PoolWorker:
             client_place_seconds=self._config.client_place_seconds,
             dtype=self._config.dtype,
             sleep_while_learning=self._config.sleep_while_learning,
+            captured=self._captured,
+            place=self._place(),
         )
         return loop_of(context)
+
+    def _place(self) -> dict[str, JsonValue]:
+        """Say where this pool computes."""
+        return {
+            "engine": self._config.engine,
+            "dtype": self._config.dtype,
+            "learner_ranks": self._config.learner_ranks,
+            "torch_threads": torch.get_num_threads(),
+            "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        }
 
     def _policies_of(self, lease: JobLease) -> dict[str, TrainedPolicy]:
         """Bind what a job trains to this pool, by agent.

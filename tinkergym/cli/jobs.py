@@ -215,3 +215,28 @@ def download(
         emit({"folder": folder})
         return
     out.print(f"{folder}", markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def certificate(
+    job_id: JobId,
+    to: Annotated[Path, typer.Option(help="The folder to put it into.")] = Path(),
+    bundle: Annotated[
+        bool, typer.Option("--bundle", help="Pack the adapter, the episodes and the events along.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write what a colleague can check of a run: a JSON and a page, or a bundle."""
+    from tinkergym.remote.client import Client
+
+    with Client() as client:
+        written = client.job(job_id).certificate(to, bundle=bundle)
+    paths = [path for path in (written.json, written.page, written.bundle) if path is not None]
+    if as_json:
+        emit({"files": paths, "checks": written.checks, "sha256": written.certificate.sha256})
+        return
+    for check in written.checks:
+        line = f"{check.verdict.replace('_', ' '):9}  {check.name}: {check.text}"
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+    for path in paths:
+        out.print(f"{path}", markup=False, highlight=False, soft_wrap=True)

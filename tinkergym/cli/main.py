@@ -22,6 +22,7 @@ from tinkergym.cli import (
     status,
     tokens,
     train,
+    verify,
     written,
 )
 from tinkergym.cli import eval as eval_command
@@ -65,6 +66,7 @@ app.command()(written.distill)
 app.add_typer(jobs.app, name="jobs")
 app.command()(status.status)
 app.command()(export.export)
+app.command()(verify.verify)
 app.command()(play.play)
 app.command(name="envs")(environments.envs)
 app.command(name="new-env")(new_env.new_env)

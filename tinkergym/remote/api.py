@@ -17,6 +17,7 @@ from pydantic_core import from_json
 from tinkergym.errors import InternalServiceError, NotFoundError, UnknownModelError
 from tinkergym.remote.target_files import writing_to
 from tinkergym.remote.transport import Connection
+from tinkergym.schema.certificate import RunFacts
 from tinkergym.schema.data import DataManifest, DataView
 from tinkergym.schema.evaluation import EvaluationLine, EvaluationRequest
 from tinkergym.schema.events import CheckpointView, EvaluationEvent
@@ -107,7 +108,22 @@ class Api:
         """List the evaluations on the way that are done, in order."""
         return self._list(EvaluationEvent, f"{_job_path(job_id)}/evaluations", "evaluations")
 
-    def download(self, job_id: str, step: int, name: str, target: Path) -> str:
+    def facts(self, job_id: str) -> RunFacts:
+        """Fetch what was recorded of a run for its certificate."""
+        return self._get(RunFacts, f"{_job_path(job_id)}/facts")
+
+    def ledger(self, job_id: str) -> Iterator[bytes]:
+        """Yield what became of each episode, one line of JSON per step."""
+        return self._lines(f"{_job_path(job_id)}/ledger")
+
+    def stored_episodes(
+        self, job_id: str, *, first_step: int = 0, last_step: int | None = None
+    ) -> Iterator[bytes]:
+        """Yield each stored episode's JSON, to the byte as it was handed in, by step."""
+        last = {} if last_step is None else {"last_step": str(last_step)}
+        return self._lines(f"{_job_path(job_id)}/episodes", {"first_step": str(first_step), **last})
+
+    def download(self, job_id: str, step: int, name: str, target: Path, *, agent: str = "") -> str:
         """Stream one file of a checkpoint to `target` and return its SHA-256; a broken one leaves nothing.
 
         Raises:
@@ -118,7 +134,12 @@ class Api:
         digest = hashlib.sha256()
         try:
             with (
-                self.connection.stream("GET", path, timeout_seconds=FILE_SILENCE_SECONDS) as chunks,
+                self.connection.stream(
+                    "GET",
+                    path,
+                    params={"agent": agent} if agent else None,
+                    timeout_seconds=FILE_SILENCE_SECONDS,
+                ) as chunks,
                 writing_to(target),
                 part.open("wb") as file,
             ):
@@ -165,6 +186,18 @@ class Api:
         """Fetch what turns messages into the model's token ids."""
         with _folders_of_the_service({"model": model}):
             return self._get(RendererBundle, "/v1/renderer", {"model": model})
+
+    def _lines(self, path: str, params: Mapping[str, str] | None = None) -> Iterator[bytes]:
+        rest: list[bytes] = []
+        with self.connection.stream(
+            "GET", path, params=params, timeout_seconds=FILE_SILENCE_SECONDS
+        ) as chunks:
+            for chunk in chunks:
+                first, *others = chunk.split(b"\n")
+                rest.append(first)
+                for line in others:
+                    yield b"".join(rest)
+                    rest = [line]
 
     def _get(self, view: type[View], path: str, params: Mapping[str, str] | None = None) -> View:
         return _read(view, self.connection.call("GET", path, params=params))

@@ -45,6 +45,7 @@ from tinkergym.schema.jobs import AnyJobSpec, JobView
 from tinkergym.schema.structured import Structured
 
 if TYPE_CHECKING:
+    from tinkergym.remote.certificates import WrittenCertificate
     from tinkergym.remote.export import Exported
     from tinkergym.remote.policy import Policy
     from tinkergym.remote.rollout_thread import RolloutThread
@@ -381,6 +382,21 @@ class Job:
         from tinkergym.remote.export import export_policy
 
         return export_policy(self._api, self.id, Path(path), version=version, merge=merge, base=base)
+
+    def certificate(self, path: str | Path = ".", *, bundle: bool = False) -> WrittenCertificate:
+        """Write what a colleague can check of the run; see `docs/guides/certificates.md`.
+
+        Args:
+            path: A folder, made if it is missing. `JOB_ID.certificate.json` and `JOB_ID.certificate.html`
+                land in it, or `JOB_ID.bundle.tar`.
+            bundle: Pack the newest adapter, the stored episodes and all events along, in one file.
+
+        Raises:
+            InvalidRequestError: `path` cannot be written.
+        """
+        from tinkergym.remote.certificates import write_certificate
+
+        return write_certificate(self._api, self.id, Path(path), bundle=bundle)
 
     def close(self) -> None:
         """Stop playing episodes and reporting in this process.

@@ -1,4 +1,4 @@
-"""Callbacks and trackers that are told of a job's train steps, and the report of a finished job."""
+"""Callbacks and trackers that are told of a job's train steps, its report, and its certificate."""
 
 from tinkergym.reporting.callbacks import Callback
 from tinkergym.reporting.files import CsvTracker, JsonlTracker
@@ -7,6 +7,7 @@ from tinkergym.reporting.points import Point
 from tinkergym.reporting.tensorboard_tracker import TensorBoardTracker
 from tinkergym.reporting.trackers import TRACKERS
 from tinkergym.reporting.trackio_tracker import TrackioTracker
+from tinkergym.reporting.verification import Verification, verify
 from tinkergym.reporting.wandb_tracker import WandbTracker
 
 __all__ = [
@@ -18,5 +19,7 @@ __all__ = [
     "Point",
     "TensorBoardTracker",
     "TrackioTracker",
+    "Verification",
     "WandbTracker",
+    "verify",
 ]

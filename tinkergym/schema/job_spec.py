@@ -271,6 +271,10 @@ class PlayedSpec(EvaluatedSpec):
     """
     warn_failed_fraction: float = Field(0.1, ge=0, le=1)
     """A job that lost more than this share of all its episodes ends with the warning `episodes_lost`."""
+    keep_episodes: int | None = Field(None, ge=0, le=10**9)
+    """Of how many of the newest steps the service keeps the episodes, to be read with `job.episodes()`; None
+    keeps all of them until the job is deleted, 0 none.
+    """
     client_timeout_seconds: float = Field(30.0, gt=0, le=LONGEST_SECONDS)
     """After this much silence of the client's workers the job becomes `waiting_for_client`."""
     parity_threshold: float | None = Field(None, gt=0)

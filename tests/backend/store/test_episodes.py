@@ -76,7 +76,7 @@ def test_of_two_results_for_one_episode_the_first_counts(store, lease):
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_a_job_that_has_ended_keeps_no_results_whoever_ended_it(store, lease, held):
+def test_results_of_a_job_that_has_ended_stay_until_it_is_deleted(store, lease, held):
     service = store.service()
     service.save_episodes(lease, 1, [result(1)])
     if held:
@@ -85,6 +85,8 @@ def test_a_job_that_has_ended_keeps_no_results_whoever_ended_it(store, lease, he
         service.release(lease)
         assert service.episodes(lease.job_id, 1) == [result(1)]
         assert service.finish_unleased(lease.job_id, JobState.FAILED, "no worker can run it")
+    assert service.episodes(lease.job_id, 1) == [result(1)]
+    store.tenant("ada").delete_job(lease.job_id, lambda: None)
     assert service.episodes(lease.job_id, 1) == []
 
 

@@ -1,0 +1,99 @@
+"""Which tokens the engine returned to whom: digests of completions, by the lease of the episode they are for.
+
+What a worker hands in can so be compared with what was sampled for it. Lives in memory: an episode that
+outlives this process is played again from its start, under a new lease.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from backend.engines.protocol import Deliver
+from tinkergym.schema.episodes import EpisodeResult
+from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest, lease_of_session
+from tinkergym.trajectory.digests import NO_DIGEST, completion_digest
+
+_MOST_LEASES = 20_000
+"""Kept at once, the newest: an episode may be handed in again as long as nothing says that it was stored."""
+
+
+class CapturedTokens:
+    """Digests of what the engine returned. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_lease: OrderedDict[str, set[bytes]] = OrderedDict()
+        self._seconds = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that were spent here; grows monotonically."""
+        return self._seconds
+
+    def watching(self, deliver: Deliver, requests: Sequence[SampleRequest]) -> Deliver:
+        """Return what delivers answers as `deliver` does, and notes those that are for an episode."""
+        leases = {
+            request.request_id: lease
+            for request in requests
+            if (lease := lease_of_session(request.session_id))
+        }
+        return _Watching(self, deliver, leases) if leases else deliver
+
+    def note(self, answers: Sequence[Completion | SampleFailure], leases: Mapping[str, str]) -> None:
+        """Note completions, with the lease of each request."""
+        with self._timed():
+            found = [
+                (leases[answer.request_id], completion_digest(answer.policy_version, answer.token_ids))
+                for answer in answers
+                if isinstance(answer, Completion) and answer.request_id in leases
+            ]
+            with self._lock:
+                for lease, digest in found:
+                    self._by_lease.setdefault(lease, set()).add(digest)
+                while len(self._by_lease) > _MOST_LEASES:
+                    self._by_lease.popitem(last=False)
+
+    def of(self, result: EpisodeResult) -> bytes:
+        """Return the digests of an episode's turns, by trajectory.
+
+        `NO_DIGEST` stands for a turn whose tokens the engine is not known to have returned.
+        """
+        with self._timed():
+            with self._lock:
+                known = frozenset(self._by_lease.get(result.lease_id, ()))
+            digests = [
+                completion_digest(
+                    turn.policy_version, trajectory.segments[turn.segment].token_ids[turn.start : turn.end]
+                )
+                for trajectory in result.trajectories
+                for turn in trajectory.turns
+            ]
+            return b"".join(digest if digest in known else NO_DIGEST for digest in digests)
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        begun = time.thread_time()
+        try:
+            yield
+        finally:
+            self._seconds += time.thread_time() - begun
+
+
+class _Watching:
+    """Hands answers on, and has them noted first: a worker may submit before this returns."""
+
+    def __init__(self, captured: CapturedTokens, deliver: Deliver, leases: Mapping[str, str]) -> None:
+        self._captured, self._deliver, self._leases = captured, deliver, leases
+
+    @property
+    def gone(self) -> bool:
+        """See `Deliver`."""
+        return bool(getattr(self._deliver, "gone", False))
+
+    def __call__(self, answers: Sequence[Completion | SampleFailure]) -> None:
+        self._captured.note(answers, self._leases)
+        self._deliver(answers)

@@ -1,0 +1,105 @@
+"""What happened in a run: the facts for its certificate, its ledgers, and its stored episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Annotated, TypeVar
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
+
+from backend.gateway.bodies import Tenant
+from backend.gateway.parts import parts_of
+from backend.gateway.shown import Shown, shown_to
+from backend.store.kept_episodes import EPISODES_FOLDER, KeptEpisodes
+from backend.store.tenant import TenantStore
+from tinkergym import __version__
+from tinkergym.schema.certificate import (
+    AdapterFacts,
+    AgreementFacts,
+    AttemptFacts,
+    EventsFacts,
+    PublishFacts,
+    RunFacts,
+    StepFacts,
+)
+from tinkergym.schema.events import Event
+from tinkergym.schema.jobs import WrittenDataSpec
+from tinkergym.trajectory.digests import EMPTY_CHAIN, chained
+
+router = APIRouter(prefix="/v1/jobs")
+
+_LINES = "application/x-ndjson"
+_EVENTS_AT_ONCE = 1000
+
+Kind = TypeVar("Kind", bound=BaseModel)
+
+
+@router.get("/{job_id}/facts")
+def show_facts(request: Request, tenant: Tenant, job_id: str) -> RunFacts:
+    """Return what was recorded of a run for its certificate."""
+    shown = shown_to(request, tenant)
+    job = tenant.get_job(job_id)
+    steps = _read(StepFacts, tenant.facts(job_id, "step"))
+    spec = job.spec
+    data = {"data": spec.data, "eval_data": spec.eval_data} if isinstance(spec, WrittenDataSpec) else {}
+    checkpoints = tenant.checkpoint_facts(job_id)
+    return RunFacts(
+        job=shown.job(job),
+        service_version=__version__,
+        made_at=parts_of(request).clock(),
+        attempts=_read(AttemptFacts, tenant.facts(job_id, "attempt")),
+        publishes=_read(PublishFacts, tenant.facts(job_id, "publish")),
+        agreements=_read(AgreementFacts, tenant.facts(job_id, "agreement")),
+        adapters=_read(AdapterFacts, tenant.facts(job_id, "adapter")),
+        steps=steps,
+        not_learned=tenant.not_learned(job_id, frozenset(one.step for one in steps)),
+        checkpoints=[one.model_copy(update={"view": shown.checkpoint(one.view)}) for one in checkpoints],
+        events=_events(shown, tenant, job_id),
+        data={name: sha256 for name, sha256 in data.items() if sha256 is not None},
+    )
+
+
+@router.get("/{job_id}/ledger", response_class=StreamingResponse)
+def stream_ledger(tenant: Tenant, job_id: str) -> StreamingResponse:
+    """Stream what became of each episode, one line of JSON per step."""
+    tenant.get_job(job_id)
+    return StreamingResponse(_lines(tenant.ledgers(job_id)), media_type=_LINES)
+
+
+@router.get("/{job_id}/episodes", response_class=StreamingResponse)
+def stream_episodes(
+    request: Request,
+    tenant: Tenant,
+    job_id: str,
+    first_step: Annotated[int, Query(ge=0)] = 0,
+    last_step: Annotated[int | None, Query(ge=0)] = None,
+) -> StreamingResponse:
+    """Stream the stored episodes as they were handed in, one line of JSON each, by step."""
+    job_id = tenant.get_job(job_id).job_id  # a folder is looked for: only a name that is a job's
+    kept = KeptEpisodes(parts_of(request).config.job_files.below(f"{job_id}/{EPISODES_FOLDER}"))
+    found = tenant.stored_episodes(job_id, kept, first_step=first_step, last_step=last_step)
+    return StreamingResponse(_lines(found), media_type=_LINES)
+
+
+def _lines(bodies: Iterable[bytes]) -> Iterator[bytes]:
+    for body in bodies:
+        yield body + b"\n"
+
+
+def _read(kind: type[Kind], bodies: Iterable[bytes]) -> list[Kind]:
+    return [kind.model_validate_json(body) for body in bodies]
+
+
+def _events(shown: Shown, tenant: TenantStore, job_id: str) -> EventsFacts:
+    """Count and chain a job's events as the tenant is shown them."""
+    head, count, after = EMPTY_CHAIN, 0, 0
+    while True:
+        page: list[Event] = tenant.events_after(job_id, after, _EVENTS_AT_ONCE)
+        for event in page:
+            head = chained(head, shown.event(event).model_dump_json().encode())
+        count += len(page)
+        if len(page) < _EVENTS_AT_ONCE:
+            return EventsFacts(count=count, head_sha256=head)
+        after = page[-1].seq

@@ -1,0 +1,40 @@
+"""Where an attempt of a job runs, and with which versions: for the run's certificate."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from functools import cache
+from importlib import metadata
+
+from pydantic import JsonValue
+
+from backend.store.facts import Fact
+from backend.store.records import JobLease
+from tinkergym.schema.certificate import AttemptFacts
+
+_PACKAGES = ("tinkergym", "torch", "transformers", "peft", "numpy", "tokenizers", "vllm")
+
+
+def attempt_fact(lease: JobLease, place: Mapping[str, JsonValue]) -> Fact:
+    """Return the fact that a worker took a job up.
+
+    Args:
+        lease: Of the attempt.
+        place: See `AttemptFacts.place`.
+    """
+    seen = AttemptFacts(
+        attempt=lease.attempt, worker_id=lease.worker_id, versions=_versions(), place=dict(place)
+    )
+    return Fact(kind="attempt", number=lease.attempt, attempt=lease.attempt, body=seen)
+
+
+@cache
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue  # vLLM need not be here
+    return found

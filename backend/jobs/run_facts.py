@@ -1,0 +1,188 @@
+"""What a job's loop notes for its certificate: which tokens were trained on, and every episode's fate.
+
+The digests of the learner's tokens are computed from the sequences that the learner is given, and compared
+with those of the engine's completions, which were noted as they left the engine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from backend.episodes.played import Played, PlayedSeat, is_lost
+from backend.learner.sequences import TrainSequence
+from backend.store.episodes import StoredEpisode
+from backend.store.facts import Fact
+from tinkergym.schema.certificate import EpisodeFate, StepFacts, StepLedger
+from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
+from tinkergym.schema.job_spec import JobSpec
+from tinkergym.trajectory.digests import DIGEST_BYTES, NO_DIGEST, completion_digest
+from tinkergym.trajectory.trajectory import COMPLETED_REASONS, StopReason, Trajectory, Turn
+
+
+class Source(NamedTuple):
+    """Where a sequence that is learned from comes from."""
+
+    seat: PlayedSeat
+    segment: int
+
+
+class RunNotes:
+    """Collects what one attempt of a job trains on, until the step is recorded."""
+
+    def __init__(self) -> None:
+        self._trained: dict[tuple[str, str], dict[int, tuple[bytes, int]]] = defaultdict(dict)
+        """By episode and agent: by turn its tokens' digest in the learner's batch, and how many they are."""
+        self._unplaced: Counter[str] = Counter()
+        """By episode, trained tokens that are of no turn."""
+
+    def trained(self, sources: Sequence[Source], sequences: Sequence[TrainSequence]) -> None:
+        """Note what the learner is given, sequence by sequence."""
+        for (seat, number), sequence in zip(sources, sequences, strict=True):
+            episode = seat.request.episode_id
+            own = self._trained[episode, seat.trajectory.agent]
+            left = sum(sequence.loss_mask)
+            for index, turn in enumerate(seat.trajectory.turns):
+                if turn.segment == number and all(sequence.loss_mask[turn.start : turn.end]):
+                    tokens = sequence.token_ids[turn.start : turn.end]
+                    own[index] = completion_digest(turn.policy_version, tokens), len(tokens)
+                    left -= len(tokens)
+            self._unplaced[episode] += left
+
+    def step(
+        self,
+        spec: JobSpec,
+        step: int,
+        attempt: int,
+        played: Played,
+        *,
+        stored: Mapping[str, StoredEpisode],
+        issued: Mapping[str, int],
+        learned_from: Iterable[str],
+        learning_rate: float | None,
+    ) -> tuple[StepFacts, list[Fact]]:
+        """Return a step's facts, in numbers and for each episode, and forget what was noted.
+
+        Args:
+            spec: Of the job.
+            step: Which.
+            attempt: That records it.
+            played: All of its episodes.
+            stored: What the store knows of them.
+            issued: How often each was handed out in this attempt.
+            learned_from: Those that were not replaced by others.
+            learning_rate: Of the step, where it is known.
+        """
+        stayed = set(learned_from)
+        fates = [
+            self._fate(
+                spec,
+                request,
+                result,
+                stored=stored.get(request.episode_id),
+                issued=issued.get(request.episode_id, 1),
+                stayed=request.episode_id in stayed,
+            )
+            for request, result in played
+        ]
+        self._trained.clear()
+        self._unplaced.clear()
+        ledger = StepLedger(step=step, attempt=attempt, episodes=fates).model_dump_json().encode()
+        counted = _counted(step, attempt, fates).model_copy(
+            update={
+                "ledger_sha256": hashlib.sha256(ledger).hexdigest(),
+                "learning_rate": learning_rate,
+            }
+        )
+        return counted, [
+            Fact(kind="step", number=step, attempt=0, body=counted),
+            Fact(kind="ledger", number=step, attempt=0, body=ledger),
+        ]
+
+    def _fate(
+        self,
+        spec: JobSpec,
+        request: EpisodeRequest,
+        result: EpisodeResult,
+        *,
+        stored: StoredEpisode | None,
+        issued: int,
+        stayed: bool,
+    ) -> EpisodeFate:
+        captured = captured_by_turn(result, b"" if stored is None else stored.captured)
+        trained = matched = 0
+        for trajectory in result.trajectories:
+            for index, (digest, tokens) in self._trained[request.episode_id, trajectory.agent].items():
+                trained += tokens
+                matched += tokens if captured.get((trajectory.agent, index)) == digest else 0
+        trained += self._unplaced[request.episode_id]
+        trained_seats = [one for one in result.trajectories if request.seats[one.agent].trained]
+        return EpisodeFate(
+            episode_id=request.episode_id,
+            fate="trained" if trained else "dropped",
+            why="" if trained else _why(spec, result, stayed=stayed),
+            retries=max(one.retries for one in result.trajectories),
+            issued=issued,
+            sampled_tokens=sum(one.sampled_tokens for one in trained_seats),
+            captured_tokens=sum(
+                turn.end - turn.start
+                for one in trained_seats
+                for index, turn in enumerate(one.turns)
+                if (one.agent, index) in captured
+            ),
+            trained_tokens=trained,
+            matched_tokens=matched,
+            sha256="" if stored is None else stored.sha256,
+        )
+
+
+def captured_by_turn(result: EpisodeResult, digests: bytes) -> dict[tuple[str, int], bytes]:
+    """Return the digests of the completions that the engine is known to have returned, by agent and turn."""
+    found: dict[tuple[str, int], bytes] = {}
+    for number, (trajectory, index, _) in enumerate(_turns(result.trajectories)):
+        digest = digests[number * DIGEST_BYTES : (number + 1) * DIGEST_BYTES]
+        if digest and digest != NO_DIGEST:
+            found[trajectory.agent, index] = digest
+    return found
+
+
+def _turns(trajectories: Iterable[Trajectory]) -> Iterator[tuple[Trajectory, int, Turn]]:
+    for trajectory in trajectories:
+        for index, turn in enumerate(trajectory.turns):
+            yield trajectory, index, turn
+
+
+def _why(spec: JobSpec, result: EpisodeResult, *, stayed: bool) -> str:
+    """Return why nothing was learned from an episode."""
+    reasons = [one.stop_reason for one in result.trajectories if one.stop_reason not in COMPLETED_REASONS]
+    # Of a game that failed, the seat that broke tells more than those that lost their game by it.
+    reasons.sort(key=lambda reason: reason is StopReason.SEAT_FAILED)
+    if reasons:
+        return str(reasons[0].value)
+    if is_lost(result):
+        return "no_turns"
+    if not stayed:
+        return "replaced_group"
+    if spec.algorithm.mask_truncated and all(
+        turn.finish_reason == "length" for _, _, turn in _turns(result.trajectories)
+    ):
+        return "masked"
+    return "nothing_to_compare"
+
+
+def _counted(step: int, attempt: int, fates: Sequence[EpisodeFate]) -> StepFacts:
+    return StepFacts(
+        step=step,
+        attempt=attempt,
+        episodes=len(fates),
+        trained=sum(fate.fate == "trained" for fate in fates),
+        dropped=dict(Counter(fate.why for fate in fates if fate.fate == "dropped")),
+        retried=sum(fate.retries > 0 for fate in fates),
+        issued_again=sum(fate.issued - 1 for fate in fates),
+        sampled_tokens=sum(fate.sampled_tokens for fate in fates),
+        captured_tokens=sum(fate.captured_tokens for fate in fates),
+        trained_tokens=sum(fate.trained_tokens for fate in fates),
+        matched_tokens=sum(fate.matched_tokens for fate in fates),
+    )

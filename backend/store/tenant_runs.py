@@ -1,0 +1,106 @@
+"""What a tenant may read of a run besides its events: facts, ledgers and stored episodes."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+
+from backend.store.database import Database
+from backend.store.facts import FactKind, read_facts
+from backend.store.kept_episodes import KeptEpisodes
+from backend.store.policies import checkpoint_views, policies_by_agent
+from backend.store.tables import episodes
+from tinkergym.schema.certificate import CheckpointFacts, EpisodeFate
+
+_PAGE = 100
+"""Ledgers that are read at once."""
+
+
+class TenantRuns:
+    """The part of a tenant's store that shows what happened in a run."""
+
+    _db: Database
+
+    def _own(self, connection: Connection, job_id: str) -> Row[Any]:
+        raise NotImplementedError
+
+    def facts(self, job_id: str, kind: FactKind) -> list[bytes]:
+        """Return a job's facts of one kind as JSON, by number and attempt.
+
+        Raises:
+            NotFoundError: The job does not exist or is another tenant's.
+        """
+        with self._db.read() as connection:
+            self._own(connection, job_id)
+            return read_facts(connection, job_id, kind)
+
+    def ledgers(self, job_id: str) -> Iterator[bytes]:
+        """Yield the ledger of each recorded step as JSON, in order."""
+        after = 0
+        while True:
+            with self._db.read() as connection:
+                self._own(connection, job_id)
+                page = read_facts(connection, job_id, "ledger", after=after, limit=_PAGE)
+            yield from page
+            if len(page) < _PAGE:
+                return
+            after += _PAGE
+
+    def checkpoint_facts(self, job_id: str) -> list[CheckpointFacts]:
+        """Return the checkpoints of all of a job's policies, by agent and oldest first."""
+        with self._db.read() as connection:
+            self._own(connection, job_id)
+            return [
+                CheckpointFacts(agent=agent, view=view)
+                for agent in policies_by_agent(connection, job_id)
+                for view in checkpoint_views(connection, job_id, agent)
+            ]
+
+    def not_learned(self, job_id: str, recorded: frozenset[int]) -> list[EpisodeFate]:
+        """Return the stored episodes of steps that were not recorded."""
+        with self._db.read() as connection:
+            self._own(connection, job_id)
+            rows = connection.execute(
+                select(episodes.c.episode_id, episodes.c.step, episodes.c.sha256)
+                .where(episodes.c.job_id == job_id)
+                .order_by(episodes.c.number)
+            ).all()
+        return [
+            EpisodeFate(episode_id=row.episode_id, fate="not_learned", sha256=row.sha256)
+            for row in rows
+            if row.step not in recorded
+        ]
+
+    def stored_episodes(
+        self, job_id: str, kept: KeptEpisodes, *, first_step: int = 0, last_step: int | None = None
+    ) -> Iterator[bytes]:
+        """Yield each stored episode's JSON as it was handed in, by step.
+
+        Args:
+            job_id: Of the job.
+            kept: Its files.
+            first_step: The first that is wanted.
+            last_step: The last; None is the newest.
+        """
+        in_files = set(kept.steps)
+        with self._db.read() as connection:
+            self._own(connection, job_id)
+            query = select(episodes.c.step).where(episodes.c.job_id == job_id).distinct()
+            in_rows = set(connection.scalars(query))
+        for step in sorted(in_files | in_rows):
+            if step < first_step or (last_step is not None and step > last_step):
+                continue
+            # Of a step that is in both, which a kill can leave, the file is complete.
+            yield from kept.read(step) if step in in_files else self._rows(job_id, step)
+
+    def _rows(self, job_id: str, step: int) -> Iterator[bytes]:
+        with self._db.read() as connection:
+            blobs = connection.scalars(
+                select(episodes.c.result)
+                .where(episodes.c.job_id == job_id, episodes.c.step == step)
+                .order_by(episodes.c.number)
+            ).all()
+        yield from map(zlib.decompress, blobs)

@@ -1,0 +1,111 @@
+"""Certificates of real runs, their bundles, and what is found when a byte of one is changed."""
+
+import json
+import tarfile
+
+import pytest
+
+import tinkergym as tg
+from tinkergym.reporting import verify
+
+pytestmark = pytest.mark.service
+
+SETTINGS = {
+    "steps": 2,
+    "algorithm": tg.GRPO(group_size=2, groups_per_step=2),
+    "sampling": tg.Sampling(max_turn_tokens=4, temperature=3.0),
+    "checkpoint_every": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def job(service):
+    with tg.Client() as client:
+        job = client.train("board/TicTacToeVs-v0", env_kwargs={"on_illegal": "random"}, **SETTINGS)
+        job.wait(warn=False)
+        yield job
+
+
+@pytest.fixture(scope="module")
+def bundle(job, tmp_path_factory):
+    return job.certificate(tmp_path_factory.mktemp("bundle"), bundle=True).bundle
+
+
+def verdicts(certificate):
+    return {check.name: check.verdict for check in certificate.checks}
+
+
+def changed(bundle, folder, name, spoil):
+    """Copy a bundle in which one file was spoiled."""
+    target = folder / "changed.tar"
+    with tarfile.open(bundle) as archive:
+        entry = archive.getmember(name)
+    body = bytearray(bundle.read_bytes())
+    place = entry.offset_data + spoil(bytes(body[entry.offset_data : entry.offset_data + entry.size]))
+    body[place] ^= 1
+    target.write_bytes(body)
+    return target
+
+
+def test_every_check_of_a_clean_run_holds(job, tmp_path):
+    written = job.certificate(tmp_path)
+    assert set(verdicts(written).values()) == {"holds"}, written.checks
+    facts = written.certificate.facts
+    assert {one.version for one in facts.publishes} == {one.version for one in facts.agreements} == {0, 1, 2}
+    assert facts.adapters[0].version == 1
+    assert [one.episodes for one in facts.steps] == [4, 4]
+    page = written.page.read_text()
+    assert "<script" not in page
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    alone = verify(written.json)
+    assert (alone.ok, alone.checked, alone.problems) == (True, "certificate", [])
+
+
+def test_a_certificate_that_was_changed_is_found_out(job, tmp_path):
+    path = job.certificate(tmp_path).json
+    document = json.loads(path.read_text())
+    document["facts"]["steps"][1]["matched_tokens"] -= 1
+    path.write_text(json.dumps(document))
+    found = verify(path)
+    assert not found.ok
+    assert any("own hash" in problem for problem in found.problems)
+    assert any("trained_tokens_were_sampled" in problem for problem in found.problems)
+
+
+def test_a_bundle_is_checked_with_everything_in_it(bundle):
+    found = verify(bundle)
+    assert (found.ok, found.checked, found.problems) == (True, "bundle", [])
+    assert found.files >= 6
+
+
+def test_one_changed_byte_of_an_adapter_is_named(bundle, tmp_path):
+    name = "checkpoints/step-000002/adapter_model.safetensors"
+    found = verify(changed(bundle, tmp_path, name, lambda body: len(body) // 2))
+    assert not found.ok
+    assert len(found.problems) == 1
+    assert name in found.problems[0]
+
+
+def test_one_changed_byte_of_an_episode_is_named(bundle, job, tmp_path):
+    name = "episodes/step-000001.jsonl"
+    found = verify(changed(bundle, tmp_path, name, lambda body: body.index(b'"reward":') + 9))
+    assert not found.ok
+    assert len(found.problems) == 1
+    assert f"{job.id}:1:" in found.problems[0]
+
+
+def test_one_changed_byte_of_an_event_is_named(bundle, tmp_path):
+    found = verify(changed(bundle, tmp_path, "events.jsonl", lambda body: body.index(b"\n") + 30))
+    assert not found.ok
+    assert found.problems == ["events.jsonl: event 2 is not the one that was packed"]
+
+
+def test_supervised_runs_are_certified_too(client, tmp_path):
+    rows = [{"prompt": f"{n}+1=", "completion": str(n + 1)} for n in range(8)]
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    job = client.sft(data, steps=2, batch_size=4)
+    job.wait()
+    written = job.certificate(tmp_path, bundle=True)
+    assert set(verdicts(written).values()) == {"holds"}, written.checks
+    assert verify(written.bundle).ok

@@ -1,0 +1,94 @@
+"""A run's certificate, fetched from the service and written down: one JSON and one page, or a bundle."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from tinkergym.remote.api import Api
+from tinkergym.remote.events import follow
+from tinkergym.remote.target_files import writing_to
+from tinkergym.reporting.bundle import BundleWriter, writing_bundle
+from tinkergym.reporting.certificate_checks import certify
+from tinkergym.reporting.certificate_page import page
+from tinkergym.schema.certificate import Certificate, Check, RunFacts
+from tinkergym.schema.events import CheckpointView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenCertificate:
+    """A certificate, and where it lies."""
+
+    certificate: Certificate
+    json: Path | None = None
+    page: Path | None = None
+    bundle: Path | None = None
+    """Holds the other two, the adapter, the episodes and the events."""
+
+    @property
+    def checks(self) -> list[Check]:
+        """What the run's facts show."""
+        return self.certificate.checks
+
+    @property
+    def ok(self) -> bool:
+        """Whether no check fails; one that is `not_shown` does not."""
+        return all(check.verdict != "fails" for check in self.checks)
+
+
+def write_certificate(api: Api, job_id: str, folder: Path, *, bundle: bool) -> WrittenCertificate:
+    """Fetch a run's facts and write its certificate.
+
+    Args:
+        api: To the service.
+        job_id: Which job.
+        folder: Where to write; made if it is missing.
+        bundle: Write one archive with everything instead of two files.
+
+    Raises:
+        InvalidRequestError: `folder` cannot be written.
+        NotFoundError: There is no such job.
+    """
+    facts = api.facts(job_id)
+    with writing_to(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    if bundle:
+        target = folder / f"{job_id}.bundle.tar"
+        with writing_to(target), writing_bundle(target) as writer:
+            certificate = _fill(api, facts, writer)
+        return WrittenCertificate(certificate=certificate, bundle=target)
+    certificate = certify(facts)
+    as_json, as_page = (folder / f"{job_id}.certificate.{kind}" for kind in ("json", "html"))
+    with writing_to(folder):
+        as_json.write_text(certificate.model_dump_json(indent=1), encoding="utf-8")
+        as_page.write_text(page(certificate), encoding="utf-8")
+    return WrittenCertificate(certificate=certificate, json=as_json, page=as_page)
+
+
+def _fill(api: Api, facts: RunFacts, writer: BundleWriter) -> Certificate:
+    job_id = facts.job.job_id
+    # Of a job that goes on, what happened since the facts were read is left out.
+    writer.add_events(islice(follow(api.connection, job_id), facts.events.count))
+    writer.add_ledger(islice(api.ledger(job_id), sum(bool(one.ledger_sha256) for one in facts.steps)))
+    recorded = {one.step for one in facts.steps}
+    last = None if facts.state.final else max(recorded, default=0)
+    writer.add_episodes(api.stored_episodes(job_id, last_step=last))
+    newest: dict[str, CheckpointView] = {}
+    for one in facts.checkpoints:
+        newest[one.agent] = one.view
+    with tempfile.TemporaryDirectory() as scratch:
+        for agent, view in newest.items():
+            for name in view.files:
+                if name != "optimizer.safetensors":  # large, and no part of the policy
+                    target = Path(scratch) / "file"
+                    api.download(job_id, view.step, name, target, agent=agent)
+                    writer.add_file(_checkpoint_name(agent, view.step, name), target)
+    return writer.finish(facts)
+
+
+def _checkpoint_name(agent: str, step: int, name: str) -> str:
+    own = f"{agent.replace('/', '_').replace(os.sep, '_')}/" if agent else ""
+    return f"checkpoints/{own}step-{step:06d}/{Path(name).name}"

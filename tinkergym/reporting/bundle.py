@@ -1,0 +1,120 @@
+"""A certificate with everything that it refers to, in one file: a tar archive, uncompressed.
+
+Uncompressed, so that a damaged byte stays where it is and can be named; compress the file to send it, and
+`verify` reads it all the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from tinkergym.reporting.certificate_checks import checks_of, sealed
+from tinkergym.reporting.certificate_page import page
+from tinkergym.schema.certificate import BundledFile, Certificate, RunFacts
+from tinkergym.schema.events import Event
+
+CERTIFICATE, PAGE = "certificate.json", "certificate.html"
+EVENTS, EVENT_HASHES, LEDGER = "events.jsonl", "events.sha256", "ledger.jsonl"
+EPISODES = "episodes/step-{step:06d}.jsonl"
+
+
+class BundleWriter:
+    """Writes the files of a bundle, and at last the certificate that names their hashes."""
+
+    def __init__(self, archive: tarfile.TarFile) -> None:
+        self._archive = archive
+        self._files: dict[str, BundledFile] = {}
+
+    def add(self, name: str, body: bytes) -> None:
+        """Add a file."""
+        self._files[name] = BundledFile(sha256=hashlib.sha256(body).hexdigest(), bytes=len(body))
+        self._write(name, body)
+
+    def add_file(self, name: str, path: Path) -> None:
+        """Add a file from the disk, which may be larger than the memory."""
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        self._files[name] = BundledFile(sha256=digest, bytes=path.stat().st_size)
+        self._archive.add(path, name, recursive=False, filter=_plain)
+
+    def add_events(self, events: Iterable[Event]) -> None:
+        """Add the log, and the hash of each event, by which a damaged one is found."""
+        lines = [event.model_dump_json().encode() for event in events]
+        self.add(EVENTS, b"".join(line + b"\n" for line in lines))
+        self.add(EVENT_HASHES, "".join(f"{hashlib.sha256(line).hexdigest()}\n" for line in lines).encode())
+
+    def add_ledger(self, lines: Iterable[bytes]) -> None:
+        """Add what became of each episode, step by step."""
+        self.add(LEDGER, b"".join(line + b"\n" for line in lines))
+
+    def add_episodes(self, episodes: Iterable[bytes]) -> None:
+        """Add stored episodes, as they come from the service: in order of their steps."""
+        step, lines = -1, list[bytes]()
+        for line in episodes:
+            of = step_of_episode(json.loads(line)["episode_id"])
+            if of != step and lines:
+                self.add(EPISODES.format(step=step), b"".join(lines))
+                lines = []
+            step = of
+            lines.append(line + b"\n")
+        if lines:
+            self.add(EPISODES.format(step=step), b"".join(lines))
+
+    def finish(self, facts: RunFacts) -> Certificate:
+        """Add the certificate and its page."""
+        certificate = sealed(Certificate(facts=facts, checks=checks_of(facts), files=self._files))
+        self._write(CERTIFICATE, certificate.model_dump_json(indent=1).encode())
+        self._write(PAGE, page(certificate).encode())
+        return certificate
+
+    def _write(self, name: str, body: bytes) -> None:
+        entry = _plain(tarfile.TarInfo(name))
+        entry.size = len(body)
+        self._archive.addfile(entry, io.BytesIO(body))
+
+
+@contextmanager
+def writing_bundle(path: Path) -> Iterator[BundleWriter]:
+    """Write a bundle to `path`, which appears when it is complete."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as archive:
+            yield BundleWriter(archive)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def reading_bundle(path: Path) -> Iterator[Mapping[str, IO[bytes]]]:
+    """Open the files of a bundle by name; nothing is written to the disk.
+
+    Raises:
+        tarfile.TarError: It is not an archive, or it is cut off.
+    """
+    with tarfile.open(path, "r:*") as archive:
+        found: dict[str, IO[bytes]] = {}
+        for entry in archive:
+            file = archive.extractfile(entry) if entry.isfile() else None
+            if file is not None:
+                found[entry.name] = file
+        yield found
+
+
+def step_of_episode(episode_id: str) -> int:
+    """Return the step in an episode's id; -1 where it has none."""
+    number = episode_id.rsplit(":", 2)[1:2]
+    return int(number[0]) if number and number[0].isdigit() else -1
+
+
+def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    # The same run gives the same bytes, whoever packs it and when.
+    entry.mtime, entry.uid, entry.gid, entry.uname, entry.gname, entry.mode = 0, 0, 0, "", "", 0o644
+    return entry

@@ -1,0 +1,138 @@
+"""A certificate as one HTML page that loads nothing: no script, no style sheet, no picture."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from tinkergym.display.html import curve
+from tinkergym.schema.certificate import Certificate, RunFacts
+from tinkergym.schema.job_spec import PlayedSpec
+
+_VERDICTS = {
+    "holds": ("holds", "#1a7f37"),
+    "fails": ("fails", "#b91c1c"),
+    "not_shown": ("not shown", "#8a6d00"),
+}
+_STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}"
+    "table{border-collapse:collapse;margin:.5em 0 1.5em}"
+    "th,td{border:1px solid #ddd;padding:.25em .6em;text-align:left;vertical-align:top}"
+    "th{background:#f6f6f6}code,pre{font-size:13px}pre{overflow:auto;background:#f6f6f6;padding:.8em}"
+)
+_NOT_PROVEN = (
+    "A certificate is not signed: it shows that its parts belong together, not who made it. Whoever can "
+    "write all of it can write another one. To pin it, note its hash elsewhere on the day of the run."
+)
+
+
+def page(certificate: Certificate) -> str:
+    """Return the page."""
+    facts = certificate.facts
+    job = facts.job
+    made = datetime.datetime.fromtimestamp(facts.made_at, datetime.UTC)
+    parts = [
+        f"<h1>Certificate of {escape(job.job_id)}</h1>",
+        f"<p>{escape(job.spec.kind)} on <b>{escape(job.spec.model)}</b>, {escape(str(job.state))} at step "
+        f"{job.step} of {job.spec.steps}. Made {made:%Y-%m-%d %H:%M} UTC by tinkergym "
+        f"{escape(facts.service_version)}.</p>",
+        f"<p>SHA-256 <code>{escape(certificate.sha256)}</code></p>",
+        "<h2>Checks</h2>",
+        _table(
+            ["check", "verdict", "figure"],
+            [[check.name, check.verdict, check.text] for check in certificate.checks],
+        ),
+        _agreement(facts),
+        _steps(facts),
+        _where(facts),
+        "<h2>Settings as they took effect</h2>",
+        f"<pre>{escape(json.dumps(job.spec.model_dump(mode='json'), indent=1))}</pre>",
+        _files(certificate),
+        f"<p><small>{escape(_NOT_PROVEN)}</small></p>",
+    ]
+    return (
+        f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{escape(job.job_id)}</title>"
+        f"<style>{_STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
+    )
+
+
+def _agreement(facts: RunFacts) -> str:
+    rows = [
+        [one.agent or "-", one.version, f"{one.mean:.3g}", f"{one.largest:.3g}", one.tokens, one.by]
+        for one in facts.agreements
+    ]
+    picture = curve([one.mean for one in facts.agreements], "mean difference in nats, by publish")
+    head = ["policy", "version", "mean (nats)", "largest", "tokens", "compared by"]
+    return f"<h2>Engine and learner after each publish</h2>{picture}{_table(head, rows)}"
+
+
+def _steps(facts: RunFacts) -> str:
+    played = isinstance(facts.job.spec, PlayedSpec)
+    head = ["step", "attempt", "learning rate"]
+    head += (
+        ["episodes", "trained", "dropped", "retried", "issued again", "trained tokens", "of them sampled"]
+        if played
+        else ["records", "trained tokens", "hash of their tokens"]
+    )
+    rows: list[list[object]] = []
+    for one in facts.steps:
+        rate = "-" if one.learning_rate is None else f"{one.learning_rate:.3g}"
+        dropped = ", ".join(f"{count} {why}" for why, count in sorted(one.dropped.items())) or "0"
+        own: list[object] = (
+            [
+                one.episodes,
+                one.trained,
+                dropped,
+                one.retried,
+                one.issued_again,
+                one.trained_tokens,
+                one.matched_tokens,
+            ]
+            if played
+            else [one.records, one.trained_tokens, one.records_sha256[:16]]
+        )
+        rows.append([one.step, one.attempt, rate, *own])
+    return f"<h2>Steps</h2>{_table(head, rows)}"
+
+
+def _where(facts: RunFacts) -> str:
+    rows = [
+        [
+            one.attempt,
+            ", ".join(f"{name} {version}" for name, version in one.versions.items()),
+            ", ".join(f"{name}={value}" for name, value in one.place.items()),
+        ]
+        for one in facts.attempts
+    ]
+    packs = {
+        **facts.job.packs,
+        **{f"{one.distribution} (client)": one.version for one in facts.job.client_packs},
+    }
+    pinned = [["seed", facts.job.spec.seed], *packs.items(), *facts.data.items()]
+    return (
+        f"<h2>Where it ran</h2>{_table(['attempt', 'versions', 'place'], rows)}"
+        f"{_table(['seed, packs, data', ''], pinned)}"
+    )
+
+
+def _files(certificate: Certificate) -> str:
+    if not certificate.files:
+        return ""
+    rows = [[name, one.bytes, one.sha256] for name, one in sorted(certificate.files.items())]
+    return f"<h2>Files of the bundle</h2>{_table(['file', 'bytes', 'SHA-256'], rows)}"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    titles = "".join(f"<th>{escape(name)}</th>" for name in head)
+    lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    return f"<table><tr>{titles}</tr>{lines}</table>"
+
+
+def _cell(value: object) -> str:
+    text = str(value)
+    if text in _VERDICTS:
+        word, colour = _VERDICTS[text]
+        return f"<td style='color:{colour}'><b>{word}</b></td>"
+    return f"<td>{escape(text)}</td>"
