@@ -53,6 +53,20 @@ _TurnTokens = Annotated[
     typer.Option(help="Of one answer of a model. (default: the job's own; of a model 64)", min=1),
 ]
 _MostTurns = Annotated[int, typer.Option(help="Where an episode of random, legal or gold is cut off.", min=1)]
+_Crossplay = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PLAYER,PLAYER,...",
+        help="Of a game for several players: every player meets every other, with the seats both ways. A "
+        "player is a name that the game offers, such as random, JOB_ID@40, JOB_ID/AGENT@40, or MODEL; "
+        "a single JOB_ID is versions of that job and random.",
+    ),
+]
+_Pairs = Annotated[int, typer.Option(help="With --crossplay: seeds per two players.", min=1)]
+_Png = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="With --crossplay: the matrix as a picture; the ratings next to it."),
+]
 _OutFile = Annotated[
     Path | None,
     typer.Option("--out", metavar="FILE", help="Keep the episodes; a run that was stopped goes on there."),
@@ -75,6 +89,9 @@ def evaluate(
     top_k: TopK = None,
     most_turns: _MostTurns = 200,
     out_file: _OutFile = None,
+    crossplay: _Crossplay = None,
+    pairs: _Pairs = 50,
+    png: _Png = None,
     env_setting: EnvironmentSettings = None,
     as_json: AsJson = False,
 ) -> None:
@@ -84,8 +101,27 @@ def evaluate(
     a FILE that was written with other settings is refused. `tinkergym compare` compares two such files,
     `tinkergym replay` shows the episodes in one.
 
+    With --crossplay the players of a game meet each other: a matrix of mean returns, and ratings.
+
     Example: tinkergym eval board/TicTacToeVs-v0 --policy JOB_ID --temperature 1 -n 16 --k 1,4,16
     """
+    if crossplay is not None:
+        from tinkergym.cli.eval_crossplay import CrossplayOptions, evaluate_crossplay
+
+        refused = {"--policy": policy != "random", "--samples": samples != 1, "--tasks": tasks is not None}
+        refused |= {"--by-index": by_index, "--out": out_file is not None, "--top-p": top_p is not None}
+        refused |= {"--top-k": top_k is not None, "--max-turn-tokens": max_turn_tokens is not None}
+        options = CrossplayOptions(
+            players=crossplay, pairs=pairs, seed=seed, temperature=temperature, png=png, as_json=as_json
+        )
+        evaluate_crossplay(
+            env, env_setting or [], options, [name for name, given in refused.items() if given]
+        )
+        return
+    if png is not None or pairs != 50:
+        from tinkergym.errors import InvalidRequestError
+
+        raise InvalidRequestError("it is of --crossplay", field="--pairs" if png is None else "--png")
     from tinkergym.cli.eval_policy import given, open_policy
     from tinkergym.cli.settings import find_environment, parse_settings
     from tinkergym.evaluation.baselines import POLICIES

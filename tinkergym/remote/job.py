@@ -7,7 +7,7 @@ import math
 import re
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -45,6 +45,8 @@ from tinkergym.schema.jobs import AnyJobSpec, JobView
 from tinkergym.schema.structured import Structured
 
 if TYPE_CHECKING:
+    from tinkergym.evaluation.crossplay import CrossPlay
+    from tinkergym.evaluation.ratings import Ratings
     from tinkergym.remote.certificates import WrittenCertificate
     from tinkergym.remote.export import Exported
     from tinkergym.remote.policy import Policy
@@ -320,6 +322,53 @@ class Job:
             structured=structured,
             agent=agent,
         )
+
+    def crossplay(
+        self,
+        versions: Sequence[int] | None = None,
+        *,
+        against: Sequence[str] = ("random",),
+        game: str | None = None,
+        pairs: int = 50,
+        seed: int = 0,
+        temperature: float | None = None,
+        progress: bool | None = None,
+    ) -> CrossPlay:
+        """Let versions of the job's policies play each other and others, in mirrored games; see `ratings.md`.
+
+        Args:
+            versions: Of each policy; None takes the start, the newest, and up to three that are kept.
+            against: Further players: names that the game offers, such as `random`; `job-ID@40`; models.
+            game: The game, if the job trained something else; None is the job's own.
+            pairs: Seeds per matchup, each played with the seats both ways.
+            seed: The first of them.
+            temperature: Of the policies' answers; None is as in training.
+            progress: Show on the error stream how many games have ended; None does so on a terminal only.
+
+        Raises:
+            InvalidRequestError: the job's environment is no game, or a player is none.
+            NotFoundError: a version is not kept.
+        """
+        from tinkergym.evaluation.crossplay import crossplay
+        from tinkergym.registration.games import make_playable
+        from tinkergym.remote.game_players import find_player, game_of, version_players
+
+        view = self.view()
+        reference = game_of(view, game)
+        players = version_players(self._api, view, versions=versions, temperature=temperature)
+        table = make_playable(reference)
+        players += [find_player(self._api, name, table, temperature=temperature) for name in against]
+        table.close()
+        return crossplay(players, reference, pairs=pairs, seed=seed, progress=progress)
+
+    def ratings(self, *, anchor: str | None = None, **how: Any) -> Ratings:
+        """Rate versions of the job's policies; `how` is as for `crossplay`, whose games are played anew.
+
+        Args:
+            anchor: The player whose rating is 0; None takes `random` if it plays, else the mean.
+            how: See `crossplay`.
+        """
+        return self.crossplay(**how).ratings(anchor=anchor)
 
     def checkpoints(self) -> list[CheckpointView]:
         """List the checkpoints that are still there, oldest first."""

@@ -1,0 +1,126 @@
+"""`tinkergym eval GAME --crossplay ...`: every player meets every other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from tinkergym.cli.console import INTERRUPTED, err, out
+from tinkergym.cli.json_output import emit
+from tinkergym.errors import InvalidRequestError, MissingExtraError, ServiceUnreachableError
+from tinkergym.schema.policy_refs import PolicyRef
+
+if TYPE_CHECKING:
+    from tinkergym.evaluation.crossplay import CrossPlay
+    from tinkergym.evaluation.matches import Player
+    from tinkergym.remote.client import Client
+    from tinkergym.schema.job_spec import EnvironmentRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossplayOptions:
+    """What was asked for."""
+
+    players: str
+    pairs: int
+    seed: int
+    temperature: float | None
+    png: Path | None
+    as_json: bool
+
+
+def evaluate_crossplay(
+    env: str, settings: Sequence[str], options: CrossplayOptions, refused: Sequence[str]
+) -> None:
+    """Play, print the matrix and the ratings, and draw them.
+
+    Args:
+        env: The game's id.
+        settings: `name=value` of the game.
+        options: Of the command line.
+        refused: Options that were given and have no meaning here.
+    """
+    from tinkergym.cli.settings import parse_settings
+    from tinkergym.evaluation.crossplay import crossplay
+    from tinkergym.registration.games import make_playable
+    from tinkergym.schema.parsing import environment_ref
+
+    for name in refused:
+        raise InvalidRequestError(
+            "it has no meaning with --crossplay", hint="leave it out; --pairs says how many games", field=name
+        )
+    names = [name.strip() for name in options.players.split(",") if name.strip()]
+    reference = environment_ref(env, parse_settings(settings))
+    game = make_playable(reference)
+    with ExitStack() as stack:
+        stack.callback(game.close)
+        players = _players(names, game, options.temperature, stack)
+        try:
+            found = crossplay(players, reference, pairs=options.pairs, seed=options.seed)
+        except KeyboardInterrupt:
+            err.print("\nstopped; nothing is kept", highlight=False)
+            raise typer.Exit(INTERRUPTED) from None
+    _show(found, reference, options)
+
+
+def _players(names: Sequence[str], game: Any, temperature: float | None, stack: ExitStack) -> list[Player]:
+    from tinkergym.evaluation.matches import Player
+    from tinkergym.remote.game_players import find_player, is_offered, version_players
+
+    if len(game.possible_agents) < 2:
+        raise InvalidRequestError(
+            "it needs a game for several players", hint="`tinkergym envs` lists games", field="--crossplay"
+        )
+    if all(is_offered(game, name) for name in names):
+        return [Player(name=name, plays=name) for name in names]
+    api = stack.enter_context(_client(game, names))._api
+    if len(names) == 1 and PolicyRef.is_meant(names[0]) and "@" not in names[0]:
+        found = api.find_policy(names[0])
+        versions = version_players(api, api.job(found.job_id), temperature=temperature)
+        return [*versions, Player(name="random", plays="random")]
+    return [find_player(api, name, game, temperature=temperature) for name in names]
+
+
+def _client(game: Any, names: Sequence[str]) -> Client:
+    from tinkergym.remote.client import Client
+    from tinkergym.remote.game_players import is_offered
+
+    try:
+        return Client()
+    except ServiceUnreachableError as error:
+        unknown = next(name for name in names if not is_offered(game, name))
+        raise ServiceUnreachableError(
+            f"the game offers no player {unknown!r}, and policies and models need a service: {error.message}",
+            hint=error.hint,
+        ) from None
+
+
+def _show(found: CrossPlay, reference: EnvironmentRef, options: CrossplayOptions) -> None:
+    ratings = found.ratings()
+    pictures: list[Path] = []
+    if options.png is not None:
+        beside = options.png.with_name(f"{options.png.stem}-ratings{options.png.suffix or '.png'}")
+        try:
+            pictures = [found.to_png(options.png), ratings.to_png(beside)]
+        except MissingExtraError as error:
+            error.field = "--png"
+            raise
+    if options.as_json:
+        emit({"crossplay": found.to_json(), "ratings": ratings.to_json()})
+        return
+    header = f"{reference.id}, {options.pairs} pairs of games per two players"
+    out.print(f"{header}; mean return of the row against the column", highlight=False, soft_wrap=True)
+    out.print(str(found), markup=False, highlight=False, soft_wrap=True)
+    zero = f"{ratings.anchor} = 0" if ratings.anchor else "mean = 0"
+    out.print(f"\nratings in Elo points ({zero}) with 95 % intervals", highlight=False)
+    out.print(str(ratings), markup=False, highlight=False, soft_wrap=True)
+    if found.failed:
+        text = f"{len(found.failed)} games failed and are in no figure; the first: {found.failed[0].error}"
+        out.print(text, markup=False, highlight=False, soft_wrap=True)
+    for path in pictures:
+        out.print(f"picture: {path}", markup=False, highlight=False, soft_wrap=True)

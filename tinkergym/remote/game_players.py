@@ -1,0 +1,173 @@
+"""Players of a game by reference: `random`, what else the game offers, a policy's version, a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tinkergym.errors import InvalidRequestError, NotFoundError, UnknownModelError
+from tinkergym.evaluation.matches import Player
+from tinkergym.registration.games import is_game
+from tinkergym.remote.api import Api
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, PlayedSpec, SharedWith
+from tinkergym.schema.policy_refs import PolicyRef, policy_of
+
+if TYPE_CHECKING:
+    from tinkergym.schema.jobs import JobView
+
+_OF_ONE_SEAT = frozenset({"opponent", "seat"})
+"""Settings of the environment for one seat that the game itself does not have."""
+
+
+def find_player(api: Api, reference: str, game: Any, *, temperature: float | None = None) -> Player:
+    """Return the player that a reference names.
+
+    Args:
+        api: Of the service that has the policies and models.
+        reference: A name that the game offers, such as `random`; `job-ID@40`, `job-ID/black@step:40`; or the
+            name of a model.
+        game: A PettingZoo game, for the names that it offers.
+        temperature: Of a policy's answers; None is as in training, 1 for a model.
+
+    Raises:
+        InvalidRequestError: It is none of these, or names a job of several policies without saying which.
+        NotFoundError: There is no such policy of yours.
+    """
+    if is_offered(game, reference):
+        return Player(name=reference, plays=reference)
+    if not PolicyRef.is_meant(reference):
+        return _model_player(api, reference, temperature)
+    ref = PolicyRef.parse(reference, field="players")
+    # A version that is the newest may not have been saved, so the service is asked for the policy alone.
+    found = api.find_policy(ref.whose if ref.version is not None else reference)
+    view = api.job(found.job_id)
+    version = ref.version if ref.version is not None else found.version
+    if version is None:
+        version = view.policy_version
+    if version not in {0, view.policy_version, *found.kept}:
+        raise _gone(ref.whose, version, [0, *found.kept, view.policy_version])
+    return version_player(api, view, version, agent=found.agent, temperature=temperature)
+
+
+def is_offered(game: Any, name: str) -> bool:
+    """Whether a game has a scripted player of this name."""
+    check = getattr(game.unwrapped, "check_opponent", None)
+    if check is None:
+        return False
+    try:
+        check(name)
+    except InvalidRequestError:
+        return False
+    return True
+
+
+def version_player(
+    api: Api, view: JobView, version: int, *, agent: str = "", temperature: float | None = None
+) -> Player:
+    """Return a version of what a job trains; a policy of some seats plays those only."""
+    from tinkergym.remote.policy import Policy
+
+    policy = Policy.of_job(api, view, version=version, temperature=temperature, agent=agent)
+    name = f"{policy_of(view.job_id, agent)}@{version}"
+    return Player(
+        name=name,
+        plays=policy,
+        seats=_seats_of(view, agent),
+        step=version,
+        temperature=policy.temperature,
+    )
+
+
+def version_players(
+    api: Api,
+    view: JobView,
+    *,
+    versions: Sequence[int] | None = None,
+    most: int = 5,
+    temperature: float | None = None,
+) -> list[Player]:
+    """Return versions of every policy of a job.
+
+    Args:
+        api: Of its service.
+        view: The job.
+        versions: Their numbers; None takes the start, the newest, and some that have a checkpoint.
+        most: For each policy, if `versions` is None.
+        temperature: Of their answers; None is as in training.
+    """
+    spec = view.spec
+    agents = spec.trained_agents if isinstance(spec, JobSpec) else ("",)
+    found: list[Player] = []
+    for agent in agents:
+        kept = api.find_policy(policy_of(view.job_id, agent)).kept
+        there = sorted({0, *kept, view.policy_version})
+        if versions is not None:
+            for version in versions:
+                if version not in there:
+                    raise _gone(policy_of(view.job_id, agent), version, there)
+        chosen = _spread(there, most) if versions is None else sorted(set(versions))
+        found += [version_player(api, view, one, agent=agent, temperature=temperature) for one in chosen]
+    return found
+
+
+def game_of(view: JobView, game: str | None = None) -> EnvironmentRef:
+    """Return the game that a job's policies play, also where it trains one seat against an opponent.
+
+    Raises:
+        InvalidRequestError: Its environment is no game for several players.
+    """
+    spec = view.spec
+    if not isinstance(spec, PlayedSpec):
+        raise InvalidRequestError(f"{view.job_id} plays no environment", field="game")
+    own = spec.environment
+    name = own.id.replace("Vs-v", "-v") if game is None and not is_game(own.id) else game or own.id
+    if not is_game(name):
+        raise InvalidRequestError(
+            f"{name} is not a game for several players",
+            hint="name the game that its policies play: game='board/TicTacToe-v0'",
+            field="game",
+        )
+    kwargs = {key: value for key, value in own.kwargs.items() if key not in _OF_ONE_SEAT}
+    return EnvironmentRef(id=name, kwargs=kwargs)
+
+
+def _model_player(api: Api, model: str, temperature: float | None) -> Player:
+    from tinkergym.agent.renderer import Renderer
+    from tinkergym.remote.policy import Policy
+
+    try:
+        bundle = api.renderer(model)
+    except UnknownModelError as error:
+        raise InvalidRequestError(
+            f"{model!r} is no player: neither one that the game offers, nor a policy, nor a model: "
+            f"{error.message}",
+            hint="write random, a name that the game offers, job-ID@40, or the name of a model",
+            field="players",
+        ) from None
+    settings = {} if temperature is None else {"temperature": temperature}
+    policy = Policy.of_model(api, bundle.model, renderer=Renderer.from_bundle(bundle), **settings)
+    return Player(name=bundle.model, plays=policy, temperature=policy.temperature)
+
+
+def _gone(policy: str, version: int, there: Sequence[int]) -> NotFoundError:
+    kept = ", ".join(map(str, sorted(set(there))))
+    return NotFoundError(f"version {version} of {policy} is not kept", hint=f"kept: {kept}", field="versions")
+
+
+def _seats_of(view: JobView, agent: str) -> tuple[str, ...] | None:
+    spec = view.spec
+    if not agent or not isinstance(spec, JobSpec):
+        return None
+    return tuple(
+        name
+        for name, seat in spec.agents.items()
+        if name == agent or (isinstance(seat, SharedWith) and seat.agent == agent)
+    )
+
+
+def _spread(there: Sequence[int], most: int) -> list[int]:
+    """Return at most so many of sorted numbers, the first and the last among them."""
+    if len(there) <= most:
+        return list(there)
+    places = {round(place * (len(there) - 1) / (most - 1)) for place in range(most)}
+    return [there[place] for place in sorted(places)]
