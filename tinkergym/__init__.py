@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tinkergym.remote.policy import Policy
     from tinkergym.rubrics.rubric import Rubric
     from tinkergym.schema.algorithms import GRPO
+    from tinkergym.schema.budget import Budget
     from tinkergym.schema.evaluate_every import EvaluateEvery
     from tinkergym.schema.job_spec import FullParameters, Limits, LoRA, Sampling, SharedWith, Train
     from tinkergym.tools.definition import tool
@@ -29,6 +30,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "GRPO",
+    "Budget",
     "Client",
     "EvaluateEvery",
     "Evaluation",
@@ -62,6 +64,7 @@ __all__ = [
 # Where each public name lives. They are imported on first use, so that a pack or an environment server that
 # needs `TextEnv` pays neither for HTTP nor for the tokenizer.
 _HOMES = {
+    "Budget": "tinkergym.schema.budget",
     "Client": "tinkergym.remote.client",
     "EvaluateEvery": "tinkergym.schema.evaluate_every",
     "Evaluation": "tinkergym.evaluation.evaluate",

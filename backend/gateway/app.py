@@ -15,6 +15,7 @@ from backend.gateway import (
     routes_evaluations,
     routes_events,
     routes_jobs,
+    routes_lifecycle,
     routes_policies,
     routes_runs,
     routes_sample,
@@ -59,6 +60,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
     app.state.parts = parts
     for module in (
         routes_jobs,
+        routes_lifecycle,
         routes_data,
         routes_events,
         routes_episodes,

@@ -56,7 +56,7 @@ async def lease_episodes(
         await run_in_threadpool(parts.store.service().client_came, job_id)
     # Nobody runs the job now. Whoever plays goes on playing: the results will be wanted.
     await asyncio.sleep(min(_PAUSE_SECONDS, wanted.wait_seconds))
-    waits_for = job.reason if job.state is JobState.QUEUED else ""
+    waits_for = job.reason if job.state in (JobState.QUEUED, JobState.PAUSED) else ""
     return LeaseReply(episodes=[], job_state=job.state, waits_for=waits_for)
 
 
@@ -76,6 +76,9 @@ async def submit_episodes(
     if foreign is not None:
         raise InvalidRequestError(f"{foreign!r} is no episode of {job_id}", field="results.episode_id")
     if job.state.final:
+        return SubmitReply(verdicts=["stale"] * len(ids))
+    if job.state is JobState.PAUSED:
+        # They would have to be kept for however long it pauses; they are played again.
         return SubmitReply(verdicts=["stale"] * len(ids))
     if pool is None:
         raise ServiceUnavailableError(f"{job_id} is being taken up again", hint="hand the results in again")

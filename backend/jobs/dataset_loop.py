@@ -88,7 +88,8 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
         self._evaluations.close()
 
     def _step(self, step: int) -> None:
-        context, spec = self._context, self._context.spec
+        context, spec = self._context, self._settings_at(step)
+        assert isinstance(spec, WrittenDataSpec)
         numbers = batch_numbers(spec, len(self._data.train), step)
         sequences = [sequence for number in numbers for sequence in self._data.train[number]]
         with context.clock.part("forward_backward"):
@@ -138,6 +139,8 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
                 self._save_what_is_done()
             self._evaluations.begin(step)
         self._evaluations.collect()
+        if not last:
+            self._look_at_budget()
         if save and not last:
             self._let_engine_sleep()
 

@@ -45,8 +45,8 @@ class DistillationJob(RLJob):
 
     def _distil(self, context: JobContext[JobSpec], step: int, played: Played) -> Learned:
         """Update the student by what the teacher says of its episodes that count."""
-        spec = self._spec
-        assert self._teacher is not None
+        spec = self._settings_at(step)
+        assert isinstance(spec, DistillationSpec) and self._teacher is not None
         rate = learning_rate(spec, step, spec.steps)
         sources = [
             Source(seat, number)

@@ -145,6 +145,7 @@ class Evaluations:
             policy_version=step,
             episodes=len(trajectories),
             failed_episodes=len(trajectories) - len(returns),
+            sampled_tokens=sum(one.sampled_tokens for one in trajectories),
             mean=mean,
             low=low if math.isfinite(low) else None,
             high=high if math.isfinite(high) else None,

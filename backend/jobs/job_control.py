@@ -17,6 +17,14 @@ class ClientSilentError(TinkerGymError):
     """Nothing was heard from the job's client for long: the job gives its place up until one comes."""
 
 
+class PausedError(TinkerGymError):
+    """The job is to pause: its tenant asked for it, or its budget is used up."""
+
+    def __init__(self, message: str, *, asked: bool) -> None:
+        super().__init__(message)
+        self.asked = asked
+
+
 class JobControl:
     """Carries those wishes from the heartbeat's thread to the job's. The first one counts."""
 
@@ -25,10 +33,23 @@ class JobControl:
         self._wake = wake
         self._lock = threading.Lock()
         self._error: TinkerGymError | None = None
+        self._pause: PausedError | None = None
 
     def cancel(self) -> None:
         """The tenant wants the job to end."""
         self._set(JobCancelledError("cancelled on request"))
+
+    def pause(self, reason: str, *, asked: bool) -> None:
+        """The job is to pause before its next step; an empty reason takes that back.
+
+        Args:
+            reason: As the tenant will read it.
+            asked: Whether the tenant asked for it.
+        """
+        was_set = self._pause is not None
+        self._pause = PausedError(reason, asked=asked) if reason else None
+        if self._pause is not None and not was_set:
+            self._wake()
 
     def stop(self) -> None:
         """The worker is about to end."""
@@ -44,7 +65,20 @@ class JobControl:
         return isinstance(self._error, WorkerStoppingError)
 
     def check(self) -> None:
-        """Raise what was asked for.
+        """Raise what was asked for, where the job may pause: between steps, or while episodes play.
+
+        Raises:
+            PausedError: See `pause`.
+            JobCancelledError: See `cancel`.
+            WorkerStoppingError: See `stop`.
+            LeaseLostError: See `lose`.
+        """
+        self.check_within_step()
+        if (pause := self._pause) is not None:
+            raise pause
+
+    def check_within_step(self) -> None:
+        """As `check`, but a pause waits for the end of the step, so that it has the step's checkpoint.
 
         Raises:
             JobCancelledError: See `cancel`.

@@ -7,6 +7,7 @@ checkpoints before anybody knows of it.
 from __future__ import annotations
 
 import logging
+import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from backend.errors import SERVICE_LOG, LeaseLostError, RankLostError
 from backend.jobs.another_attempt import RANK_LOST, UNAVAILABLE, begin_again
 from backend.jobs.attempt_facts import attempt_fact
 from backend.jobs.job_context import JobContext, SpecT_co
-from backend.jobs.job_control import ClientSilentError, WorkerStoppingError
+from backend.jobs.job_control import ClientSilentError, PausedError, WorkerStoppingError
 from backend.store.kept_episodes import EPISODES_FOLDER, KeptEpisodes
 from tinkergym.errors import (
     InternalServiceError,
@@ -26,6 +27,8 @@ from tinkergym.errors import (
 )
 from tinkergym.schema.events import ErrorView, JobState, WarningEvent
 from tinkergym.schema.job_spec import PlayedSpec
+from tinkergym.schema.jobs import AnyJobSpec
+from tinkergym.schema.steering import settings_at
 
 _log = logging.getLogger(__name__)
 
@@ -52,10 +55,8 @@ class JobLoop(ABC, Generic[SpecT_co]):
             _log.warning("%s", error)
         except WorkerStoppingError:
             self._hand_back()
-        except ClientSilentError as error:
-            reason = str(error)
-            self._quietly(self._save_if_recorded)
-            self._quietly(lambda: context.store.park(context.lease, reason))
+        except (ClientSilentError, PausedError) as why:
+            self._give_place_up(why)
         except JobCancelledError as error:
             # What was learned stays usable, here and after a failure.
             self._quietly(self._save_last_good)
@@ -88,6 +89,15 @@ class JobLoop(ABC, Generic[SpecT_co]):
                 policy.release()
                 self._quietly(policy.forget)
 
+    def _give_place_up(self, why: ClientSilentError | PausedError) -> None:
+        context, step = self._context, self._done_step
+        self._quietly(self._save_if_recorded)
+        if isinstance(why, PausedError):
+            reason, asked = f"after step {step}: {why.message}", why.asked
+            self._quietly(lambda: context.store.pause(context.lease, reason, asked=asked))
+        else:
+            self._quietly(lambda: context.store.park(context.lease, str(why)))
+
     def _clean_up(self) -> None:
         """Let go of what only this kind of job holds."""
 
@@ -110,6 +120,19 @@ class JobLoop(ABC, Generic[SpecT_co]):
         return (
             f"resumed after step {self._done_step}" if self._done_step else "started again from the beginning"
         )
+
+    def _settings_at(self, step: int) -> AnyJobSpec:
+        """Return the job's settings for learning in a step, with what its owner changed on the way."""
+        context = self._context
+        updates = context.store.take_updates(context.lease, step)
+        return settings_at(context.lease.spec, updates, step)
+
+    def _look_at_budget(self) -> None:
+        """Have the job pause before its next step if its budget is used up; a heartbeat may look too late."""
+        context = self._context
+        wish = context.store.wish(context.job_id, time.time())
+        if wish.pause:
+            context.control.pause(wish.pause, asked=wish.asked)
 
     def _let_engine_sleep(self) -> None:
         """Have the engine give its memory to the learner, if the service wants it so; publishing wakes it."""

@@ -81,7 +81,10 @@ class PolicyJob(JobLoop[PolicySpec]):
         self._done_step = stored.seq
         context.policy.step_finished()
         if stored.result is None:
-            context.store.finish_call(context.lease, stored.seq, result)
+            tokens = _trained_tokens(stored.call) if result.error is None else 0
+            context.store.finish_call(context.lease, stored.seq, result, tokens=tokens)
+            if tokens:
+                self._look_at_budget()
         context.bell.done(context.job_id, stored.seq)
         if stored.seq - self._saved_step >= context.spec.checkpoint_every:
             self._save_last_good()
@@ -174,6 +177,12 @@ class PolicyJob(JobLoop[PolicySpec]):
 
     def _save_if_recorded(self) -> None:
         self._save_last_good()
+
+
+def _trained_tokens(call: PolicyCall) -> int:
+    if not isinstance(call, ForwardBackward):
+        return 0
+    return sum(sum(own.trained) for own in call.sequences)
 
 
 def _sequence(own: TokenSequence) -> TrainSequence:

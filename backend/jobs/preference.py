@@ -80,7 +80,7 @@ class PreferenceJob(WrittenDataJob[PreferenceSpec]):
     def _measure(self, records: Sequence[Record]) -> dict[str, float]:
         totals: dict[str, float] = {}
         for start in range(0, len(records), _MEASURED_AT_ONCE):
-            self._context.control.check()
+            self._context.control.check_within_step()
             numbers = range(start, min(start + _MEASURED_AT_ONCE, len(records)))
             pairs = [records[number] for number in numbers]
             result = preference_loss(self._context.spec.loss, self._compare("evaluate", pairs, numbers))

@@ -275,7 +275,9 @@ class RLJob(JobLoop[JobSpec]):
 
     def _learned(self, step: int, played: Played) -> Learned:
         """Learn from a step's episodes, each policy from the seats that it played."""
-        context = self._context
+        context, steered = self._context, self._settings_at(step)
+        if isinstance(steered, JobSpec):  # a distillation's are its own to apply
+            context = replace(context, spec=steered)
         return together(
             {
                 agent: self._learn(replace(context, policies={agent: policy}), step, played)
@@ -295,6 +297,8 @@ class RLJob(JobLoop[JobSpec]):
         self._tell_league(step, played)
         self._policies.step_finished()
         self._last_played = played
+        if step < spec.steps:
+            self._look_at_budget()
         due = step % spec.checkpoint_every == 0 or self._league.is_snapshot(step)
         if (due or self._evaluations.is_due(step)) and step != spec.steps:
             with context.clock.part("checkpoint"):

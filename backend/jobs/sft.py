@@ -37,7 +37,7 @@ class SFTJob(WrittenDataJob[SFTSpec]):
         context = self._context
         total, tokens = 0.0, 0
         for start in range(0, len(records), _MEASURED_AT_ONCE):
-            context.control.check()
+            context.control.check_within_step()
             part = [train_sequence(record[0]) for record in records[start : start + _MEASURED_AT_ONCE]]
             for logprobs in context.policy.logprobs(part):
                 total -= float(logprobs.sum(dtype="float64"))

@@ -71,9 +71,9 @@ def update(
 
     Raises:
         NonFiniteGradientError: The policy is as before.
-        TinkerGymError: The job was cancelled or must leave its worker, see `JobControl.check`.
+        TinkerGymError: The job was cancelled or must leave its worker, see `JobControl.check_within_step`.
     """
-    context.control.check()
+    context.control.check_within_step()
     with context.clock.part("forward_backward"):
         result = context.policy.forward_backward(sequences, config)
     if before_step is not None:

@@ -9,8 +9,9 @@ from sqlalchemy import Connection, select, update
 from backend.store.database import Database
 from backend.store.facts import Fact, write_facts
 from backend.store.policies import ONLY_AGENT, record_version
-from backend.store.records import BODY, JobLease, append, enter_state, fenced
+from backend.store.records import BODY, UPDATES, JobLease, append, enter_state, fenced, job_row
 from backend.store.tables import events, jobs
+from backend.store.usage import count_tokens, counted
 from tinkergym.schema.events import (
     ErrorView,
     EvaluationEvent,
@@ -19,7 +20,11 @@ from tinkergym.schema.events import (
     JobState,
     StateEvent,
     StepEvent,
+    UpdateEvent,
 )
+from tinkergym.schema.updates import SettingsUpdate
+
+_SECONDS_PER_HOUR = 3600.0
 
 
 def evaluation_events(connection: Connection, job_id: str) -> list[EvaluationEvent]:
@@ -57,11 +62,12 @@ class JournalStore:
         with self._db.write() as connection:
             row = fenced(connection, lease)
             body = StateEvent(state=state, reason=reason, error=error, attempt=lease.attempt)
+            now = self._clock()
             if state.final:
                 return enter_state(
-                    connection, row, self._clock(), body, worker_id=None, lease_expires_at=None
+                    connection, row, now, body, worker_id=None, lease_expires_at=None, **counted(row, now)
                 )
-            return enter_state(connection, row, self._clock(), body)
+            return enter_state(connection, row, now, body)
 
     def append_event(self, lease: JobLease, body: EventBody) -> Event:
         """Log an event.
@@ -71,6 +77,8 @@ class JournalStore:
         """
         with self._db.write() as connection:
             row = fenced(connection, lease)
+            if isinstance(body, EvaluationEvent):
+                count_tokens(connection, row, body.sampled_tokens)
             return append(connection, lease.job_id, row.last_seq, self._clock(), body)
 
     def append_events(self, lease: JobLease, bodies: list[EventBody]) -> list[Event]:
@@ -97,6 +105,8 @@ class JournalStore:
     ) -> Event:
         """Record a train step: the job's counters, the hash of the version it made, the event, and facts.
 
+        The event also gets what the job has used so far, as `used/hours` and `used/tokens`.
+
         Args:
             lease: Of the job.
             event: What the step did.
@@ -119,12 +129,55 @@ class JournalStore:
                     weights_sha256=sha256,
                     agent=agent,
                 )
+            # A step that is repeated after a kill has been counted.
+            is_new = event.step > row.furthest_step
+            tokens = row.used_tokens + (event.sampled_tokens + event.trained_tokens if is_new else 0)
+            now = self._clock()
+            columns = counted(row, now)
             connection.execute(
                 update(jobs)
                 .where(jobs.c.job_id == lease.job_id)
-                .values(step=event.step, policy_version=event.policy_version)
+                .values(
+                    step=event.step,
+                    policy_version=event.policy_version,
+                    furthest_step=max(event.step, row.furthest_step),
+                    used_tokens=tokens,
+                    **columns,
+                )
             )
-            return append(connection, lease.job_id, row.last_seq, self._clock(), event)
+            used = {"used/hours": columns["used_seconds"] / _SECONDS_PER_HOUR, "used/tokens": float(tokens)}
+            event = event.model_copy(update={"metrics": {**event.metrics, **used}})
+            return append(connection, lease.job_id, row.last_seq, now, event)
+
+    def take_updates(self, lease: JobLease, step: int) -> list[SettingsUpdate]:
+        """Return how the job's settings were changed; those that wait take effect from this step on.
+
+        A step that was recorded before is repeated as it was, so nothing new begins there.
+
+        Raises:
+            LeaseLostError: Another worker has the job, or it ended.
+        """
+        with self._db.read() as connection:  # the usual case takes no write lock
+            row = job_row(connection, lease.job_id)
+            known = UPDATES.validate_json(row.updates if row is not None else "[]")
+            if row is None or step <= row.furthest_step or all(one.from_step is not None for one in known):
+                return known
+        with self._db.write() as connection:
+            row = fenced(connection, lease)
+            seq, taken = row.last_seq, []
+            for one in UPDATES.validate_json(row.updates):
+                if one.from_step is None:
+                    body = UpdateEvent(changes=one.changes, from_step=step)
+                    seq = append(connection, lease.job_id, seq, self._clock(), body).seq
+                    taken.append(one.model_copy(update={"from_step": step}))
+                else:
+                    taken.append(one)
+            connection.execute(
+                update(jobs)
+                .where(jobs.c.job_id == lease.job_id)
+                .values(updates=UPDATES.dump_json(taken).decode())
+            )
+            return taken
 
     def episodes_failed(self, job_id: str) -> tuple[int, int]:
         """Return how many episodes of the job's recorded steps failed, and how many there were."""

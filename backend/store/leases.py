@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from backend.store.records import (
     job_view,
 )
 from backend.store.tables import events, jobs, tenants
+from backend.store.usage import Wish, counted, wish_of
 from tinkergym.errors import NotFoundError
 from tinkergym.schema.events import CheckpointEvent, ErrorView, JobState, StateEvent, StepEvent
 from tinkergym.schema.job_spec import EnvironmentRef, PlayedSpec
@@ -115,6 +116,7 @@ class LeaseStore:
                 epoch=lease.epoch,
                 attempt=lease.attempt,
                 lease_expires_at=lease.expires_at,
+                counted_at=now,
             )
             return lease
 
@@ -125,10 +127,12 @@ class LeaseStore:
             LeaseLostError: The job ended, was queued again or has another worker.
         """
         with self._db.write() as connection:
-            fenced(connection, lease)
+            row = fenced(connection, lease)
             renewed = replace(lease, expires_at=now + lease_seconds)
             connection.execute(
-                update(jobs).where(jobs.c.job_id == lease.job_id).values(lease_expires_at=renewed.expires_at)
+                update(jobs)
+                .where(jobs.c.job_id == lease.job_id)
+                .values(lease_expires_at=renewed.expires_at, **counted(row, now))
             )
             return renewed
 
@@ -142,7 +146,8 @@ class LeaseStore:
                 row = fenced(connection, lease)
             except LeaseLostError:
                 return
-            _queue_again_or_end(connection, row, self._clock(), reason)
+            now = self._clock()
+            _queue_again_or_end(connection, row, now, reason, columns=counted(row, now))
 
     def park(self, lease: JobLease, reason: str) -> None:
         """Give the job up until a client asks for its episodes, see `client_came`; otherwise as `release`."""
@@ -151,7 +156,29 @@ class LeaseStore:
                 row = fenced(connection, lease)
             except LeaseLostError:
                 return
-            _queue_again_or_end(connection, row, self._clock(), reason, JobState.WAITING_FOR_CLIENT)
+            now = self._clock()
+            _queue_again_or_end(
+                connection, row, now, reason, JobState.WAITING_FOR_CLIENT, columns=counted(row, now)
+            )
+
+    def pause(self, lease: JobLease, reason: str, *, asked: bool) -> None:
+        """Give the job up until its tenant resumes it; one whose cancellation was asked for ends instead.
+
+        Args:
+            lease: Of the job. One that is lost already is no error.
+            reason: As the tenant reads it.
+            asked: Whether the tenant asked for it. Where that was taken back meanwhile, the job is queued.
+        """
+        with self._db.write() as connection:
+            try:
+                row = fenced(connection, lease)
+            except LeaseLostError:
+                return
+            state = JobState.PAUSED
+            if asked and row.pause_requested is None:
+                state, reason = JobState.QUEUED, "resumed while it was about to pause"
+            now = self._clock()
+            _queue_again_or_end(connection, row, now, reason, state, columns=counted(row, now))
 
     def client_came(self, job_id: str) -> None:
         """Queue a job that was parked; another one stays as it is."""
@@ -223,10 +250,11 @@ class LeaseStore:
             )
             return [HeldJob(**{**row._mapping, "state": JobState(row.state)}) for row in rows]
 
-    def cancel_requested(self, job_id: str) -> bool:
-        """Say whether the tenant asked for the job's end."""
+    def wish(self, job_id: str, now: float) -> Wish:
+        """Say whether the job is to end or to pause, as its tenant or its budget wants."""
         with self._db.read() as connection:
-            return bool(connection.scalar(select(jobs.c.cancel_requested).where(jobs.c.job_id == job_id)))
+            row = job_row(connection, job_id)
+            return Wish() if row is None else wish_of(row, now)
 
     def finish_unleased(
         self, job_id: str, state: JobState, reason: str, error: ErrorView | None = None
@@ -258,24 +286,48 @@ def _held_by(worker_id: str | None) -> ColumnElement[bool]:
 
 
 def _free(row: Row[Any], now: float) -> bool:
-    if row.state in FINAL_STATES:
+    if row.state in FINAL_STATES or row.state == JobState.PAUSED:
         return False
     return row.state == JobState.QUEUED or row.lease_expires_at is None or row.lease_expires_at <= now
 
 
 def _queue_again_or_end(
-    connection: Connection, row: Row[Any], now: float, reason: str, state: JobState = JobState.QUEUED
+    connection: Connection,
+    row: Row[Any],
+    now: float,
+    reason: str,
+    state: JobState = JobState.QUEUED,
+    *,
+    columns: Mapping[str, object] | None = None,
 ) -> bool:
-    """Take a job from its worker, or end it if that was asked for; return whether it waits again."""
+    """Take a job from its worker, or end it if that was asked for; return whether it waits again.
+
+    One that was to pause pauses, whatever took it from its worker. `columns` change along.
+    """
     if row.cancel_requested:  # nobody would take it from the queue
         body = StateEvent(state=JobState.CANCELLED, reason="cancelled", attempt=row.attempt)
         _finish(connection, row, now, body)
         return False
+    if row.pause_requested is not None and state is not JobState.PAUSED:
+        state, reason = JobState.PAUSED, row.pause_requested
     body = StateEvent(state=state, reason=reason, attempt=row.attempt)
     # The epoch grows here too: the old worker may still be alive, only slow.
-    enter_state(connection, row, now, body, worker_id=None, lease_expires_at=None, epoch=row.epoch + 1)
-    return True
+    enter_state(
+        connection,
+        row,
+        now,
+        body,
+        worker_id=None,
+        lease_expires_at=None,
+        epoch=row.epoch + 1,
+        pause_requested=None,
+        **(columns or {}),
+    )
+    return state is not JobState.PAUSED
 
 
 def _finish(connection: Connection, row: Row[Any], now: float, body: StateEvent) -> None:
-    enter_state(connection, row, now, body, worker_id=None, lease_expires_at=None, epoch=row.epoch + 1)
+    columns = counted(row, now)
+    enter_state(
+        connection, row, now, body, worker_id=None, lease_expires_at=None, epoch=row.epoch + 1, **columns
+    )

@@ -16,6 +16,7 @@ from sqlalchemy import delete, func, select, update
 from backend.store.database import Database
 from backend.store.records import JobLease, fenced
 from backend.store.tables import policy_calls
+from backend.store.usage import count_tokens
 from tinkergym.errors import CheckpointCorruptError, ConflictError, NotFoundError, TooManyRequestsError
 from tinkergym.schema.policy_calls import MOST_CALLS_AHEAD, POLICY_CALL, CallResult, PolicyCall
 
@@ -127,16 +128,22 @@ class PolicyCallStore:
         call = POLICY_CALL.validate_json(zlib.decompress(row.request))
         return StoredCall(seq=after + 1, call=call, result=_result(row.result))
 
-    def finish_call(self, lease: JobLease, seq: int, result: CallResult) -> None:
+    def finish_call(self, lease: JobLease, seq: int, result: CallResult, *, tokens: int = 0) -> None:
         """Write down what a call did; the first result stands.
+
+        Args:
+            lease: Of the policy's job.
+            seq: Number of the call.
+            result: What it did.
+            tokens: That it trained on, which count once.
 
         Raises:
             LeaseLostError: Another worker has the policy, or it ended.
         """
         packed = zlib.compress(result.model_dump_json().encode(), _COMPRESSION_LEVEL)
         with self._db.write() as connection:
-            fenced(connection, lease)
-            connection.execute(
+            row = fenced(connection, lease)
+            written = connection.execute(
                 update(policy_calls)
                 .where(
                     policy_calls.c.job_id == lease.job_id,
@@ -145,6 +152,8 @@ class PolicyCallStore:
                 )
                 .values(result=packed)
             )
+            if written.rowcount:
+                count_tokens(connection, row, tokens)
 
     def forget_calls(self, lease: JobLease, through: int) -> None:
         """Drop what a checkpoint covers: the calls up to number `through`, and old results.

@@ -16,10 +16,14 @@ from backend.errors import LeaseLostError
 from backend.store.tables import events, jobs
 from tinkergym.schema.events import ErrorView, Event, EventBody, JobState, StateEvent
 from tinkergym.schema.jobs import INSTALLED_PACKS, AnyJobSpec, JobView, stored_spec
+from tinkergym.schema.steering import settings_now
+from tinkergym.schema.updates import SettingsUpdate
 
 FINAL_STATES = tuple(state.value for state in JobState if state.final)
 
 BODY: TypeAdapter[EventBody] = TypeAdapter(EventBody)
+
+UPDATES: TypeAdapter[list[SettingsUpdate]] = TypeAdapter(list[SettingsUpdate])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +90,10 @@ class RefusedPool:
 
 def job_view(row: Row[Any]) -> JobView:
     """Read a row of `jobs`."""
+    updates = UPDATES.validate_json(row.updates)
     return JobView(
         job_id=row.job_id,
-        spec=stored_spec(row.spec),
+        spec=settings_now(stored_spec(row.spec), updates),
         state=JobState(row.state),
         reason=row.reason,
         error=None if row.error is None else ErrorView.model_validate_json(row.error),
@@ -97,6 +102,10 @@ def job_view(row: Row[Any]) -> JobView:
         attempt=row.attempt,
         created_at=row.created_at,
         updated_at=row.updated_at,
+        last_seq=row.last_seq,
+        updates=updates,
+        used_seconds=row.used_seconds,
+        used_tokens=row.used_tokens,
         packs=json.loads(row.packs),
         client_packs=INSTALLED_PACKS.validate_json(row.client_packs),
     )

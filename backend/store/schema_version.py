@@ -8,7 +8,7 @@ from backend.errors import ConfigError
 from backend.store.database import Database
 from backend.store.tables import metadata, schema_version
 
-CURRENT_VERSION = 10
+CURRENT_VERSION = 11
 """Grows with every change of the tables, or of what is stored in them."""
 
 

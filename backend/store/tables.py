@@ -65,6 +65,18 @@ jobs = Table(
     Column("policy_version", Integer, nullable=False, default=0),
     Column("attempt", Integer, nullable=False, default=0),
     Column("cancel_requested", Boolean, nullable=False, default=False),
+    # Why the job is to pause, while a worker holds it that has not seen this yet.
+    Column("pause_requested", Text),
+    # What was changed since the job was submitted; `spec` stays as it was.
+    Column("updates", Text, nullable=False, server_default="[]"),
+    # The present one, as JSON.
+    Column("budget", Text),
+    Column("used_seconds", Float, nullable=False, server_default="0"),
+    Column("used_tokens", Integer, nullable=False, server_default="0"),
+    # Up to when `used_seconds` counts the place that a worker gives the job.
+    Column("counted_at", Float),
+    # The last step that was ever recorded; `step` goes back when a worker dies after a checkpoint.
+    Column("furthest_step", Integer, nullable=False, server_default="0"),
     # The lease. `epoch` grows with every change of hands and fences off whoever held the job before.
     Column("epoch", Integer, nullable=False, default=0),
     Column("worker_id", String),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, select, update
 
+from backend.store import wishes
 from backend.store.database import Database
 from backend.store.journal import evaluation_events
 from backend.store.keys import LOCAL_TENANT
@@ -99,6 +101,7 @@ class TenantStore(TenantRuns):
                     packs=json.dumps(dict(packs)),
                     client_packs=INSTALLED_PACKS.dump_json(list(client_packs)).decode(),
                     state=JobState.QUEUED.value,
+                    budget=None if spec.budget is None else spec.budget.model_dump_json(),
                     created_at=now,
                     updated_at=now,
                 )
@@ -163,6 +166,39 @@ class TenantStore(TenantRuns):
                 enter_state(connection, row, self._clock(), body, cancel_requested=True)
             elif not JobState(row.state).final:
                 connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(cancel_requested=True))
+            return job_view(self._own(connection, job_id))
+
+    def request_pause(self, job_id: str) -> JobView:
+        """Ask the job to pause. One in the queue does so here; a running one when its worker next looks.
+
+        Raises:
+            NotFoundError: It does not exist or is another tenant's.
+            ConflictError: It has ended.
+        """
+        return self._wish(job_id, wishes.pause)
+
+    def request_resume(self, job_id: str) -> JobView:
+        """Queue a paused job again; one that is not paused stays as it is.
+
+        Raises:
+            NotFoundError: It does not exist or is another tenant's.
+            ConflictError: It has ended, or its budget is used up.
+        """
+        return self._wish(job_id, wishes.resume)
+
+    def change_settings(self, job_id: str, settings: Mapping[str, Any]) -> JobView:
+        """Change settings of a job that has not ended; see `tinkergym.schema.steering`.
+
+        Raises:
+            NotFoundError: It does not exist or is another tenant's.
+            ConflictError: It has ended.
+            InvalidRequestError: A setting cannot be changed, or not to this value.
+        """
+        return self._wish(job_id, partial(wishes.change_settings, settings=settings))
+
+    def _wish(self, job_id: str, change: Callable[[Connection, Row[Any], float], None]) -> JobView:
+        with self._db.write() as connection:
+            change(connection, self._own(connection, job_id), self._clock())
             return job_view(self._own(connection, job_id))
 
     def delete_job(self, job_id: str, put_away: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""`tinkergym jobs`: list, show, follow, cancel, delete, and fetch checkpoints."""
+"""`tinkergym jobs`: list, show, follow, pause, change, cancel, delete, and fetch checkpoints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from tinkergym.cli.options import ReportTo
 from tinkergym.schema.events import MOST_JOBS_LISTED, JobState
 from tinkergym.schema.job_spec import PlayedSpec
 
-app = typer.Typer(help="List jobs, follow them, cancel and delete them, fetch their checkpoints.")
+app = typer.Typer(
+    help="List jobs, follow them, pause, change, cancel and delete them, fetch their checkpoints."
+)
 
 _RECENTLY, _LONG_AGO = "%m-%d %H:%M", "%Y-%m-%d"
 
@@ -146,6 +148,93 @@ def cancel(job_id: JobId, as_json: AsJson = False) -> None:
     else:
         text = f"will end after what it is doing at the moment ({view.state})"
     out.print(f"{job_id} {text}", highlight=False)
+
+
+@app.command()
+def pause(job_id: JobId, as_json: AsJson = False) -> None:
+    """Pause a job: after its step it saves a checkpoint and gives its place to others."""
+    from tinkergym.remote.client import Client
+
+    with Client() as client:
+        view = client.job(job_id).pause()
+    if as_json:
+        emit(view)
+        return
+    when = "is paused" if view.state is JobState.PAUSED else "will pause after what it is doing at the moment"
+    out.print(f"{job_id} {when}; `tinkergym jobs resume {job_id}` goes on", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def resume(job_id: JobId, as_json: AsJson = False) -> None:
+    """Go on with a paused job where it stopped."""
+    from tinkergym.remote.client import Client
+
+    with Client() as client:
+        view = client.job(job_id).resume()
+    if as_json:
+        emit(view)
+        return
+    out.print(f"{job_id} goes on ({view.state})", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def update(
+    job_id: JobId,
+    setting: Annotated[
+        list[str],
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="E.g. learning_rate=0.0005 or budget.hours=4; repeatable."
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Change settings of a job while it trains, from its next step on.
+
+    Example: tinkergym jobs update job-0123456789abcdef --set learning_rate=0.0005
+    """
+    from tinkergym.cli.settings import parse_settings
+    from tinkergym.display.progress import update_words
+    from tinkergym.remote.client import Client
+
+    with Client() as client:
+        view = client.job(job_id).update(**parse_settings(setting))
+    if as_json:
+        emit(view)
+        return
+    for one in view.updates:
+        when = "the next step" if one.from_step is None else f"step {one.from_step}"
+        out.print(f"from {when}: {update_words(one)}", markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def watch(job_id: JobId, as_json: AsJsonLines = False) -> None:
+    """Follow a job's progress, without playing its episodes; Ctrl-C leaves it running."""
+    from tinkergym.cli.following import follow
+    from tinkergym.remote.client import Client
+
+    with Client() as client:
+        follow(client.job(job_id), as_json=as_json)
+
+
+@app.command()
+def logs(
+    job_id: JobId,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    as_json: AsJsonLines = False,
+) -> None:
+    """Print a job's log: states, steps, evaluations, changes of settings, checkpoints, warnings."""
+    from tinkergym.display.progress import TrainingDisplay
+    from tinkergym.remote.client import Client
+
+    with Client() as client:
+        job = client.job(job_id)
+        events = job.events() if follow else job.log()
+        if as_json:
+            for event in events:
+                emit(event)
+        else:
+            with TrainingDisplay(job.id, job.spec, console=out, live=False) as display:
+                display.watch(events)
 
 
 @app.command()

@@ -27,8 +27,14 @@ def card(title: str, rows: Mapping[str, object], *, picture: str = "", folded: s
     return f"<div><b>{escape(title)}</b><table>{lines}</table>{picture}{text}</div>"
 
 
-def curve(values: Sequence[float], name: str) -> str:
-    """Draw values from left to right; neighbours are averaged where there are more than can be seen."""
+def curve(values: Sequence[float], name: str, marks: Mapping[int, str] | None = None) -> str:
+    """Draw values from left to right; neighbours are averaged where there are more than can be seen.
+
+    Args:
+        values: In order.
+        name: For the caption.
+        marks: What happened before some of the values, by their place; a dashed line with a tooltip.
+    """
     shown = condense(values, _MOST_POINTS)
     if not shown:
         return ""
@@ -40,6 +46,12 @@ def curve(values: Sequence[float], name: str) -> str:
         for index, value in enumerate(shown)
     )
     drawn = f"<polyline points='{points}' fill='none' stroke='#2a7' stroke-width='2'/>"
+    for place, words in (marks or {}).items():
+        x = _MARGIN + wide * place / max(1, len(values) - 1)
+        drawn += (
+            f"<line x1='{x:.1f}' x2='{x:.1f}' y1='0' y2='{_HEIGHT}' stroke='#999' stroke-dasharray='4 3'>"
+            f"<title>{escape(words)}</title></line>"
+        )
     return _picture(drawn, f"{name}: {low:.3g} to {high:.3g}, last {values[-1]:.3g}")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Self
 
+from pydantic import JsonValue
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
@@ -23,14 +24,18 @@ from tinkergym.schema.events import (
     JobState,
     StateEvent,
     StepEvent,
+    UpdateEvent,
     WarningEvent,
 )
 from tinkergym.schema.job_spec import JobSpec
 from tinkergym.schema.jobs import AnyJobSpec, DistillationSpec
 from tinkergym.schema.policy_calls import PolicySpec
+from tinkergym.schema.updates import SettingsUpdate
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 CURVE_COLUMNS = 40
+_MOST_UPDATES = 3
+"""Changes of settings that the picture shows, the newest."""
 
 PLAYED = {
     "server": "played by the service",
@@ -47,6 +52,7 @@ WAITS = {
     JobState.STARTING: "loading the model",
     JobState.RUNNING: "working on the first step",
     JobState.WAITING_FOR_CLIENT: "waiting for a client to play the episodes",
+    JobState.PAUSED: "paused",
 }
 WAITS_AGAIN = {
     **WAITS,
@@ -59,19 +65,22 @@ WAITS_AGAIN = {
 class TrainingDisplay:
     """Shows events as they come: `with TrainingDisplay(job.id, job.spec) as display: display.show(event)`."""
 
-    def __init__(self, job_id: str, spec: AnyJobSpec, *, console: Console | None = None) -> None:
+    def __init__(
+        self, job_id: str, spec: AnyJobSpec, *, console: Console | None = None, live: bool = True
+    ) -> None:
         """Prepare the display.
 
         Args:
             job_id: For the title.
             spec: What is trained.
             console: Where to print; None is the standard output.
+            live: Whether a terminal gets a picture that redraws itself, instead of lines.
         """
         self._job_id, self._spec = job_id, spec
         self._console = console or Console(emoji=False)
         self._live = (
             Live(console=self._console, refresh_per_second=4, transient=False)
-            if self._console.is_terminal
+            if live and self._console.is_terminal
             else None
         )
         self._step: StepEvent | None = None
@@ -83,6 +92,7 @@ class TrainingDisplay:
         self._rewards: dict[int, float] = {}
         self._losses: dict[int, float] = {}
         self._evaluations: dict[str, EvaluationEvent] = {}
+        self._updates: list[UpdateEvent] = []
         self._warnings: dict[str, int] = {}
 
     def __enter__(self) -> Self:
@@ -124,6 +134,9 @@ class TrainingDisplay:
         elif isinstance(body, EvaluationEvent):
             self._evaluations[body.name] = body
             self._line(evaluation_line(body))
+        elif isinstance(body, UpdateEvent):
+            self._updates.append(body)
+            self._line(update_line(body))
         elif isinstance(body, WarningEvent):
             self._warn(body)
         elif isinstance(body, CheckpointEvent):
@@ -174,6 +187,7 @@ class TrainingDisplay:
             parts.append(self._numbers(self._step))
         for evaluation in self._evaluations.values():
             parts.append(Text(evaluation_line(evaluation)))
+        parts += [Text(update_line(update)) for update in self._updates[-_MOST_UPDATES:]]
         if self._warnings:
             counts = "  ".join(f"{name} ×{count}" for name, count in self._warnings.items())
             parts.append(Text(f"warnings  {counts}", style="yellow"))
@@ -241,6 +255,22 @@ def evaluation_line(done: EvaluationEvent) -> str:
     best = "  best so far" if done.best else ""
     mean = _signed(done.mean, 3)
     return f"evaluation of step {done.step}  {done.name}  mean return {mean}{interval}{failed}{best}"
+
+
+def update_line(update: SettingsUpdate) -> str:
+    """Return a change of settings as one line for a log."""
+    return f"from step {update.from_step}: {update_words(update)}"
+
+
+def update_words(update: SettingsUpdate) -> str:
+    """Return what was changed: `learning_rate 0.001 -> 0.0005`."""
+    return ", ".join(f"{one.name} {_value(one.old)} -> {_value(one.new)}" for one in update.changes)
+
+
+def _value(value: JsonValue) -> str:
+    if isinstance(value, dict):
+        return " and ".join(f"{part} {name}" for name, part in value.items() if part is not None)
+    return "none" if value is None else str(value)
 
 
 def _telling(step: StepEvent) -> list[str]:

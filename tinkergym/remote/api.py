@@ -23,6 +23,7 @@ from tinkergym.schema.evaluation import EvaluationLine, EvaluationRequest
 from tinkergym.schema.events import CheckpointView, EvaluationEvent
 from tinkergym.schema.jobs import CLIENT_PACKS_HEADER, AnyJobSpec, DeletedJob, InstalledPack, JobView
 from tinkergym.schema.policy_refs import PolicyRef
+from tinkergym.schema.updates import UpdateRequest
 from tinkergym.schema.views import EnvironmentView, HealthView, ModelView, PolicyView, RendererBundle
 
 View = TypeVar("View", bound=BaseModel)
@@ -94,6 +95,19 @@ class Api:
     def cancel(self, job_id: str) -> JobView:
         """Ask a job to end; asking twice changes nothing."""
         return _read(JobView, self.connection.call("POST", f"{_job_path(job_id)}/cancel"))
+
+    def pause(self, job_id: str) -> JobView:
+        """Ask a job to pause; asking twice changes nothing."""
+        return _read(JobView, self.connection.call("POST", f"{_job_path(job_id)}/pause"))
+
+    def resume(self, job_id: str) -> JobView:
+        """Queue a paused job again; another one stays as it is."""
+        return _read(JobView, self.connection.call("POST", f"{_job_path(job_id)}/resume"))
+
+    def update(self, job_id: str, wanted: UpdateRequest) -> JobView:
+        """Change settings of a job; those that it has already are no change."""
+        body = wanted.model_dump_json().encode()
+        return _read(JobView, self.connection.call("POST", f"{_job_path(job_id)}/update", body=body))
 
     def delete(self, job_id: str) -> DeletedJob:
         """Delete an ended job with its checkpoints."""

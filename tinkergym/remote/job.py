@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from tinkergym.display.html import card, curve
+from tinkergym.display.progress import update_words
 from tinkergym.display.tables import frame, with_metrics
 from tinkergym.errors import (
     CheckpointCorruptError,
@@ -38,10 +39,13 @@ from tinkergym.schema.events import (
     JobState,
     StateEvent,
     StepEvent,
+    UpdateEvent,
     WarningEvent,
 )
 from tinkergym.schema.job_spec import PlayedSpec
 from tinkergym.schema.jobs import AnyJobSpec, JobView
+from tinkergym.schema.parsing import update_request
+from tinkergym.schema.steering import settings_now
 from tinkergym.schema.structured import Structured
 
 if TYPE_CHECKING:
@@ -79,6 +83,8 @@ class Job:
         """The kinds that `wait` passed on."""
         self._curve: dict[int, float] = {}
         """By step the mean reward, or the loss of jobs that have none; as far as `events` has come."""
+        self._updates: dict[int, str] = {}
+        """By step which settings were changed for it."""
 
     def __repr__(self) -> str:
         return f"<Job {self.id} {self._view.state} at step {self._view.step}/{self.spec.steps}>"
@@ -93,9 +99,12 @@ class Job:
         }
         if isinstance(self.spec, PlayedSpec):
             rows["environment"] = self.spec.played_in
-        values = [self._curve[step] for step in sorted(self._curve)]
+        if self._updates:
+            rows["changed"] = "; ".join(f"from step {step}: {self._updates[step]}" for step in self._updates)
+        steps = sorted(self._curve)
         name = "mean reward" if isinstance(self.spec, PlayedSpec) else "loss"
-        return card(self.id, rows, picture=curve(values, name))
+        marks = {steps.index(step): words for step, words in self._updates.items() if step in self._curve}
+        return card(self.id, rows, picture=curve([self._curve[step] for step in steps], name, marks))
 
     def __enter__(self) -> Self:
         return self
@@ -164,6 +173,14 @@ class Job:
             if is_final or event.time > before:
                 yield event
 
+    def log(self) -> Iterator[Event]:
+        """Yield what has happened until now, each event once; `events` goes on until the job ends."""
+        last = self.view().last_seq
+        for event in self.events() if last else ():
+            yield event
+            if event.seq >= last:
+                return
+
     def steps(self) -> list[StepEvent]:
         """Return the train steps that are done, each once."""
         last = self.view().step
@@ -202,7 +219,7 @@ class Job:
             progress: Show how it goes, on the error stream or in the notebook; None does so on a terminal and
                 in a notebook only.
             warn: Pass the first of each kind of the job's warnings on as Python's, also of those before now,
-                and say what to type when the job waits for a client.
+                and say what to type when the job waits for a client or is paused.
 
         Raises:
             JobCancelledError: it was cancelled.
@@ -246,6 +263,45 @@ class Job:
     def cancel(self) -> JobView:
         """Ask the job to end. Returns at once; `wait` or `events` see it end."""
         self._view = self._api.cancel(self.id)
+        return self._view
+
+    def pause(self) -> JobView:
+        """Have the job pause: it finishes the step it learns in, saves a checkpoint and gives its place up.
+
+        Returns at once; `wait` or `events` see it pause. It stays `paused` until `resume`, whatever is
+        restarted meanwhile, and then goes on as if nothing had been. Episodes under way are played again.
+
+        Raises:
+            ConflictError: it has ended.
+        """
+        self._view = self._api.pause(self.id)
+        return self._view
+
+    def resume(self) -> JobView:
+        """Queue a paused job again; one that is not paused stays as it is.
+
+        Raises:
+            ConflictError: it has ended, or its budget is used up: raise that with `update` first.
+        """
+        self._view = self._api.resume(self.id)
+        return self._view
+
+    def update(self, **settings: Any) -> JobView:
+        """Change settings while the job trains: from the next step on that it learns in, the budget at once.
+
+        The job's log says from which step on. A job that is killed and resumed repeats its steps with the
+        settings that they had.
+
+        Args:
+            settings: `budget`, `learning_rate`, `value_learning_rate`, `entropy_coefficient`,
+                `kl_coefficient`, `max_grad_norm`, `weight_decay`, as far as jobs of this kind have them.
+                A learning rate is the schedule's highest; the schedule itself goes on.
+
+        Raises:
+            InvalidRequestError: a setting cannot be changed while a job trains, or not to this value.
+            ConflictError: it has ended.
+        """
+        self._view = self._api.update(self.id, update_request(settings))
         return self._view
 
     def delete(self) -> int:
@@ -472,6 +528,8 @@ class Job:
 
     def _interrupted(self) -> KeyboardInterrupt:
         goes_on = "goes on" if self._rollout is None else "waits for a client to play its episodes"
+        if self._view.state is JobState.PAUSED:
+            goes_on = f"stays paused until `tinkergym jobs resume {self.id}`"
         interrupt = KeyboardInterrupt()
         interrupt.add_note(
             f"The job {goes_on}. `tinkergym jobs attach {self.id}` shows it, and "
@@ -490,6 +548,10 @@ class Job:
             value = body.reward_mean if isinstance(self.spec, PlayedSpec) else body.loss
             if value is not None:
                 self._curve[body.step] = value
+        if isinstance(body, UpdateEvent) and body.from_step is not None:
+            known = self._updates.get(body.from_step)
+            words = update_words(body)
+            self._updates[body.from_step] = words if known in (None, words) else f"{known}, {words}"
         if isinstance(body, WarningEvent):
             times = f", {body.count} times" if body.count > 1 else ""
             text = f"{self.id} at step {body.step}: {body.name}{times}: {body.message}"
@@ -504,6 +566,11 @@ class Job:
         # Of the view, not of the event: by now somebody may play on.
         state = self._view.state
         played_here = self._rollout is not None and self._rollout.is_playing
+        if state is JobState.PAUSED and state not in self._told:
+            self._told.add(state)
+            yield f"{self.id} is paused: {self._view.reason}"
+        elif state is not JobState.PAUSED:
+            self._told.discard(JobState.PAUSED)  # the next pause is news again
         if state is JobState.WAITING_FOR_CLIENT and not played_here and state not in self._told:
             self._told.add(state)
             yield f"{self.id} waits for a client to play its episodes; play on: {how_to_play_on(self._view)}"
@@ -563,10 +630,13 @@ def _after(view: JobView, event: Event) -> JobView:
     body = event.body
     if event.time < view.updated_at:
         return view
+    changes: dict[str, object]
     if isinstance(body, StateEvent):
         changes = {"state": body.state, "reason": body.reason, "error": body.error, "attempt": body.attempt}
     elif isinstance(body, StepEvent):
         changes = {"step": body.step, "policy_version": body.policy_version}
+    elif isinstance(body, UpdateEvent):
+        changes = {"spec": settings_now(view.spec, [body])}
     else:
         return view
     return view.model_copy(update={**changes, "updated_at": event.time})

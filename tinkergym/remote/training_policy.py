@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -61,6 +62,9 @@ class _Sent(Generic[_Value]):
     future: Future[_Value]
 
 
+_log = logging.getLogger(__name__)
+
+
 class TrainingPolicy:
     """A policy of the service, trained call by call. Made by `Client.create_policy`.
 
@@ -83,7 +87,7 @@ class TrainingPolicy:
         self._room = threading.Semaphore(_CALLS_AHEAD)
         self._to_send: queue.Queue[_Sent[Any] | None] = queue.Queue()
         self._to_hear: queue.Queue[_Sent[Any] | None] = queue.Queue()
-        self._closed = False
+        self._closed = self._told_of_pause = False
         self._sampled_calls = 0
         self._broken: BaseException | None = None
         self._sampler: HttpSampler | None = None
@@ -392,6 +396,9 @@ class TrainingPolicy:
                 if view.result.error is not None:
                     raise from_wire(view.result.error.model_dump())
                 return view.result
+            if view.state is JobState.PAUSED and not self._told_of_pause:
+                self._told_of_pause = True
+                _log.warning("%s is paused, and its calls wait: %s", self.id, view.reason)
             if view.state.final:
                 raise JobFailedError(
                     f"{self.id} ended ({view.state}) before call {seq} was done: {view.reason}",

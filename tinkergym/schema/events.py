@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tinkergym.schema.model import WireModel
+from tinkergym.schema.updates import SettingsUpdate
 from tinkergym.trajectory.trajectory import MOST_TURNS, ONLY_AGENT, AgentId
 
 MOST_JOBS_LISTED = 500
@@ -21,6 +22,7 @@ class JobState(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     WAITING_FOR_CLIENT = "waiting_for_client"
+    PAUSED = "paused"
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -114,6 +116,7 @@ class EvaluationEvent(WireModel):
     episodes: int
     failed_episodes: int
     """They enter no figure."""
+    sampled_tokens: int = 0
     mean: float | None
     """Mean return of the completed episodes; None where there was none, and so for the next two."""
     low: float | None = None
@@ -122,6 +125,12 @@ class EvaluationEvent(WireModel):
     stop_reasons: dict[str, int] = {}
     best: bool = False
     """Whether the job has no better version so far, by its first evaluation; references call it `@best`."""
+
+
+class UpdateEvent(SettingsUpdate):
+    """Settings of the job were changed by its owner."""
+
+    type: Literal["update"] = "update"
 
 
 class CheckpointEvent(WireModel):
@@ -149,7 +158,7 @@ class WarningEvent(WireModel):
 
 
 EventBody = Annotated[
-    StateEvent | StepEvent | EpisodeEvent | EvaluationEvent | CheckpointEvent | WarningEvent,
+    StateEvent | StepEvent | EpisodeEvent | EvaluationEvent | UpdateEvent | CheckpointEvent | WarningEvent,
     Field(discriminator="type"),
 ]
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, JsonValue, field_validator, model_validator
 
 from tinkergym.schema.algorithms import GRPO, Algorithm
+from tinkergym.schema.budget import Budget
 from tinkergym.schema.evaluate_every import MOST_EVALUATIONS, EvaluateEvery
 from tinkergym.schema.mixtures import MOST_ENVIRONMENTS, drawn, names_of
 from tinkergym.schema.model import Choice, UserSettings, WireModel
@@ -141,6 +142,8 @@ class TrainingSpec(UserSettings):
     checkpoint_every: int = Field(10, ge=1)
     """Steps between two checkpoints; the last step always makes one."""
     keep_checkpoints: int = Field(3, ge=1)
+    budget: Budget | None = None
+    """What the job may use before it pauses; None sets no bound."""
     name: str = Field("", max_length=200)
     """For people, to find the job again in a list."""
 

@@ -13,6 +13,7 @@ from tinkergym.schema.job_spec import EvaluatedSpec, JobSpec, PlayedSpec
 from tinkergym.schema.model import Choice, WireModel
 from tinkergym.schema.policy_calls import PolicySpec
 from tinkergym.schema.policy_refs import HOW_TO_WRITE_POLICIES, POLICY_REF, PolicyRef
+from tinkergym.schema.updates import MOST_UPDATES, SettingsUpdate
 
 Schedule = Literal["constant", "linear", "cosine"]
 
@@ -198,7 +199,7 @@ class JobView(WireModel):
 
     job_id: str
     spec: AnyJobSpec
-    """The effective configuration, defaults filled in."""
+    """The effective configuration, defaults and `updates` filled in."""
     state: JobState
     reason: str = ""
     """Why the job is in this state, when that needs saying."""
@@ -211,6 +212,14 @@ class JobView(WireModel):
     created_at: float
     """Unix seconds."""
     updated_at: float
+    last_seq: int = 0
+    """Number of the newest event in its log."""
+    updates: list[SettingsUpdate] = Field(default_factory=list, max_length=MOST_UPDATES)
+    """How its settings were changed while it trained, in order."""
+    used_seconds: float = 0.0
+    """With a place, as far as they are counted; see `Budget`."""
+    used_tokens: int = 0
+    """Sampled and trained tokens; see `Budget`."""
     packs: dict[str, str] = Field(default_factory=dict)
     """Versions of the packs, installed with the service, that the job used."""
     client_packs: list[InstalledPack] = Field(default_factory=list, max_length=_MOST_PACKS)

@@ -11,6 +11,7 @@ from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
 from tinkergym.schema.jobs import AnyJobSpec, DistillationSpec, PreferenceSpec, SFTSpec
 from tinkergym.schema.policy_calls import PolicySpec
+from tinkergym.schema.updates import UpdateRequest
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -79,6 +80,15 @@ def parse_any_spec(settings: Mapping[str, Any], arguments: Sequence[str] = ()) -
         hint = nearest_value(kind, kinds)
         raise InvalidRequestError(f"must be one of {kinds}, got {kind!r:.80}", hint=hint, field="kind")
     return parse(_KINDS[kind], settings, arguments)
+
+
+def update_request(settings: Mapping[str, Any]) -> UpdateRequest:
+    """Check that changed settings can be sent; which of them a job takes, the service says.
+
+    Raises:
+        InvalidRequestError: with the name of the setting in `field`.
+    """
+    return parse(UpdateRequest, {"settings": settings})
 
 
 def environment_ref(env_id: str, kwargs: Mapping[str, Any]) -> EnvironmentRef:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tinkergym.errors import ConflictError, NotFoundError, UnknownEnvironmentError
@@ -26,9 +26,12 @@ from tinkergym.schema.events import (
     JobState,
     StateEvent,
     StepEvent,
+    UpdateEvent,
 )
 from tinkergym.schema.job_spec import JobSpec, PlayedSpec
 from tinkergym.schema.jobs import AnyJobSpec, DeletedJob, DistillationSpec, InstalledPack, JobView
+from tinkergym.schema.steering import changes_to, settings_now
+from tinkergym.schema.updates import SettingsUpdate
 from tinkergym.trajectory.trajectory import ONLY_AGENT
 
 
@@ -128,6 +131,38 @@ class ScriptedJobs:
                 self._enter(job, state, reason=reason, error=error)
             return job.view
 
+    def pause(self, job_id: str) -> JobView:
+        """Pause a job at once; nobody gets episodes of it until `resume`."""
+        with self.changed:
+            job = self.get(job_id)
+            if job.view.state.final:
+                raise ConflictError(f"{job_id} has ended ({job.view.state}) and cannot be paused")
+            if job.view.state is not JobState.PAUSED:
+                self._enter(job, JobState.PAUSED, reason="paused on request")
+            return job.view
+
+    def resume(self, job_id: str) -> JobView:
+        """Let a paused job go on."""
+        with self.changed:
+            job = self.get(job_id)
+            if job.view.state is JobState.PAUSED:
+                self._enter(job, JobState.RUNNING)
+            return job.view
+
+    def change_settings(self, job_id: str, settings: Mapping[str, object]) -> JobView:
+        """Change settings from the next step on."""
+        with self.changed:
+            job = self.get(job_id)
+            changes = changes_to(job.view.spec, settings)
+            if changes:
+                body = UpdateEvent(changes=changes, from_step=job.view.step + 1)
+                update = SettingsUpdate(changes=changes, from_step=job.view.step + 1)
+                self._update(
+                    job, spec=settings_now(job.view.spec, [update]), updates=[*job.view.updates, update]
+                )
+                self._emit(job, body)
+            return job.view
+
     def delete(self, job_id: str) -> DeletedJob:
         """Forget a job that has ended."""
         with self.changed:
@@ -150,11 +185,17 @@ class ScriptedJobs:
             self.changed.notify_all()
             if request.max_episodes:
                 self.changed.wait_for(
-                    lambda: job.waiting or job.view.state.final or request.worker_id in job.silent,
+                    lambda: (
+                        (job.waiting and job.view.state is not JobState.PAUSED)
+                        or job.view.state.final
+                        or request.worker_id in job.silent
+                    ),
                     timeout=request.wait_seconds,
                 )
             if job.view.state.final or request.worker_id in job.silent:
                 return LeaseReply(episodes=[], lost=request.renew, job_state=job.view.state)
+            if job.view.state is JobState.PAUSED:
+                return LeaseReply(episodes=[], lost=lost, job_state=job.view.state)
             taken, job.waiting = job.waiting[: request.max_episodes], job.waiting[request.max_episodes :]
             job.leased |= {episode.lease_id: episode for episode in taken}
             return LeaseReply(episodes=taken, lost=lost, job_state=job.view.state)
@@ -246,7 +287,9 @@ class ScriptedJobs:
         job.view = job.view.model_copy(update={**changes, "updated_at": time.time()})
 
     def _emit(self, job: ScriptedJob, body: EventBody) -> None:
-        job.events.append(Event(seq=len(job.events) + 1, job_id=job.view.job_id, time=time.time(), body=body))
+        seq = len(job.events) + 1
+        job.events.append(Event(seq=seq, job_id=job.view.job_id, time=time.time(), body=body))
+        job.view = job.view.model_copy(update={"last_seq": seq})
         self.changed.notify_all()
 
 

@@ -27,10 +27,11 @@ from tinkergym.errors import (
 from tinkergym.schema.data import DataChunk, DataManifest, DataView
 from tinkergym.schema.episodes import LeaseRequest, SubmitRequest
 from tinkergym.schema.events import EvaluationEvent, JobState
-from tinkergym.schema.jobs import CLIENT_PACKS_HEADER, INSTALLED_PACKS
+from tinkergym.schema.jobs import CLIENT_PACKS_HEADER, INSTALLED_PACKS, JobView
 from tinkergym.schema.parsing import parse_any_spec
 from tinkergym.schema.policy_refs import PolicyRef
 from tinkergym.schema.sampling import SampleBatch, SampleRequest
+from tinkergym.schema.updates import UpdateRequest
 from tinkergym.schema.views import EnvironmentView, HealthView, ModelView, PolicyView
 from tinkergym.testing.bundles import byte_bundle
 from tinkergym.testing.samplers import ScriptedSampler
@@ -258,8 +259,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._view(jobs.delete(job_id))
         elif rest == "":
             self._view(job.view)
-        elif rest == "/cancel":
-            self._view(jobs.end(job_id, JobState.CANCELLED, reason="cancelled by its owner"))
+        elif rest in ("/cancel", "/pause", "/resume", "/update"):
+            self._view(_wished(jobs, job_id, rest, body))
         elif rest == "/events":
             self._stream_events(job_id)
         elif rest == "/episodes/lease":
@@ -301,6 +302,19 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
             if over and sent == len(job.events):
                 return
+
+
+def _wished(jobs: ScriptedJobs, job_id: str, wish: str, body: bytes) -> JobView:
+    """Do to a job what its owner wants."""
+    match wish:
+        case "/cancel":
+            return jobs.end(job_id, JobState.CANCELLED, reason="cancelled by its owner")
+        case "/pause":
+            return jobs.pause(job_id)
+        case "/resume":
+            return jobs.resume(job_id)
+        case _:
+            return jobs.change_settings(job_id, UpdateRequest.model_validate_json(body).settings)
 
 
 def _policy_view(jobs: ScriptedJobs, reference: str) -> PolicyView:

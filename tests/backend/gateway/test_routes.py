@@ -35,6 +35,7 @@ def filled(path, job_id):
 
 
 BODIES = {
+    "/v1/jobs/{job_id}/update": {"settings": {"learning_rate": 0.01}},
     "/v1/jobs/{job_id}/episodes/lease": {"worker_id": "w", "max_episodes": 1, "wait_seconds": 0},
     "/v1/jobs/{job_id}/episodes/submit": {"worker_id": "w", "results": []},
     "/v1/policies/{policy_id}/calls": {"seq": 1, "call": {"op": "publish"}},
@@ -54,6 +55,9 @@ def test_the_inventory_is_what_the_clients_know(client):
         ("GET", "/v1/jobs/{job_id}"),
         ("DELETE", "/v1/jobs/{job_id}"),
         ("POST", "/v1/jobs/{job_id}/cancel"),
+        ("POST", "/v1/jobs/{job_id}/pause"),
+        ("POST", "/v1/jobs/{job_id}/resume"),
+        ("POST", "/v1/jobs/{job_id}/update"),
         ("GET", "/v1/jobs/{job_id}/events"),
         ("GET", "/v1/jobs/{job_id}/checkpoints"),
         ("GET", "/v1/jobs/{job_id}/evaluations"),

@@ -48,6 +48,11 @@ TABLE = {
     "jobs": (ONE, [], "jobs"),
     "jobs show": (ONE, ["job-1"], "spec"),
     "jobs attach": (LINES, ["job-1"], "body"),
+    "jobs watch": (LINES, ["job-1"], "body"),
+    "jobs logs": (LINES, ["job-1"], "body"),
+    "jobs pause": (ONE, ["job-2"], "state"),
+    "jobs resume": (ONE, ["job-2"], "state"),
+    "jobs update": (ONE, ["job-2", "--set", "learning_rate=0.01"], "updates"),
     "jobs cancel": (ONE, ["job-1"], "state"),
     "jobs delete": (LINES, ["job-1", "--yes"], "bytes"),
     "jobs checkpoints": (ONE, ["job-1"], "checkpoints"),
@@ -114,6 +119,8 @@ def test_with_json_nothing_else_is_on_the_standard_output(workplace, tg_run, nam
         for file, policy in (("a.jsonl", "random"), ("b.jsonl", "legal")):
             made = tg_run("eval", BOARD, "--policy", policy, "--tasks", "3", "--out", file, "--json")
             assert made.exit_code == 0, made.output
+    if "job-2" in arguments:  # one that has not ended
+        assert tg_run("train", "noisy:Env", "--steps", "9", "--detach", "--json").exit_code == 0
     result = tg_run(*name.split(), *arguments, "--json", typed="b2\nb3\n")
     printed = documents(result.stdout)
     assert result.exit_code == 0, result.output

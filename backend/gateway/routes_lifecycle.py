@@ -1,0 +1,39 @@
+"""What the owner of a job asks of it while it has not ended: to pause, to go on, to have other settings."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from starlette.concurrency import run_in_threadpool
+
+from backend.gateway.bodies import Tenant, body_of, describes
+from backend.gateway.shown import shown_to
+from tinkergym.schema.jobs import JobView
+from tinkergym.schema.updates import UpdateRequest
+
+router = APIRouter(prefix="/v1/jobs")
+
+
+@router.post("/{job_id}/pause")
+def pause_job(request: Request, tenant: Tenant, job_id: str) -> JobView:
+    """Pause a job. A running one saves a checkpoint after its step and gives its place up."""
+    return shown_to(request, tenant).job(tenant.request_pause(job_id))
+
+
+@router.post("/{job_id}/resume")
+def resume_job(request: Request, tenant: Tenant, job_id: str) -> JobView:
+    """Queue a paused job again, or take a pause back that has not begun; another job stays as it is."""
+    return shown_to(request, tenant).job(tenant.request_resume(job_id))
+
+
+@router.post("/{job_id}/update", openapi_extra=describes(UpdateRequest))
+async def update_job(
+    request: Request,
+    tenant: Tenant,
+    job_id: str,
+    wanted: Annotated[UpdateRequest, Depends(body_of(UpdateRequest))],
+) -> JobView:
+    """Change settings of a job from its next step on, and its budget at once."""
+    view = await run_in_threadpool(tenant.change_settings, job_id, wanted.settings)
+    return shown_to(request, tenant).job(view)

@@ -1,0 +1,72 @@
+"""What a job has used of its budget, and what its tenant wishes of it while a worker holds it.
+
+Seconds count from heartbeat to heartbeat, so a worker that dies leaves out those since its last one, and none
+counts twice. Tokens count with the step that is recorded; one that is repeated counts nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, update
+
+from backend.store.tables import jobs
+from tinkergym.schema.budget import Budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What is asked of a job that a worker holds."""
+
+    cancel: bool = False
+    pause: str = ""
+    """Why it is to pause; empty while it is not."""
+    asked: bool = False
+    """Whether its tenant asked for the pause, and may take that back."""
+
+
+def held_seconds(row: Row[Any], now: float) -> float:
+    """Return the seconds since the last heartbeat, none of them beyond the lease."""
+    if row.counted_at is None or row.lease_expires_at is None:
+        return 0.0
+    return float(max(0.0, min(now, row.lease_expires_at) - row.counted_at))
+
+
+def counted(row: Row[Any], now: float) -> dict[str, float]:
+    """Return the columns that count a job's time with its place up to now."""
+    return {"used_seconds": row.used_seconds + held_seconds(row, now), "counted_at": now}
+
+
+def count_tokens(connection: Connection, row: Row[Any], tokens: int) -> None:
+    """Add to what a job has used, in this transaction."""
+    if tokens:
+        connection.execute(
+            update(jobs).where(jobs.c.job_id == row.job_id).values(used_tokens=row.used_tokens + tokens)
+        )
+
+
+def used_up(row: Row[Any], now: float) -> str:
+    """Say which bound of its budget a job has reached; empty while none is."""
+    if row.budget is None:
+        return ""
+    budget = Budget.model_validate_json(row.budget)
+    return budget.used_up(row.used_seconds + held_seconds(row, now), row.used_tokens)
+
+
+def wish_of(row: Row[Any], now: float) -> Wish:
+    """Return what is asked of a job."""
+    if row.cancel_requested:
+        return Wish(cancel=True)
+    if row.pause_requested is not None:
+        return Wish(pause=row.pause_requested, asked=True)
+    why = used_up(row, now)
+    return Wish(pause=out_of_budget(row.job_id, why)) if why else Wish()
+
+
+def out_of_budget(job_id: str, why: str) -> str:
+    """Return the reason of a job that paused, or does not go on, since its budget is used up."""
+    return (
+        f"its budget is used up: {why}; raise it with job.update(budget=...) or "
+        f"`tinkergym jobs update {job_id} --set budget.hours=...`, then resume"
+    )

@@ -1,0 +1,181 @@
+"""Jobs that pause, run out of budget and get other settings on the way: nothing is lost, no bit differs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tinkergym.schema.budget import Budget
+from tinkergym.schema.events import JobState
+from tinkergym.schema.policy_calls import ForwardBackward, Logprobs, OptimStep, PolicySpec
+
+ROWS = [{"prompt": f"{a} and {b}?", "completion": f"{a + b}, I think"} for a in range(4) for b in range(4)]
+PAIRS = [{"prompt": f"{a}?", "chosen": f"it is {a}", "rejected": f"no, {a + 1}"} for a in range(8)]
+
+SEEDED = {"steps": 4, "seed": 7, "deterministic": True}
+
+
+def paused(lab, job_id):
+    """Pause a job, and wait until its worker has given it up."""
+    lab.tenant.request_pause(job_id)
+    lab.until_state(job_id, JobState.PAUSED)
+    assert not lab.service.held_jobs()
+
+
+def resumed(lab, job_id):
+    """Resume it, and have the worker that is there take it."""
+    lab.tenant.request_resume(job_id)
+    # The scheduler, too, asks until a pool has the job: the thread that gave it up may not have ended yet.
+    lab.until(
+        job_id, lambda: lab.pool.start_job(job_id) or lab.service.held_jobs() or lab.state(job_id).final
+    )
+
+
+def recorded(lab, job_id, step):
+    lab.until(job_id, lambda: lab.service.job(job_id).step >= step)
+
+
+@pytest.fixture
+def smooth(lab):
+    job_id = lab.start(**SEEDED)
+    lab.play_on(job_id)
+    return lab.weights(job_id, 4)
+
+
+def test_a_job_that_pauses_within_a_step_goes_on_elsewhere_with_the_same_bits(lab, smooth):
+    job_id = lab.start(**SEEDED)
+    lab.play_step(job_id)
+    lab.play_step(job_id)
+    recorded(lab, job_id, 2)
+    lab.submit(job_id, lab.play(lab.lease(job_id))[:2])  # of the third, and then nothing more
+    paused(lab, job_id)
+    assert [view.step for view in lab.service.checkpoints(job_id)] == [2]
+    assert lab.service.job(job_id).reason.startswith("after step 2")
+    # Another job uses the place, and a restart changes nothing.
+    other = lab.start(steps=1)
+    lab.play_on(other)
+    lab.replace_pool()
+    assert lab.state(job_id) is JobState.PAUSED
+    resumed(lab, job_id)
+    lab.play_on(job_id)
+    assert lab.weights(job_id, 4) == smooth
+
+
+def test_a_job_that_is_paused_while_it_learns_finishes_the_step_first(lab, learner):
+    learner.hold_at = 2
+    job_id = lab.start(**SEEDED)
+    lab.play_step(job_id)
+    lab.play_step(job_id)
+    assert learner.reached.wait(30)
+    lab.tenant.request_pause(job_id)
+    lab.until(job_id, lambda: lab.pool._pulses[job_id].control._pause)
+    learner.go_on.set()
+    lab.until_state(job_id, JobState.PAUSED)
+    assert [view.step for view in lab.service.checkpoints(job_id)] == [2]
+
+
+@pytest.mark.parametrize(("kind", "rows"), [("sft", ROWS), ("preference", PAIRS)])
+def test_a_job_on_written_data_pauses_and_goes_on_with_the_same_bits(lab, written, learner, kind, rows):
+    settings = {"steps": 6, "batch_size": 3, "held_out": 0.2}
+    learner.go_on.set()
+    smooth = written.run(kind, rows, **settings)
+    learner.go_on.clear()
+    learner.reached.clear()
+    learner.hold_at, learner.batches = 3, 0
+    job_id = written.start(kind, rows, **settings)
+    assert learner.reached.wait(60)
+    lab.tenant.request_pause(job_id)
+    lab.until(job_id, lambda: lab.pool._pulses[job_id].control._pause)
+    learner.go_on.set()
+    lab.until_state(job_id, JobState.PAUSED)
+    step = lab.service.job(job_id).step
+    assert 0 < step < 6
+    assert [view.step for view in lab.service.checkpoints(job_id)] == [step]
+    resumed(lab, job_id)
+    lab.until(job_id, lambda: lab.state(job_id).final)
+    assert lab.weights(job_id, 6) == lab.weights(smooth, 6)
+
+
+def test_the_calls_of_a_paused_policy_wait_and_are_carried_out_once(lab):
+    calls = lab.store.policy_calls()
+    job_id = lab.tenant.create_job(PolicySpec(), {}).job_id
+    lab.pool.start_job(job_id)
+    sequence = {"token_ids": [65, 66, 67, 68]}
+    wanted = [ForwardBackward(sequences=[sequence]), OptimStep(learning_rate=1e-2)]
+    wanted.append(Logprobs(sequences=[sequence]))
+    calls.add(job_id, 1, wanted[0])
+    lab.pool.wait_for_call(job_id, 1, 30.0)
+    paused(lab, job_id)
+    for seq in (2, 3):
+        calls.add(job_id, seq, wanted[seq - 1])
+    assert calls.result(job_id, 2) is None
+    resumed(lab, job_id)
+    lab.until(job_id, lambda: calls.result(job_id, 3))
+    assert calls.result(job_id, 2).skipped is False
+    assert lab.service.job(job_id).used_tokens == 3
+
+
+# --- budgets ---
+
+
+@pytest.mark.parametrize("kind", ["rl", "sft"])
+def test_a_job_pauses_when_its_tokens_are_used_up_and_goes_on_when_there_are_more(lab, written, kind):
+    if kind == "rl":
+        job_id = lab.start(steps=3, budget=Budget(tokens=1))
+        lab.play_step(job_id)
+    else:
+        job_id = written.start("sft", ROWS, steps=3, budget=Budget(tokens=1))
+    lab.until_state(job_id, JobState.PAUSED)
+    view = lab.service.job(job_id)
+    assert (view.step, view.used_tokens > 1) == (1, True)
+    assert "budget" in view.reason
+    lab.tenant.change_settings(job_id, {"budget": {"tokens": 10**6}})
+    resumed(lab, job_id)
+    if kind == "rl":
+        lab.play_on(job_id)
+    lab.until_state(job_id, JobState.COMPLETED)
+    steps = lab.events(job_id, "step")
+    assert lab.service.job(job_id).used_tokens == sum(s.sampled_tokens + s.trained_tokens for s in steps)
+    assert [step.metrics["used/tokens"] for step in steps][-1] == lab.service.job(job_id).used_tokens
+    assert steps[-1].metrics["used/hours"] > 0
+
+
+def test_a_job_pauses_when_its_hours_are_used_up(lab):
+    job_id = lab.start(steps=3, budget=Budget(hours=1e-6))
+    lab.until_state(job_id, JobState.PAUSED)
+    assert "hours are used" in lab.service.job(job_id).reason
+
+
+# --- settings ---
+
+
+def test_a_changed_setting_is_the_same_for_a_job_that_is_killed_and_resumed(lab, smooth):
+    learned = []
+    for is_killed in (False, True):
+        job_id = lab.start(**SEEDED)
+        lab.play_step(job_id)
+        recorded(lab, job_id, 1)
+        lab.tenant.change_settings(job_id, {"learning_rate": 5e-3, "entropy_coefficient": 0.05})
+        lab.play_step(job_id)
+        lab.play_step(job_id)
+        recorded(lab, job_id, 3)
+        if is_killed:
+            lab.replace_pool()
+            lab.pool.start_job(job_id)
+        lab.play_on(job_id)
+        (event,) = lab.events(job_id, "update")
+        assert (event.from_step, {change.name for change in event.changes}) == (
+            2,
+            {"learning_rate", "entropy_coefficient"},
+        )
+        rates = {step.step: step.metrics["learning_rate"] for step in lab.events(job_id, "step")}
+        assert rates == {1: 1e-3, 2: 5e-3, 3: 5e-3, 4: 5e-3}
+        learned.append(lab.weights(job_id, 4))
+    assert learned[0] == learned[1] != smooth
+
+
+def test_a_job_on_written_data_takes_another_rate_from_its_next_step_on(lab, written):
+    job_id = written.start_later("sft", ROWS, steps=3, lr_schedule="constant")
+    lab.tenant.change_settings(job_id, {"learning_rate": 5e-3})
+    lab.pool.start_job(job_id)
+    lab.until(job_id, lambda: lab.state(job_id).final)
+    assert [step.metrics["learning_rate"] for step in lab.events(job_id, "step")] == [5e-3] * 3

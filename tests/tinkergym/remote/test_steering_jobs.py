@@ -1,0 +1,98 @@
+"""Pausing, resuming and changing a job from the client, and what is said about it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import tinkergym as tg
+from tinkergym.errors import ConflictError, InvalidRequestError
+from tinkergym.schema.events import JobState, UpdateEvent
+from tinkergym.testing.scripted_service import ScriptedService
+
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "running_jobs.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+BOARD = "board/TicTacToeVs-v0"
+
+
+class Echo(tg.SingleTurnEnv):
+    def ask(self, options):
+        return "say b2"
+
+    def score(self, answer):
+        return float(answer == "b2")
+
+
+@pytest.fixture
+def service():
+    with ScriptedService(lambda prompt: "b2", environments=[BOARD]) as service:
+        yield service
+
+
+@pytest.fixture
+def client(service):
+    with tg.Client(service.url, service.api_key) as client:
+        yield client
+
+
+@pytest.fixture
+def job(client):
+    """One that has not ended, and that nobody plays at the moment."""
+    job = client.train(Echo, steps=3, algorithm={"group_size": 2, "groups_per_step": 1})
+    job.pause()
+    return job
+
+
+def test_a_job_that_is_waited_for_says_that_it_is_paused_and_is_waited_for_on(job, monkeypatch):
+    said = []
+
+    def warn(text, **_):
+        said.append(text)
+        job.resume()
+
+    monkeypatch.setattr("warnings.warn", warn)
+    assert job.wait(progress=False).state is JobState.COMPLETED
+    assert len(said) == 1
+    assert "paused" in said[0]
+
+
+def test_changes_are_shown_in_the_settings_the_log_and_the_notebook(client, job):
+    view = job.update(learning_rate=5e-4, budget=tg.Budget(hours=2))
+    assert (view.spec.algorithm.learning_rate, view.spec.budget.hours) == (5e-4, 2)
+    bodies = [event.body for event in job.log() if isinstance(event.body, UpdateEvent)]
+    assert {change.name for body in bodies for change in body.changes} == {"learning_rate", "budget"}
+    assert "learning_rate 0.001 -&gt; 0.0005" in job._repr_html_()
+
+
+def test_what_cannot_be_changed_is_refused_with_what_can(job):
+    with pytest.raises(InvalidRequestError) as refused:
+        job.update(sampling={"temperature": 0.5})
+    assert refused.value.field == "sampling"
+    assert "learning_rate" in refused.value.hint
+
+
+def test_a_job_that_has_ended_is_neither_paused_nor_changed(client):
+    job = client.train(BOARD, steps=1)
+    with pytest.raises(ConflictError):
+        job.pause()
+
+
+def test_a_budget_bounds_something():
+    with pytest.raises(InvalidRequestError):
+        tg.Budget()
+
+
+def test_the_code_on_the_page_runs_from_top_to_bottom(service, monkeypatch):
+    monkeypatch.setenv("TINKERGYM_URL", service.url)
+    monkeypatch.setenv("TINKERGYM_API_KEY", service.api_key)
+    create = service.jobs.create
+    # Jobs that play there end at once, and these are to go on.
+    monkeypatch.setattr(
+        service.jobs,
+        "create",
+        lambda spec, key, **more: create(spec.model_copy(update={"rollout": "client"}), key, **more),
+    )
+    names = {"__name__": "page"}
+    for block in BLOCKS:
+        exec(compile(block, str(PAGE), "exec"), names)
+    assert names["job"].spec.algorithm.learning_rate == 5e-4
