@@ -171,9 +171,11 @@ def _nearest(
     if not section:
         own |= {argument: argument for argument in arguments}
     elsewhere = {leaf: place for leaf, place in _places(root) if place != ".".join(path)}
+    for places in (own, elsewhere):  # what is known under this name, before what only looks like it
+        if exact := [other for other in (name, *OTHER_NAMES.get(name, ())) if other in places]:
+            return f"did you mean {places[exact[0]]}?"
     for places, likeness in ((own, 0.6), (elsewhere, 0.8)):
-        exact = [other for other in (name, *OTHER_NAMES.get(name, ())) if other in places]
-        if close := exact or difflib.get_close_matches(name, places, n=1, cutoff=likeness):
+        if close := difflib.get_close_matches(name, places, n=1, cutoff=likeness):
             return f"did you mean {places[close[0]]}?"
     return f"known settings: {', '.join(own)}"
 
