@@ -45,6 +45,7 @@ NAMES = (
     "gomoku",
     "arithmetic",
     "shuffled",
+    "recipes",
 )
 
 

@@ -42,6 +42,9 @@ def mirrored() -> dict[str, str]:
     examples = {
         path.relative_to(ROOT).as_posix(): f"examples/{path.stem}.md"
         for path in sorted(ROOT.glob("examples/*.py"))
+    } | {
+        path.relative_to(ROOT).as_posix(): f"examples/{path.parent.name}.md"
+        for path in sorted(ROOT.glob("examples/*/train.py"))
     }
     return MIRRORED | packs | examples
 
@@ -53,9 +56,18 @@ def on_files(files: Any, config: Any) -> Any:
     for source, path in mirrored().items():
         text = (ROOT / source).read_text(encoding="utf-8")
         if source.endswith(".py"):
-            text = f"# {Path(source).name}\n\n```python\n{text}```\n"
+            text = example_page(ROOT / source, text)
         files.append(File.generated(config, path, content=text))
     return files
+
+
+def example_page(script: Path, code: str) -> str:
+    """Return the page of an example: the script, and its settings where it has files of them."""
+    recipe = script.name == "train.py"
+    parts = [f"# {script.parent.name if recipe else script.name}\n\n```python\n{code}```\n"]
+    for file in sorted(script.parent.glob("*.toml")) if recipe else []:
+        parts.append(f"\n`{file.name}`:\n\n```toml\n{file.read_text(encoding='utf-8')}```\n")
+    return "".join(parts)
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:

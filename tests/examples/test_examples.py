@@ -10,7 +10,7 @@ from tinkergym.testing.scripted_service import ScriptedService
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OWN_LOOP = "own_loop"
 """The service without a model takes no calls of policies: `tests/journeys/test_own_loop.py` runs it."""
-PACKS = ["board/TicTacToeVs-v0", "board/GomokuVs-v0", "math/Arithmetic-v0"]
+PACKS = ["board/TicTacToeVs-v0"]
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from tinkergym.tasks.generator import GeneratorTasks
 from tinkergym.tasks.hugging_face import HuggingFaceTasks
 from tinkergym.tasks.jsonl import JsonlTasks
+from tinkergym.tasks.named import named_tasks
 from tinkergym.tasks.parquet import ParquetTasks
 from tinkergym.tasks.sequence import SequenceTasks
 from tinkergym.tasks.source import Task, TaskSource
@@ -15,4 +16,5 @@ __all__ = [
     "SequenceTasks",
     "Task",
     "TaskSource",
+    "named_tasks",
 ]

@@ -47,7 +47,12 @@ def test_the_best_offered_arm_is_counted():
     best = max(arms, key=payouts(0).__getitem__)
     _, _, terminated, truncated, info = env.step(f" {best.upper()}\n")
     assert (terminated, truncated) == (True, False)
-    assert info["metrics"] == {"best": 1.0, "payout": payouts(0)[best], "illegal_move": 0.0}
+    assert info["metrics"] == {
+        "best": 1.0,
+        "payout": payouts(0)[best],
+        "regret": 0.0,
+        "illegal_move": 0.0,
+    }
 
 
 @pytest.mark.parametrize("action", ["", "purple", "red blue", pytest.param("🎰" * 99, id="long")])
@@ -56,6 +61,7 @@ def test_an_arm_that_is_not_offered_pays_nothing_and_is_counted(action):
     env.reset(seed=0)
     observation, reward, terminated, _, info = env.step(action)
     assert (reward, terminated) == (0.0, True)
+    assert info["metrics"].pop("regret") > 0
     assert info["metrics"] == {"best": 0.0, "payout": 0.0, "illegal_move": 1.0}
     assert observation in env.observation_space
 

@@ -54,7 +54,12 @@ class BanditEnv(SingleTurnEnv):
         legal = arm in self._offered
         payout = self._payouts[arm] if legal else 0.0
         best = max(self._payouts[offered] for offered in self._offered)
-        metrics = {"best": float(payout == best), "payout": payout, "illegal_move": float(not legal)}
+        metrics = {
+            "best": float(payout == best),
+            "payout": payout,
+            "regret": best - payout,
+            "illegal_move": float(not legal),
+        }
         return float(self._luck < payout), metrics
 
     def gold_action(self) -> str:

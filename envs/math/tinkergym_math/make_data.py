@@ -17,6 +17,9 @@ SEED = 20240
 SIZES = {"train": (90, 1000, 1910), "test": (15, 170, 315)}
 """Problems per split with 0, 1 and 2 two-digit numbers; the few easy ones are where learning starts."""
 
+BOXED_DIR = DATA_DIR.parent / "boxed_sums"
+BOXED_SIZES = {"train": 100, "test": 50}
+
 
 def make(folder: Path) -> None:
     """Write `<split>.jsonl` for each split into `folder`.
@@ -40,6 +43,25 @@ def make(folder: Path) -> None:
         (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def make_boxed(folder: Path) -> None:
+    """Write some of the problems of each split into `folder`, in the layout of MATH."""
+    for split, count in BOXED_SIZES.items():
+        lines = []
+        for line in (DATA_DIR / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()[:count]:
+            task = json.loads(line)
+            solution = f"We calculate. The answer is $\\boxed{{{task['answer']}}}$."
+            row = {
+                "problem": task["question"],
+                "level": "Level 1",
+                "type": "Prealgebra",
+                "solution": solution,
+            }
+            lines.append(json.dumps(row))
+        (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
 if __name__ == "__main__":
     DATA_DIR.mkdir(parents=True, exist_ok=True)
     make(DATA_DIR)
+    BOXED_DIR.mkdir(parents=True, exist_ok=True)
+    make_boxed(BOXED_DIR)

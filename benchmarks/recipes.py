@@ -1,0 +1,85 @@
+"""The recipes of `examples/`: three seeds and a control each, held-out returns before and after.
+
+`TINKERGYM_RECIPES=bandit,math` limits it to some; `TINKERGYM_RECIPE_SEEDS=1` to one seed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.common import Figure, Service, service, write_result
+from tinkergym.reporting.recipe_picture import Run, draw
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+PICTURES = Path(__file__).parents[1] / "docs" / "images" / "recipes"
+MINUTES = 6
+"""Of one run, evaluation included."""
+
+
+def names() -> list[str]:
+    """Return the recipes to run."""
+    there = sorted(path.parent.name for path in EXAMPLES.glob("*/train.py"))
+    chosen = os.environ.get("TINKERGYM_RECIPES", "")
+    return [name for name in there if name in chosen.split(",")] if chosen else there
+
+
+def measure() -> list[Figure]:
+    """Run each recipe in a fresh service and draw its picture."""
+    seeds = range(int(os.environ.get("TINKERGYM_RECIPE_SEEDS", "3")))
+    figures: list[Figure] = []
+    for name in names():
+        with service() as running:
+            runs = [run(running, name, "--seed", str(seed)) for seed in seeds]
+            control = run(running, name, "--control")
+        draw([*runs, control], PICTURES / f"{name}.png")
+        figures += (own := figures_of(name, runs, control))
+        write_result(f"recipe_{name}", own, {"runs": [one.as_json() for one in [*runs, control]]})
+    return figures
+
+
+def run(running: Service, name: str, *options: str) -> Run:
+    """Run one recipe as a user does, and return its result."""
+    with tempfile.TemporaryDirectory() as out:
+        command = [sys.executable, str(EXAMPLES / name / "train.py"), *options, "--out", out]
+        subprocess.run(command, env=os.environ | running.environment, check=True)
+        (result,) = Path(out).glob("*.json")
+        return Run.from_json(json.loads(result.read_text(encoding="utf-8")))
+
+
+def figures_of(name: str, runs: list[Run], control: Run) -> list[Figure]:
+    """Say whether held-out returns rose, intervals apart, in time, and the control's did not."""
+    rose = [rises(one) for one in runs]
+    seconds = max(one.seconds for one in runs)
+    measured = "; ".join(change(one) for one in runs)
+    return [
+        Figure(
+            what=f"recipe {name}, held-out returns of {len(runs)} seeds",
+            asked=f"up, intervals apart, <= {MINUTES} min each",
+            measured=f"{measured}; slowest {seconds:.0f} s",
+            reached=all(rose) and seconds <= 60 * MINUTES,
+        ),
+        Figure(
+            what=f"recipe {name}, control with shuffled rewards",
+            asked="does not rise",
+            measured=change(control),
+            reached=not rises(control),
+        ),
+    ]
+
+
+def rises(one: Run) -> bool:
+    """Whether the last evaluation's interval lies above the first one's."""
+    (_, _, _, high), (_, _, low, _) = one.evaluations[0], one.evaluations[-1]
+    return low is not None and high is not None and low > high
+
+
+def change(one: Run) -> str:
+    """Return the first and the last evaluation in words."""
+    (_, before, *_), (_, after, low, high) = one.evaluations[0], one.evaluations[-1]
+    interval = "" if low is None or high is None else f" [{low:.2f}, {high:.2f}]"
+    return f"{before:.2f} -> {after:.2f}{interval}"

@@ -1,0 +1,45 @@
+"""Problems with a calculator: first shown how calls are written, then rewarded for right answers only.
+
+`tinkergym serve`, then `python examples/math_tools/train.py`.
+"""
+
+import numpy as np
+
+import tinkergym as tg
+from tinkergym.reporting.recipe import Recipe
+from tinkergym.tools import render_calls
+from tinkergym.tools.syntax import ToolCall
+
+ENV = "math/WordProblemsWithTools-v0"
+recipe = Recipe.from_command_line(__file__)
+train = recipe.settings("train")
+
+
+def demonstrations(count, *, rng):
+    """Yield episodes of a clumsy player: a guess, a call, or a call that cannot be read."""
+    env = tg.make(ENV, **train["env_kwargs"])
+    for seed in range(count):
+        question, _ = env.reset(seed=seed)
+        messages = [
+            {"role": "system", "content": train["system_prompt"]},
+            {"role": "user", "content": question},
+        ]
+        kind = rng.choice(["guess", "call", "malformed"], p=[0.4, 0.4, 0.2])
+        if kind != "guess":
+            call = render_calls([ToolCall("calculator", {"expression": question.rstrip("=")})], "hermes")
+            call = call if kind == "call" else call.replace('"}}', '"}')
+            messages += [{"role": "assistant", "content": call}]
+            messages += [{"role": "user", "content": env.step(call)[0]}]
+        gold = env.get_wrapper_attr("gold_action")().removeprefix("#### ")
+        answer = gold if kind == "call" else str(rng.integers(100))
+        yield {"messages": [*messages, {"role": "assistant", "content": answer}]}
+
+
+with tg.Client() as client:
+    show = recipe.settings("show")
+    rows = list(demonstrations(show.pop("episodes"), rng=np.random.default_rng(recipe.seed)))
+    shown = client.sft(tg.tasks.SequenceTasks(rows), **show)
+    recipe.watch(shown)
+    job = client.train(ENV, initial_policy=shown.id, **train)
+    recipe.watch(job)
+    recipe.report(job, metric="env/malformed_tool_calls")

@@ -1,0 +1,38 @@
+"""Demonstrations, then reinforcement learning from that checkpoint, then sampling through the API.
+
+`tinkergym serve`, then `python examples/sft_rl/train.py`.
+"""
+
+import tinkergym as tg
+from tinkergym.reporting.recipe import Recipe
+
+ENV = "board/TicTacToeVs-v0"
+recipe = Recipe.from_command_line(__file__)
+
+
+def demonstrations(count, player):
+    """Yield the messages of episodes that a scripted policy plays."""
+    env = tg.make(ENV)
+    for seed in range(count):
+        observation, _ = env.reset(seed=seed)
+        messages, over = [], False
+        while not over:
+            action = player(env)
+            messages += [{"role": "user", "content": observation}, {"role": "assistant", "content": action}]
+            observation, _, terminated, truncated, _ = env.step(action)
+            over = terminated or truncated
+        yield {"messages": messages}
+
+
+with tg.Client() as client:
+    settings = recipe.settings("sft")
+    rows = list(demonstrations(settings.pop("episodes"), lambda env: env.get_wrapper_attr("gold_action")()))
+    imitated = client.sft(tg.tasks.SequenceTasks(rows), **settings)
+    recipe.watch(imitated)
+
+    job = client.train(ENV, initial_policy=imitated.id, **recipe.settings("train"))
+    recipe.watch(job)
+
+    policy = job.policy(temperature=0)
+    first_move = policy.act(tg.make(ENV).reset(seed=7)[0])
+    recipe.report(job, metric="env/won", imitated=imitated.id, first_move=first_move)

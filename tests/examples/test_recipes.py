@@ -1,0 +1,47 @@
+"""Every recipe runs in its short form against a real service, and keeps what the others promise too."""
+
+import json
+import runpy
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tinkergym.cli.local_service import local_service
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+RECIPES = sorted(path.parent.name for path in EXAMPLES.glob("*/train.py"))
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TINKERGYM_HOME", str(tmp_path_factory.mktemp("home")))
+        for name in ("TINKERGYM_URL", "TINKERGYM_API_KEY"):
+            patch.delenv(name, raising=False)
+        with local_service(announce=lambda line: None):
+            yield
+
+
+@pytest.mark.service
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_short_form_runs_to_its_report(service, monkeypatch, tmp_path, name):
+    script = EXAMPLES / name / "train.py"
+    monkeypatch.setattr(sys, "argv", [str(script), "--short", "--out", str(tmp_path)])
+    runpy.run_path(str(script), run_name="__main__")
+    (result,) = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
+    assert result["recipe"] == name
+    assert [step for step, _ in result["rewards"]][-1:] == [2]
+    assert {step for step, *_ in result["evaluations"]} >= {0, 2}
+    assert len(list(tmp_path.glob("*.png"))) == 1
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_has_a_short_script_two_configurations_and_a_page(name):
+    assert len((EXAMPLES / name / "train.py").read_text().splitlines()) <= 60
+    laptop, gpu = (
+        tomllib.loads((EXAMPLES / name / f"{file}.toml").read_text()) for file in ("laptop", "gpu")
+    )
+    assert set(laptop) - {"short"} == set(gpu)
+    assert (EXAMPLES.parent / "docs" / "recipes" / f"{name}.md").exists()

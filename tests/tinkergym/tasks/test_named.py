@@ -1,0 +1,44 @@
+import json
+
+import pytest
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.tasks import named_tasks
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("TINKERGYM_DATA", str(tmp_path / "data"))
+    monkeypatch.delenv("TINKERGYM_HUB_DATA", raising=False)
+    sums = tmp_path / "data" / "sums"
+    sums.mkdir(parents=True)
+    (sums / "train.jsonl").write_text(json.dumps({"question": "1+1="}) + "\n")
+    (tmp_path / "secret.jsonl").write_text("{}\n")
+    return tmp_path
+
+
+def test_a_dataset_of_the_folder_is_found_by_its_name(folder):
+    assert named_tasks("sums", split="train").read(0) == {"question": "1+1="}
+    assert named_tasks("sums/train.jsonl").read(0) == {"question": "1+1="}
+
+
+def test_what_a_pack_ships_comes_first(folder, tmp_path):
+    (tmp_path / "pack" / "sums").mkdir(parents=True)
+    (tmp_path / "pack" / "sums" / "train.jsonl").write_text(json.dumps({"question": "shipped"}) + "\n")
+    tasks = named_tasks("sums", shipped=tmp_path / "pack", split="train")
+    assert tasks.read(0) == {"question": "shipped"}
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret.jsonl", "sums/../../secret.jsonl", "/etc", "missing", "a\0b", "org/set"]
+)
+def test_a_name_reaches_nothing_outside_of_the_folder_and_no_hub_unless_allowed(folder, name):
+    with pytest.raises(InvalidRequestError) as refused:
+        named_tasks(name, split="train")
+    assert refused.value.field == "data"
+
+
+def test_a_link_that_leads_out_of_the_folder_is_not_followed(folder):
+    (folder / "data" / "link.jsonl").symlink_to(folder / "secret.jsonl")
+    with pytest.raises(InvalidRequestError):
+        named_tasks("link.jsonl")

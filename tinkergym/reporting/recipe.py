@@ -1,0 +1,203 @@
+"""A recipe: a training script whose settings lie in TOML files next to it.
+
+It reads the settings and the command line, shows the job, and writes down the result. The script itself says
+what is trained in which environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from rich.console import Console
+
+from tinkergym.display.progress import TrainingDisplay
+from tinkergym.errors import InvalidRequestError
+from tinkergym.reporting.recipe_picture import Run, draw
+from tinkergym.reporting.report import curve
+from tinkergym.schema.events import EvaluationEvent, Event, StepEvent
+from tinkergym.schema.jobs import AnyJobSpec, JobView
+
+SHORT = "short"
+"""The table of a settings file that a short run adds to the others."""
+
+
+class RecipeJob(Protocol):
+    """What is asked of a job, such as `tinkergym.Job`."""
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        ...
+
+    @property
+    def spec(self) -> AnyJobSpec:
+        """Its settings."""
+        ...
+
+    def events(self) -> Iterable[Event]:
+        """Everything that happened."""
+        ...
+
+    def evaluations(self) -> list[EvaluationEvent]:
+        """The held-out evaluations that are done."""
+        ...
+
+    def wait(self) -> JobView:
+        """Wait until it ends."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Recipe:
+    """One run of a recipe.
+
+    Example:
+        >>> recipe = Recipe.from_command_line(__file__)
+        >>> job = client.train("bandit/Bandit-v0", **recipe.settings("train"))
+        >>> recipe.watch(job)
+        >>> recipe.report(job)
+    """
+
+    name: str
+    tables: Mapping[str, Any]
+    """The settings file: a table for each stage."""
+    out: Path
+    """Folder for the result and the picture."""
+    seed: int = 0
+    short: bool = False
+    """Use the settings of the table `short`: a few small steps, to see that everything works."""
+    control: bool = False
+    """Permute the rewards within each step, so that nothing can be learned."""
+    _begun: float = field(default_factory=time.perf_counter)
+
+    @classmethod
+    def from_command_line(cls, script: str, arguments: Sequence[str] | None = None) -> Self:
+        """Read the command line: `train.py [SETTINGS] [--seed N] [--short] [--control] [--out DIR]`.
+
+        Args:
+            script: The script's `__file__`; its folder is the recipe and holds the settings files.
+            arguments: Instead of the command line's.
+
+        Raises:
+            InvalidRequestError: There are no such settings, or the file is not TOML.
+        """
+        folder = Path(script).resolve().parent
+        there = sorted(file.stem for file in folder.glob("*.toml"))
+        parser = argparse.ArgumentParser(prog=f"examples/{folder.name}/{Path(script).name}")
+        parser.add_argument(
+            "settings", nargs="?", default="laptop", help=f"{', '.join(there)}, or a .toml file"
+        )
+        parser.add_argument("--seed", type=int, default=0)
+        parser.add_argument("--short", action="store_true", help="a few small steps")
+        parser.add_argument("--control", action="store_true", help="with rewards that teach nothing")
+        parser.add_argument("--out", type=Path, default=Path("runs") / folder.name)
+        given = parser.parse_args(arguments)
+        file = folder / f"{given.settings}.toml" if given.settings in there else Path(given.settings)
+        return cls(
+            name=folder.name,
+            tables=_read(file, there),
+            out=given.out,
+            seed=given.seed,
+            short=given.short,
+            control=given.control,
+        )
+
+    def settings(self, stage: str) -> dict[str, Any]:
+        """Return the settings of one stage, as the client's methods take them.
+
+        Args:
+            stage: A table of the file.
+
+        Raises:
+            InvalidRequestError: The file has no such table.
+        """
+        if not isinstance(self.tables.get(stage), Mapping):
+            raise InvalidRequestError(
+                f"the settings of recipe {self.name!r} have no table [{stage}]", field=stage
+            )
+        merged = _merged(self.tables[stage], self.tables.get(SHORT, {}).get(stage, {}) if self.short else {})
+        merged.setdefault("seed", self.seed)
+        return merged | ({"shuffle_rewards": True} if self.control and stage == "train" else {})
+
+    def watch(self, job: RecipeJob) -> None:
+        """Show a job until it ends.
+
+        Raises:
+            JobFailedError: It failed; the text says why.
+        """
+        with TrainingDisplay(job.id, job.spec) as display:
+            display.watch(job.events())
+        job.wait()
+
+    def report(self, job: RecipeJob, *, metric: str = "", **facts: Any) -> Path:
+        """Print and write down what came of a job, and return the path of the result.
+
+        Args:
+            job: A job that has ended.
+            metric: A metric of its train steps whose curve is kept too.
+            **facts: Other results of the recipe; JSON values.
+        """
+        steps = [event.body for event in job.events() if isinstance(event.body, StepEvent)]
+        run = Run(
+            recipe=self.name,
+            seed=self.seed,
+            control=self.control,
+            seconds=round(time.perf_counter() - self._begun, 1),
+            rewards=[(s.step, s.reward_mean) for s in steps if s.reward_mean is not None],
+            evaluations=[
+                (done.step, done.mean, done.low, done.high)
+                for done in job.evaluations()
+                if done.mean is not None and done.name == job.evaluations()[0].name
+            ],
+            metric=metric,
+            metrics=[(s.step, s.metrics[metric]) for s in steps if metric in s.metrics],
+            facts=facts,
+        )
+        self.out.mkdir(parents=True, exist_ok=True)
+        stem = f"control-{self.seed}" if self.control else f"seed-{self.seed}"
+        result = self.out / f"{stem}.json"
+        result.write_text(json.dumps({"job": job.id, **run.as_json()}, indent=1) + "\n", encoding="utf-8")
+        self._print(run, result, draw([run], self.out / f"{stem}.png"))
+        return result
+
+    def _print(self, run: Run, result: Path, picture: str) -> None:
+        console = Console(emoji=False, highlight=False)
+        for line in curve([reward for _, reward in run.rewards]):
+            console.print(line, markup=False)
+        for step, mean, low, high in [*run.evaluations[:1], *run.evaluations[1:][-1:]]:
+            interval = "" if low is None or high is None else f" [{low:+.3f}, {high:+.3f}]"
+            console.print(
+                f"held-out episodes, step {step:4}: mean return {mean:+.3f}{interval}", markup=False
+            )
+        for name, value in run.facts.items():
+            console.print(f"{name}: {value}", markup=False)
+        console.print(f"{picture}result      {result}   ({run.seconds:.0f} s)", markup=False, soft_wrap=True)
+
+
+def _read(file: Path, there: Sequence[str]) -> dict[str, Any]:
+    try:
+        with file.open("rb") as opened:
+            return tomllib.load(opened)
+    except OSError as error:
+        raise InvalidRequestError(
+            f"there are no settings {str(file)!r}", hint=f"name a .toml file or one of {', '.join(there)}"
+        ) from error
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidRequestError(f"{file} is not TOML: {error}") from error
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested settings in which `above` wins."""
+    merged = dict(below)
+    for key, value in above.items():
+        inner = merged.get(key)
+        both = isinstance(inner, Mapping) and isinstance(value, Mapping)
+        merged[key] = _merged(inner, value) if both and inner is not None else value
+    return merged

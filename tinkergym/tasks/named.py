@@ -1,0 +1,71 @@
+"""A dataset by name: shipped with a pack, in a folder that the environment's operator names, or on the hub.
+
+The name may come from a job description of somebody else, so it reaches no file outside of that folder.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.tasks.hugging_face import HuggingFaceTasks
+from tinkergym.tasks.jsonl import JsonlTasks
+from tinkergym.tasks.parquet import ParquetTasks
+from tinkergym.tasks.source import TaskSource
+
+DATA_FOLDER = "TINKERGYM_DATA"
+"""Environment variable: the folder below which datasets are looked up."""
+
+ALLOW_HUB = "TINKERGYM_HUB_DATA"
+"""Environment variable: `1` lets environments load datasets of the Hugging Face hub."""
+
+
+def named_tasks(
+    data: str, *, shipped: Path | None = None, split: str | None = None, config: str | None = None
+) -> TaskSource:
+    """Open a dataset.
+
+    Args:
+        data: A folder or file below `shipped` or below the folder that `TINKERGYM_DATA` names: JSON lines,
+            Parquet, or what `save_to_disk` wrote. Else the name of a dataset on the hub, such as
+            `openai/gsm8k`, where `TINKERGYM_HUB_DATA=1` is set.
+        shipped: The pack's own data.
+        split: Which split.
+        config: The hub's configuration name.
+
+    Raises:
+        InvalidRequestError: There is no such dataset here, or the name leads out of the folder.
+    """
+    own = os.environ.get(DATA_FOLDER, "")
+    for folder in (shipped, Path(own) if own else None):
+        path = _inside(folder, data) if folder is not None else None
+        if path is not None and path.exists():
+            return _open(path, split)
+    if data.count("/") == 1 and not data.startswith((".", "/")) and os.environ.get(ALLOW_HUB) == "1":
+        return HuggingFaceTasks(data, split=split, config=config)
+    raise InvalidRequestError(
+        f"there is no dataset {data!r} here",
+        hint=f"set {DATA_FOLDER} to the folder that holds it where the environment is played, "
+        f"or {ALLOW_HUB}=1 to load datasets of the Hugging Face hub",
+        field="data",
+    )
+
+
+def _inside(folder: Path, data: str) -> Path | None:
+    """Return the path of `data` in a folder; None if it leads out of it."""
+    try:
+        path = (folder / data).resolve()
+    except (OSError, ValueError):
+        return None
+    return path if path.is_relative_to(folder.resolve()) else None
+
+
+def _open(path: Path, split: str | None) -> TaskSource:
+    if path.is_file():
+        return ParquetTasks(path, split=split) if path.suffix == ".parquet" else JsonlTasks(path, split=split)
+    if any(path.glob("*.jsonl")):
+        return JsonlTasks(path, split=split)
+    if any(path.glob("*.parquet")):
+        return ParquetTasks(path, split=split)
+    return HuggingFaceTasks(path, split=split)
