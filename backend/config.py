@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -19,6 +20,7 @@ from backend.environments.urls import normal_origins
 from backend.errors import ConfigError
 from backend.store.blobs import Blobs, LocalBlobs
 from tinkergym.errors import InvalidRequestError
+from tinkergym.rubrics.llm_judge import origin_of
 from tinkergym.schema.parsing import parse
 
 DType = Literal["float32", "bfloat16"]
@@ -176,6 +178,10 @@ class ServiceConfig(Settings):
     """Origins of environment servers that jobs may name: `wss://envs.example.org`, `ws://10.0.0.5:8300`.
     A host name must resolve to public addresses, unless the address is listed too."""
 
+    judge_urls: list[str] = []
+    """Origins of judges that environments played by the service may ask: `https://judge.example.org`. See
+    `LLMJudge`."""
+
     episodes_per_worker: int = Field(256, ge=1)
     """Episodes that one environment worker plays at once."""
 
@@ -267,6 +273,17 @@ class ServiceConfig(Settings):
     @classmethod
     def _origins(cls, value: list[str]) -> list[str]:
         return normal_origins(value)
+
+    @field_validator("judge_urls")
+    @classmethod
+    def _judges(cls, value: list[str]) -> list[str]:
+        for entry in value:
+            parts = urlsplit(entry)
+            if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
+                raise ValueError(f"{entry!r} is not an origin; write https://judge.example.org")
+            if parts.username or parts.password:
+                raise ValueError("an origin has no user name or password; jobs bring their keys")
+        return [origin_of(entry) for entry in value]
 
     @field_validator("models")
     @classmethod

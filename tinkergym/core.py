@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium as gym
 
+from tinkergym.awaiting import settled
 from tinkergym.errors import EpisodeProtocolError, InvalidEnvironmentError
 from tinkergym.spaces import Text
 from tinkergym.tasks.grid import with_tasks
 from tinkergym.tasks.source import TaskSource
 
 Options = dict[str, Any]
+
+Scored = float | tuple[float, dict[str, float]]
+"""A reward, or one with named metrics."""
 
 
 class TextEnv(gym.Env[str, str]):
@@ -131,8 +136,8 @@ class SingleTurnEnv(TextEnv):
         """Choose a question and return it."""
         raise NotImplementedError(f"{type(self).__name__} needs a method ask(options)")
 
-    def score(self, answer: str) -> float | tuple[float, dict[str, float]]:
-        """Return the answer's reward, and optionally named metrics."""
+    def score(self, answer: str) -> Scored | Awaitable[Scored]:
+        """Return the answer's reward, and optionally named metrics; may be an `async def`."""
         raise NotImplementedError(f"{type(self).__name__} needs a method score(answer)")
 
     def start(self, options: Options) -> str:
@@ -141,7 +146,7 @@ class SingleTurnEnv(TextEnv):
 
     def reply(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
         """Score the answer and terminate: one turn is the whole task, so nothing is cut off."""
-        scored = self.score(action)
+        scored = settled(self.score(action))
         reward, metrics = scored if isinstance(scored, tuple) else (scored, {})
         return "", reward, True, {"metrics": dict(metrics)} if metrics else {}
 
@@ -153,7 +158,7 @@ def refuse_unfinished(env: gym.Env[Any, Any]) -> None:
         InvalidEnvironmentError: its class lacks a method, or one of them is an `async def`.
     """
     kind = type(env.unwrapped)
-    for name in ("reset", "step", "start", "reply", "ask", "score"):
+    for name in ("reset", "step", "start", "reply", "ask"):
         if inspect.iscoroutinefunction(getattr(kind, name, None)):
             raise InvalidEnvironmentError(
                 f"{kind.__name__}.{name} is an async def, and nobody awaits it",

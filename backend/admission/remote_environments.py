@@ -1,13 +1,14 @@
-"""Jobs whose environment is behind a server: who may, what is checked, and what of them is stored."""
+"""Jobs whose environment is behind a server, or asks a judge: who may, and what of them is stored."""
 
 from __future__ import annotations
 
 from typing import TypeVar
 
 from backend.config import ServiceConfig
+from backend.environments import judges
 from backend.environments.tokens import EnvTokens, without_token
 from backend.environments.urls import as_remote, is_remote, pinned
-from tinkergym.schema.job_spec import EnvironmentRef, PlayedSpec
+from tinkergym.schema.job_spec import EnvironmentRef, EvaluatedSpec, PlayedSpec
 from tinkergym.schema.jobs import AnyJobSpec
 
 Played = TypeVar("Played", bound=PlayedSpec)
@@ -24,12 +25,29 @@ def allowed(spec: Played, config: ServiceConfig) -> Played:
     """Return the job as the service would play it, with the server's address looked up.
 
     Raises:
-        InvalidRequestError: The operator does not allow this server.
+        InvalidRequestError: The operator does not allow this server, or a judge of the environment.
     """
+    refuse_open_keys(spec)
     # What a client plays, it reaches from where it is.
     if spec.rollout != "server":
+        for environment in spec.own_environments.values():
+            judges.refuse_key(environment)
         return spec
+    for environment in spec.own_environments.values():
+        judges.check_listed(environment, config.judge_urls)
     return spec.with_environments(lambda one: pinned(one, config.environment_urls) if is_remote(one) else one)
+
+
+def refuse_open_keys(spec: EvaluatedSpec) -> None:
+    """Refuse keys among the arguments of evaluations, which are stored as they are.
+
+    The judge of the job's own environment goes with them, key included.
+
+    Raises:
+        InvalidRequestError: There is one.
+    """
+    for evaluation in spec.evaluate:
+        judges.refuse_key(EnvironmentRef(id=spec.name_of(evaluation), kwargs=evaluation.env_kwargs))
 
 
 def to_store(spec: AnyJobSpec, config: ServiceConfig, tenant_id: str) -> AnyJobSpec:
@@ -40,7 +58,7 @@ def to_store(spec: AnyJobSpec, config: ServiceConfig, tenant_id: str) -> AnyJobS
 
     def stored(environment: EnvironmentRef) -> EnvironmentRef:
         if not is_remote(environment):
-            return environment
+            return judges.put_away(environment, tokens, tenant_id)
         if spec.rollout == "server":
             return tokens.put_away(environment, tenant_id)
         return without_token(environment)

@@ -80,7 +80,7 @@ class EnvTokens:
         """
         if not self._folder.exists():
             return 0
-        stored = (str(ref.kwargs.get("token", "")) for ref in in_use)
+        stored = (str(secret) for ref in in_use for secret in _secrets(ref))
         needed = {name.removeprefix(_PREFIX) for name in stored if name.startswith(_PREFIX)}
         removed = 0
         # Alone: between the look at a file's age and its end nobody must put the same token away again.
@@ -127,6 +127,13 @@ class EnvTokens:
                     os.link(draft, self._folder / name)
         finally:
             draft.unlink(missing_ok=True)
+
+
+def _secrets(ref: EnvironmentRef) -> Iterator[object]:
+    """Yield what stands where a reference may name a stored secret: a token, or the key of a judge."""
+    judge = ref.kwargs.get("judge")
+    yield ref.kwargs.get("token", "")
+    yield judge.get("api_key", "") if isinstance(judge, dict) else ""
 
 
 def without_token(ref: EnvironmentRef) -> EnvironmentRef:

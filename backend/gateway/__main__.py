@@ -10,6 +10,7 @@ import time
 from backend.admission.models import FileCatalog
 from backend.admission.preflight import Preflight
 from backend.config import ServiceConfig
+from backend.environments.judges import allow_only
 from backend.gateway.app import create_app
 from backend.gateway.event_tail import EventTail
 from backend.gateway.parts import GatewayParts
@@ -27,6 +28,7 @@ def main() -> None:
     # One line per request to a pool is too much.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     config = ServiceConfig.from_environment()
+    allow_only(config.judge_urls)  # for the processes that check environments and play evaluations
     store = Store.open(config.store_url)
     # Only requests delete jobs, and there are none yet.
     JobFolders(config.job_files).finish(store.has_job)

@@ -176,6 +176,7 @@ def _check(parts: GatewayParts, tenant: TenantStore, spec: AnyJobSpec) -> tuple[
         return spec, {}
     if isinstance(spec, WrittenDataSpec):
         datasets.check(parts.catalog, parts.config.uploads, tenant, spec)
+        remote_environments.refuse_open_keys(spec)
         parts.job_check.check_evaluations(spec)
         return spec, {}
     found = parts.job_check.check(remote_environments.allowed(spec, parts.config))

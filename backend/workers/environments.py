@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from backend.environments import judges
 from backend.environments.tokens import EnvTokens
 from backend.environments.urls import is_remote, pinned
 from tinkergym.registration.games import make_playable
@@ -26,7 +27,6 @@ def environment_maker(listed: Sequence[str], tokens: EnvTokens) -> MakeEnv:
 
 
 def _make(listed: Sequence[str], tokens: EnvTokens, ref: EnvironmentRef) -> AnyEnv:
-    if is_remote(ref):
-        ref = pinned(tokens.fetch(ref), listed)
+    ref = pinned(tokens.fetch(ref), listed) if is_remote(ref) else judges.fetch(ref, tokens)
     made: AnyEnv = make_playable(ref)
     return made

@@ -1,7 +1,10 @@
+import asyncio
+
 import pytest
 
 import tinkergym as tg
-from tinkergym.errors import EpisodeProtocolError
+from tinkergym.core import SingleTurnEnv
+from tinkergym.errors import EpisodeProtocolError, InvalidRewardError
 from tinkergym.testing import EnvContract
 
 CAPITALS = [("France", "Paris"), ("Japan", "東京"), ("Österreich", "Wien")]
@@ -104,3 +107,30 @@ def test_a_missing_method_is_named(base, method):
 
     with pytest.raises(NotImplementedError, match=f"Unfinished needs a method {method}"):
         Unfinished().reset(seed=0)
+
+
+class AsyncScore(SingleTurnEnv):
+    def ask(self, options):
+        return "?"
+
+    async def score(self, answer):
+        await asyncio.sleep(0)
+        if answer == "broken":
+            raise InvalidRewardError("the judge is away")
+        return float(len(answer)), {"letters": len(answer)}
+
+
+def test_a_score_may_be_async_also_where_a_loop_runs_already():
+    env = AsyncScore()
+    env.reset(seed=1)
+    _, reward, terminated, _, info = env.step("four")
+    assert (reward, terminated, info["metrics"]) == (4.0, True, {"letters": 4})
+
+    async def in_a_notebook():
+        env.reset(seed=1)
+        return env.step("three")[1]
+
+    assert asyncio.run(in_a_notebook()) == 5.0
+    env.reset(seed=1)
+    with pytest.raises(InvalidRewardError, match="away"):
+        env.step("broken")

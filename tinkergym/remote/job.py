@@ -51,10 +51,14 @@ from tinkergym.schema.structured import Structured
 if TYPE_CHECKING:
     from tinkergym.evaluation.crossplay import CrossPlay
     from tinkergym.evaluation.ratings import Ratings
+    from tinkergym.datasets.stored_episodes import StoredEpisodes
+    from tinkergym.evaluation.rescore import NewReward
     from tinkergym.remote.certificates import WrittenCertificate
     from tinkergym.remote.export import Exported
     from tinkergym.remote.policy import Policy
+    from tinkergym.remote.rescored_job import RescoredJob
     from tinkergym.remote.rollout_thread import RolloutThread
+    from tinkergym.tasks.source import TaskSource
 
 RESULT_PATIENCE_SECONDS = 300.0
 """How long `events` and `wait` look for a service that went away."""
@@ -487,6 +491,54 @@ class Job:
         from tinkergym.remote.export import export_policy
 
         return export_policy(self._api, self.id, Path(path), version=version, merge=merge, base=base)
+
+    def episodes(self, *, first_step: int = 0, last_step: int | None = None) -> StoredEpisodes:
+        """Fetch the episodes that the service stored: to read, to filter, and to train on again.
+
+        Args:
+            first_step: Only of this train step and later ones.
+            last_step: Only of this one and earlier ones.
+
+        Raises:
+            InvalidRequestError: the job plays no episodes.
+        """
+        from tinkergym.datasets.stored_episodes import stored_episodes
+
+        if not isinstance(self.spec, PlayedSpec):
+            raise InvalidRequestError(
+                f"{self.id} is of the kind {self.spec.kind!r}, which plays no episodes",
+                hint="ask a job of client.train or client.distill",
+            )
+        records = self._api.stored_episodes(self.id, first_step=first_step, last_step=last_step)
+        return stored_episodes(self.spec, records, origin=self.id)
+
+    def rescore(
+        self,
+        reward: NewReward,
+        *,
+        tasks: TaskSource | None = None,
+        first_step: int = 0,
+        last_step: int | None = None,
+    ) -> RescoredJob:
+        """Show what another reward would have said of the stored episodes; see `docs/guides/rewards.md`.
+
+        Args:
+            reward: A `Rubric`, a class of `SingleTurnEnv`, or a function from a stored episode to a number;
+                all read the transcript and the task's row, and nothing else.
+            tasks: Where the rows come from whose fields a rubric's terms name.
+            first_step: Only episodes of this train step and later ones.
+            last_step: Only of this one and earlier ones.
+
+        Raises:
+            InvalidRequestError: the reward comes out of state that is not stored, or the job plays none.
+        """
+        from tinkergym.evaluation.rescore import rescore
+        from tinkergym.remote.rescored_job import RescoredJob
+
+        episodes = self.episodes(first_step=first_step, last_step=last_step)
+        assert isinstance(self.spec, PlayedSpec), "episodes refuses other jobs"
+        found = rescore(self.spec, episodes, reward, tasks=tasks, origin=self.id)
+        return RescoredJob(found, self._api, self.view())
 
     def certificate(self, path: str | Path = ".", *, bundle: bool = False) -> WrittenCertificate:
         """Write what a colleague can check of the run; see `docs/guides/certificates.md`.

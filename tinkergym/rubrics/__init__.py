@@ -6,12 +6,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tinkergym.rubrics.llm_judge import LLMJudge
     from tinkergym.rubrics.mathematics import math_equal
     from tinkergym.rubrics.rubric import Rubric, RubricResult, Term
 
-__all__ = ["Rubric", "RubricResult", "Term", "math_equal"]
+__all__ = ["LLMJudge", "Rubric", "RubricResult", "Term", "math_equal"]
 
-_HOMES = {"Rubric": "rubric", "RubricResult": "rubric", "Term": "rubric", "math_equal": "mathematics"}
+_HOMES = {
+    "LLMJudge": "llm_judge",
+    "Rubric": "rubric",
+    "RubricResult": "rubric",
+    "Term": "rubric",
+    "math_equal": "mathematics",
+}
 
 
 def __getattr__(name: str) -> Any:

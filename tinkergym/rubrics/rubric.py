@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
+from tinkergym.awaiting import settled
 from tinkergym.errors import InvalidRequestError, InvalidRewardError
 from tinkergym.scalars import finite_number
 
@@ -28,7 +29,8 @@ class Term:
 
     name: str
     function: Callable[..., Any]
-    """Takes the facts that it names as arguments, or all with `**facts`; returns a number or a bool."""
+    """Takes the facts that it names as arguments, or all with `**facts`; returns a number or a bool. It may
+    be an `async def`."""
     weight: float = 1.0
     """0: only logged."""
     gate: bool = False
@@ -58,6 +60,11 @@ class Term:
         needed = (p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD)
         object.__setattr__(self, "_needed", tuple(needed))
 
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The facts that the function cannot do without."""
+        return self._needed
+
     def value(self, facts: Mapping[str, Any]) -> float:
         """Ask the function.
 
@@ -73,7 +80,14 @@ class Term:
             )
         given = facts if self._facts is None else {k: v for k, v in facts.items() if k in self._facts}
         try:
-            value = self.function(**given)
+            value = settled(self.function(**given))
+        except InvalidRewardError as error:
+            # What the term says of itself, such as that its judge did not answer.
+            raise InvalidRewardError(
+                f"the term {self.name} has no value: {error.message}",
+                hint=error.hint,
+                field=PREFIX + self.name,
+            ) from error
         except Exception as error:  # foreign code: whatever it raised, there is no reward
             text = "".join(traceback.format_exception(error))[-_MOST_TRACEBACK_CHARACTERS:]
             raise InvalidRewardError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.trajectory.trajectory import ONLY_AGENT, Segment, StopReason, Trajectory, Turn
 
 
@@ -37,3 +38,34 @@ def one_turn_episode(
         error=error,
         seed=seed,
     )
+
+
+def stored_record(
+    index: int,
+    reward: float | None,
+    *,
+    step: int = 1,
+    turns: int = 1,
+    task_index: int | None = None,
+    job_id: str = "job-1",
+) -> bytes:
+    """Return an episode as the service stores it; `None` as reward is one whose environment raised."""
+    stop_reason = StopReason.ENVIRONMENT_ERROR if reward is None else StopReason.TERMINATED
+    once = one_turn_episode(0.0, stop_reason, seed=index)
+    record = once.turns[0]
+    played = [
+        record.model_copy(
+            update={
+                "observation": "question" if number == 0 else "go on",
+                "action": f"answer {index}",
+                "reward": (reward or 0.0) if number == turns - 1 else 0.0,
+                "segment": number,
+            }
+        )
+        for number in range(turns)
+    ]
+    trajectory = once.model_copy(
+        update={"turns": played, "segments": once.segments * turns, "task_index": task_index}
+    )
+    result = EpisodeResult(episode_id=f"{job_id}:{step}:{index}", lease_id="lease", trajectories=[trajectory])
+    return result.model_dump_json().encode()

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from backend.environments import judges
 from backend.environments.tokens import EnvTokens
 from tinkergym.schema.job_spec import EnvironmentRef
 
@@ -55,3 +56,53 @@ def test_what_a_client_plays_needs_no_permission_and_its_token_is_not_kept(clien
     body = {**remote(spec, "ws://10.9.9.9:1", token="a-very-secret-token"), "rollout": "client"}
     job = client.post("/v1/jobs", json=body).json()
     assert job["spec"]["environment"]["kwargs"] == {"url": "ws://10.9.9.9:1"}
+
+
+JUDGE = "https://judge.example:443"
+KEY = "sk-a-very-secret-key"
+
+
+def judged(spec, url=f"{JUDGE}/v1", **changes):
+    judge = {"url": url, "model": "small", "api_key": KEY}
+    environment = {**spec["environment"], "kwargs": {"judge": judge}}
+    return {**spec, "environment": environment, "rollout": "server", **changes}
+
+
+def test_a_judge_that_is_not_listed_is_refused_when_the_job_is_submitted(client, spec):
+    response = client.post("/v1/jobs", json=judged(spec))
+    error = response.json()["error"]
+    assert (response.status_code, error["field"]) == (422, "environment.kwargs.judge.url")
+    assert "judge_urls" in error["hint"]
+    assert KEY not in response.text
+
+
+def test_the_key_of_a_judge_is_in_no_view_and_in_no_database_and_the_worker_gets_it(
+    gateway, client, spec, monkeypatch
+):
+    monkeypatch.setitem(gateway.config.__dict__, "judge_urls", [JUDGE])
+    response = client.post("/v1/jobs", json=judged(spec))
+    assert response.status_code == 201, response.text
+    job = response.json()
+    paths = ["/v1/jobs", *(f"/v1/jobs/{job['job_id']}{rest}" for rest in ("", "/facts"))]
+    assert KEY not in "".join(client.get(path).text for path in paths) + response.text
+    for file in gateway.config.data_dir.glob("tinkergym.sqlite3*"):
+        assert KEY.encode() not in file.read_bytes()
+    tokens = EnvTokens(gateway.config.tokens_dir)
+    stored = EnvironmentRef.model_validate(job["spec"]["environment"])
+    assert judges.fetch(stored, tokens).kwargs["judge"]["api_key"] == KEY
+    tokens.remove_unused([stored], now=1e12)
+    assert judges.fetch(stored, tokens).kwargs["judge"]["api_key"] == KEY
+    assert tokens.remove_unused([], now=1e12) == 1
+
+
+@pytest.mark.parametrize("where", ["client", "evaluation"])
+def test_a_judges_key_that_would_be_stored_in_the_open_is_refused(gateway, client, spec, monkeypatch, where):
+    monkeypatch.setitem(gateway.config.__dict__, "judge_urls", [JUDGE])
+    body = judged(spec, rollout="client")
+    if where == "evaluation":
+        kwargs = body["environment"]["kwargs"]
+        body = {**spec, "rollout": "server", "evaluate": [{"steps": 1, "episodes": 1, "env_kwargs": kwargs}]}
+    response = client.post("/v1/jobs", json=body)
+    assert response.status_code == 422
+    assert response.json()["error"]["field"] == "environment.kwargs.judge.api_key"
+    assert KEY not in response.text

@@ -1,0 +1,59 @@
+import pytest
+
+from tinkergym.datasets.conversations import comparison, conversation
+from tinkergym.datasets.stored_episodes import stored_episodes
+from tinkergym.errors import InvalidDataError, InvalidRequestError
+from tinkergym.schema.algorithms import GRPO
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.testing.episodes import stored_record
+
+SPEC = JobSpec(
+    environment=EnvironmentRef(id="own/Env-v0"),
+    steps=2,
+    algorithm=GRPO(group_size=2, groups_per_step=2),
+    system_prompt="Be brief.",
+)
+
+
+def episodes(*rewards, turns=1):
+    """Episodes of step 1 in order of their index; None is one that failed."""
+    records = [stored_record(n, reward, turns=turns) for n, reward in enumerate(rewards)]
+    return stored_episodes(SPEC, records, origin="job-1")
+
+
+def test_an_episode_reads_as_a_conversation_and_knows_its_group():
+    first, *_, last = episodes(1.0, 0.0, 0.5, None, turns=2)
+    assert [message["role"] for message in first.messages] == ["system", *["user", "assistant"] * 2]
+    assert [one["content"] for one in first.messages][-1] == first.answers[-1]
+    assert (first.group_key, last.group_key) == ((1, 0, "agent_0"), (1, 1, "agent_0"))
+    assert (first.reward, last.reward) == (1.0, None)
+
+
+def test_episodes_are_filtered():
+    found = episodes(1.0, 0.0, 0.5, None)
+    assert [one.index for one in found.filter(min_reward=0.5)] == [0, 2]
+    assert [one.index for one in found.filter(completed=False)] == [3]
+    assert [one.index for one in found.filter(lambda one: one.index > 1, completed=True)] == [2]
+
+
+def test_of_each_group_the_best_becomes_sft_data():
+    rows = episodes(0.0, 1.0, 0.5, None).to_sft(best_of=2)
+    assert [row["messages"][-1]["content"] for row in rows] == ["answer 1", "answer 2"]
+    assert all(conversation(row) for row in rows)
+    kept = episodes(0.0, 1.0, 0.5, 0.25).to_sft(best_of=2, min_reward=0.75)
+    assert len(kept) == 1
+
+
+def test_a_groups_best_and_worst_become_a_pair_if_anything_tells_them_apart():
+    rows = episodes(0.0, 1.0, 0.5, 0.5).to_preference()
+    assert [(row["chosen"], row["rejected"]) for row in rows] == [("answer 1", "answer 0")]
+    assert all(comparison(row) for row in rows)
+
+
+def test_where_nothing_is_left_or_episodes_cannot_be_paired_it_is_said():
+    with pytest.raises(InvalidDataError):
+        episodes(0.0, 0.0).to_sft(min_reward=1.0)
+    with pytest.raises(InvalidDataError):
+        episodes(0.5, 0.5).to_preference()
+    with pytest.raises(InvalidRequestError, match="turns"):
+        episodes(0.0, 1.0, turns=2).to_preference()

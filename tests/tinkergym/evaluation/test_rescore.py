@@ -1,0 +1,115 @@
+import json
+
+import numpy as np
+import pytest
+
+from backend.learner.advantages import group_advantages
+from tinkergym.core import SingleTurnEnv, TextEnv
+from tinkergym.datasets.stored_episodes import stored_episodes
+from tinkergym.errors import InvalidRequestError, InvalidRewardError
+from tinkergym.evaluation.rescore import rescore
+from tinkergym.rubrics import Rubric
+from tinkergym.schema.algorithms import GRPO, RLOO, ReinforcePlusPlus
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.tasks import SequenceTasks
+from tinkergym.testing.episodes import stored_record
+
+ALGORITHMS = [
+    GRPO(group_size=2, groups_per_step=2),
+    GRPO(group_size=2, groups_per_step=2, normalize="std"),
+    RLOO(group_size=2, groups_per_step=2),
+    ReinforcePlusPlus(group_size=2, groups_per_step=2),
+]
+
+
+class Question(SingleTurnEnv):
+    def ask(self, options):
+        return "question"
+
+    def score(self, answer):
+        return float(answer.split()[1]), {"asked": 1.0}
+
+
+class Other(Question):
+    def ask(self, options):
+        return "another question"
+
+
+class Game(TextEnv):
+    def start(self, options):
+        return "question"
+
+    def reply(self, action):
+        return "", 1.0, True
+
+
+def spec(algorithm=ALGORITHMS[0]):
+    return JobSpec(environment=EnvironmentRef(id="own/Env-v0"), steps=2, algorithm=algorithm)
+
+
+def episodes(*rewards, tasks=False):
+    records = [stored_record(n, reward, task_index=n if tasks else None) for n, reward in enumerate(rewards)]
+    return stored_episodes(spec(), records, origin="job-1")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda one: f"{one.name}-{one.comparison}")
+def test_advantages_are_those_that_the_service_computes(algorithm):
+    rewards = [0.0, 1.0, 0.25, 0.5]
+    found = rescore(spec(algorithm), episodes(*rewards), lambda episode: 2 * episode.reward)
+    baseline, normalize = algorithm.comparison
+    for which, factor in (("advantage_before", 1), ("advantage_after", 2)):
+        wanted = group_advantages(
+            [factor * one for one in rewards],
+            [0, 0, 1, 1],
+            [True] * 4,
+            baseline=baseline,
+            normalize=normalize,
+        )
+        np.testing.assert_allclose([getattr(one, which) for one in found], wanted.values, atol=1e-9)
+    assert found.summary["groups_reranked"] == 0
+
+
+def test_a_class_with_another_score_changes_rankings():
+    found = rescore(spec(), episodes(1.0, 0.0, 1.0, None), Question)
+    assert [one.after for one in found] == [0.0, 1.0, 2.0]
+    assert [(one.rank_before, one.rank_after) for one in found][:2] == [(1, 2), (2, 1)]
+    assert (found.summary["groups_reranked"], found.summary["advantages_turned"]) == (1, 2)
+    assert found.summary["groups_with_another_best"] == 1
+    assert json.loads(found.to_json())["episodes"][0]["metrics"] == {"asked": 1.0}
+    rows = found.episodes.to_sft(best_of=2)
+    assert [row["messages"][-1]["content"] for row in rows] == ["answer 1", "answer 2"]
+
+
+@pytest.mark.parametrize("kind", [Game, Other])
+def test_rewards_out_of_state_and_other_questions_are_refused(kind):
+    with pytest.raises(InvalidRequestError):
+        rescore(spec(), episodes(1.0, 0.0), kind)
+
+
+def test_a_rubric_sees_the_tasks_row_and_all_answers_of_the_group():
+    rubric = Rubric()
+
+    @rubric.term
+    def right(answer, gold):
+        return answer == gold
+
+    @rubric.term(weight=0.5)
+    async def unlike_the_others(group_answers, place):
+        return len(set(group_answers)) / len(group_answers) + place
+
+    rows = SequenceTasks([{"gold": "answer 0"}, {"gold": "no"}])
+    found = rescore(spec(), episodes(0.0, 1.0, tasks=True), rubric, tasks=rows)
+    assert [one.after for one in found] == [1.5, 1.0]
+    with pytest.raises(InvalidRequestError, match="gold"):
+        rescore(spec(), episodes(0.0, 1.0), rubric)
+
+
+def test_what_cannot_be_scored_is_counted_and_not_0():
+    def broken(episode):
+        if episode.index:
+            raise InvalidRewardError("the judge is away")
+        return 1.0
+
+    first, second = rescore(spec(), episodes(0.0, 1.0), broken)
+    assert (first.after, second.after) == (1.0, None)
+    assert "away" in second.error

@@ -1,0 +1,124 @@
+import json
+import pickle
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from tinkergym.errors import InvalidRequestError, InvalidRewardError
+from tinkergym.rubrics import LLMJudge, Rubric
+from tinkergym.rubrics.llm_judge import ALLOWED_VARIABLE, origin_of
+
+KEY = "sk-very-secret"
+
+
+class Judge(ThreadingHTTPServer):
+    """Answers as a chat completions API does, with what the test says: a text, a status, or a location."""
+
+    def __init__(self):
+        self.answers, self.asked = [], []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                server.asked.append((self.path, self.headers["Authorization"], json.loads(body)))
+                answer = server.answers.pop(0) if server.answers else "0.5"
+                status, location = (200, "") if isinstance(answer, str) else answer
+                said = json.dumps({"choices": [{"message": {"content": answer}}]}).encode()
+                self.send_response(status)
+                if location:
+                    self.send_header("Location", location)
+                self.send_header("Content-Length", str(len(said)))
+                self.end_headers()
+                self.wfile.write(said)
+
+            def log_message(self, *_):
+                pass
+
+        super().__init__(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+
+@pytest.fixture
+def server():
+    with Judge() as server:
+        yield server
+        server.shutdown()
+
+
+def judge(server, **settings):
+    return LLMJudge(server.url, model="small", api_key=KEY, **{"pause_seconds": 0.0, **settings})
+
+
+def test_a_judges_number_is_the_score(server):
+    server.answers = ["0.75"]
+    rubric = Rubric([judge(server).term(name="quality", weight=2.0)])
+    found = rubric.score(answer="7", task="Name a prime.", reference="2, 3, 5, 7", reward=0.0)
+    assert (found.reward, found.terms) == (1.5, {"quality": 0.75})
+    ((path, key, body),) = server.asked
+    assert (path, key, body["model"]) == ("/v1/chat/completions", f"Bearer {KEY}", "small")
+    assert "Name a prime." in body["messages"][1]["content"]
+
+
+@pytest.mark.parametrize("answer", ["7 of 10", "", "excellent", "1.5", "-1", (200, ""), (404, ""), (500, "")])
+def test_a_judge_that_gives_no_score_is_an_error_and_not_0(server, answer):
+    server.answers = [answer] * 3
+    if answer == (200, ""):
+        server.answers = [(200, "")]  # its content is no text
+    with pytest.raises(InvalidRewardError) as raised:
+        judge(server).score("7")
+    assert KEY not in str(raised.value)
+
+
+def test_a_judge_that_is_overloaded_is_asked_again(server):
+    server.answers = [(429, ""), (503, ""), "1"]
+    assert judge(server).score("7") == 1.0
+    assert len(server.asked) == 3
+
+
+def test_a_judge_that_does_not_answer_is_named_with_the_cause(server):
+    server.shutdown()
+    server.server_close()
+    rubric = Rubric([judge(server).term()])
+    with pytest.raises(InvalidRewardError) as raised:
+        rubric.score(answer="7")
+    assert raised.value.field == "reward/judge"
+    assert "small" in str(raised.value)
+
+
+def test_a_redirect_is_not_followed_and_takes_no_key_along(server):
+    with Judge() as elsewhere:
+        server.answers = [(307, f"{elsewhere.url}/chat/completions")]
+        with pytest.raises(InvalidRewardError, match="307"):
+            judge(server).score("7")
+        assert elsewhere.asked == []
+        elsewhere.shutdown()
+
+
+def test_where_an_operator_lists_judges_no_other_is_asked(server, monkeypatch):
+    monkeypatch.setenv(ALLOWED_VARIABLE, "[]")
+    with pytest.raises(InvalidRewardError, match="judge_urls"):
+        judge(server).score("7")
+    assert server.asked == []
+    monkeypatch.setenv(ALLOWED_VARIABLE, json.dumps([origin_of(server.url)]))
+    assert judge(server).score("7") == 0.5
+
+
+def test_the_key_is_shown_nowhere(server):
+    one = judge(server)
+    assert KEY not in repr(one)
+    assert KEY not in str(vars(one).get("url", ""))
+    with pytest.raises(TypeError):
+        pickle.dumps(one)
+
+
+@pytest.mark.parametrize("url", ["ftp://host/v1", "host/v1", "https://user:secret@host/v1"])
+def test_a_url_that_cannot_be_asked_is_refused(url):
+    with pytest.raises(InvalidRequestError) as raised:
+        LLMJudge(url, model="m")
+    assert "secret" not in str(raised.value)

@@ -1,0 +1,295 @@
+"""Stored episodes of a job: to read, to filter, and to train on again as SFT or preference data.
+
+Pure: made from a job's settings and the records that the service kept.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, overload
+
+from tinkergym.display.tables import frame, with_metrics
+from tinkergym.errors import InvalidDataError, InvalidRequestError
+from tinkergym.messages import Message, assistant, system, user
+from tinkergym.schema.episodes import EpisodeResult
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, PlayedSpec, Train
+from tinkergym.tasks.sequence import SequenceTasks
+from tinkergym.trajectory.parts import content_text
+from tinkergym.trajectory.trajectory import Trajectory
+
+GroupKey = tuple[int, int, str]
+"""Step, group within the step, and agent."""
+
+
+@dataclass(frozen=True)
+class StoredEpisode:
+    """What one seat of a stored episode saw, said and earned."""
+
+    episode_id: str
+    step: int
+    """Train step that played it."""
+    index: int
+    """Within the step."""
+    group: int
+    """Episodes of one step with the same group began equal, and were compared with each other."""
+    environment: EnvironmentRef
+    system_prompt: str | None
+    trajectory: Trajectory
+
+    @property
+    def agent(self) -> str:
+        """Whose seat it is."""
+        return self.trajectory.agent
+
+    @property
+    def seed(self) -> int:
+        """Of the environment."""
+        return self.trajectory.seed
+
+    @property
+    def completed(self) -> bool:
+        """Whether its return may be learned from; a failed episode has no reward."""
+        return self.trajectory.completed
+
+    @property
+    def reward(self) -> float | None:
+        """The undiscounted return; None where the episode failed."""
+        return self.trajectory.episode_return if self.completed else None
+
+    @property
+    def group_key(self) -> GroupKey:
+        """What is equal for the episodes that it was compared with."""
+        return self.step, self.group, self.agent
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The sum of each metric over the turns."""
+        sums: dict[str, float] = defaultdict(float)
+        for turn in self.trajectory.turns:
+            for name, value in turn.metrics.items():
+                sums[name] += value
+        return dict(sums)
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation: what the environment showed is the user's, what the policy said the assistant's.
+
+        Ends with the last answer; what the environment showed after it was read by nobody.
+        """
+        found: list[Message] = [system(self.system_prompt)] if self.system_prompt else []
+        for turn in self.trajectory.turns:
+            found += [user(content_text(turn.observation)), assistant(content_text(turn.action))]
+        return found
+
+    @property
+    def answers(self) -> list[str]:
+        """What the policy said, turn by turn."""
+        return [content_text(turn.action) for turn in self.trajectory.turns]
+
+
+class StoredEpisodes(Sequence[StoredEpisode]):
+    """Episodes of a job, by step and index; each seat that was learned from counts as one."""
+
+    def __init__(self, episodes: Iterable[StoredEpisode], *, origin: str = "episodes") -> None:
+        """Hold episodes; users get them from `Job.episodes`."""
+        self._episodes = list(episodes)
+        self._origin = origin
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} episodes of {self._origin}>"
+
+    def __len__(self) -> int:
+        return len(self._episodes)
+
+    @overload
+    def __getitem__(self, index: int) -> StoredEpisode: ...
+    @overload
+    def __getitem__(self, index: slice) -> StoredEpisodes: ...
+    def __getitem__(self, index: int | slice) -> StoredEpisode | StoredEpisodes:
+        if isinstance(index, slice):
+            return StoredEpisodes(self._episodes[index], origin=self._origin)
+        return self._episodes[index]
+
+    def __iter__(self) -> Iterator[StoredEpisode]:
+        return iter(self._episodes)
+
+    @cached_property
+    def groups(self) -> dict[GroupKey, list[StoredEpisode]]:
+        """The episodes by what they were compared with."""
+        found: dict[GroupKey, list[StoredEpisode]] = defaultdict(list)
+        for episode in self._episodes:
+            found[episode.group_key].append(episode)
+        return dict(found)
+
+    def filter(
+        self,
+        where: Callable[[StoredEpisode], bool] | None = None,
+        *,
+        min_reward: float | None = None,
+        completed: bool | None = None,
+        agent: str | None = None,
+    ) -> StoredEpisodes:
+        """Return the episodes that fit.
+
+        Args:
+            where: A function that says so.
+            min_reward: Only completed ones with at least this return.
+            completed: Only completed ones, or only failed ones.
+            agent: Only this seat.
+        """
+        return StoredEpisodes(
+            (
+                one
+                for one in self._episodes
+                if (where is None or where(one))
+                and (min_reward is None or (one.reward is not None and one.reward >= min_reward))
+                and completed in (None, one.completed)
+                and agent in (None, one.agent)
+            ),
+            origin=self._origin,
+        )
+
+    def to_sft(self, *, best_of: int | None = None, min_reward: float | None = None) -> SequenceTasks:
+        """Return conversations for `client.sft`: rejection sampling, with the service's own episodes.
+
+        Failed episodes and those with an empty answer are left out.
+
+        Args:
+            best_of: Of each so many episodes of a group, keep the one with the highest return; the first of
+                equals. None keeps all.
+            min_reward: Then keep only returns of at least this.
+
+        Raises:
+            InvalidDataError: Nothing is left.
+        """
+        if best_of is not None and (isinstance(best_of, bool) or best_of < 1):
+            raise InvalidRequestError(f"must be a number from 1, not {best_of!r}", field="best_of")
+        chosen = [one for some in self._usable().values() for one in _best(some, best_of)]
+        kept = [one for one in chosen if min_reward is None or _reward(one) >= min_reward]
+        return self._rows([{"messages": one.messages} for one in kept], "lower min_reward")
+
+    def to_preference(self, *, min_margin: float = 0.0) -> SequenceTasks:
+        """Return pairs for `client.preference`: each group's best answer, and its worst to the same prompt.
+
+        Episodes of several turns go different ways after their first answer, so they cannot be paired.
+
+        Args:
+            min_margin: The two returns differ by more than this.
+
+        Raises:
+            InvalidDataError: No group has two different answers with different returns.
+            InvalidRequestError: An episode has several turns.
+        """
+        rows = []
+        for some in self._usable().values():
+            long = next((one for one in some if len(one.trajectory.turns) > 1), None)
+            if long is not None:
+                raise InvalidRequestError(
+                    f"episode {long.episode_id} has {len(long.trajectory.turns)} turns, and a pair has one "
+                    "answer to one prompt",
+                    hint="use episodes of single-turn environments, or to_sft(best_of=...)",
+                    field="to_preference",
+                )
+            best, worst = max(some, key=_reward), min(some, key=_reward)
+            same_prompt = best.messages[:-1] == worst.messages[:-1]
+            if same_prompt and _reward(best) - _reward(worst) > min_margin and best.answers != worst.answers:
+                rows.append(
+                    {
+                        "messages": best.messages[:-1],
+                        "chosen": best.answers[0],
+                        "rejected": worst.answers[0],
+                    }
+                )
+        return self._rows(rows, "take more steps, or lower min_margin")
+
+    def to_pandas(self) -> Any:
+        """Return a `pandas.DataFrame` with a row per episode; metrics are columns.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+        """
+        return frame(with_metrics(_row(one), one.metrics) for one in self._episodes)
+
+    def _usable(self) -> Mapping[GroupKey, list[StoredEpisode]]:
+        usable = {
+            key: [one for one in some if one.completed and all(one.answers)]
+            for key, some in self.groups.items()
+        }
+        return {key: some for key, some in usable.items() if some}
+
+    def _rows(self, rows: list[dict[str, Any]], hint: str) -> SequenceTasks:
+        if not rows:
+            raise InvalidDataError(f"none of {self!r} is left to train on", hint=hint, field="data")
+        return SequenceTasks(rows)
+
+
+def stored_episodes(spec: PlayedSpec, records: Iterable[bytes], *, origin: str) -> StoredEpisodes:
+    """Read a job's episodes from its settings and the records that the service kept.
+
+    Args:
+        spec: Of the job.
+        records: JSON of each.
+        origin: What to call them.
+    """
+    found: list[StoredEpisode] = []
+    group_size = spec.algorithm.group_size if isinstance(spec, JobSpec) else 1
+    for record in records:
+        result = EpisodeResult.model_validate_json(record)
+        _, step, index = result.episode_id.rsplit(":", 2)
+        group = int(index) // group_size
+        environment = spec.environment_at(int(step), group)
+        found += [
+            StoredEpisode(
+                episode_id=result.episode_id,
+                step=int(step),
+                index=int(index),
+                group=group,
+                environment=environment,
+                system_prompt=prompt_of(spec, trajectory.agent),
+                trajectory=trajectory,
+            )
+            for trajectory in result.trajectories
+            if _is_learned_from(spec, trajectory.agent)
+        ]
+    return StoredEpisodes(sorted(found, key=lambda one: (one.step, one.index)), origin=origin)
+
+
+def prompt_of(spec: PlayedSpec, agent: str) -> str | None:
+    """Return the system prompt that a seat of a job's episodes had."""
+    seat = spec.agents.get(agent) if isinstance(spec, JobSpec) else None
+    own = seat.system_prompt if isinstance(seat, Train) else None
+    return spec.effective_prompt if own is None else own
+
+
+def _is_learned_from(spec: PlayedSpec, agent: str) -> bool:
+    if not isinstance(spec, JobSpec) or not spec.agents:
+        return True
+    return getattr(spec.agents.get(agent), "kind", "") in {"train", "shared"}
+
+
+def _best(episodes: Sequence[StoredEpisode], best_of: int | None) -> list[StoredEpisode]:
+    if best_of is None:
+        return list(episodes)
+    return [max(episodes[start : start + best_of], key=_reward) for start in range(0, len(episodes), best_of)]
+
+
+def _reward(episode: StoredEpisode) -> float:
+    return episode.trajectory.episode_return
+
+
+def _row(one: StoredEpisode) -> dict[str, Any]:
+    return {
+        "episode_id": one.episode_id,
+        "step": one.step,
+        "group": one.group,
+        "agent": one.agent,
+        "seed": one.seed,
+        "task_index": one.trajectory.task_index,
+        "reward": one.reward,
+        "stop_reason": one.trajectory.stop_reason.value,
+        "turns": len(one.trajectory.turns),
+        "answer": one.answers[-1] if one.answers else "",
+    }

@@ -1,0 +1,362 @@
+"""Rescore: what another reward would have said of stored episodes, their ranking and their advantages.
+
+Only what scores from a task's row and the transcript can be asked again. An environment whose reward comes
+out of its own state would have to be played, so it is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tinkergym.awaiting import settled
+from tinkergym.core import SingleTurnEnv, TextEnv
+from tinkergym.datasets.stored_episodes import GroupKey, StoredEpisode, StoredEpisodes
+from tinkergym.display.tables import frame
+from tinkergym.errors import InvalidRequestError, TinkerGymError
+from tinkergym.messages import observation_text
+from tinkergym.rubrics.rubric import Rubric, finite
+from tinkergym.schema.algorithms import PPO
+from tinkergym.schema.job_spec import JobSpec, PlayedSpec
+from tinkergym.tasks.source import TaskSource
+from tinkergym.trajectory.parts import content_text
+
+FloatArray = npt.NDArray[np.float64]
+Score = Callable[[StoredEpisode], float]
+NewReward = Rubric | type[SingleTurnEnv] | Score
+"""A rubric, an environment class with another `score`, or a function from an episode to a reward."""
+
+_STD_EPSILON = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescoredEpisode:
+    """One episode under both rewards."""
+
+    episode: StoredEpisode
+    before: float
+    after: float | None
+    """None where the new reward could not be had."""
+    error: str = ""
+    rank_before: int
+    """Within its group, 1 for the highest; equal rewards share the best place."""
+    rank_after: int | None
+    advantage_before: float
+    advantage_after: float | None
+    metrics: Mapping[str, float]
+    """Of the new reward's terms."""
+
+
+class Rescored(Sequence[RescoredEpisode]):
+    """A report: each completed episode, and what changes on the whole."""
+
+    def __init__(self, episodes: Sequence[RescoredEpisode], origin: str) -> None:
+        """Hold what `rescore` found."""
+        self._episodes = list(episodes)
+        self._origin = origin
+
+    def __len__(self) -> int:
+        return len(self._episodes)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._episodes[index]
+
+    def __str__(self) -> str:
+        found = self.summary
+        return (
+            f"{self._origin}: {found['episodes']} episodes, mean reward {found['mean_before']:.3f} -> "
+            f"{found['mean_after']:.3f}, {found['errors']} could not be scored\n"
+            f"rankings changed in {found['groups_reranked']} of {found['groups']} groups, the best episode "
+            f"in {found['groups_with_another_best']}; groups without a difference "
+            f"{found['silent_groups_before']} -> {found['silent_groups_after']}\n"
+            f"advantages of the other sign: {found['advantages_turned']}; correlation of the advantages "
+            f"{found['advantage_correlation']:.3f}"
+        )
+
+    @property
+    def summary(self) -> dict[str, float]:
+        """What changes on the whole."""
+        scored = [one for one in self._episodes if one.after is not None]
+        groups: dict[GroupKey, list[RescoredEpisode]] = defaultdict(list)
+        for one in scored:
+            groups[one.episode.group_key].append(one)
+        before = np.asarray([one.advantage_before for one in scored])
+        after = np.asarray([one.advantage_after or 0.0 for one in scored])
+        reranked = [
+            some for some in groups.values() if any(one.rank_before != one.rank_after for one in some)
+        ]
+        another = [some for some in groups.values() if _best(some, "before") != _best(some, "after")]
+        return {
+            "episodes": len(self._episodes),
+            "errors": len(self._episodes) - len(scored),
+            "groups": len(groups),
+            "mean_before": _mean([one.before for one in scored]),
+            "mean_after": _mean([one.after for one in scored if one.after is not None]),
+            "groups_reranked": len(reranked),
+            "groups_with_another_best": len(another),
+            "silent_groups_before": sum(len({one.before for one in some}) < 2 for some in groups.values()),
+            "silent_groups_after": sum(len({one.after for one in some}) < 2 for some in groups.values()),
+            "advantages_turned": int((before * after < 0).sum()),
+            "advantage_correlation": _correlation(before, after),
+        }
+
+    def to_json(self) -> str:
+        """Return the summary and a row per episode as JSON."""
+        return json.dumps(
+            {"origin": self._origin, "summary": self.summary, "episodes": self._rows()}, indent=1
+        )
+
+    def to_pandas(self) -> Any:
+        """Return a `pandas.DataFrame` with a row per episode.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+        """
+        return frame({**one, **(one.pop("metrics") or {})} for one in self._rows())
+
+    @property
+    def episodes(self) -> StoredEpisodes:
+        """The episodes with their new rewards, for `to_sft` and `to_preference`; without those not scored."""
+        return StoredEpisodes(
+            (_paid(one.episode, one.after) for one in self._episodes if one.after is not None),
+            origin=f"{self._origin}, rescored",
+        )
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "episode_id": one.episode.episode_id,
+                "step": one.episode.step,
+                "group": one.episode.group,
+                "agent": one.episode.agent,
+                "before": one.before,
+                "after": one.after,
+                "rank_before": one.rank_before,
+                "rank_after": one.rank_after,
+                "advantage_before": one.advantage_before,
+                "advantage_after": one.advantage_after,
+                "error": one.error,
+                "metrics": dict(one.metrics),
+            }
+            for one in self._episodes
+        ]
+
+
+def rescore(
+    spec: PlayedSpec,
+    episodes: StoredEpisodes,
+    reward: NewReward,
+    *,
+    tasks: TaskSource | None = None,
+    origin: str = "episodes",
+) -> Rescored:
+    """Score stored episodes again.
+
+    Args:
+        spec: Of the job that played them; its algorithm says what an advantage is.
+        episodes: Of that job. Failed ones are left out: they have no reward.
+        reward: A `Rubric`, whose terms may name the facts `answer` (the last), `answers`, `messages`,
+            `observation` (the first), `reward` (as it was), `metrics`, `group_answers` (the last answers of
+            the episode's whole group), `place` (among those), and each field of the task's row. Or a class
+            of `SingleTurnEnv` with another `score`. Or a function from a `StoredEpisode` to a number.
+        tasks: Where task rows come from, for facts of a rubric; by the episode's task index.
+        origin: What to call them.
+
+    Raises:
+        InvalidRequestError: The reward comes out of state that is not stored.
+    """
+    completed = episodes.filter(completed=True)
+    scorer = _scorer(reward, completed, tasks)
+    before = [one.trajectory.episode_return for one in completed]
+    scored = [_scored(scorer, one) for one in completed]
+    known = [value for value, _, _ in scored]
+    has_before = [True] * len(before)
+    has_after = [value is not None for value in known]
+    after = [0.0 if value is None else value for value in known]
+    advantages = [
+        _advantages(spec, completed, values, has)
+        for values, has in ((before, has_before), (after, has_after))
+    ]
+    ranks = [_ranks(completed, values, has) for values, has in ((before, has_before), (after, has_after))]
+    return Rescored(
+        [
+            RescoredEpisode(
+                episode=one,
+                before=before[n],
+                after=known[n],
+                error=scored[n][2],
+                rank_before=ranks[0][n],
+                rank_after=ranks[1][n] if has_after[n] else None,
+                advantage_before=float(advantages[0][n]),
+                advantage_after=float(advantages[1][n]) if has_after[n] else None,
+                metrics=scored[n][1],
+            )
+            for n, one in enumerate(completed)
+        ],
+        origin,
+    )
+
+
+Scorer = Callable[[StoredEpisode], tuple[float, Mapping[str, float]]]
+
+
+def _scorer(reward: NewReward, episodes: StoredEpisodes, tasks: TaskSource | None) -> Scorer:
+    if isinstance(reward, Rubric):
+        return _of_rubric(reward, episodes, tasks)
+    if isinstance(reward, type):
+        return _of_environment(reward, episodes)
+    return lambda episode: (finite(settled(reward(episode)), "reward"), {})
+
+
+def _of_rubric(rubric: Rubric, episodes: StoredEpisodes, tasks: TaskSource | None) -> Scorer:
+    groups = episodes.groups
+    needed = {name for term in rubric.terms for name in term.needed}
+
+    def facts(episode: StoredEpisode) -> dict[str, Any]:
+        group = groups[episode.group_key]
+        index = episode.trajectory.task_index
+        row = tasks[index] if tasks is not None and index is not None else {}
+        return {
+            **row,
+            "answer": episode.answers[-1],
+            "answers": episode.answers,
+            "messages": episode.messages,
+            "observation": content_text(episode.trajectory.turns[0].observation),
+            "reward": episode.trajectory.episode_return,
+            "metrics": episode.metrics,
+            "group_answers": [one.answers[-1] for one in group],
+            "place": group.index(episode),
+        }
+
+    if len(episodes):
+        missing = sorted(needed - facts(episodes[0]).keys())
+        if missing:
+            raise InvalidRequestError(
+                f"the rubric needs {', '.join(missing)}, which is not in the transcript or a task's row",
+                hint="pass tasks= with rows that have it; what an environment kept to itself is not stored",
+                field="reward",
+            )
+
+    def score(episode: StoredEpisode) -> tuple[float, Mapping[str, float]]:
+        found = rubric.score(**facts(episode))
+        return found.reward, found.metrics
+
+    return score
+
+
+def _of_environment(kind: type, episodes: StoredEpisodes) -> Scorer:
+    if (
+        not issubclass(kind, SingleTurnEnv)
+        or kind.reply is not SingleTurnEnv.reply
+        or kind.step is not TextEnv.step
+    ):
+        raise InvalidRequestError(
+            f"{kind.__name__} pays out of its own state, which is not stored",
+            hint="rescore with a SingleTurnEnv whose score() reads the task and the answer, or with a Rubric",
+            field="reward",
+        )
+    arguments: dict[str, Any] = episodes[0].environment.kwargs if len(episodes) else {}
+    env = kind(**arguments)
+
+    def score(episode: StoredEpisode) -> tuple[float, Mapping[str, float]]:
+        index = episode.trajectory.task_index
+        options = None if index is None else {"task_index": index}
+        observation, _ = env.reset(seed=episode.seed, options=options)
+        shown = content_text(episode.trajectory.turns[0].observation)
+        if len(episode.trajectory.turns) != 1 or observation_text(observation) != shown:
+            raise InvalidRequestError(
+                f"{kind.__name__} asks {observation_text(observation)[:80]!r} where episode "
+                f"{episode.episode_id} was asked {shown[:80]!r}",
+                hint="rescore with the environment that was trained in, or one that asks the same questions",
+                field="reward",
+            )
+        scored: Any = settled(env.score(episode.answers[0]))
+        value, metrics = scored if isinstance(scored, tuple) else (scored, {})
+        return finite(value, "score"), dict(metrics)
+
+    return score
+
+
+def _scored(scorer: Scorer, episode: StoredEpisode) -> tuple[float | None, Mapping[str, float], str]:
+    try:
+        value, metrics = scorer(episode)
+    except InvalidRequestError:
+        raise  # of the call, not of this episode
+    except TinkerGymError as error:
+        return None, {}, str(error)
+    return value, metrics, ""
+
+
+def _advantages(
+    spec: PlayedSpec, episodes: StoredEpisodes, values: Sequence[float], has: Sequence[bool]
+) -> FloatArray:
+    """Compare episodes as the job's algorithm does, step by step; the whole episode is credited."""
+    baseline, normalize = ("batch", "none")
+    if isinstance(spec, JobSpec) and not isinstance(spec.algorithm, PPO):
+        baseline, normalize = spec.algorithm.comparison
+    earned, found = np.asarray(values, dtype=np.float64), np.zeros(len(values))
+    by_step: dict[tuple[int, str], list[int]] = defaultdict(list)
+    by_group: dict[GroupKey, list[int]] = defaultdict(list)
+    for n, one in enumerate(episodes):
+        if has[n]:
+            by_step[one.step, one.agent].append(n)
+            by_group[one.group_key].append(n)
+    for members in (by_step if baseline == "batch" else by_group).values():
+        if len(members) < 2:
+            continue
+        own = earned[members]
+        left = own - own.mean()
+        if baseline == "leave_one_out":
+            left *= len(members) / (len(members) - 1)
+        if normalize == "std":
+            left /= own.std(ddof=1) + _STD_EPSILON
+        found[members] = left
+    if normalize == "batch_std":
+        for members in by_step.values():
+            if len(members) > 1:
+                found[members] /= found[members].std(ddof=1) + _STD_EPSILON
+    return found
+
+
+def _ranks(episodes: StoredEpisodes, values: Sequence[float], has: Sequence[bool]) -> list[int]:
+    groups: dict[GroupKey, list[float]] = defaultdict(list)
+    for n, one in enumerate(episodes):
+        if has[n]:
+            groups[one.group_key].append(values[n])
+    return [1 + sum(other > values[n] for other in groups[one.group_key]) for n, one in enumerate(episodes)]
+
+
+def _best(episodes: Sequence[RescoredEpisode], which: str) -> set[str]:
+    most = max(getattr(one, which) for one in episodes)
+    return {one.episode.episode_id for one in episodes if getattr(one, which) == most}
+
+
+def _paid(episode: StoredEpisode, reward: float) -> StoredEpisode:
+    """Return an episode whose last turn was paid so that its return is `reward`."""
+    *before, last = episode.trajectory.turns
+    earned = math.fsum(turn.reward for turn in before) + episode.trajectory.early_reward
+    turns = [*before, last.model_copy(update={"reward": reward - earned})]
+    return StoredEpisode(
+        **{
+            name: getattr(episode, name)
+            for name in ("episode_id", "step", "index", "group", "environment", "system_prompt")
+        },
+        trajectory=episode.trajectory.model_copy(update={"turns": turns}),
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else 0.0
+
+
+def _correlation(before: FloatArray, after: FloatArray) -> float:
+    if len(before) < 2 or not before.std() or not after.std():
+        return 0.0
+    return float(np.corrcoef(before, after)[0, 1])

@@ -1,0 +1,69 @@
+"""Rescored episodes of a job, and jobs that begin with them."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from tinkergym.datasets.rows import DataSource
+from tinkergym.evaluation.rescore import Rescored
+from tinkergym.remote.api import Api
+from tinkergym.remote.datasets import written_job
+from tinkergym.schema.data import DataKind
+from tinkergym.schema.jobs import JobView
+
+if TYPE_CHECKING:
+    from tinkergym.remote.job import Job
+
+
+class RescoredJob(Rescored):
+    """A report over a job's episodes that can start further training from them."""
+
+    def __init__(self, found: Rescored, api: Api, view: JobView) -> None:
+        """Hold a report; users get one from `Job.rescore`."""
+        super().__init__(list(found), view.job_id)
+        self._api, self._view = api, view
+
+    def sft(self, *, best_of: int | None = None, min_reward: float | None = None, **settings: Any) -> Job:
+        """Start SFT on the episodes that the new reward prefers, from the policy that the job trained.
+
+        Args:
+            best_of: As in `StoredEpisodes.to_sft`.
+            min_reward: Likewise, of the new rewards.
+            **settings: As in `Client.sft`: steps or epochs, learning_rate, ...
+
+        Raises:
+            InvalidDataError: No episode is left.
+        """
+        return self._start("sft", self.episodes.to_sft(best_of=best_of, min_reward=min_reward), settings)
+
+    def preference(self, *, min_margin: float = 0.0, **settings: Any) -> Job:
+        """Start preference training on pairs that the new reward ranks, from the job's policy.
+
+        Args:
+            min_margin: As in `StoredEpisodes.to_preference`.
+            **settings: As in `Client.preference`.
+
+        Raises:
+            InvalidDataError: No pair is left.
+        """
+        return self._start("preference", self.episodes.to_preference(min_margin=min_margin), settings)
+
+    def _start(self, kind: DataKind, data: DataSource, settings: dict[str, Any]) -> Job:
+        from tinkergym.remote.job import Job
+
+        spec = self._view.spec
+        own = {"initial_policy": self._view.job_id, "adapter": spec.adapter, **settings}
+        written = written_job(
+            self._api,
+            kind,
+            data,
+            model=own.pop("model", spec.model),
+            eval_data=own.pop("eval_data", None),
+            steps=own.pop("steps", None),
+            epochs=own.pop("epochs", None),
+            answers=own.pop("answers", "all"),
+            on_overlong=own.pop("on_overlong", "refuse"),
+            settings=own,
+        )
+        return Job(self._api, self._api.create_job(written, idempotency_key=uuid.uuid4().hex))

@@ -1,0 +1,244 @@
+"""LLMJudge: a reward term that asks a model behind an OpenAI-style URL how good an answer is.
+
+A judge that does not answer, or answers something else than a score, is an error with a cause and never a
+reward of 0: the episode is lost as `invalid_reward`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from tinkergym.errors import InvalidRequestError, InvalidRewardError
+from tinkergym.rubrics.rubric import Term
+
+ALLOWED_VARIABLE = "TINKERGYM_JUDGE_URLS"
+"""Set by a service for its processes: a JSON list of origins, the only ones that judges may ask. Without the
+variable, as in a client, any may be asked."""
+
+KEY_VARIABLE = "TINKERGYM_JUDGE_KEY"
+
+DEFAULT_PROMPT = (
+    "You grade answers. Read the task, the answer and, if there is one, the reference answer. Reply with a "
+    "number from 0 (wrong) to 1 (right) and nothing else."
+)
+_MOST_BYTES = 2**20
+_MOST_SHOWN = 300
+_RETRIED = frozenset({408, 429, 500, 502, 503, 504})
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+class LLMJudge:
+    """Asks a model to score an answer.
+
+    Example:
+        >>> judge = LLMJudge("https://judge.example/v1", model="small-judge", api_key=key)
+        >>> rubric = Rubric([judge.term(name="quality")])
+        >>> rubric.score(task="Name a prime.", answer="7").reward
+        0.9
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str,
+        api_key: str = "",
+        prompt: str = DEFAULT_PROMPT,
+        lowest: float = 0.0,
+        highest: float = 1.0,
+        timeout_seconds: float = 30.0,
+        attempts: int = 3,
+        pause_seconds: float = 1.0,
+    ) -> None:
+        """Say whom to ask, and how; nothing is sent yet.
+
+        Args:
+            url: The API's base, such as `https://host/v1`; `/chat/completions` is added.
+            model: The judge's name there.
+            api_key: Sent as a bearer token, and shown nowhere.
+            prompt: What the judge is told.
+            lowest: The lowest score that it may give.
+            highest: The highest.
+            timeout_seconds: Of one request.
+            attempts: How often a request is sent while the judge is overloaded or away.
+            pause_seconds: Before the second attempt; twice as long before each further one.
+
+        Raises:
+            InvalidRequestError: The URL is not one of http or https, or has a user name or password in it.
+        """
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidRequestError(
+                f"{url!r} is not an http or https URL",
+                hint="give the API's base, as https://host/v1",
+                field="url",
+            )
+        if parts.username or parts.password:
+            raise InvalidRequestError(
+                "the URL has a user name or password in it, which logs would show",
+                hint="pass api_key instead",
+                field="url",
+            )
+        if attempts < 1 or timeout_seconds <= 0 or not lowest < highest:
+            raise InvalidRequestError(
+                "attempts must be at least 1, timeout_seconds above 0, and lowest below highest"
+            )
+        self.url, self.model, self._key, self.prompt = url.rstrip("/"), model, api_key, prompt
+        self._lowest, self._highest = lowest, highest
+        self._timeout, self._attempts, self._pause = timeout_seconds, attempts, pause_seconds
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> LLMJudge:
+        """Make a judge from an environment's argument `judge`: url, model, and perhaps api_key and others.
+
+        Outside of a service, TINKERGYM_JUDGE_KEY stands for a key that is not given.
+
+        Raises:
+            InvalidRequestError: A setting is missing or unknown.
+        """
+        given = dict(settings)
+        # A variable of a service's process belongs to its operator, not to whose job it plays.
+        if ALLOWED_VARIABLE not in os.environ:
+            given.setdefault("api_key", os.environ.get(KEY_VARIABLE, ""))
+        try:
+            return cls(**given)
+        except TypeError as error:
+            raise InvalidRequestError(str(error).replace("LLMJudge.__init__() ", ""), field="judge") from None
+
+    def __repr__(self) -> str:
+        return f"<LLMJudge {self.model} at {origin_of(self.url)}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a judge is not pickled, as its key would be; make it where it is used")
+
+    def term(self, name: str = "judge", *, weight: float = 1.0, gate: bool = False) -> Term:
+        """Return the judge as a term of a rubric; it reads the facts `answer`, `task` and `reference`."""
+        return Term(name, self.score, weight, gate)
+
+    def score(self, answer: str, task: str = "", reference: str = "") -> float:
+        """Return the judge's score of an answer.
+
+        Raises:
+            InvalidRewardError: It did not answer, or answered no score; the text says which.
+        """
+        said = self.ask(_question(answer, task, reference))
+        found = _NUMBER.findall(said)
+        score = float(found[-1]) if found else math.nan
+        if len(found) != 1 or not self._lowest <= score <= self._highest:
+            raise InvalidRewardError(
+                f"{self!r} was to answer a number from {self._lowest:g} to {self._highest:g} and said "
+                f"{said[:_MOST_SHOWN]!r}",
+                hint="make the judge's prompt stricter, or ask a larger model",
+                field="judge",
+            )
+        return score
+
+    def ask(self, question: str) -> str:
+        """Return what the judge says to a question.
+
+        Raises:
+            InvalidRewardError: It did not answer.
+        """
+        refuse_unlisted(self.url)
+        body = {
+            "model": self.model,
+            "temperature": 0,
+            "messages": [
+                {"role": "system", "content": self.prompt},
+                {"role": "user", "content": question},
+            ],
+        }
+        answer = self._post(json.dumps(body).encode())
+        try:
+            said = json.loads(answer)["choices"][0]["message"]["content"]
+        except (ValueError, LookupError, TypeError):
+            said = None
+        if not isinstance(said, str):
+            raise InvalidRewardError(
+                f"{self!r} answered something else than a chat completion", field="judge"
+            )
+        return said
+
+    def _post(self, body: bytes) -> bytes:
+        headers = {"Content-Type": "application/json"}
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        request = urllib.request.Request(f"{self.url}/chat/completions", data=body, headers=headers)
+        cause = ""
+        for attempt in range(self._attempts):
+            if attempt:
+                time.sleep(self._pause * 2 ** (attempt - 1))
+            try:
+                with _OPENER.open(request, timeout=self._timeout) as response:
+                    answer: bytes = response.read(_MOST_BYTES + 1)
+                if len(answer) > _MOST_BYTES:
+                    raise InvalidRewardError(f"{self!r} answered over {_MOST_BYTES} bytes", field="judge")
+            except urllib.error.HTTPError as error:
+                cause = f"it answered with status {error.code}"
+                error.close()
+                if error.code not in _RETRIED:
+                    break
+            except (urllib.error.URLError, OSError) as error:
+                cause = str(getattr(error, "reason", error)) or type(error).__name__
+            else:
+                return answer
+        raise InvalidRewardError(
+            f"{self!r} gave no score: {cause}", hint="see whether the judge's service answers", field="judge"
+        )
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect would lead past the operator's list, and take the key along."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+# Without the proxies of the environment: the address that is checked is the one that is connected to.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
+
+
+def origin_of(url: str) -> str:
+    """Return scheme, host and port of a URL."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    host = parts.hostname or ""
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def refuse_unlisted(url: str, listed: Sequence[str] | None = None) -> None:
+    """Refuse a judge that this process may not ask.
+
+    Args:
+        url: The judge's.
+        listed: Origins; None reads what the process's operator set, and without that allows any.
+
+    Raises:
+        InvalidRewardError: It is not on the list.
+    """
+    if listed is None:
+        written = os.environ.get(ALLOWED_VARIABLE)
+        if written is None:
+            return
+        listed = json.loads(written)
+    origin = origin_of(url)
+    if origin not in [origin_of(entry) for entry in listed]:
+        raise InvalidRewardError(
+            f"this service asks no judge at {origin}",
+            hint=f"let the operator add {origin!r} to judge_urls, or play the episodes with rollout='client'",
+            field="judge",
+        )
+
+
+def _question(answer: str, task: str, reference: str) -> str:
+    parts = {"Task": task, "Reference answer": reference, "Answer": answer}
+    return "\n\n".join(f"{name}:\n{text}" for name, text in parts.items() if text or name == "Answer")
