@@ -49,9 +49,9 @@ from tinkergym.schema.steering import settings_now
 from tinkergym.schema.structured import Structured
 
 if TYPE_CHECKING:
+    from tinkergym.datasets.stored_episodes import StoredEpisodes
     from tinkergym.evaluation.crossplay import CrossPlay
     from tinkergym.evaluation.ratings import Ratings
-    from tinkergym.datasets.stored_episodes import StoredEpisodes
     from tinkergym.evaluation.rescore import NewReward
     from tinkergym.remote.certificates import WrittenCertificate
     from tinkergym.remote.export import Exported
