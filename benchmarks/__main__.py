@@ -39,6 +39,7 @@ NAMES = (
     "scaling",
     "staleness",
     "evaluation_on_the_way",
+    "certificate",
     "determinism",
     "first_environment",
     "tictactoe",

@@ -153,7 +153,8 @@ class JobLoop(ABC, Generic[SpecT_co]):
         for policy in context.policies.values():
             policy.tidy(step)
         self._saved_step = step
-        self._keep_episodes(step)
+        with self._context.clock.part("certificate"):
+            self._keep_episodes(step)
         context.store.discard_episodes(context.lease, through_step=step)
 
     def _keep_episodes(self, step: int) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import time
+import uuid
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -519,7 +520,7 @@ class Job:
         tasks: TaskSource | None = None,
         first_step: int = 0,
         last_step: int | None = None,
-    ) -> RescoredJob:
+    ) -> RescoredJob[Job]:
         """Show what another reward would have said of the stored episodes; see `docs/guides/rewards.md`.
 
         Args:
@@ -538,7 +539,11 @@ class Job:
         episodes = self.episodes(first_step=first_step, last_step=last_step)
         assert isinstance(self.spec, PlayedSpec), "episodes refuses other jobs"
         found = rescore(self.spec, episodes, reward, tasks=tasks, origin=self.id)
-        return RescoredJob(found, self._api, self.view())
+
+        def start(spec: AnyJobSpec) -> Job:
+            return Job(self._api, self._api.create_job(spec, idempotency_key=uuid.uuid4().hex))
+
+        return RescoredJob(found, self._api, self.view(), start)
 
     def certificate(self, path: str | Path = ".", *, bundle: bool = False) -> WrittenCertificate:
         """Write what a colleague can check of the run; see `docs/guides/certificates.md`.

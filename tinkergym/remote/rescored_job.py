@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-import uuid
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 from tinkergym.datasets.rows import DataSource
 from tinkergym.evaluation.rescore import Rescored
 from tinkergym.remote.api import Api
 from tinkergym.remote.datasets import written_job
 from tinkergym.schema.data import DataKind
-from tinkergym.schema.jobs import JobView
+from tinkergym.schema.jobs import AnyJobSpec, JobView
 
-if TYPE_CHECKING:
-    from tinkergym.remote.job import Job
+Started = TypeVar("Started")
+"""A job that was started, such as `tinkergym.Job`."""
 
 
-class RescoredJob(Rescored):
+class RescoredJob(Rescored, Generic[Started]):
     """A report over a job's episodes that can start further training from them."""
 
-    def __init__(self, found: Rescored, api: Api, view: JobView) -> None:
-        """Hold a report; users get one from `Job.rescore`."""
-        super().__init__(list(found), view.job_id)
-        self._api, self._view = api, view
+    def __init__(
+        self, found: Rescored, api: Api, view: JobView, start: Callable[[AnyJobSpec], Started]
+    ) -> None:
+        """Hold a report; users get one from `Job.rescore`.
 
-    def sft(self, *, best_of: int | None = None, min_reward: float | None = None, **settings: Any) -> Job:
+        Args:
+            found: The report.
+            api: To the service.
+            view: The job.
+            start: Starts another one.
+        """
+        super().__init__(list(found), view.job_id)
+        self._api, self._view, self._start_job = api, view, start
+
+    def sft(self, *, best_of: int | None = None, min_reward: float | None = None, **settings: Any) -> Started:
         """Start SFT on the episodes that the new reward prefers, from the policy that the job trained.
 
         Args:
@@ -37,7 +46,7 @@ class RescoredJob(Rescored):
         """
         return self._start("sft", self.episodes.to_sft(best_of=best_of, min_reward=min_reward), settings)
 
-    def preference(self, *, min_margin: float = 0.0, **settings: Any) -> Job:
+    def preference(self, *, min_margin: float = 0.0, **settings: Any) -> Started:
         """Start preference training on pairs that the new reward ranks, from the job's policy.
 
         Args:
@@ -49,9 +58,7 @@ class RescoredJob(Rescored):
         """
         return self._start("preference", self.episodes.to_preference(min_margin=min_margin), settings)
 
-    def _start(self, kind: DataKind, data: DataSource, settings: dict[str, Any]) -> Job:
-        from tinkergym.remote.job import Job
-
+    def _start(self, kind: DataKind, data: DataSource, settings: dict[str, Any]) -> Started:
         spec = self._view.spec
         own = {"initial_policy": self._view.job_id, "adapter": spec.adapter, **settings}
         written = written_job(
@@ -66,4 +73,4 @@ class RescoredJob(Rescored):
             on_overlong=own.pop("on_overlong", "refuse"),
             settings=own,
         )
-        return Job(self._api, self._api.create_job(written, idempotency_key=uuid.uuid4().hex))
+        return self._start_job(written)
