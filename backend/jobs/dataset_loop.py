@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from backend.jobs.completions import speed_metrics
 from backend.jobs.dataset import Record, WrittenData, WrittenSequence, batch_numbers, read
 from backend.jobs.evaluations import Evaluations
 from backend.jobs.job_context import JobContext
@@ -132,6 +133,7 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
             },
         )
         facts = self._facts(step, sequences)
+        event = event.model_copy(update={"metrics": {**event.metrics, **speed_metrics(event)}})
         context.store.record_step(context.lease, event, self._sha256, facts=facts)
         context.store.append_events(context.lease, list(spike_warnings(event)))
         if save:

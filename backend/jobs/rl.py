@@ -14,6 +14,7 @@ from backend.episodes.league_book import LeagueBook
 from backend.episodes.played import Played, trained_seats
 from backend.episodes.staleness import staleness_metrics, within_bound
 from backend.jobs.all_policies import AllPolicies, Taken, sha256_of, together
+from backend.jobs.completions import completion_metrics, speed_metrics, waste_warnings
 from backend.jobs.dynamic_sampling import learned_from
 from backend.jobs.environment_report import per_environment
 from backend.jobs.evaluations import Evaluations
@@ -76,8 +77,8 @@ class RLJob(JobLoop[JobSpec]):
         """Newest step whose episodes are on the board."""
         self._learning_seconds: float | None = None
         """How long the last update took; None before the first."""
-        self._is_silent = False
-        """Whether the newest step's rewards taught nothing; the first of several such steps is told."""
+        self._wasteful: set[str] = set()
+        """The warnings about the newest step's waste; the first of several such steps is told."""
         self._last_played: Played = []
         """The last step's episodes."""
         self._captured_seconds = 0.0
@@ -363,6 +364,7 @@ class RLJob(JobLoop[JobSpec]):
             seconds_left=context.clock.expected(spec.steps - step),
             metrics={
                 **learned.metrics,
+                **completion_metrics(played),
                 **counted.seat_metrics,
                 **counted.environment_metrics,
                 **per_environment(spec, played),
@@ -371,16 +373,26 @@ class RLJob(JobLoop[JobSpec]):
                 "retried_episodes": float(counted.retried_episodes),
             },
         )
+        event = event.model_copy(update={"metrics": {**event.metrics, **speed_metrics(event)}})
         context.store.record_step(
             context.lease, event, sha256, facts=self._facts(step, played, learned.metrics)
         )
         context.boards.step_recorded(context.job_id, step)
-        silence = nothing_to_compare(event)
-        news = [silence] if silence is not None and not self._is_silent else []
-        self._is_silent = silence is not None
+        news = self._news_of_waste(event, played)
         context.store.append_events(
             context.lease, [*spike_warnings(event), *news, *episodes_to_read(played, step)]
         )
+
+    def _news_of_waste(self, event: StepEvent, played: Played) -> list[WarningEvent]:
+        """Return what made this step teach little, and not the step before it."""
+        is_rl = isinstance(self._context.lease.spec, JobSpec)
+        found = waste_warnings(self._context.spec, event.step, played, rewards_count=is_rl)
+        silence = nothing_to_compare(event)
+        if silence is not None:  # which says what equal rewards would
+            found = [silence, *(warning for warning in found if warning.name != "equal_rewards")]
+        news = [warning for warning in found if warning.name not in self._wasteful]
+        self._wasteful = {warning.name for warning in found}
+        return news
 
     def _save_episodes(self, step: int, results: Sequence[EpisodeResult]) -> None:
         context = self._context

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tinkergym.errors import MissingExtraError
+from tinkergym.schema.events import EpisodeEvent
 
 
 def frame(rows: Iterable[Mapping[str, Any]]) -> Any:
@@ -27,3 +28,23 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> Any:
 def with_metrics(row: Mapping[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
     """Return a row that has the metrics as columns; where a name is taken, the row's own value stays."""
     return {**metrics, **row}
+
+
+def completion_rows(episode: EpisodeEvent) -> list[dict[str, Any]]:
+    """Return a row for each completion of an episode that the log shows."""
+    common = {
+        "step": episode.step,
+        "episode_id": episode.episode_id,
+        "agent": episode.agent,
+        "seed": episode.seed,
+        "return": episode.episode_return,
+        "stop_reason": episode.stop_reason,
+    }
+    rows: list[dict[str, Any]] = []
+    prompt = ""
+    for role, text in episode.transcript:
+        if role == "assistant":
+            rows.append({**common, "turn": len(rows) + 1, "prompt": prompt, "completion": text})
+        else:
+            prompt = text
+    return rows

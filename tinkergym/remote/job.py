@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tinkergym.display.html import card, curve
 from tinkergym.display.progress import update_words
-from tinkergym.display.tables import frame, with_metrics
+from tinkergym.display.tables import completion_rows, frame, with_metrics
 from tinkergym.errors import (
     CheckpointCorruptError,
     InvalidRequestError,
@@ -35,6 +35,7 @@ from tinkergym.reporting.reporter import Reporter
 from tinkergym.reporting.trackers import callbacks_of
 from tinkergym.schema.events import (
     CheckpointView,
+    EpisodeEvent,
     EvaluationEvent,
     Event,
     JobState,
@@ -197,6 +198,19 @@ class Job:
                 if event.body.step >= last and not self._view.state.final:
                     break
         return [found[number] for number in sorted(found)]
+
+    def completions(self, step: int | None = None) -> list[dict[str, Any]]:
+        """Return a table of a few completions: each turn of the episodes that the log shows, a row each.
+
+        Those are the best and the worst completed episode of each step. Rows have step, episode_id, agent,
+        seed, turn, prompt (what the environment showed), completion, return and stop_reason of the episode;
+        `pandas.DataFrame(job.completions())` shows them.
+
+        Args:
+            step: Only those of this step; None returns all.
+        """
+        shown = [event.body for event in self.log() if isinstance(event.body, EpisodeEvent)]
+        return [row for episode in shown if step in (None, episode.step) for row in completion_rows(episode)]
 
     def evaluations(self, name: str | None = None) -> list[EvaluationEvent]:
         """Return the evaluations on the way that are done, in order of their steps.

@@ -1,0 +1,155 @@
+"""What a step's completions say: how long they are, how many a limit cut, and what taught little. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+from backend.episodes.played import Played, PlayedSeat, trained_seats
+from tinkergym.schema.events import StepEvent, WarningEvent
+from tinkergym.schema.job_spec import JobSpec
+from tinkergym.trajectory.trajectory import Turn
+
+_MANY_CUT = 0.25
+_MANY_EMPTY = 0.1
+_FEW = 4
+"""So few completions prove nothing."""
+_ENOUGH = 0.01
+"""The share of completions that a limit which is called enough would still cut."""
+
+
+def completion_metrics(played: Played) -> dict[str, float]:
+    """Return lengths and shares over the completions and the episodes that are learned from.
+
+    Names are those of TRL's trainers where the meaning is the same.
+    """
+    seats = trained_seats(played)
+    turns = [turn for seat in seats for turn in seat.trajectory.turns]
+    if not turns:
+        return {}
+    lengths = [turn.end - turn.start for turn in turns]
+    ended = [turn.end - turn.start for turn in turns if turn.finish_reason != "length"]
+    metrics = {
+        "completions/mean_length": sum(lengths) / len(turns),
+        "completions/min_length": min(lengths),
+        "completions/max_length": max(lengths),
+        "completions/clipped_ratio": 1 - len(ended) / len(turns),
+        "completions/empty_ratio": sum(map(_is_empty, turns)) / len(turns),
+        "episodes/turns_mean": len(turns) / len(seats),
+        "episodes/cut_ratio": sum(_is_cut(seat) for seat in seats) / len(seats),
+    }
+    if ended:
+        metrics["completions/mean_terminated_length"] = sum(ended) / len(ended)
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def speed_metrics(event: StepEvent) -> dict[str, float]:
+    """Return the parts of a step's tokens per second: sampled while the engine worked, trained likewise."""
+    parts = {
+        "sampling": (event.sampled_tokens, event.sampling_seconds),
+        "learning": (event.trained_tokens, event.learning_seconds),
+    }
+    return {
+        f"tokens_per_second/{name}": tokens / seconds
+        for name, (tokens, seconds) in parts.items()
+        if tokens and seconds > 0
+    }
+
+
+def waste_warnings(spec: JobSpec, step: int, played: Played, *, rewards_count: bool) -> list[WarningEvent]:
+    """Return a warning for each way in which the step was played for little.
+
+    Args:
+        spec: Of the job.
+        step: Which.
+        played: Its episodes.
+        rewards_count: Whether they are learned from; a teacher may judge instead.
+    """
+    seats = trained_seats(played)
+    turns = [turn for seat in seats for turn in seat.trajectory.turns]
+    found = [_cut(spec, step, turns), _empty(step, turns)]
+    if rewards_count:
+        found += [_equal_rewards(step, seats), _unequal_starts(spec, step, seats)]
+    return [warning for warning in found if warning is not None]
+
+
+def _cut(spec: JobSpec, step: int, turns: Sequence[Turn]) -> WarningEvent | None:
+    limit = spec.sampling.max_turn_tokens
+    cut = sum(turn.finish_reason == "length" and turn.end - turn.start >= limit for turn in turns)
+    if cut < max(_FEW, _MANY_CUT * len(turns)):
+        return None
+    return WarningEvent(
+        name="completions_cut",
+        message=f"{cut} of the {len(turns)} completions of step {step} were cut at "
+        f"sampling.max_turn_tokens={limit}; {_what_is_enough(limit, cut / len(turns))}",
+        step=step,
+        count=cut,
+    )
+
+
+def _what_is_enough(limit: int, share: float) -> str:
+    if share == 1:
+        return f"none ended by itself, so how many would be enough is not known: try {4 * limit}"
+    # If as many go on ending per token as did up to the limit.
+    enough = math.ceil(limit * math.log(_ENOUGH) / math.log(share))
+    return f"about {enough} would be enough for all but {_ENOUGH:.0%} if they go on ending as often: raise it"
+
+
+def _empty(step: int, turns: Sequence[Turn]) -> WarningEvent | None:
+    empty = sum(map(_is_empty, turns))
+    if empty < max(_FEW, _MANY_EMPTY * len(turns)):
+        return None
+    return WarningEvent(
+        name="empty_completions",
+        message=f"{empty} of the {len(turns)} completions of step {step} have no text: the model ends its "
+        "turn at once. Look at the prompt (`tinkergym tokens MODEL`), and give the environment a "
+        "system_prompt that says what to answer",
+        step=step,
+        count=empty,
+    )
+
+
+def _equal_rewards(step: int, seats: Sequence[PlayedSeat]) -> WarningEvent | None:
+    returns = {seat.trajectory.episode_return for seat in seats if seat.trajectory.completed}
+    completed = sum(seat.trajectory.completed for seat in seats)
+    if completed < _FEW or len(returns) != 1:
+        return None
+    return WarningEvent(
+        name="equal_rewards",
+        message=f"all {completed} completed episodes of step {step} earned {returns.pop():g}: the rewards "
+        "taught nothing. If it goes on, make the task easier or its reward finer, or look at whether it "
+        "scores at all (`tinkergym check ENV`)",
+        step=step,
+        count=completed,
+    )
+
+
+def _unequal_starts(spec: JobSpec, step: int, seats: Sequence[PlayedSeat]) -> WarningEvent | None:
+    if not spec.algorithm.compares_siblings:
+        return None
+    first: dict[int, set[str]] = defaultdict(set)
+    for seat in seats:
+        # In a game what a seat sees first may depend on how the others played.
+        if len(seat.request.seats) == 1 and seat.trajectory.turns:
+            first[seat.group].add(repr(seat.trajectory.turns[0].observation))
+    unequal = sum(len(seen) > 1 for seen in first.values())
+    if not unequal:
+        return None
+    return WarningEvent(
+        name="unequal_starts",
+        message=f"in {unequal} of the {len(first)} groups of step {step} the episodes did not start equal, "
+        "though they have one seed: what is compared are tasks, not answers. Draw everything from "
+        "self.np_random after super().reset(seed=seed); `tinkergym check ENV` finds where",
+        step=step,
+        count=unequal,
+    )
+
+
+def _is_empty(turn: Turn) -> bool:
+    return isinstance(turn.action, str) and not turn.action.strip()
+
+
+def _is_cut(seat: PlayedSeat) -> bool:
+    """Whether a limit ended the episode, of the job's or of the environment's own."""
+    return seat.trajectory.completed and not seat.trajectory.terminated
