@@ -1,6 +1,19 @@
-"""How a job learns: algorithms for episodes, and losses for pairs of answers."""
+"""How a job learns: algorithms for episodes, losses for pairs of answers, and the optimizer."""
 
 from tinkergym.schema.algorithms import GRPO, PPO, RLOO, DrGRPO, ReinforcePlusPlus
 from tinkergym.schema.jobs import DPO, IPO, ORPO, Hinge, SimPO
+from tinkergym.schema.optimizer import AdamW
 
-__all__ = ["DPO", "GRPO", "IPO", "ORPO", "PPO", "RLOO", "DrGRPO", "Hinge", "ReinforcePlusPlus", "SimPO"]
+__all__ = [
+    "DPO",
+    "GRPO",
+    "IPO",
+    "ORPO",
+    "PPO",
+    "RLOO",
+    "AdamW",
+    "DrGRPO",
+    "Hinge",
+    "ReinforcePlusPlus",
+    "SimPO",
+]

@@ -20,7 +20,7 @@ def check(catalog: ModelCatalog, uploaded: Blobs, tenant: TenantStore, spec: Wri
         InvalidDataError: It is of another kind, or longer than the model's context.
         InvalidRequestError: A batch is larger than the data.
     """
-    bundle = catalog.renderer(spec.model)
+    bundle = catalog.renderer(spec.model, spec.chat_template)
     uploads = Uploads(uploaded, tenant.tenant_id)
     kind: DataKind = "sft" if isinstance(spec, SFTSpec) else "preference"
     for field, data_id in (("data", spec.data), ("eval_data", spec.eval_data)):

@@ -59,8 +59,8 @@ class FileCatalog:
     def __init__(self, config: ServiceConfig) -> None:
         self._config = config
         self._lock = threading.Lock()
-        # By name, with the files' state: an operator may exchange a model in place.
-        self._bundles: OrderedDict[str, tuple[_Look, RendererBundle]] = OrderedDict()
+        # By name and template, with the files' state: an operator may exchange a model in place.
+        self._bundles: OrderedDict[tuple[str, str], tuple[_Look, RendererBundle]] = OrderedDict()
         # One model at a time is looked at: it may take a second of a core, and reads a GiB from the disk.
         self._looking = threading.Lock()
         self._fit: OrderedDict[str, _Look] = OrderedDict()
@@ -81,8 +81,8 @@ class FileCatalog:
             return model
         return path if len(path) <= _LONGEST_NAME else model
 
-    def renderer(self, model: str) -> RendererBundle:
-        """Return what turns messages into the model's token ids.
+    def renderer(self, model: str, chat_template: str = "") -> RendererBundle:
+        """Return what turns messages into the model's token ids, by its own chat template or another.
 
         Raises:
             UnknownModelError: The service does not offer the model, or it cannot be read.
@@ -93,10 +93,12 @@ class FileCatalog:
         look = _look_of(directory)
         self._require_fit(model, directory, look)
         with self._lock:
-            known = self._bundles.get(model)
+            name = (model, chat_template)
+            known = self._bundles.get(name)
             if known is None or known[0] != look:
-                known = self._bundles[model] = look, load_renderer_bundle(model, directory)
-            self._bundles.move_to_end(model)
+                bundle = load_renderer_bundle(model, directory, chat_template)
+                known = self._bundles[name] = look, bundle
+            self._bundles.move_to_end(name)
             while len(self._bundles) > _REMEMBERED:
                 self._bundles.popitem(last=False)
             return known[1]

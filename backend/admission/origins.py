@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from typing import Any
+
+from pydantic import JsonValue
 
 from backend.admission.opponents import definite_opponents
 from backend.admission.protocols import ModelCatalog
@@ -61,16 +65,22 @@ def _in_words(trained: str | Adapter) -> str:
     if isinstance(trained, str):
         return f"the model {trained!r}"
     if isinstance(trained, LoRA):
-        return f"an adapter of rank {trained.rank} and alpha {trained.alpha:.17g}"
+        more = ", rsLoRA" * trained.rslora
+        layers = f", on {', '.join(trained.target_modules)}" if trained.target_modules else ""
+        return f"an adapter of rank {trained.rank} and alpha {trained.alpha:.17g}{more}{layers}"
     return "all parameters"
 
 
 def _to_write(adapter: Adapter) -> str:
     if not isinstance(adapter, LoRA):
         return "adapter=tg.FullParameters(), on the command line --full"
-    rank, alpha = adapter.rank, f"{adapter.alpha:.17g}"
-    on_line = f"--set adapter.rank={rank} --set adapter.alpha={alpha}"
-    return f"adapter=tg.LoRA(rank={rank}, alpha={alpha}), on the command line {on_line}"
+    said: dict[str, JsonValue] = {"rank": adapter.rank, "alpha": adapter.alpha}
+    said |= {"rslora": True} if adapter.rslora else {}
+    said |= {"target_modules": [*adapter.target_modules]} if adapter.target_modules else {}
+    settings = (shlex.quote(f"adapter.{name}={json.dumps(value)}") for name, value in said.items())
+    on_line = " ".join(f"--set {setting}" for setting in settings)
+    arguments = ", ".join(f"{name}={value!r}" for name, value in said.items())
+    return f"adapter=tg.LoRA({arguments}), on the command line {on_line}"
 
 
 def _teacher(catalog: ModelCatalog, tenant: TenantStore, spec: DistillationSpec) -> str:
@@ -84,7 +94,7 @@ def _teacher(catalog: ModelCatalog, tenant: TenantStore, spec: DistillationSpec)
     except InvalidRequestError as error:
         error.field = "teacher"
         raise
-    if theirs.tokenizer_json != catalog.renderer(spec.model).tokenizer_json:
+    if theirs.tokenizer_json != catalog.renderer(spec.model, spec.chat_template).tokenizer_json:
         raise InvalidRequestError(
             f"{model!r} has another tokenizer than {spec.model!r}, so it cannot say how likely the student's "
             "tokens are",

@@ -66,7 +66,7 @@ class Preflight:
                 its first prompt and an answer do not fit into the model's context, or the job asks for a
                 longer one than the model has.
         """
-        bundle = self._catalog.renderer(spec.model)
+        bundle = self._catalog.renderer(spec.model, spec.chat_template)
         refuse_wide_context(spec, bundle.context_length)
         # The environment of another rollout is a class in the client; its id is only a name.
         if spec.rollout != "server":
@@ -86,7 +86,7 @@ class Preflight:
         Raises:
             InvalidRequestError: As `check`, with the field `evaluate`.
         """
-        bundle = self._catalog.renderer(spec.model)
+        bundle = self._catalog.renderer(spec.model, spec.chat_template)
         for evaluation in spec.evaluations:
             environment = spec.environment_of(evaluation)
             try:
@@ -94,7 +94,11 @@ class Preflight:
                     played: PlayedSpec = _alone(spec, environment)
                 else:
                     played = JobSpec(
-                        model=spec.model, environment=environment, steps=1, sampling=spec.sampling
+                        model=spec.model,
+                        chat_template=spec.chat_template,
+                        environment=environment,
+                        steps=1,
+                        sampling=spec.sampling,
                     )
                 refuse_long_prompt(self._probe(played, bundle).prompt_tokens, played, bundle.context_length)
             except TinkerGymError as error:

@@ -21,7 +21,7 @@ class ModelCatalog(Protocol):
         """Return the one name of a model, whose path may be written in many ways; an unknown one stays."""
         ...
 
-    def renderer(self, model: str) -> RendererBundle:
+    def renderer(self, model: str, chat_template: str = "") -> RendererBundle:
         """Return what turns messages into the model's token ids.
 
         Raises:

@@ -55,6 +55,8 @@ class ModelFacts:
     """Numbers in the weights files."""
     has_experts: bool
     """Whether those files hold a mixture of experts."""
+    matrices: frozenset[str] = frozenset()
+    """The last names of what has a matrix in those files: `q_proj`, `embed_tokens`. Empty if not known."""
 
 
 def resolve_model(
@@ -149,11 +151,22 @@ def read_model_facts(directory: Path) -> ModelFacts:
         vocabulary_size=vocabulary_size if isinstance(vocabulary_size, int) else 0,
         parameters=sum(prod(tensor.shape) for tensors in files for tensor in tensors.values()),
         has_experts=any(EXPERT.match(name) for tensors in files for name in tensors),
+        matrices=frozenset(
+            name.split(".")[-2]
+            for tensors in files
+            for name, tensor in tensors.items()
+            if name.endswith(".weight") and len(tensor.shape) == 2 and name.count(".") > 1
+        ),
     )
 
 
-def load_renderer_bundle(name: str, directory: Path) -> RendererBundle:
+def load_renderer_bundle(name: str, directory: Path, chat_template: str = "") -> RendererBundle:
     """Collect what a client needs to turn messages into this model's token ids.
+
+    Args:
+        name: Of the model.
+        directory: Of its files.
+        chat_template: In place of its own.
 
     Raises:
         UnknownModelError: The directory has no readable `tokenizer.json`.
@@ -169,9 +182,9 @@ def load_renderer_bundle(name: str, directory: Path) -> RendererBundle:
     tokenizer_json = _read_text(tokenizer_file, most_bytes=_MOST_TOKENIZER_BYTES)
     tokenizer = _parse_json(tokenizer_json, tokenizer_file)
     settings = read_json(directory / "tokenizer_config.json", missing_ok=True)
-    template = _chat_template(name, directory, settings)
+    template = chat_template or _chat_template(name, directory, settings)
     special = _special_tokens(directory, settings)
-    _refuse_broken(template, special)
+    _refuse_broken(template, special, "chat_template" if chat_template else "model")
     named = _named_stop_ids(directory, special, _token_ids(tokenizer))
     stop_ids = find_stop_ids(template, special, special_ids(tokenizer), named)
     if not stop_ids:
@@ -345,17 +358,18 @@ def _chat_template(name: str, directory: Path, settings: Mapping[str, Any]) -> s
     if not isinstance(template, str) or not template:
         raise TemplateError(
             f"the model {name!r} has no chat template",
-            hint="put a chat_template.jinja beside its weights, or choose the instruction-tuned variant",
+            hint="give the job a chat_template ('plain' suits base models), put a chat_template.jinja beside "
+            "the weights, or choose the instruction-tuned variant",
             field="model",
         )
     return template
 
 
-def _refuse_broken(template: str, special: Mapping[str, str]) -> None:
+def _refuse_broken(template: str, special: Mapping[str, str], field: str) -> None:
     try:
         ChatTemplate(template, special)
     except TemplateError as error:
-        error.field = "model"
+        error.field = field
         raise
 
 

@@ -6,6 +6,7 @@ Knows tensors and names only; both rooms that handle policies (`learner`, `rollo
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,17 +21,18 @@ class AdapterWeights:
     """A LoRA adapter in PEFT's key format.
 
     `tensors` maps `base_model.model.<module path>.lora_A.weight` ([rank, in], float32) and `...lora_B.weight`
-    ([out, rank], float32). The adapter adds `(alpha / rank) * B @ A` to each named linear's weight.
+    ([out, rank], float32). The adapter adds `scaling * B @ A` to each named linear's weight.
     """
 
     rank: int
     alpha: float
     tensors: Mapping[str, torch.Tensor]
+    rslora: bool = False
 
     @property
     def scaling(self) -> float:
-        """The factor in front of `B @ A`."""
-        return self.alpha / self.rank
+        """The factor in front of `B @ A`: `alpha / rank`, or `alpha / sqrt(rank)` of rsLoRA."""
+        return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

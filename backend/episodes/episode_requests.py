@@ -89,7 +89,7 @@ def _seats(
             ONLY_AGENT: SeatPlan(
                 policy=job_id,
                 policy_version=oldest_version(step, spec.max_staleness),
-                model=spec.model,
+                model=spec.rendered_by(job_id),
                 sampling=spec.sampling,
                 sampling_seed=seed,
                 system_prompt=spec.system_prompt,
@@ -110,7 +110,7 @@ def _seat(job_id: str, spec: JobSpec, step: int, seed: int, player: SeatPlayer) 
         "reasoning": spec.reasoning,
         "system_prompt": spec.system_prompt,
         "player": label_of(player),
-        "model": spec.model,
+        "model": spec.rendered_by(job_id),
     }
     match player:
         case Current(agent=agent, trained=trained):

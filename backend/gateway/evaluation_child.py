@@ -34,6 +34,7 @@ def play(wanted: EvaluationRequest, url: str, key: str) -> Iterator[EvaluationLi
             Api(connection),
             name=wanted.policy,
             model=wanted.model,
+            chat_template=wanted.chat_template,
             version=wanted.policy_version,
             max_turn_tokens=wanted.max_turn_tokens,
             limits=wanted.limits,

@@ -13,7 +13,7 @@ from fastapi.responses import FileResponse
 from pydantic import Field, ValidationError
 from starlette.concurrency import run_in_threadpool
 
-from backend.admission import datasets, engine_bounds, origins, remote_environments
+from backend.admission import datasets, engine_bounds, learner_bounds, origins, remote_environments
 from backend.admission.models import require_offered
 from backend.config import GatewayLimits
 from backend.gateway.bodies import Body, Tenant, aside, describes, json_object
@@ -171,6 +171,7 @@ def _check(parts: GatewayParts, tenant: TenantStore, spec: AnyJobSpec) -> tuple[
     if isinstance(spec, DistillationSpec) and not PolicyRef.is_meant(spec.teacher):
         require_offered(parts.config, tenant, spec.teacher, field="teacher")
     engine_bounds.refuse_impossible(spec, parts.config, parts.catalog)
+    learner_bounds.refuse_impossible(spec, parts.config, parts.catalog)
     spec = origins.with_definite_origins(parts.catalog, tenant, spec)
     if isinstance(spec, PolicySpec):
         return spec, {}

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Annotated
 
 from anyio import CapacityLimiter, to_thread
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from pydantic import Field
+from starlette.concurrency import run_in_threadpool
 
 from backend.admission.models import require_offered
-from backend.gateway.bodies import Tenant, key_of
+from backend.gateway.bodies import Tenant, body_of, describes, key_of
 from backend.gateway.parts import GatewayParts, parts_of
 from backend.gateway.shown import disk_is_full, shown_to
+from backend.store.store import TenantStore
 from tinkergym import __version__
 from tinkergym.errors import TinkerGymError
 from tinkergym.registration.packs import find_packs
 from tinkergym.schema.model import WireModel
-from tinkergym.schema.views import EnvironmentView, HealthView, ModelView, RendererBundle
+from tinkergym.schema.policy_refs import PolicyRef
+from tinkergym.schema.views import EnvironmentView, HealthView, ModelView, RendererBundle, WantedRenderer
 
 router = APIRouter(prefix="/v1")
 
@@ -72,12 +76,31 @@ async def list_environments(request: Request, _tenant: Tenant) -> EnvironmentLis
 
 @router.get("/renderer")
 async def renderer(request: Request, tenant: Tenant, model: str) -> RendererBundle:
-    """Return what turns messages into a model's token ids, and back, under the model's own name."""
+    """Return what turns messages into a model's token ids, and back, under the model's own name.
+
+    For the id of a job it is what its episodes use.
+    """
+    template = ""
+    if PolicyRef.is_meant(model):
+        spec = (await run_in_threadpool(tenant.get_job, model)).spec
+        model, template = spec.model, spec.chat_template
+    return await _renderer(request, tenant, model, template)
+
+
+@router.post("/renderer", openapi_extra=describes(WantedRenderer))
+async def renderer_with_template(
+    request: Request, tenant: Tenant, wanted: Annotated[WantedRenderer, Depends(body_of(WantedRenderer))]
+) -> RendererBundle:
+    """Return a model's renderer with another chat template."""
+    return await _renderer(request, tenant, wanted.model, wanted.chat_template)
+
+
+async def _renderer(request: Request, tenant: TenantStore, model: str, template: str) -> RendererBundle:
     require_offered(parts_of(request).config, tenant, model)
     catalog = parts_of(request).catalog
     # In the threads of job checks: a model that nobody named before is looked at for a second or more.
     return await to_thread.run_sync(
-        lambda: catalog.renderer(catalog.known_as(model)),
+        lambda: catalog.renderer(catalog.known_as(model), template),
         limiter=request.app.state.job_check_threads,
         abandon_on_cancel=True,
     )

@@ -185,7 +185,7 @@ class Evaluations:
                     ONLY_AGENT: SeatPlan(
                         policy=context.job_id,
                         policy_version=step,
-                        model=spec.model,
+                        model=spec.rendered_by(context.job_id),
                         # The same at every step: that the versions differ is then all that differs.
                         sampling_seed=sampling_seed(spec.seed, 0, number, index),
                         sampling=spec.sampling,

@@ -8,12 +8,15 @@ its own.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import peft
 from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
 from torch import nn
 from transformers.pytorch_utils import Conv1D
+
+from backend.compute.layer_names import names, no_such_layer
 
 _TAKEN_APART = frozenset({"kv_b_proj"})
 """Of attention over compressed keys and values (DeepSeek's): vLLM multiplies it into other weights when it
@@ -37,6 +40,20 @@ def adapted_layers(model: Any) -> list[str]:
     names = {_last(path) for path in paths}
     own = {name for name in names if _peft_takes_as_it_is(name, model)}
     return [path for path in paths if _last(path) in own]
+
+
+def chosen_layers(paths: Sequence[str], patterns: Sequence[str]) -> list[str]:
+    """Return those of the layers that any of the patterns names; without patterns all.
+
+    Raises:
+        InvalidRequestError: A pattern names none; the text has the names that there are.
+    """
+    if not patterns:
+        return list(paths)
+    idle = next((pattern for pattern in patterns if not any(names(pattern, path) for path in paths)), None)
+    if idle is not None:
+        raise no_such_layer(idle, paths)
+    return [path for path in paths if any(names(pattern, path) for pattern in patterns)]
 
 
 def _is_routed(path: str, mixture: str) -> bool:

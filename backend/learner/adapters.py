@@ -21,7 +21,7 @@ from peft.tuners.lora.layer import Linear as PeftLinear
 from torch import nn
 
 from backend.compute.fast_linears import linear
-from backend.learner.adapted_layers import adapted_layers
+from backend.learner.adapted_layers import adapted_layers, chosen_layers
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.job_spec import LoRA
 
@@ -48,36 +48,38 @@ class AdapterSet:
     def __init__(self, model: Any, *, merge: bool) -> None:
         self._model = model
         self._merge = merge
-        self._adapted: list[str] = []
+        self._adaptable: list[str] = []
         self._peft: Any = None
         self._active: dict[str, AdaptedLinear] | None = None
         self._adapters: dict[str, dict[str, AdaptedLinear]] = {}
-        self._patched: set[str] = set()
+        self._bases: dict[str, nn.Linear] = {}
         self._parameters: dict[str, list[nn.Parameter]] = {}
         self._all_plain = False
 
     def add(self, name: str, adapter: LoRA, *, seed: int) -> dict[str, nn.Parameter]:
-        """Put a new adapter on the `adapted_layers`; it changes nothing until it is trained.
+        """Put a new adapter on those of the `adapted_layers` that it names; it changes nothing until trained.
 
         Args:
             name: Free of dots, as it becomes part of module names.
-            adapter: Rank and alpha.
+            adapter: Rank, alpha and layers.
             seed: A is drawn as PEFT does (Kaiming uniform, a = sqrt 5), from a generator of its own; B is 0.
 
         Returns:
             The adapter's parameters, float32, under PEFT's names for saved adapters.
 
         Raises:
-            InvalidRequestError: The model is of a type that PEFT puts no adapters on.
+            InvalidRequestError: The model is of a type that PEFT puts no adapters on, or has no layer of a
+                name that the adapter says.
         """
         # Asked of the model as it was loaded: PEFT puts layers of its own around those that it adapts.
-        self._adapted = self._adapted or adapted_layers(self._model)
+        self._adaptable = self._adaptable or adapted_layers(self._model)
         config = peft.LoraConfig(
             r=adapter.rank,
             lora_alpha=adapter.alpha,
             lora_dropout=0.0,  # dropout would part the learner's logprobs from the engine's
             bias="none",
-            target_modules=self._adapted,
+            use_rslora=adapter.rslora,
+            target_modules=chosen_layers(self._adaptable, adapter.target_modules),
             task_type="CAUSAL_LM",
         )
         with warnings.catch_warnings():
@@ -87,7 +89,8 @@ class AdapterSet:
 
         generator = torch.Generator().manual_seed(seed % 2**63)
         parameters: dict[str, nn.Parameter] = {}
-        for module_name, layer in self._layers():
+        layers = [(path, layer) for path, layer in self._layers() if name in layer.lora_A]
+        for module_name, layer in layers:
             a, b = layer.lora_A[name].weight, layer.lora_B[name].weight
             with torch.no_grad():
                 bound = 1.0 / math.sqrt(a.shape[1])
@@ -100,8 +103,8 @@ class AdapterSet:
             module_name: AdaptedLinear(
                 layer.lora_A[name].weight, layer.lora_B[name].weight, layer.scaling[name]
             )
-            for module_name, layer in self._layers()
-            if module_name in self._patched
+            for module_name, layer in layers
+            if module_name in self._bases
         }
         self._parameters[name] = list(parameters.values())
         self._choose_trainable()
@@ -184,24 +187,22 @@ class AdapterSet:
         return [(n, m) for n, m in self._peft.named_modules() if isinstance(m, peft.tuners.lora.LoraLayer)]
 
     def _patch(self) -> None:
-        """Give plain linear layers the fast forward, once."""
-        if self._patched or not self._merge:
+        """Give plain linear layers the fast forward, each once."""
+        if not self._merge:
             return
         layers = self._layers()
-        self._bases = {
-            n: m.base_layer for n, m in layers if type(m) is PeftLinear and type(m.base_layer) is nn.Linear
-        }
         for name, layer in layers:
-            if name in self._bases:
+            is_plain = type(layer) is PeftLinear and type(layer.base_layer) is nn.Linear
+            if is_plain and name not in self._bases:
                 layer.forward = self._forward_of(name, layer.base_layer)
-                self._patched.add(name)
-        self._all_plain = len(self._patched) == len(layers)
+                self._bases[name] = layer.base_layer
+        self._all_plain = len(self._bases) == len(layers)
 
     def _forward_of(self, name: str, base: nn.Linear) -> Any:
         def forward(x: torch.Tensor) -> torch.Tensor:
-            if self._active is None:
+            adapted = None if self._active is None else self._active.get(name)
+            if adapted is None:  # no adapter is in use, or it is not on this layer
                 return base(x)  # type: ignore[no-any-return]
-            adapted = self._active[name]
             if adapted.merged is None:
                 raise AssertionError("prepare() was not called")
             # As rows, as in `compute.fast_linears`: what a layer returns may be written into afterwards.

@@ -23,7 +23,7 @@ from pydantic import JsonValue
 from backend.compute.weights import PolicyWeights
 from backend.errors import RankLostError
 from backend.learner.checkpoints import CheckpointManifest
-from backend.learner.optimiser import OptimStepResult
+from backend.learner.optimiser import DEFAULT, OptimStepResult
 from backend.learner.rank import RankOptions
 from backend.learner.rank_group import Call, RankGroup
 from backend.learner.rank_process import StartRanks, child_ranks
@@ -41,6 +41,7 @@ from backend.learner.token_loss import TokenLoss
 from backend.learner.train_pass import BatchPart, ForwardBackwardResult, metrics_over_parts
 from tinkergym.errors import InvalidRequestError, NonFiniteGradientError, TinkerGymError
 from tinkergym.schema.job_spec import FullParameters, LoRA
+from tinkergym.schema.optimizer import AdamW
 
 _log = logging.getLogger(__name__)
 _LOSS_SPIKE = "loss_spike"
@@ -144,10 +145,16 @@ class DataParallelLearner:
         return self._group.broken
 
     def create_policy(
-        self, policy_id: str, adapter: LoRA | FullParameters, *, seed: int, value_head: bool = False
+        self,
+        policy_id: str,
+        adapter: LoRA | FullParameters,
+        *,
+        seed: int,
+        value_head: bool = False,
+        optimizer: AdamW = DEFAULT,
     ) -> None:
         """Add an untrained policy; see `Learner.create_policy`."""
-        self._add("create_policy", policy_id, adapter, seed=seed, value_head=value_head)
+        self._add("create_policy", policy_id, adapter, seed=seed, value_head=value_head, optimizer=optimizer)
 
     def forward_backward(
         self,
@@ -288,6 +295,7 @@ class DataParallelLearner:
         *,
         fresh_optimiser: bool = False,
         value_head: bool = False,
+        optimizer: AdamW = DEFAULT,
     ) -> CheckpointManifest:
         """Create a policy from a checkpoint on every rank; see `Learner.load`."""
         manifest: CheckpointManifest = self._add(
@@ -297,6 +305,7 @@ class DataParallelLearner:
             adapter,
             fresh_optimiser=fresh_optimiser,
             value_head=value_head,
+            optimizer=optimizer,
         )
         return manifest
 

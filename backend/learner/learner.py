@@ -41,7 +41,7 @@ from backend.learner.busy_clock import BusyClock
 from backend.learner.causal_lm import CausalLM
 from backend.learner.checkpoints import CheckpointManifest
 from backend.learner.lanes import Cores, Lanes, whole_device
-from backend.learner.optimiser import OptimStepResult, PolicyOptimiser
+from backend.learner.optimiser import DEFAULT, OptimStepResult, PolicyOptimiser
 from backend.learner.policies import FullPolicy, LoraPolicy, MasteredPolicy, Policy
 from backend.learner.policy_checkpoints import (
     BaseModel,
@@ -65,6 +65,7 @@ from backend.learner.train_pass import ForwardBackwardResult, TrainPass
 from backend.learner.value_head import ValueHead, ValuePass
 from tinkergym.errors import ConflictError, NonFiniteLossError, NotFoundError
 from tinkergym.schema.job_spec import FullParameters, LoRA
+from tinkergym.schema.optimizer import AdamW
 
 _log = logging.getLogger(__name__)
 
@@ -197,7 +198,13 @@ class Learner:
         return self._base.limits
 
     def create_policy(
-        self, policy_id: str, adapter: LoRA | FullParameters, *, seed: int, value_head: bool = False
+        self,
+        policy_id: str,
+        adapter: LoRA | FullParameters,
+        *,
+        seed: int,
+        value_head: bool = False,
+        optimizer: AdamW = DEFAULT,
     ) -> None:
         """Add an untrained policy: it answers exactly as the base model does.
 
@@ -207,11 +214,21 @@ class Learner:
             seed: Of the adapter's initial weights.
             value_head: Whether it also says what it expects to earn (0 at first), for losses with
                 `LossConfig.value`.
+            optimizer: What steps it.
 
         Raises:
             ConflictError: There is one of this name.
+            InvalidRequestError: The adapter names layers that the model does not have.
+            MissingExtraError: The optimizer needs a package that is not installed.
         """
-        self._add(policy_id, adapter, seed=seed, model_dir=self._model_dir, value_head=value_head)
+        self._add(
+            policy_id,
+            adapter,
+            seed=seed,
+            model_dir=self._model_dir,
+            value_head=value_head,
+            optimizer=optimizer,
+        )
 
     def forward_backward(
         self,
@@ -422,6 +439,7 @@ class Learner:
         *,
         fresh_optimiser: bool = False,
         value_head: bool = False,
+        optimizer: AdamW = DEFAULT,
     ) -> CheckpointManifest:
         """Create a policy from a checkpoint, with its optimizer state or, for another training, without.
 
@@ -435,7 +453,9 @@ class Learner:
         checkpoint = open_for(Path(directory), adapter, base=self._base_model)
         full = isinstance(adapter, FullParameters)
         model_dir = str(directory) if full else self._model_dir
-        entry = self._add(policy_id, adapter, seed=0, model_dir=model_dir, value_head=value_head)
+        entry = self._add(
+            policy_id, adapter, seed=0, model_dir=model_dir, value_head=value_head, optimizer=optimizer
+        )
         try:
             if entry.value_head is not None:
                 restore_value_head(checkpoint, entry.value_head, needed=not fresh_optimiser)
@@ -552,6 +572,7 @@ class Learner:
         seed: int,
         model_dir: str,
         value_head: bool,
+        optimizer: AdamW,
     ) -> _Entry:
         with self._computing():
             if policy_id in self._policies:
@@ -563,8 +584,12 @@ class Learner:
             else:
                 policy = self._full_policy(model_dir, adapter)
             self._created += 1
-            head = ValueHead(policy.lm.hidden_size, device=self.device) if value_head else None
-            optimiser = PolicyOptimiser(policy.parameters, head.parameters if head else None)
+            try:
+                head = ValueHead(policy.lm.hidden_size, device=self.device) if value_head else None
+                optimiser = PolicyOptimiser(policy.parameters, head.parameters if head else None, optimizer)
+            except BaseException:
+                policy.drop()
+                raise
             entry = _Entry(policy, optimiser, head)
             self._policies[policy_id] = entry
             return entry

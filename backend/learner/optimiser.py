@@ -8,8 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from backend.learner.divided import laid_out_as, on_cpu, whole
+from backend.learner.adamw import stepper
+from backend.learner.divided import whole
 from tinkergym.errors import ConflictError, NonFiniteGradientError
+from tinkergym.schema.optimizer import AdamW
+
+DEFAULT = AdamW()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +33,7 @@ class OptimStepResult:
 
 
 class PolicyOptimiser:
-    """AdamW (arXiv:1711.05101), betas 0.9 and 0.999, eps 1e-8, decoupled weight decay.
+    """AdamW (arXiv:1711.05101) with decoupled weight decay.
 
     Learning rate and decay come with every step, so a schedule is the caller's arithmetic and not a state
     here. A value head is a group of its own: another learning rate, no decay, and a gradient that is clipped
@@ -40,15 +44,21 @@ class PolicyOptimiser:
         self,
         parameters: Mapping[str, nn.Parameter],
         value_parameters: Mapping[str, nn.Parameter] | None = None,
+        settings: AdamW = DEFAULT,
     ) -> None:
+        """Begin without moments.
+
+        Args:
+            parameters: Of the policy.
+            value_parameters: Of its value head, if it has one.
+            settings: Betas, eps and the moments' size, of both.
+
+        Raises:
+            MissingExtraError: The settings need a package that is not installed.
+        """
         self._groups = [dict(group) for group in (parameters, value_parameters) if group]
         self._parameters = {name: p for group in self._groups for name, p in group.items()}
-        self._adamw = torch.optim.AdamW(
-            [{"params": list(group.values())} for group in self._groups],
-            lr=0.0,
-            weight_decay=0.0,
-            fused=True,
-        )
+        self._adamw = stepper(self._groups, settings)
         self.steps = 0
 
     def step(
@@ -110,7 +120,7 @@ class PolicyOptimiser:
     def _set_rates(
         self, learning_rate: float, weight_decay: float, value_learning_rate: float | None
     ) -> None:
-        policy_group, *value_groups = self._adamw.param_groups
+        policy_group, *value_groups = self._adamw.groups
         policy_group["lr"], policy_group["weight_decay"] = learning_rate, weight_decay
         for value_group in value_groups:
             value_group["lr"] = learning_rate if value_learning_rate is None else value_learning_rate
@@ -129,37 +139,28 @@ class PolicyOptimiser:
 
     def clear(self) -> None:
         """Forget the accumulated gradient."""
-        self._adamw.zero_grad(set_to_none=True)
+        self._adamw.clear()
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return the moments as `exp_avg.<parameter>` and `exp_avg_sq.<parameter>`; at first empty."""
-        return {
-            f"{moment}.{name}": on_cpu(self._adamw.state[parameter][moment])
-            for name, parameter in self._parameters.items()
-            for moment in ("exp_avg", "exp_avg_sq")
-            if parameter in self._adamw.state
-        }
+        """Return the moments as `<moment>.<parameter>`, `exp_avg` and `exp_avg_sq`; at first empty."""
+        return self._adamw.state()
 
     def restore(self, state: Mapping[str, torch.Tensor], *, steps: int) -> None:
         """Take over what `state` returned after `steps` steps.
 
         Raises:
-            ConflictError: It belongs to other parameters.
+            ConflictError: It belongs to other parameters, or has moments of other bits.
         """
-        expected = (
-            {f"{m}.{n}" for n in self._parameters for m in ("exp_avg", "exp_avg_sq")} if steps else set()
-        )
-        if set(state) != expected:
-            raise ConflictError("the saved optimizer state belongs to other parameters than this policy's")
+        if not self._adamw.fits(set(state), steps=steps):
+            raise ConflictError(
+                "the saved optimizer state belongs to other parameters than this policy's, or has another "
+                "state_bits",
+                hint="load it without the optimizer, or with the optimizer= that it was saved with",
+                field="optimizer",
+            )
         self.steps = steps
-        if not steps:
-            return
-        for name, parameter in self._parameters.items():
-            self._adamw.state[parameter] = {
-                "step": torch.tensor(float(steps), dtype=torch.float32, device=parameter.device),
-                "exp_avg": laid_out_as(parameter, state[f"exp_avg.{name}"]),
-                "exp_avg_sq": laid_out_as(parameter, state[f"exp_avg_sq.{name}"]),
-            }
+        if steps:
+            self._adamw.restore(state, steps=steps)
 
 
 def _is_zero(gradients: Iterable[torch.Tensor]) -> bool:

@@ -74,7 +74,7 @@ class LoraPolicy(Policy):
         self.adapter: LoRA | FullParameters = adapter
         self._adapters = adapters
         self._name = name
-        self._rank, self._alpha = adapter.rank, adapter.alpha
+        self._lora = adapter
         self.parameters: Mapping[str, nn.Parameter] = adapters.add(name, adapter, seed=seed)
 
     def prepare(self) -> None:
@@ -93,7 +93,10 @@ class LoraPolicy(Policy):
 
     def weights(self) -> PolicyWeights:
         """Return a copy of the adapter."""
-        return AdapterWeights(rank=self._rank, alpha=self._alpha, tensors=_copies(self.parameters))
+        lora = self._lora
+        return AdapterWeights(
+            rank=lora.rank, alpha=lora.alpha, rslora=lora.rslora, tensors=_copies(self.parameters)
+        )
 
     def drop(self) -> None:
         """Take the adapter off the base model."""

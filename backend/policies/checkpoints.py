@@ -71,7 +71,11 @@ class PolicyCheckpoints:
             self._begin_from(spec.initial_policy)
         else:
             self._learner.create_policy(
-                self._id, self._adapter, seed=spec.seed, value_head=self._has_value_head
+                self._id,
+                self._adapter,
+                seed=spec.seed,
+                value_head=self._has_value_head,
+                optimizer=spec.optimizer,
             )
         return 0
 
@@ -137,7 +141,13 @@ class PolicyCheckpoints:
         view = self._store.find_policy(PolicyRef.parse(policy)).checkpoint()
         aside = f"{self._id}/loading"
         self._drop(aside)
-        self._learner.load(aside, view.path, self._adapter, fresh_optimiser=not with_optimizer)
+        self._learner.load(
+            aside,
+            view.path,
+            self._adapter,
+            fresh_optimiser=not with_optimizer,
+            optimizer=self._spec.optimizer,
+        )
         return aside
 
     @contextlib.contextmanager
@@ -189,12 +199,19 @@ class PolicyCheckpoints:
             self._adapter,
             fresh_optimiser=True,
             value_head=self._has_value_head,
+            optimizer=self._spec.optimizer,
         )
         self.save(0)
         self.tidy(0)
 
     def _read(self, view: CheckpointView) -> None:
-        manifest = self._learner.load(self._id, view.path, self._adapter, value_head=self._has_value_head)
+        manifest = self._learner.load(
+            self._id,
+            view.path,
+            self._adapter,
+            value_head=self._has_value_head,
+            optimizer=self._spec.optimizer,
+        )
         if manifest.files[manifest.weights_file].sha256 != view.sha256:
             # A worker that lost the job while it wrote cannot be kept from the disk, only from the store.
             self.forget()

@@ -19,7 +19,10 @@ def stored_weights(checkpoint: Checkpoint) -> PolicyWeights:
     weights: PolicyWeights
     if isinstance(manifest.adapter, LoRA):
         tensors = checkpoint.tensors(manifest.weights_file)
-        weights = AdapterWeights(rank=manifest.adapter.rank, alpha=manifest.adapter.alpha, tensors=tensors)
+        adapter = manifest.adapter
+        weights = AdapterWeights(
+            rank=adapter.rank, alpha=adapter.alpha, rslora=adapter.rslora, tensors=tensors
+        )
     else:
         weights = full_weights(checkpoint)
     if weights_sha256(weights) != manifest.weights_sha256:

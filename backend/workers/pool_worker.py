@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -110,6 +110,8 @@ class PoolWorker:
         self._model_dir = resolve_model(
             model, config.models, allow_any=config.allow_any_model, most_bytes=config.download_bytes
         )
+        self._bundles: dict[str, RendererBundle] = {}
+        """By the chat template in place of the model's own."""
         # Also where no job asked before: the operator's own models, and weights too large for the gateway.
         refuse_unfit(model, self._model_dir)
         self._device = _device(config.device, ranks=config.learner_ranks)
@@ -286,13 +288,15 @@ class PoolWorker:
 
     def renderer(self, model: str) -> RendererBundle:
         """Return what turns messages into the model's token ids."""
+        template = ""
+        if PolicyRef.is_meant(model):
+            spec = self._store.job(model).spec
+            model, template = spec.model, spec.chat_template
         if model != self._model:
             raise NotFoundError(f"this pool serves {self._model!r}, not {model!r}", field="model")
-        return self._bundle
-
-    @cached_property
-    def _bundle(self) -> RendererBundle:
-        return load_renderer_bundle(self._model, self._model_dir)
+        if template not in self._bundles:
+            self._bundles[template] = load_renderer_bundle(self._model, self._model_dir, template)
+        return self._bundles[template]
 
     # --- inside ---
 

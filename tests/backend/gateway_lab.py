@@ -62,7 +62,7 @@ class ScriptedCatalog:
             has_experts=False,
         )
 
-    def renderer(self, model):
+    def renderer(self, model, chat_template=""):
         if model not in SIZES:
             raise UnknownModelError(f"unknown model {model!r}", field="model")
         return RendererBundle(

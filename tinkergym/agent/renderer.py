@@ -6,8 +6,9 @@ client, the service and a worker turn the same messages into the same ids.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -85,6 +86,28 @@ class Renderer:
             context_length=bundle.context_length,
         )
 
+    def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> Renderer:
+        """Return a renderer whose template shows these functions to the model.
+
+        Raises:
+            TemplateError: The template leaves them out, or fails on them.
+        """
+        if not tools:
+            return self
+        template = ChatTemplate(self._template.source, self._template.special_tokens, tools)
+        asked = [user("u")]
+        if template.render(asked, add_generation_prompt=True) == self._start(asked):
+            raise TemplateError(
+                "the chat template does not show tools",
+                hint="leave them out, or choose a model whose template shows them",
+            )
+        return Renderer(
+            tokenizer=self._tokenizer,
+            template=template,
+            stop_ids=self.stop_ids,
+            context_length=self.context_length,
+        )
+
     @property
     def vocab_size(self) -> int:
         """How many token ids there are, added ones included."""
@@ -160,6 +183,36 @@ class Renderer:
             return ids + self._closing
         following, end = self._ids(before, self._after)
         return ids + list(following[:end] or self._closing)
+
+    def answer_text(self, before: Sequence[Mapping[str, Any]], message: Mapping[str, Any]) -> str:
+        """Return what the template writes as an answer, a message with `tool_calls` for one.
+
+        Args:
+            before: The conversation that it answers.
+            message: The assistant's, with keys that only the template knows.
+
+        Raises:
+            TemplateError: The template fails on it, or writes something else before it.
+        """
+        opened = self._template.render(before, add_generation_prompt=True)
+        whole = self._template.render([*before, message], add_generation_prompt=False)
+        if not whole.startswith(opened):
+            raise TemplateError("the chat template writes this message otherwise than as an answer")
+        text = whole.removeprefix(opened)
+        ends = (text.find(self.decode([token])) for token in self.stop_ids)
+        end = min((place for place in ends if place >= 0), default=len(text))
+        if not text[:end].strip():
+            raise TemplateError("the chat template leaves this message out")
+        return text[:end]
+
+    def document(self, text: str) -> list[int]:
+        """Return the ids of a text outside of any conversation, with the tokens around a document."""
+        marks = self._template.special_tokens
+        begin, end = (
+            self._encode_text(marks[name]) if name in marks else [] for name in ("bos_token", "eos_token")
+        )
+        own, _ = self._encode([user(text)], lambda messages: str(messages[0]["content"]))
+        return [*begin, *own, *end]
 
     def decode_answer(self, token_ids: Sequence[int]) -> str:
         """Return the text of sampled ids without the tokens that end it.

@@ -32,12 +32,15 @@ _MOST_DIGITS = 300
 class ChatTemplate:
     """A compiled chat template."""
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+    def __init__(
+        self, source: str, special_tokens: Mapping[str, str], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
         """Compile a template.
 
         Args:
             source: The Jinja source as it stands in a tokenizer's configuration.
             special_tokens: Names the template may use: `bos_token`, `eos_token`, ...
+            tools: Functions that it shows to the model, as JSON Schema.
 
         Raises:
             TemplateError: It does not compile.
@@ -51,9 +54,12 @@ class ChatTemplate:
                 f"the chat template does not compile: {printable(quoted(error))}",
                 hint="use the model's own chat_template",
             ) from error
-        self._special_tokens = dict(special_tokens)
+        self.source, self.special_tokens = source, dict(special_tokens)
+        self._tools = list(tools)
 
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
+    def render(
+        self, messages: Sequence[Message] | Sequence[Mapping[str, Any]], *, add_generation_prompt: bool
+    ) -> str:
         """Return the text of a conversation, opened for the next answer if `add_generation_prompt`.
 
         Raises:
@@ -64,14 +70,14 @@ class ChatTemplate:
                 messages=messages,
                 add_generation_prompt=add_generation_prompt,
                 # Given as `transformers` gives them: to some templates, None and undefined differ.
-                tools=None,
+                tools=self._tools or None,
                 documents=None,
                 range=_Rounds().range,
-                **self._special_tokens,
+                **self.special_tokens,
             )
         # A template is foreign code: whatever it raises, it is the template that cannot be used.
         except Exception as error:
-            roles = ", ".join(message["role"] for message in messages)
+            roles = ", ".join(str(message.get("role")) for message in messages)
             raise TemplateError(
                 f"the chat template fails on messages with the roles [{roles}]: "
                 f"{printable(quoted(error)) or type(error).__name__}",

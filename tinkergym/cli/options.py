@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,6 +25,12 @@ OneEnvironment = Annotated[
 EnvironmentSettings = Annotated[
     list[str] | None,
     typer.Option("--env-set", metavar="KEY=VALUE", help="An argument of the environment; repeatable."),
+]
+ChatTemplateFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--chat-template", metavar="FILE", help="A Jinja file in place of the model's own chat template."
+    ),
 ]
 ReportTo = Annotated[
     list[str] | None,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tinkergym.cli.json_output import AsJsonLines
-from tinkergym.cli.options import EnvironmentSettings, OneEnvironment, ReportTo
+from tinkergym.cli.options import ChatTemplateFile, EnvironmentSettings, OneEnvironment, ReportTo
 from tinkergym.cli.written import Begin
 
 _Model = Annotated[
@@ -69,6 +69,7 @@ def train(
     rollout: _Rollout = None,
     env_setting: EnvironmentSettings = None,
     setting: _Settings = None,
+    chat_template: ChatTemplateFile = None,
     report_to: ReportTo = None,
     detach: Annotated[bool, typer.Option("--detach", help="Start the job and do not wait for it.")] = False,
     as_json: AsJsonLines = False,
@@ -98,6 +99,7 @@ def train(
         "evaluate": {"steps": evaluate_every} if evaluate_every is not None else None,
         "initial_policy": begin,
         "seed": seed,
+        "chat_template": chat_template,
         "report_to": report_to or None,
         "rollout": rollout,
         "env_kwargs": parse_settings(env_setting) if env_setting else None,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tinkergym.cli.json_output import AsJsonLines
-from tinkergym.cli.options import ReportTo
+from tinkergym.cli.options import ChatTemplateFile, ReportTo
 
 Data = Annotated[str, typer.Argument(metavar="DATA", help="A .jsonl file, one JSON object per line.")]
 Model = Annotated[
@@ -27,6 +27,10 @@ Begin = Annotated[
 Seed = Annotated[int | None, typer.Option(help="Makes the job repeatable. (default: 0)")]
 Drop = Annotated[
     bool, typer.Option("--drop-overlong", help="Leave out rows that are longer than the model's context.")
+]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option(metavar="COLUMN", help="A column of the data that is passed over; repeatable."),
 ]
 Setting = Annotated[
     list[str] | None,
@@ -54,6 +58,8 @@ def sft(
     seed: Seed = None,
     drop_overlong: Drop = False,
     setting: Setting = None,
+    chat_template: ChatTemplateFile = None,
+    ignore: Ignore = None,
     report_to: ReportTo = None,
     detach: Detach = False,
     as_json: AsJsonLines = False,
@@ -78,6 +84,8 @@ def sft(
         "eval_data": eval_data,
         "initial_policy": begin,
         "seed": seed,
+        "chat_template": chat_template,
+        "ignore": ignore or None,
         "report_to": report_to or None,
     }
     with Client() as client:
@@ -104,6 +112,8 @@ def preference(
     seed: Seed = None,
     drop_overlong: Drop = False,
     setting: Setting = None,
+    chat_template: ChatTemplateFile = None,
+    ignore: Ignore = None,
     report_to: ReportTo = None,
     detach: Detach = False,
     as_json: AsJsonLines = False,
@@ -128,6 +138,8 @@ def preference(
         "eval_data": eval_data,
         "initial_policy": begin,
         "seed": seed,
+        "chat_template": chat_template,
+        "ignore": ignore or None,
         "report_to": report_to or None,
     }
     with Client() as client:
@@ -155,6 +167,7 @@ def distill(
     begin: Begin = None,
     seed: Seed = None,
     setting: Setting = None,
+    chat_template: ChatTemplateFile = None,
     report_to: ReportTo = None,
     detach: Detach = False,
     as_json: AsJsonLines = False,
@@ -176,6 +189,7 @@ def distill(
         "rollout": rollout,
         "initial_policy": begin,
         "seed": seed,
+        "chat_template": chat_template,
         "report_to": report_to or None,
     }
     with Client() as client:

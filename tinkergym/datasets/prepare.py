@@ -6,14 +6,18 @@ Faults are named by line, field and reason, the first in full and a few more in 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.conversations import RowFaultError, comparison, conversation
+from tinkergym.datasets.layouts import in_our_layout, in_pairs, without_columns
 from tinkergym.datasets.rows import DataSource, Row, rows, source_name
-from tinkergym.datasets.tokens import Answers, comparison_tokens, conversation_tokens
+from tinkergym.datasets.tokens import Answers, comparison_tokens, conversation_tokens, text_tokens
+from tinkergym.datasets.tool_calls import calls_as_text, tools_of
 from tinkergym.errors import InvalidDataError, TemplateError
 from tinkergym.schema.data import DataChunk, DataKind, DataManifest, TokenSequence
 
@@ -22,6 +26,8 @@ Overlong = Literal["refuse", "drop"]
 CHUNK_TOKENS = 200_000
 """A chunk is closed when it holds so many: about a megabyte."""
 _MOST_FAULTS = 5
+_MOST_TOOL_SETS = 256
+"""Renderers for different tools that are kept."""
 _MOST_READ_AFTER_A_FAULT = 1000
 """Rows; then the faults that were found are enough."""
 
@@ -46,6 +52,7 @@ def prepare(
     kind: DataKind,
     answers: Answers = "all",
     on_overlong: Overlong = "refuse",
+    ignore: Sequence[str] = (),
     field: str = "data",
 ) -> PreparedData:
     """Read, check and render data.
@@ -56,6 +63,7 @@ def prepare(
         kind: What the rows are: conversations, or comparisons.
         answers: Which answers of a conversation are learned from.
         on_overlong: What becomes of a row that is longer than the model's context.
+        ignore: Columns that are passed over; each has to be in some row.
         field: The setting that the data came in, for errors.
 
     Raises:
@@ -64,7 +72,9 @@ def prepare(
     read: Callable[[Any], list[TokenSequence]] = _reader(kind, renderer, answers)
     collected, dropped, since = _Collected(kind), 0, 0
     faults: list[str] = []
-    for row in rows(source, field=field):
+    columns = _Columns(ignore)
+    given = map(columns.without, rows(source, field=field))
+    for row in in_pairs(given) if kind == "preference" else given:
         since += bool(faults)
         if since > _MOST_READ_AFTER_A_FAULT:
             break
@@ -84,6 +94,10 @@ def prepare(
             collected.add(record)
     if faults:
         raise _refusal(source_name(source), faults, field)
+    if unseen := columns.unseen:
+        raise InvalidDataError(
+            f"{source_name(source)}: no row has the column {unseen!r}", hint="leave it out", field="ignore"
+        )
     if not collected.records:
         why = f"all of its {dropped} rows are longer than the model's context" if dropped else "has no rows"
         purpose = "train on" if field == "data" else "measure with"
@@ -134,15 +148,43 @@ class _Collected:
         self._open, self._open_tokens = [], 0
 
 
+class _Columns:
+    """Columns that are passed over, and whether they were there."""
+
+    def __init__(self, ignore: Sequence[str]) -> None:
+        self._ignore, self._seen = frozenset(ignore), set[str]()
+
+    def without(self, row: Row) -> Row:
+        if isinstance(row.value, Mapping):
+            self._seen |= self._ignore & row.value.keys()
+        return replace(row, value=without_columns(row.value, self._ignore))
+
+    @property
+    def unseen(self) -> str:
+        return min(self._ignore - self._seen, default="")
+
+
 def _reader(kind: DataKind, renderer: Renderer, answers: Answers) -> Callable[[Any], list[TokenSequence]]:
-    if kind == "sft":
-        return lambda row: [conversation_tokens(renderer, conversation(row), answers=answers)]
-    return lambda row: comparison_tokens(renderer, *comparison(row))
+    showing = lru_cache(maxsize=_MOST_TOOL_SETS)(lambda tools: renderer.with_tools(json.loads(tools)))
+
+    def read(given: Any) -> list[TokenSequence]:
+        row, tools = tools_of(in_our_layout(given))
+        own = showing(json.dumps(tools)) if tools else renderer
+        row = calls_as_text(own, row)
+        if kind == "preference":
+            return comparison_tokens(own, *comparison(row))
+        if isinstance(row, Mapping) and row.keys() == {"text"}:
+            return [text_tokens(renderer, row["text"])]
+        return [conversation_tokens(own, conversation(row), answers=answers)]
+
+    return read
 
 
 def _whole(row: Mapping[str, Any]) -> str:
     """Name the fields whose tokens stand in one sequence."""
-    if "messages" in row:
+    if "text" in row:
+        return "text"
+    if "messages" in row or "conversations" in row:
         return "messages with an answer" if "chosen" in row else "messages"
     return "prompt with an answer" if "chosen" in row else "prompt with completion"
 

@@ -8,17 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.conversations import RowFaultError
-from tinkergym.messages import Message, plain_text
+from tinkergym.messages import Message, is_unicode, plain_text
 from tinkergym.schema.data import TokenSequence
 
 Answers = Literal["all", "last"]
 """Which answers of a conversation are learned from."""
 
 _THINK, _THOUGHT = "<think>", "</think>"
+
+
+def text_tokens(renderer: Renderer, text: Any) -> TokenSequence:
+    """Return a plain text, of which every token but the first is learned from.
+
+    Raises:
+        RowFaultError: It is no text, or too short to learn from.
+    """
+    if not isinstance(text, str) or not is_unicode(text):
+        raise RowFaultError(f"text: must be a string of Unicode, not {type(text).__name__}")
+    ids = renderer.document(text)
+    if not text or len(ids) < 2:
+        raise RowFaultError("text: is too short to learn from")
+    return TokenSequence(token_ids=ids, trained=[(1, len(ids))])
 
 
 def conversation_tokens(

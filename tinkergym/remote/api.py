@@ -24,7 +24,14 @@ from tinkergym.schema.events import CheckpointView, EvaluationEvent
 from tinkergym.schema.jobs import CLIENT_PACKS_HEADER, AnyJobSpec, DeletedJob, InstalledPack, JobView
 from tinkergym.schema.policy_refs import PolicyRef
 from tinkergym.schema.updates import UpdateRequest
-from tinkergym.schema.views import EnvironmentView, HealthView, ModelView, PolicyView, RendererBundle
+from tinkergym.schema.views import (
+    EnvironmentView,
+    HealthView,
+    ModelView,
+    PolicyView,
+    RendererBundle,
+    WantedRenderer,
+)
 
 View = TypeVar("View", bound=BaseModel)
 
@@ -196,9 +203,13 @@ class Api:
                 for line in filter(None, lines):
                     yield _read(EvaluationLine, line)
 
-    def renderer(self, model: str) -> RendererBundle:
-        """Fetch what turns messages into the model's token ids."""
+    def renderer(self, model: str, chat_template: str = "") -> RendererBundle:
+        """Fetch what turns messages into the model's token ids, by its own chat template or another."""
         with _folders_of_the_service({"model": model}):
+            if chat_template:
+                wanted = WantedRenderer(model=model, chat_template=chat_template)
+                body = wanted.model_dump_json().encode()
+                return _read(RendererBundle, self.connection.call("POST", "/v1/renderer", body=body))
             return self._get(RendererBundle, "/v1/renderer", {"model": model})
 
     def _lines(self, path: str, params: Mapping[str, str] | None = None) -> Iterator[bytes]:

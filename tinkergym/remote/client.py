@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 from tinkergym.agent.renderer import Renderer
@@ -27,6 +28,7 @@ from tinkergym.remote.policy import Policy
 from tinkergym.remote.preflight import check_environments
 from tinkergym.remote.rollout_thread import RolloutThread
 from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
+from tinkergym.remote.template_file import read_template, with_template_read
 from tinkergym.remote.training_policy import TrainingPolicy
 from tinkergym.remote.transport import Connection
 from tinkergym.reporting.trackers import ReportTo, callbacks_of
@@ -162,13 +164,15 @@ class Client:
         eval_data: DataSource | None = None,
         answers: Answers = "all",
         on_overlong: Overlong = "refuse",
+        ignore: Sequence[str] = (),
         report_to: ReportTo = (),
         **settings: Any,
     ) -> Job:
         """Start supervised fine-tuning on conversations: the answers of the assistant are learned, exactly.
 
-        Rows are `{"messages": [...]}` or `{"prompt": ..., "completion": ...}`. They are rendered here, by the
-        template that sampling uses, and sent as token ids; data that the service has is not sent again.
+        Rows are `{"messages": [...]}`, `{"prompt": ..., "completion": ...}`, `{"text": ...}`, or laid out as
+        ShareGPT's or Alpaca's. They are rendered here, by the template that sampling uses, and sent as token
+        ids; data that the service has is not sent again.
 
         Args:
             data: A `.jsonl` file, or tasks of `tinkergym.tasks`.
@@ -181,6 +185,7 @@ class Client:
             eval_data: To measure the loss with; or say `held_out=0.1` for a share of `data`.
             answers: Learn from all answers of a conversation, or from the last only.
             on_overlong: "drop" leaves out rows that are longer than the model's context, "refuse" names them.
+            ignore: Columns of the data that are passed over; others that are not known are refused.
             report_to: Trackers that are told of every step, as in `Job.report_to`.
             **settings: Any other field of `SFTSpec`: seed, lr_schedule, warmup_steps, initial_policy, ...
 
@@ -200,6 +205,7 @@ class Client:
             epochs=epochs,
             answers=answers,
             on_overlong=on_overlong,
+            ignore=ignore,
             settings=given,
         )
         return self.submit(spec).report_to(*callbacks)
@@ -217,12 +223,14 @@ class Client:
         adapter: Adapter | Mapping[str, Any] | None = None,
         eval_data: DataSource | None = None,
         on_overlong: Overlong = "refuse",
+        ignore: Sequence[str] = (),
         report_to: ReportTo = (),
         **settings: Any,
     ) -> Job:
         """Start preference training on pairs of answers: the chosen one is raised over the rejected one.
 
-        Rows are `{"prompt": ..., "chosen": ..., "rejected": ...}`; a prompt may be `messages` instead.
+        Rows are `{"prompt": ..., "chosen": ..., "rejected": ...}`; a prompt may be `messages` instead. Single
+        answers with a label, `{"prompt": ..., "completion": ..., "label": true}`, are paired.
 
         Args:
             data: A `.jsonl` file, or tasks of `tinkergym.tasks`.
@@ -235,6 +243,7 @@ class Client:
             adapter: `LoRA(...)` or `FullParameters()`; None is `LoRA()`.
             eval_data: To measure with; or say `held_out=0.1` for a share of `data`.
             on_overlong: "drop" leaves out rows that are longer than the model's context, "refuse" names them.
+            ignore: Columns of the data that are passed over; others that are not known are refused.
             report_to: Trackers that are told of every step, as in `Job.report_to`.
             **settings: Any other field of `PreferenceSpec`: seed, initial_policy, warmup_steps, ...
 
@@ -254,6 +263,7 @@ class Client:
             epochs=epochs,
             answers="all",
             on_overlong=on_overlong,
+            ignore=ignore,
             settings={**given, **settings},
         )
         return self.submit(spec).report_to(*callbacks)
@@ -318,7 +328,7 @@ class Client:
             InvalidRequestError: A setting is wrong; nothing was started.
         """
         chosen = {"kind": "policy", "model": model, "adapter": LoRA() if adapter is None else adapter}
-        spec = parse_any_spec(chosen | {"initial_policy": initial_policy} | settings)
+        spec = parse_any_spec(chosen | {"initial_policy": initial_policy} | with_template_read(settings))
         return self._training_policy(self._api.create_job(spec, idempotency_key=uuid.uuid4().hex))
 
     def training_policy(self, policy_id: str) -> TrainingPolicy:
@@ -329,7 +339,11 @@ class Client:
         return self._training_policy(self._api.job(policy_id))
 
     def _training_policy(self, view: JobView) -> TrainingPolicy:
-        return TrainingPolicy(self._api, view, Renderer.from_bundle(self._api.renderer(view.spec.model)))
+        return TrainingPolicy(
+            self._api,
+            view,
+            Renderer.from_bundle(self._api.renderer(view.spec.model, view.spec.chat_template)),
+        )
 
     def submit(self, spec: AnyJobSpec) -> Job:
         """Start a job from a complete specification; who plays its episodes is the caller's business."""
@@ -433,6 +447,7 @@ class Client:
         system_prompt: str | None = None,
         env: EnvSource | None = None,
         env_kwargs: Mapping[str, Any] | None = None,
+        chat_template: str | Path = "",
     ) -> Policy:
         """Return a policy to act with: one that was trained, or an untrained model to compare with.
 
@@ -452,6 +467,8 @@ class Client:
             env: The environment that `act` will answer in, as in `train`: its own system prompt is read here,
                 because `act` sees observations only. `evaluate` needs none.
             env_kwargs: For its constructor.
+            chat_template: Of an untrained model, in place of its own: Jinja, the path of a file, or "plain".
+                What was trained is asked by the template of its training.
 
         Raises:
             UnknownModelError: the service has no such model.
@@ -461,7 +478,14 @@ class Client:
         """
         sampling: dict[str, Any] = {"seed": seed, "top_p": top_p, "top_k": top_k, "structured": structured}
         environment_prompt = None if env is None else _prompt_of(describe(env, env_kwargs))
+        template = read_template(chat_template)
         if PolicyRef.is_meant(model):
+            if template:
+                raise InvalidRequestError(
+                    "what was trained is asked by the template of its training",
+                    hint="leave it out",
+                    field="chat_template",
+                )
             job_id, version = self._api.job_and_version(PolicyRef.parse(model, field="model"))
             policy = self.job(job_id).policy(
                 version, temperature=temperature, max_turn_tokens=max_turn_tokens, **sampling
@@ -472,7 +496,7 @@ class Client:
                 policy.environment_prompt = environment_prompt
             return policy
         try:
-            bundle = self._api.renderer(model)
+            bundle = self._api.renderer(model, template)
         except UnknownModelError as error:
             error.hint = f"{error.hint}; client.job(JOB_ID).policy() is what a job trained".removeprefix("; ")
             raise
@@ -487,6 +511,7 @@ class Client:
             system_prompt=trained_with.system_prompt if system_prompt is None else system_prompt,
             reasoning=trained_with.reasoning,
             environment_prompt=environment_prompt,
+            chat_template=template,
         )
 
     def rollout_transport(self, job_id: str) -> HttpRolloutTransport:
@@ -515,7 +540,7 @@ class Client:
             {
                 **environment.settings,
                 "rollout": here_or_there if rollout is None else rollout,
-                **settings,
+                **with_template_read(settings),
                 "kind": kind,
             },
             arguments=("env_kwargs",),
@@ -539,7 +564,7 @@ class Client:
                 field="environment.id",
             )
         spec = spec.with_environments(lambda one: without_token(one) if one.id == REMOTE_ID else one)
-        seen = check_environments(environment.make, spec, self._api.renderer(spec.model))
+        seen = check_environments(environment.make, spec, self._api.renderer(spec.model, spec.chat_template))
         spec = spec.model_copy(update={"environment_prompt": seen.system_prompt})
         if isinstance(spec, JobSpec) and spec.plays_game:
             spec = spec.seated(seen.agents, seen.offered)

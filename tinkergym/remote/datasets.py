@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tinkergym.agent.renderer import Renderer
@@ -13,6 +13,7 @@ from tinkergym.datasets.rows import DataSource
 from tinkergym.datasets.tokens import Answers
 from tinkergym.errors import InvalidRequestError, ServiceUnavailableError
 from tinkergym.remote.api import Api
+from tinkergym.remote.template_file import with_template_read
 from tinkergym.schema.checks import nothing_left
 from tinkergym.schema.data import DataKind, DataView
 from tinkergym.schema.job_spec import LoRA
@@ -23,8 +24,8 @@ _log = logging.getLogger(__name__)
 
 _BATCH_SIZE = 32
 _ARGUMENTS: dict[DataKind, tuple[str, ...]] = {
-    "sft": ("epochs", "on_overlong", "answers"),
-    "preference": ("epochs", "on_overlong"),
+    "sft": ("epochs", "on_overlong", "answers", "ignore"),
+    "preference": ("epochs", "on_overlong", "ignore"),
 }
 """What scripts say beside the job's settings."""
 _ROUNDS = 3
@@ -60,6 +61,7 @@ def written_job(
     epochs: float | None,
     on_overlong: Overlong,
     answers: Answers,
+    ignore: Sequence[str] = (),
     settings: Mapping[str, Any],
 ) -> AnyJobSpec:
     """Check everything, send the data, and return the complete specification of the job.
@@ -69,7 +71,8 @@ def written_job(
         InvalidRequestError: A setting is wrong.
     """
     _refuse(steps, epochs, on_overlong, answers)
-    given = {key: value for key, value in settings.items() if value is not None}
+    ignore = [ignore] if isinstance(ignore, str) else list(ignore)
+    given = {key: value for key, value in with_template_read(settings).items() if value is not None}
     # Wrong settings are found before anything is read or rendered; the placeholder is no data's name.
     draft = {"adapter": LoRA(), **given, "kind": kind, "model": model, "data": "0" * 64, "steps": steps or 1}
     if eval_data is not None:
@@ -77,8 +80,8 @@ def written_job(
     checked = parse_any_spec(draft, _ARGUMENTS[kind])
     assert isinstance(checked, WrittenDataSpec)
 
-    renderer = Renderer.from_bundle(api.renderer(model))
-    ready = prepare(data, renderer, kind=kind, answers=answers, on_overlong=on_overlong)
+    renderer = Renderer.from_bundle(api.renderer(model, checked.chat_template))
+    ready = prepare(data, renderer, kind=kind, answers=answers, on_overlong=on_overlong, ignore=ignore)
     _tell_of_dropped("data", ready, renderer)
     left = ready.records - checked.held_out_records(ready.records)
     if not left:
@@ -86,7 +89,13 @@ def written_job(
     measured = None
     if eval_data is not None:
         measured = prepare(
-            eval_data, renderer, kind=kind, answers=answers, on_overlong=on_overlong, field="eval_data"
+            eval_data,
+            renderer,
+            kind=kind,
+            answers=answers,
+            on_overlong=on_overlong,
+            ignore=ignore,
+            field="eval_data",
         )
         _tell_of_dropped("eval_data", measured, renderer)
         draft["eval_data"] = upload(api, measured).data_id

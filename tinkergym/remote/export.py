@@ -95,7 +95,7 @@ def export_policy(
         manifest = _download(api, job_id, checkpoint, folder)
         if merges:
             _merge(folder, model, base, str(manifest.get("model_fingerprint", "")))
-        without_tokenizer = _add_tokenizer(api, model, folder)
+        without_tokenizer = _add_tokenizer(api, model, spec.chat_template, folder)
         origin = {"job_id": job_id, "policy_version": checkpoint.policy_version, "base_model": model}
         if isinstance(spec, PlayedSpec):
             # What another program needs to ask the policy as training did.
@@ -187,10 +187,10 @@ def _download(api: Api, job_id: str, checkpoint: CheckpointView, folder: Path) -
     return manifest
 
 
-def _add_tokenizer(api: Api, model: str, folder: Path) -> str:
+def _add_tokenizer(api: Api, model: str, chat_template: str, folder: Path) -> str:
     """Write the tokenizer's files; returns why not, if the service cannot give them."""
     try:
-        bundle = api.renderer(model)
+        bundle = api.renderer(model, chat_template)
     except TinkerGymError as error:
         return str(error)
     (folder / "tokenizer.json").write_text(bundle.tokenizer_json, encoding="utf-8")

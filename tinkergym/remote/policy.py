@@ -82,6 +82,7 @@ class Policy:
         top_k: int = 0,
         structured: Structured | None = None,
         renderer: Renderer | None = None,
+        chat_template: str = "",
     ) -> None:
         """Hold a policy; users get one from `Job.policy` or `Client.policy`.
 
@@ -103,6 +104,7 @@ class Policy:
             structured: What every answer must look like, `Regex` or `JsonSchema` of `tinkergym.schema`; the
                 service needs `engine=vllm` for it.
             renderer: The model's renderer, if it is at hand.
+            chat_template: In place of the model's own.
 
         Raises:
             InvalidRequestError: `temperature`, `top_p` or `top_k` is out of range, or `structured` is none;
@@ -118,7 +120,7 @@ class Policy:
         self.reasoning, self.structured = reasoning, require_structured(structured)
         cut = require_cut(top_p, top_k)
         self.top_p, self.top_k = cut.top_p, cut.top_k
-        self._renderer = renderer
+        self._renderer, self.chat_template = renderer, chat_template
         self._loop: AgentLoop | None = None
         self._pending: SampleRequest | None = None
         self._id = uuid.uuid4().hex[:12]
@@ -159,6 +161,7 @@ class Policy:
             api,
             name=policy_of(view.job_id, trained),
             model=spec.model,
+            chat_template=spec.chat_template,
             version=version,
             temperature=temperature,
             max_turn_tokens=spec.sampling.max_turn_tokens if max_turn_tokens is None else max_turn_tokens,
@@ -204,13 +207,14 @@ class Policy:
             top_k=self.top_k,
             structured=self.structured,
             renderer=self._renderer,
+            chat_template=self.chat_template,
         )
 
     @property
     def renderer(self) -> Renderer:
         """What turns messages into the model's token ids; fetched from the service once."""
         if self._renderer is None:
-            self._renderer = Renderer.from_bundle(self._api.renderer(self.model))
+            self._renderer = Renderer.from_bundle(self._api.renderer(self.model, self.chat_template))
         return self._renderer
 
     def sampler(self) -> HttpSampler:
@@ -235,6 +239,7 @@ class Policy:
             environment=environment,
             policy=self.name,
             model=self.model,
+            chat_template=self.chat_template,
             policy_version=self.version,
             temperature=temperature,
             **cut.model_dump(),

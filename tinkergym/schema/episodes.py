@@ -34,7 +34,7 @@ class SeatPlan(WireModel):
     newest.
     """
     model: str
-    """Whose renderer turns the messages into ids."""
+    """Whose renderer turns the messages into ids: a model's, or of a job with a chat template of its own."""
     sampling_seed: int
     """The seat's turn k samples with seed `sampling_seed + k`."""
     sampling: Sampling

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from tinkergym.schema.chat_templates import MOST_CHARACTERS
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.job_spec import EnvironmentRef, Limits, Reasoning
 from tinkergym.schema.model import WireModel
@@ -33,6 +34,8 @@ class EvaluationRequest(WireModel):
     policy: str = Field(min_length=1, max_length=500)
     """A job's id or a model's name."""
     model: str = Field(min_length=1, max_length=500)
+    chat_template: str = Field("", max_length=MOST_CHARACTERS)
+    """In place of the model's own."""
     """Whose renderer turns text into token ids."""
     policy_version: int | None = Field(None, ge=0)
     temperature: float = Field(0.0, ge=0)

@@ -9,11 +9,13 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 
 from tinkergym.schema.algorithms import GRPO, Algorithm
 from tinkergym.schema.budget import Budget
+from tinkergym.schema.chat_templates import MOST_CHARACTERS, template_text
 from tinkergym.schema.evaluate_every import MOST_EVALUATIONS, EvaluateEvery
 from tinkergym.schema.mixtures import MOST_ENVIRONMENTS, drawn, names_of
 from tinkergym.schema.model import Choice, UserSettings, WireModel
 from tinkergym.schema.names import REMOTE_ID
 from tinkergym.schema.opponents import Base, FixedPlayer, Frozen, League, Scripted
+from tinkergym.schema.optimizer import AdamW
 from tinkergym.schema.policy_refs import POLICY_REF
 from tinkergym.trajectory.trajectory import AgentId
 
@@ -35,6 +37,17 @@ class LoRA(Choice):
     rank: int = Field(8, ge=1, le=512)
     alpha: float = Field(16.0, gt=0, le=1e6)
     """The adapter's output is scaled by `alpha / rank`."""
+    rslora: bool = False
+    """Scale it by `alpha / sqrt(rank)` instead (rank-stabilized LoRA, arXiv:2312.03732)."""
+    target_modules: list[Annotated[str, Field(min_length=1, max_length=200)]] = Field([], max_length=64)
+    """Which of the layers are adapted: names (`q_proj`) or paths (`layers.0.*`), `*` for anything. Each has
+    to match one; empty adapts all.
+    """
+
+    @field_validator("target_modules", mode="before")
+    @classmethod
+    def _one_pattern_is_a_list_of_one(cls, given: object) -> object:
+        return [given] if isinstance(given, str) else given
 
 
 class FullParameters(Choice):
@@ -136,6 +149,12 @@ class TrainingSpec(UserSettings):
     same model with the same adapter. Without a version, its newest checkpoint; the service writes down which
     that was.
     """
+    chat_template: str = Field("", max_length=MOST_CHARACTERS)
+    """Jinja, in place of the model's own, or `plain`, for base models, which have none. Empty is the
+    model's.
+    """
+    optimizer: AdamW = AdamW()
+    """What makes an update out of a gradient."""
     sampling: Sampling = Sampling()
     steps: int = Field(ge=1, le=10**9)
     seed: int = Field(0, ge=0, lt=2**63)
@@ -146,6 +165,15 @@ class TrainingSpec(UserSettings):
     """What the job may use before it pauses; None sets no bound."""
     name: str = Field("", max_length=200)
     """For people, to find the job again in a list."""
+
+    @field_validator("chat_template")
+    @classmethod
+    def _a_template_may_be_named(cls, given: str) -> str:
+        return template_text(given)
+
+    def rendered_by(self, job_id: str) -> str:
+        """Return whose renderer its episodes use: the model's, or the job's own."""
+        return job_id if self.chat_template else self.model
 
     @property
     def trained_agents(self) -> tuple[str, ...]:

@@ -33,6 +33,14 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "lora_r": ("rank",),
     "lora_rank": ("rank",),
     "lora_alpha": ("alpha",),
+    "use_rslora": ("rslora",),
+    "lora_target_modules": ("target_modules",),
+    "betas": ("beta1", "optimizer"),
+    "adam_beta1": ("beta1", "optimizer"),
+    "adam_beta2": ("beta2", "optimizer"),
+    "adam_epsilon": ("eps", "optimizer"),
+    "optim": ("optimizer",),
+    "optim_bits": ("state_bits",),
     "beta": ("kl_coefficient",),
     "kl_coef": ("kl_coefficient",),
     "epsilon": ("clip_low",),
@@ -55,12 +63,23 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
 }
 """What other libraries call a setting, and our names for it: the first that the model has counts."""
 
-NOT_IN_TRAINING = dict.fromkeys(
-    ("top_p", "top_k", "min_p", "structured"),
-    "training samples from the whole distribution, as importance ratios require; use temperature; "
-    "policy.act and policy.evaluate take top_p, top_k and structured",
-)
-"""Settings of sampling that other libraries accept in training."""
+NOT_IN_TRAINING = {
+    **dict.fromkeys(
+        ("top_p", "top_k", "min_p", "structured"),
+        "training samples from the whole distribution, as importance ratios require; use temperature; "
+        "policy.act and policy.evaluate take top_p, top_k and structured",
+    ),
+    **dict.fromkeys(
+        ("dropout", "lora_dropout"),
+        "dropout would part the learner's logprobs from the engine's, and with them the importance ratios; "
+        "use weight_decay, a lower rank or fewer target_modules",
+    ),
+    **dict.fromkeys(
+        ("modules_to_save", "bias", "lora_bias", "use_dora"),
+        "vLLM applies adapters of low rank only; train all parameters with adapter=tg.FullParameters()",
+    ),
+}
+"""Settings that other libraries accept, and why they cannot take effect here."""
 
 _JSON_TAGS = frozenset({"list", "dict", "str", "bool", "int", "float"})
 """What pydantic adds to the path inside a `JsonValue`."""

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from tinkergym.schema.chat_templates import MOST_CHARACTERS
 from tinkergym.schema.job_spec import Reasoning
 from tinkergym.schema.model import WireModel
 
@@ -35,6 +36,13 @@ class RendererBundle(WireModel):
     sha256: str
     trained_with: TrainedWith | None = None
     """Of the folder of an export; no part of the hash, which is of what makes tokens."""
+
+
+class WantedRenderer(WireModel):
+    """A model's renderer with a chat template of the caller's; the body of `POST /v1/renderer`."""
+
+    model: str = Field(min_length=1, max_length=500)
+    chat_template: str = Field(max_length=MOST_CHARACTERS)
 
 
 class PolicyView(WireModel):

@@ -244,7 +244,7 @@ class ScriptedJobs:
                     ONLY_AGENT: SeatPlan(
                         policy=job.view.job_id,
                         policy_version=job.view.policy_version,
-                        model=spec.model,
+                        model=spec.rendered_by(job.view.job_id),
                         sampling_seed=index,
                         sampling=spec.sampling,
                         system_prompt=spec.system_prompt,

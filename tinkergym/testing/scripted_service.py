@@ -32,7 +32,14 @@ from tinkergym.schema.parsing import parse_any_spec
 from tinkergym.schema.policy_refs import PolicyRef
 from tinkergym.schema.sampling import SampleBatch, SampleRequest
 from tinkergym.schema.updates import UpdateRequest
-from tinkergym.schema.views import EnvironmentView, HealthView, ModelView, PolicyView
+from tinkergym.schema.views import (
+    EnvironmentView,
+    HealthView,
+    ModelView,
+    PolicyView,
+    RendererBundle,
+    WantedRenderer,
+)
 from tinkergym.testing.bundles import byte_bundle
 from tinkergym.testing.samplers import ScriptedSampler
 from tinkergym.testing.scripted_jobs import ScriptedJobs
@@ -213,12 +220,7 @@ class _Handler(BaseHTTPRequestHandler):
             there = [EnvironmentView(id=name, distribution="scripted", version="0") for name in jobs.known]
             self.reply(200, {"environments": [view.model_dump() for view in there]})
         elif path == "/v1/renderer":
-            model = query["model"][0]
-            if model not in MODELS and not Path(model).is_absolute():
-                raise UnknownModelError(
-                    f"unknown model {model!r}", hint=f"offered are: {', '.join(MODELS)}", field="model"
-                )
-            self._view(service.bundle.model_copy(update={"model": model}))
+            self._view(_renderer(service, body if method == "POST" else b"", query.get("model", [""])[0]))
         elif path == "/v1/sample":
             batch = SampleBatch.model_validate_json(body)
             self._reply_bytes(200, b"".join(service.sample(batch.requests)), "application/x-ndjson")
@@ -331,3 +333,20 @@ def _policy_view(jobs: ScriptedJobs, reference: str) -> PolicyView:
         version=None if ref.is_newest else named,
         kept=list(range(1, newest + 1)),
     )
+
+
+def _renderer(service: ScriptedService, body: bytes, model: str) -> RendererBundle:
+    """Return what was asked for by a body, or by the name of a model or a job."""
+    template = ""
+    if body:
+        wanted = WantedRenderer.model_validate_json(body)
+        model, template = wanted.model, wanted.chat_template
+    elif model.startswith("job-"):
+        spec = service.jobs.get(model).view.spec
+        model, template = spec.model, spec.chat_template
+    if model not in MODELS and not Path(model).is_absolute():
+        raise UnknownModelError(
+            f"unknown model {model!r}", hint=f"offered are: {', '.join(MODELS)}", field="model"
+        )
+    own = {"chat_template": template} if template else {}
+    return service.bundle.model_copy(update={"model": model, **own})

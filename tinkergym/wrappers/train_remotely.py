@@ -21,6 +21,7 @@ from tinkergym.remote.client import Client
 from tinkergym.remote.job import raise_for
 from tinkergym.remote.script_episode import ScriptEpisode
 from tinkergym.remote.script_episodes import ScriptEpisodes
+from tinkergym.remote.template_file import with_template_read
 from tinkergym.rollout.environment_host import stop_reason_of, system_prompt_of
 from tinkergym.rollout.local_environment import LOCAL
 from tinkergym.schema.algorithms import GRPO, PolicyGradient
@@ -120,7 +121,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
                     "algorithm": GRPO() if algorithm is None else algorithm,
                     "adapter": LoRA() if adapter is None else adapter,
                     "steps": DEFAULT_STEPS if steps is None else steps,
-                    **settings,
+                    **with_template_read(settings),
                     "rollout": "script",
                     "environment_prompt": self._environment_prompt,
                 }
@@ -129,7 +130,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         self.policy = ScriptPolicy(self)
         """Answers observations; what it answers is what the job learns from."""
         transport = self._client.rollout_transport(self.job.id)
-        self._renderer = Renderer.from_bundle(transport.renderer(self._spec.model))
+        self._renderer = Renderer.from_bundle(transport.renderer(self._spec.rendered_by(self.job.id)))
         self._episodes = ScriptEpisodes(
             transport, heartbeat_seconds=min(5.0, self._spec.client_timeout_seconds / 4)
         )

@@ -41,6 +41,7 @@ def write_adapter(folder: Path, weights: AdapterWeights) -> None:
         "base_model_name_or_path": None,
         "r": weights.rank,
         "lora_alpha": weights.alpha,
+        "use_rslora": weights.rslora,
         "target_modules": adapted_modules(weights),
         "bias": "none",
     }

@@ -83,7 +83,7 @@ class Catalog:
     def listed(self):
         return []
 
-    def renderer(self, model):
+    def renderer(self, model, chat_template=""):
         if model != "bytes":
             raise UnknownModelError(f"unknown model {model!r}", field="model")
         return byte_bundle(context_length=200)

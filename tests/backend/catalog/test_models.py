@@ -14,6 +14,7 @@ from backend.catalog.models import (
     without_folder,
 )
 from tinkergym.errors import TemplateError, UnknownModelError
+from tinkergym.schema.chat_templates import PLAIN
 from tinkergym.schema.views import TrainedWith
 
 TOKENIZER = {
@@ -237,3 +238,16 @@ def test_an_exports_folder_says_how_its_policy_was_asked_in_training(directory, 
     with pytest.raises(UnknownModelError, match="does not say how") as caught:
         load_renderer_bundle("mine", directory)
     assert caught.value.field == "model"
+
+
+def test_a_model_without_a_template_is_rendered_by_that_of_a_job_and_ends_answers_by_it(
+    directory, write_json
+):
+    write_json(directory / "tokenizer_config.json", {"eos_token": "</s>"})
+    with pytest.raises(TemplateError, match="plain"):
+        load_renderer_bundle("base", directory)
+    bundle = load_renderer_bundle("base", directory, PLAIN)
+    assert (bundle.chat_template, 2 in bundle.stop_ids) == (PLAIN, True)
+    with pytest.raises(TemplateError) as caught:
+        load_renderer_bundle("base", directory, "{{ unclosed")
+    assert caught.value.field == "chat_template"

@@ -48,6 +48,7 @@ def test_the_inventory_is_what_the_clients_know(client):
         ("GET", "/v1/models"),
         ("GET", "/v1/environments"),
         ("GET", "/v1/renderer"),
+        ("POST", "/v1/renderer"),
         ("POST", "/v1/sample"),
         ("POST", "/v1/evaluations"),
         ("GET", "/v1/jobs"),

@@ -4,12 +4,16 @@ AdamW's first step hardly depends on the gradient's length, so what was clipped 
 after one step a tenth of the gradient.
 """
 
+import sys
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from backend.learner.optimiser import PolicyOptimiser
+from tinkergym.errors import ConflictError, MissingExtraError
+from tinkergym.schema.optimizer import AdamW
 
 FREE = {"learning_rate": 0.1, "max_grad_norm": 1e9, "weight_decay": 0.0}
 
@@ -49,8 +53,10 @@ def test_the_policy_decays_and_its_value_head_does_not(policy, head):
     assert head.item() == 4.0
 
 
-def test_steps_are_those_of_adamw_by_its_definition(policy, head):
-    optimiser = PolicyOptimiser({"policy": policy}, {"head": head})
+@pytest.mark.parametrize("settings", [AdamW(), AdamW(beta1=0.8, beta2=0.95, eps=1e-3)])
+def test_steps_are_those_of_adamw_by_its_definition(policy, head, settings):
+    optimiser = PolicyOptimiser({"policy": policy}, {"head": head}, settings)
+    beta1, beta2 = settings.beta1, settings.beta2
     rng = np.random.default_rng(0)
     weights = {"policy": np.array([1.0, -2.0]), "head": np.array([4.0])}
     rates, decays = {"policy": 0.1, "head": 0.05}, {"policy": 0.3, "head": 0.0}
@@ -63,9 +69,10 @@ def test_steps_are_those_of_adamw_by_its_definition(policy, head):
             parameter.grad = torch.tensor(gradients[name], dtype=torch.float32)
         optimiser.step(learning_rate=0.1, max_grad_norm=1e9, weight_decay=0.3, value_learning_rate=0.05)
         for name, gradient in gradients.items():
-            first[name] = 0.9 * first[name] + 0.1 * gradient
-            second[name] = 0.999 * second[name] + 0.001 * gradient**2
-            direction = (first[name] / (1 - 0.9**step)) / (np.sqrt(second[name] / (1 - 0.999**step)) + 1e-8)
+            first[name] = beta1 * first[name] + (1 - beta1) * gradient
+            second[name] = beta2 * second[name] + (1 - beta2) * gradient**2
+            root = np.sqrt(second[name] / (1 - beta2**step))
+            direction = (first[name] / (1 - beta1**step)) / (root + settings.eps)
             weights[name] = weights[name] * (1 - rates[name] * decays[name]) - rates[name] * direction
         np.testing.assert_allclose(policy.detach().numpy(), weights["policy"], atol=2e-6)
         np.testing.assert_allclose(head.detach().numpy(), weights["head"], atol=2e-6)
@@ -95,3 +102,50 @@ def test_a_gradient_of_which_any_number_is_not_zero_is_applied(policy, head, gra
     policy.grad, head.grad = torch.tensor(gradient), torch.tensor(head_gradient)
     assert not optimiser.step(**FREE).skipped
     assert optimiser.steps == 2
+
+
+def random_steps(weights, settings, *, steps=12, optimiser=None):
+    """Step a large and a small tensor of weights by gradients that a seed draws."""
+    optimiser = optimiser or PolicyOptimiser(weights, settings=settings)
+    for _ in range(steps):
+        generator = torch.Generator().manual_seed(optimiser.steps)
+        for parameter in weights.values():
+            parameter.grad = torch.randn(parameter.shape, generator=generator) + 0.5
+        optimiser.step(learning_rate=1e-2, max_grad_norm=1e9, weight_decay=0.1)
+    return optimiser
+
+
+def two_tensors():
+    return {"large": nn.Parameter(torch.zeros(64, 128)), "small": nn.Parameter(torch.zeros(3, 5))}
+
+
+def test_moments_of_eight_bits_step_nearly_as_those_of_32_and_are_saved_to_the_bit():
+    pytest.importorskip("bitsandbytes")
+    exact, rounded = two_tensors(), two_tensors()
+    random_steps(exact, AdamW(beta2=0.99))
+    optimiser = random_steps(rounded, AdamW(beta2=0.99, state_bits=8))
+    torch.testing.assert_close(rounded["large"], exact["large"], atol=0.01, rtol=0)
+    torch.testing.assert_close(rounded["small"], exact["small"])
+    state = {name: tensor.clone() for name, tensor in optimiser.state().items()}
+    assert (state["state1.large"].dtype, state["state1.small"].dtype) == (torch.uint8, torch.float32)
+
+    again = {name: nn.Parameter(own.detach().clone()) for name, own in rounded.items()}
+    resumed = PolicyOptimiser(again, settings=AdamW(beta2=0.99, state_bits=8))
+    resumed.restore(state, steps=12)
+    random_steps(rounded, None, steps=5, optimiser=optimiser)
+    random_steps(again, None, steps=5, optimiser=resumed)
+    assert all(torch.equal(again[name], rounded[name]) for name in rounded)
+
+
+def test_moments_of_other_bits_are_refused(policy):
+    optimiser = PolicyOptimiser({"policy": policy})
+    with pytest.raises(ConflictError) as caught:
+        optimiser.restore({"state1.policy": torch.zeros(2), "state2.policy": torch.zeros(2)}, steps=3)
+    assert caught.value.field == "optimizer"
+
+
+def test_without_bitsandbytes_moments_of_eight_bits_are_refused_by_name(policy, monkeypatch):
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    with pytest.raises(MissingExtraError) as caught:
+        PolicyOptimiser({"policy": policy}, settings=AdamW(state_bits=8))
+    assert caught.value.field == "optimizer.state_bits"

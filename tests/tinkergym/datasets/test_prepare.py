@@ -188,8 +188,8 @@ def test_much_data_is_cut_into_chunks_that_keep_its_order(renderer, monkeypatch)
         ),
         ({"messages": [QUESTION, {**ANSWER, "content": ""}]}, "messages[1].content: is empty"),
         (
-            {"instruction": "x", "output": "y"},
-            "row: needs messages, or prompt and completion; it has 'instruction', 'output'",
+            {"question": "x", "reply": "y"},
+            "row: needs messages, or prompt and completion; it has 'question', 'reply'",
         ),
         ({"prompt": "x", "completion": ["y"]}, "completion[0]: a message must be a dict"),
         ({"prompt": "x", "completion": {"a": 1}}, "completion: must be a string or one assistant message"),

@@ -1,0 +1,172 @@
+"""The AdamW that steps a policy's weights: torch's, or bitsandbytes' with moments of 8 bits.
+
+Knows parameters and their moments by name. bitsandbytes has its door here, and is imported only if asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from backend.learner.divided import is_divided, laid_out_as, on_cpu
+from tinkergym.errors import MissingExtraError
+from tinkergym.schema.optimizer import AdamW
+
+Groups = Sequence[Mapping[str, nn.Parameter]]
+"""Parameters by name; those of a group have a learning rate and a decay together."""
+
+_EIGHT_BIT = ("state1", "absmax1", "state2", "absmax2")
+"""What bitsandbytes keeps of a parameter; small ones have no `absmax` and moments in float32."""
+
+
+class Stepper(Protocol):
+    """What `PolicyOptimiser` steps with."""
+
+    groups: list[dict[str, Any]]
+    """One for each group of parameters; `lr` and `weight_decay` are read at each step."""
+
+    def step(self) -> None:
+        """Apply the gradients."""
+        ...
+
+    def clear(self) -> None:
+        """Forget the gradients."""
+        ...
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return the moments as `<moment>.<parameter>`, on the CPU; at first empty."""
+        ...
+
+    def fits(self, names: set[str], *, steps: int) -> bool:
+        """Whether a state of these names, saved after so many steps, is of this kind and these parameters."""
+        ...
+
+    def restore(self, state: Mapping[str, torch.Tensor], *, steps: int) -> None:
+        """Take over what `state` returned after `steps` steps."""
+        ...
+
+
+def stepper(groups: Groups, settings: AdamW) -> Stepper:
+    """Return the AdamW that the settings ask for.
+
+    Raises:
+        MissingExtraError: Moments of 8 bits without bitsandbytes.
+    """
+    return EightBitAdamW(groups, settings) if settings.state_bits == 8 else TorchAdamW(groups, settings)
+
+
+class TorchAdamW:
+    """Moments in float32, `exp_avg` and `exp_avg_sq`."""
+
+    _MOMENTS = ("exp_avg", "exp_avg_sq")
+
+    def __init__(self, groups: Groups, settings: AdamW) -> None:
+        self._parameters = {name: p for group in groups for name, p in group.items()}
+        self._adamw = torch.optim.AdamW(
+            [{"params": list(group.values())} for group in groups],
+            lr=0.0,
+            betas=(settings.beta1, settings.beta2),
+            eps=settings.eps,
+            weight_decay=0.0,
+            fused=True,
+        )
+        self.groups: list[dict[str, Any]] = self._adamw.param_groups
+
+    def step(self) -> None:
+        """Apply the gradients."""
+        self._adamw.step()
+
+    def clear(self) -> None:
+        """Forget the gradients."""
+        self._adamw.zero_grad(set_to_none=True)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return the moments."""
+        return {
+            f"{moment}.{name}": on_cpu(self._adamw.state[parameter][moment])
+            for name, parameter in self._parameters.items()
+            for moment in self._MOMENTS
+            if parameter in self._adamw.state
+        }
+
+    def fits(self, names: set[str], *, steps: int) -> bool:
+        """Whether each parameter has both moments, or none has before the first step."""
+        expected = {f"{m}.{n}" for n in self._parameters for m in self._MOMENTS} if steps else set()
+        return names == expected
+
+    def restore(self, state: Mapping[str, torch.Tensor], *, steps: int) -> None:
+        """Take over the moments."""
+        for name, parameter in self._parameters.items():
+            self._adamw.state[parameter] = {
+                "step": torch.tensor(float(steps), dtype=torch.float32, device=parameter.device),
+                **{m: laid_out_as(parameter, state[f"{m}.{name}"]) for m in self._MOMENTS},
+            }
+
+
+class EightBitAdamW:
+    """Moments of 8 bits each, in blocks with a scale (arXiv:2110.02861), by bitsandbytes.
+
+    Tensors of fewer than 4096 numbers keep moments in float32, as bitsandbytes does by default.
+    """
+
+    def __init__(self, groups: Groups, settings: AdamW) -> None:
+        self._parameters = {name: p for group in groups for name, p in group.items()}
+        assert not any(is_divided(p) for p in self._parameters.values()), "refused before"
+        self._adamw: Any = _bitsandbytes().optim.AdamW8bit(
+            [{"params": list(group.values())} for group in groups],
+            lr=0.0,
+            betas=(settings.beta1, settings.beta2),
+            eps=settings.eps,
+            weight_decay=0.0,
+        )
+        self.groups: list[dict[str, Any]] = self._adamw.param_groups
+
+    def step(self) -> None:
+        """Apply the gradients."""
+        self._adamw.step()
+
+    def clear(self) -> None:
+        """Forget the gradients."""
+        self._adamw.zero_grad(set_to_none=True)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return the moments, and the scales of those that have 8 bits."""
+        return {
+            f"{part}.{name}": on_cpu(self._adamw.state[parameter][part])
+            for name, parameter in self._parameters.items()
+            for part in _EIGHT_BIT
+            if part in self._adamw.state.get(parameter, {})
+        }
+
+    def fits(self, names: set[str], *, steps: int) -> bool:
+        """Whether each parameter has both moments, or none has before the first step."""
+        moments = {name for name in names if name.startswith(("state1.", "state2."))}
+        expected = {f"{m}.{n}" for n in self._parameters for m in ("state1", "state2")} if steps else set()
+        return moments == expected and all(name.partition(".")[0] in _EIGHT_BIT for name in names)
+
+    def restore(self, state: Mapping[str, torch.Tensor], *, steps: int) -> None:
+        """Take over the moments."""
+        for number, group in enumerate(self.groups):
+            for place, parameter in enumerate(group["params"]):
+                self._adamw.init_state(group, parameter, number, place)
+        for name, parameter in self._parameters.items():
+            own = self._adamw.state[parameter]
+            own["step"] = steps
+            for part in _EIGHT_BIT:
+                if part in own:
+                    own[part].copy_(state[f"{part}.{name}"])
+
+
+def _bitsandbytes() -> Any:
+    try:
+        return importlib.import_module("bitsandbytes")
+    except ImportError as error:
+        raise MissingExtraError(
+            "an optimizer with state_bits=8 needs the package bitsandbytes, which is not installed here",
+            hint="pip install bitsandbytes on the service's machine, or use state_bits=32",
+            field="optimizer.state_bits",
+        ) from error

@@ -1,0 +1,47 @@
+"""What the learner cannot do for a job is refused when it is submitted."""
+
+import importlib.util
+
+import pytest
+
+from backend.admission.learner_bounds import refuse_impossible
+from backend.admission.models import FileCatalog
+from backend.config import ServiceConfig
+from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, LoRA
+from tinkergym.schema.optimizer import AdamW
+
+
+def spec(**settings):
+    return JobSpec(environment=EnvironmentRef(id="x/Y-v0"), steps=1, **settings)
+
+
+@pytest.fixture
+def config(tmp_path):
+    return ServiceConfig(data_dir=tmp_path)
+
+
+def check(config, **settings):
+    refuse_impossible(spec(**settings), config, FileCatalog(config))
+
+
+def test_layers_that_a_model_has_pass(config):
+    check(config, adapter=LoRA(target_modules=["q_proj", "*_proj", "layers.0.*"]))
+
+
+def test_a_name_that_no_layer_has_is_refused_with_those_that_there_are(config):
+    with pytest.raises(InvalidRequestError) as caught:
+        check(config, adapter=LoRA(target_modules=["query"]))
+    assert caught.value.field == "adapter.target_modules"
+    assert "q_proj" in str(caught.value)
+
+
+def test_moments_of_eight_bits_need_a_package_and_one_rank(config, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InvalidRequestError) as caught:
+        check(config, optimizer=AdamW(state_bits=8))
+    assert caught.value.field == "optimizer.state_bits"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    check(config, optimizer=AdamW(state_bits=8))
+    with pytest.raises(InvalidRequestError):
+        check(config.model_copy(update={"learner_ranks": 2}), optimizer=AdamW(state_bits=8))

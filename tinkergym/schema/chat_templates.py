@@ -1,0 +1,34 @@
+"""Chat templates that a job brings along, in place of its model's: base models have none."""
+
+from __future__ import annotations
+
+MOST_CHARACTERS = 100_000
+"""Of a template."""
+
+PLAIN = (
+    "{%- for message in messages -%}"
+    "{{ message['role'] + ': ' + message['content'] }}"
+    "{%- if message['role'] == 'assistant' -%}{{ eos_token }}{%- endif -%}{{ '\n' }}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{ 'assistant: ' }}{%- endif -%}"
+)
+"""`role: content`, a line each; an answer ends with the model's own end of a document. For base models, which
+have no tokens that begin and end turns."""
+
+NAMED = {"plain": PLAIN}
+
+
+def template_text(given: str) -> str:
+    """Return the template that a setting means: its text, or one of those that have a name.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    if given in NAMED or not given:
+        return NAMED.get(given, "")
+    if "{{" not in given and "{%" not in given:
+        raise ValueError(
+            f"chat_template is neither a Jinja template nor one of {', '.join(NAMED)}, but {given!r:.60}; "
+            "write its text, or pathlib.Path('chat_template.jinja') to read it from a file"
+        )
+    return given
