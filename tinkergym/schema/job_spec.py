@@ -39,7 +39,7 @@ class LoRA(Choice):
     """The adapter's output is scaled by `alpha / rank`."""
     rslora: bool = False
     """Scale it by `alpha / sqrt(rank)` instead (rank-stabilized LoRA, arXiv:2312.03732)."""
-    target_modules: list[Annotated[str, Field(min_length=1, max_length=200)]] = Field([], max_length=64)
+    target_modules: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = Field((), max_length=64)
     """Which of the layers are adapted: names (`q_proj`) or paths (`layers.0.*`), `*` for anything. Each has
     to match one; empty adapts all.
     """
@@ -47,7 +47,7 @@ class LoRA(Choice):
     @field_validator("target_modules", mode="before")
     @classmethod
     def _one_pattern_is_a_list_of_one(cls, given: object) -> object:
-        return [given] if isinstance(given, str) else given
+        return (given,) if isinstance(given, str) else given
 
 
 class FullParameters(Choice):
