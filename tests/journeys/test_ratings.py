@@ -66,6 +66,18 @@ def test_the_command_line_takes_players_by_reference(service, job_id):
     assert len(found["ratings"]["ratings"]) == 4
 
 
+def test_a_person_takes_a_seat_against_a_version(service, job_id):
+    arguments = ["play", GAME, "--seat", "o", "--policy", f"{job_id}/x@2", "--json"]
+    typed = "x\n" * 20
+    run = CliRunner().invoke(app, [*arguments, "--env-set", "on_illegal=random"], input=typed)
+    assert run.exit_code == 0, run.output
+    lines = [json.loads(line) for line in run.stdout.splitlines()]
+    assert lines[-1]["event"] == "end"
+    assert sum(lines[-1]["returns"].values()) == 0.0
+    wrong = CliRunner().invoke(app, ["play", GAME, "--seat", "x", "--policy", f"{job_id}/x@2"])
+    assert wrong.exit_code != 0
+
+
 @pytest.mark.skipif(not find_spec("tinkergym_tabletop"), reason="the pack is not installed")
 def test_a_models_exploitability_is_exact(client):
     from tinkergym.evaluation.exploitability import GameTree

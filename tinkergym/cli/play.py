@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,6 +36,14 @@ _PolicyName = Annotated[
         "that is kept. (default: you play)",
     ),
 ]
+_Seat = Annotated[
+    str | None,
+    typer.Option(
+        metavar="AGENT",
+        help="Of a game for several players: the seat that you take. --policy plays the others: JOB_ID@40, "
+        "JOB_ID/AGENT@40, a model, or a name that the game offers, such as random. (default: its first)",
+    ),
+]
 _Watch = Annotated[
     bool, typer.Option("--watch", help="Only watch the policy, also where you could play against it.")
 ]
@@ -56,6 +64,7 @@ def play(
     env: EnvironmentId,
     *,
     policy: _PolicyName = None,
+    seat: _Seat = None,
     watch: _Watch = False,
     episodes: Annotated[int, typer.Option(help="How many.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help="Of the first episode; the next ones count up.", min=0)] = 0,
@@ -73,11 +82,33 @@ def play(
     in games where the environment's opponent can be replaced, and watch it in all others. Ctrl-C leaves.
 
     Example: tinkergym play board/TicTacToeVs-v0 --policy JOB_ID
+    Example: tinkergym play board/Gomoku-v0 --seat white --policy JOB_ID/black@40
     """
+    if seat is not None:
+        from tinkergym.cli.play_seat import play_seat
+
+        _refuse_at_a_seat({"watch": watch, "top_p": top_p, "top_k": top_k, "raw": raw})
+        play_seat(
+            env,
+            env_setting or [],
+            seat=seat,
+            opponent=policy,
+            seeds=range(seed, seed + episodes),
+            temperature=temperature,
+            as_json=as_json,
+        )
+        return
     from tinkergym.cli.settings import find_environment, given, parse_settings
+    from tinkergym.registration.games import is_game
     from tinkergym.rollout.environment_host import system_prompt_of
     from tinkergym.rollout.local_environment import describe
 
+    if is_game(env):
+        raise InvalidRequestError(
+            f"{env} has several seats, and none was chosen",
+            hint="add --seat AGENT; `tinkergym play` of the id with Vs is against an opponent",
+            field="--seat",
+        )
     sampling = given(temperature=temperature, top_p=top_p, top_k=top_k)
     if policy is None:
         _refuse_of_a_policy([*(["watch"] if watch else []), *sampling])
@@ -129,6 +160,14 @@ def _refuse_of_a_policy(names: Sequence[str]) -> None:
             hint="leave it out, or name a job with --policy JOB_ID",
             field=f"--{name.replace('_', '-')}",
         )
+
+
+def _refuse_at_a_seat(given: Mapping[str, object]) -> None:
+    for name, value in given.items():
+        if value:
+            raise InvalidRequestError(
+                "it has no meaning with --seat", hint="leave it out", field=f"--{name.replace('_', '-')}"
+            )
 
 
 def _player(client: Client, policy: str, sampling: dict[str, Any]) -> Policy:

@@ -23,8 +23,13 @@ def seated(made: Any) -> Any:
     """Return a game as a table, and anything else as it is.
 
     Args:
-        made: A Gymnasium environment, or a PettingZoo game, AEC or parallel.
+        made: A Gymnasium environment, or a PettingZoo game, AEC or parallel. A game behind a server
+            looks like an environment and offers its table itself.
     """
+    as_table = getattr(getattr(made, "unwrapped", made), "as_table", None)
+    table = as_table() if callable(as_table) else None
+    if table is not None:
+        return table
     is_game = not isinstance(made, gym.Env) and hasattr(made, "possible_agents")
     return GameTable(made) if is_game else made
 

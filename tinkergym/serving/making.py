@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.registration.environments import make, register
+from tinkergym.registration.environments import register
 from tinkergym.rollout.environment_host import AnyEnv
 from tinkergym.serving.playing import describe
 from tinkergym.serving.process_env import ProcessEnv
 from tinkergym.serving.protocol import Message
+from tinkergym.serving.served_game import make_served
 from tinkergym.serving.settings import ServerSettings
 
 
@@ -22,7 +23,7 @@ def maker(settings: ServerSettings, render_mode: str | None = None) -> Callable[
         )
     if settings.entry_point:
         register(settings.environment_id, settings.entry_point)
-    return lambda: make(settings.environment_id, **kwargs)
+    return lambda: make_served(settings.environment_id, kwargs)
 
 
 def description_of(settings: ServerSettings) -> Message:

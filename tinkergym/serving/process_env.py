@@ -101,8 +101,9 @@ def _live(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, name="parent's end", daemon=True).start()
     # Imported here: this file is imported by the server, which may have nothing to play itself.
-    from tinkergym.registration.environments import make, register
+    from tinkergym.registration.environments import register
     from tinkergym.serving.playing import describe, play
+    from tinkergym.serving.served_game import make_served
 
     env: gym.Env[Any, Any] | None = None
     with suppress(EOFError, OSError):
@@ -111,7 +112,7 @@ def _live(
                 if env is None:
                     if entry_point:
                         register(environment_id, entry_point)
-                    env = make(environment_id, **kwargs)
+                    env = make_served(environment_id, kwargs)
                 answer: Frame | Message
                 answer = describe(env) if message["op"] == "about" else play(env, message, most_bytes)
                 pipe.send(("done", answer))

@@ -13,6 +13,7 @@ from tinkergym.schema.environment_url import parse_environment_url
 from tinkergym.schema.names import TOKEN_VARIABLE
 from tinkergym.serving.answers import read_question, read_reset, read_step
 from tinkergym.serving.client_session import EnvSession, ServerAddress
+from tinkergym.serving.served_game import AGENTS, RemoteTable
 
 
 def make_remote(**kwargs: Any) -> RemoteEnv:
@@ -85,6 +86,10 @@ class RemoteEnv(gym.Env[Any, Any]):
             raise InvalidRequestError(
                 f"{about.environment_id} cannot be rendered as {render_mode!r}", field="render_mode"
             )
+
+    def as_table(self) -> RemoteTable | None:
+        """Return the table of a game with several seats; None if an environment is served."""
+        return RemoteTable(self) if AGENTS in self.metadata else None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

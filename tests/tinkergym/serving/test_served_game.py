@@ -1,0 +1,83 @@
+"""A game with all its seats behind an environment server, against a real server on a real socket."""
+
+import pytest
+
+import tinkergym as tg
+from tinkergym.agent.coordinator import Position
+from tinkergym.errors import InvalidRequestError, RemoteAnswerError
+from tinkergym.rollout.game_table import PLAYERS, GameTable, seated
+from tinkergym.schema.episodes import TablePlayer
+from tinkergym.serving.served_game import RemoteTable
+from tinkergym.testing.environment_server import TOKEN, environment_server
+
+GAME = "games/Nim-v0"
+
+
+def game(table, seed, options=None):
+    positions = [table.reset(seed=seed, options=options)]
+    while positions[-1].turn is not None:
+        positions.append(table.step("1"))
+    return positions
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_a_served_game_is_the_game_that_is_here(processes):
+    with environment_server(GAME, processes=processes) as url:
+        env = tg.make("tinkergym/Remote-v0", url=url, token=TOKEN)
+        there, here = seated(env), GameTable(tg.make_game(GAME))
+        assert isinstance(there, RemoteTable)
+        assert there.agents == here.agents
+        for seed in range(3):
+            assert game(there, seed) == game(here, seed)
+        there.close()
+
+
+def test_scripts_play_their_seats_where_the_game_is():
+    options = {PLAYERS: {"player_0": (TablePlayer(name="perfect"), 5)}}
+    with environment_server(GAME) as url:
+        there = seated(tg.make("tinkergym/Remote-v0", url=url, token=TOKEN))
+        positions = game(there, 2, options)
+        assert positions == game(GameTable(tg.make_game(GAME)), 2, options)
+        assert {position.agents for position in positions} == {("player_1",)}
+        with pytest.raises(InvalidRequestError):
+            there.unwrapped.check_opponent("prefect")
+        there.close()
+
+
+def test_an_environment_with_one_agent_is_no_game():
+    with environment_server("games/NimVs-v0") as url:
+        env = tg.make("tinkergym/Remote-v0", url=url, token=TOKEN)
+        assert seated(env) is env
+        env.close()
+
+
+class Liar:
+    """An environment server's client that was told nonsense."""
+
+    def __init__(self, info, agents=("a", "b")):
+        self.metadata, self.info = {"agents": list(agents)}, info
+
+    def reset(self, **_):
+        return "", self.info
+
+
+@pytest.mark.parametrize(
+    "position",
+    [
+        None,
+        {},
+        {"agents": [1], "ended": [], "turn": None, "owed": {}},
+        {"agents": ["a"], "ended": 3, "turn": None, "owed": {}},
+        {"agents": ["a"], "ended": [], "turn": {"agent": "a"}, "owed": {}},
+    ],
+)
+def test_a_position_that_means_nothing_is_refused(position):
+    with pytest.raises(RemoteAnswerError):
+        RemoteTable(Liar({"position": position})).reset(seed=0)
+
+
+def test_a_sound_position_is_read():
+    info = {"position": {"agents": ["a"], "ended": [], "turn": None, "owed": {"a": 1.0}}}
+    assert RemoteTable(Liar(info)).reset(seed=0) == Position(
+        agents=("a",), ended=(), turn=None, owed={"a": 1.0}
+    )

@@ -1,0 +1,165 @@
+"""A game with several seats behind an environment server.
+
+On the server it is an environment like any other, and the game's position travels in `info`. At the client's
+end that becomes a table again, as if the game were there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+
+from tinkergym.agent.coordinator import Position, Standing
+from tinkergym.errors import InvalidRequestError, RemoteAnswerError
+from tinkergym.quoting import quoted
+from tinkergym.registration.environments import make
+from tinkergym.registration.games import is_game, make_game
+from tinkergym.rollout.game_table import PLAYERS, GameTable
+from tinkergym.rollout.table_players import offered
+from tinkergym.schema.episodes import TablePlayer
+from tinkergym.spaces import Text
+
+AGENTS, OFFERED = "agents", "players_offered"
+"""In the metadata of a game that is served: its agents, and the players that it offers by name."""
+_STANDING = ("agent", "observation", "reward", "terminated", "truncated", "info")
+
+
+def make_served(environment_id: str, kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
+    """Create what a server serves: an environment, or a game with all its seats."""
+    if is_game(environment_id):
+        settings = dict(kwargs)
+        return ServedGame(environment_id, GameTable(make_game(environment_id, **settings)))
+    return make(environment_id, **kwargs)
+
+
+class ServedGame(gym.Env[str, str]):
+    """A game's table as the one environment of a session."""
+
+    def __init__(self, environment_id: str, table: GameTable) -> None:
+        """Serve a table, which belongs to this environment from now on."""
+        self._table = table
+        self.observation_space, self.action_space = Text(), Text()
+        self.spec = gym.envs.registration.EnvSpec(environment_id)
+        self.metadata = {**table.metadata, AGENTS: list(table.agents), OFFERED: offered(table.unwrapped)}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Begin a game."""
+        super().reset(seed=seed)
+        options = dict(options or {})
+        players = options.pop(PLAYERS, None)
+        if players is not None:
+            options[PLAYERS] = {
+                agent: (TablePlayer(name=name), own_seed) for agent, (name, own_seed) in players.items()
+            }
+        return "", {"position": _to_json(self._table.reset(seed=seed, options=options or None))}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Let the agent act whose turn it is."""
+        position = self._table.step(action)
+        return "", 0.0, position.turn is None, False, {"position": _to_json(position)}
+
+    def close(self) -> None:
+        """Close the game."""
+        self._table.close()
+
+
+class RemoteTable(GameTable):
+    """The client's end of a served game."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        """Play through a connection.
+
+        Raises:
+            RemoteAnswerError: What the server says of the game's agents means nothing.
+        """
+        self._env = env
+        self.metadata = env.metadata
+        self._agents = _texts(env.metadata.get(AGENTS), AGENTS)
+        self._offered = _texts(env.metadata.get(OFFERED, []), OFFERED)
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """All that the game can have."""
+        return self._agents
+
+    @property
+    def unwrapped(self) -> Any:
+        """What is known here of the game itself: the players that it offers."""
+        return _RemoteGame(self._offered)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Position:
+        """Begin a game there."""
+        if options and PLAYERS in options:
+            named = {agent: [player.name, own_seed] for agent, (player, own_seed) in options[PLAYERS].items()}
+            options = {**options, PLAYERS: named}
+        _, info = self._env.reset(seed=seed, options=options)
+        return _read(info)
+
+    def step(self, action: str) -> Position:
+        """Let the agent act whose turn it is."""
+        return _read(self._env.step(action)[4])
+
+    def close(self) -> None:
+        """Give the place back."""
+        self._env.close()
+
+
+class _RemoteGame:
+    """Stands for a game that is elsewhere where its scripted players are checked."""
+
+    def __init__(self, opponents: tuple[str, ...]) -> None:
+        self.opponents = opponents
+
+    def check_opponent(self, name: str) -> None:
+        if name not in self.opponents:
+            raise InvalidRequestError(
+                f"the served game offers no player {name!r}",
+                hint=f"choose one of {', '.join(self.opponents) or 'none'}",
+                field="opponent",
+            )
+
+
+def _to_json(position: Position) -> dict[str, Any]:
+    turn = position.turn
+    return {
+        "agents": list(position.agents),
+        "ended": [_standing_to_json(one) for one in position.ended],
+        "turn": None if turn is None else _standing_to_json(turn),
+        "owed": dict(position.owed),
+    }
+
+
+def _standing_to_json(standing: Standing) -> dict[str, Any]:
+    return {name: getattr(standing, name) for name in _STANDING}
+
+
+def _read(info: Mapping[str, Any]) -> Position:
+    """Read a position. What stands in it is the game's own, and is checked where it is used."""
+    found = info.get("position")
+    if not isinstance(found, dict) or set(found) != {"agents", "ended", "turn", "owed"}:
+        raise RemoteAnswerError(f"the position of a game means nothing: {quoted(found)}")
+    ended, turn, owed = found["ended"], found["turn"], found["owed"]
+    if not isinstance(ended, list) or not isinstance(owed, dict):
+        raise RemoteAnswerError(f"the position of a game means nothing: {quoted(found)}")
+    return Position(
+        agents=_texts(found["agents"], AGENTS),
+        ended=tuple(_standing(one) for one in ended),
+        turn=None if turn is None else _standing(turn),
+        owed=owed,
+    )
+
+
+def _standing(found: object) -> Standing:
+    if not isinstance(found, dict) or set(found) != set(_STANDING) or not isinstance(found["agent"], str):
+        raise RemoteAnswerError(f"how an agent stands means nothing: {quoted(found)}")
+    return Standing(**found)
+
+
+def _texts(found: object, name: str) -> tuple[str, ...]:
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise RemoteAnswerError(f"{name} of a game must be texts, not {quoted(found)}")
+    return tuple(found)
