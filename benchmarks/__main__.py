@@ -30,6 +30,8 @@ NAMES = (
     "multi_turn",
     "http_sampling",
     "learner_speed",
+    "reward_accounting",
+    "interleaved_games",
     "many_adapters",
     "divided",
     "parity",

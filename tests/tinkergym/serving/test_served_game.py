@@ -1,14 +1,22 @@
 """A game with all its seats behind an environment server, against a real server on a real socket."""
 
+from dataclasses import replace
+
 import pytest
 
 import tinkergym as tg
 from tinkergym.agent.coordinator import Position
+from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import InvalidRequestError, RemoteAnswerError
 from tinkergym.rollout.game_table import PLAYERS, GameTable, seated
+from tinkergym.rollout.play import play
 from tinkergym.schema.episodes import TablePlayer
+from tinkergym.schema.job_spec import EnvironmentRef
 from tinkergym.serving.served_game import RemoteTable
+from tinkergym.testing.bundles import byte_bundle
 from tinkergym.testing.environment_server import TOKEN, environment_server
+from tinkergym.testing.samplers import ScriptedSampler
 
 GAME = "games/Nim-v0"
 
@@ -81,3 +89,21 @@ def test_a_sound_position_is_read():
     assert RemoteTable(Liar(info)).reset(seed=0) == Position(
         agents=("a",), ended=(), turn=None, owed={"a": 1.0}
     )
+
+
+def test_the_player_plays_a_served_game_with_several_seats():
+    renderer = Renderer.from_bundle(byte_bundle())
+    first = EpisodePlan(
+        episode_id="e", seed=1, policy="p", agent="player_0", environment=EnvironmentRef(id="served")
+    )
+    plan = replace(first, others=(replace(first, agent="player_1", seat=1),))
+    with environment_server(GAME) as url:
+        (result,) = play(
+            [plan],
+            sampler=ScriptedSampler(renderer, lambda _prompt: "1"),
+            renderer=renderer,
+            make_env=lambda _: tg.make("tinkergym/Remote-v0", url=url, token=TOKEN),
+        )
+    assert [record.agent for record in result.trajectories] == ["player_0", "player_1"]
+    assert all(record.stop_reason == "terminated" for record in result.trajectories)
+    assert sum(record.episode_return for record in result.trajectories) == 0.0

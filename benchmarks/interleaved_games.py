@@ -1,0 +1,97 @@
+"""Sampled tokens/s of 64 games of two policies, against 64 episodes of one policy and a script.
+
+Both are the same game of the same pack, with the same engine and model. In a game only one seat has a turn,
+so 64 games keep as many requests under way as 64 episodes do. Half of them name one adapter, half the other.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import torch
+
+from backend.engines.embedded.engine import TransformersEngine
+from backend.learner.learner import Learner
+from benchmarks.bench_engine import NANO
+from benchmarks.common import Figure, paired_ratio, write_result
+from benchmarks.multi_turn import EngineSampler
+from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.renderer import Renderer
+from tinkergym.registration.games import make_playable
+from tinkergym.rollout.player import EpisodePlayer
+from tinkergym.schema.job_spec import EnvironmentRef, Limits, LoRA
+
+EPISODES = 64
+ROUNDS = 7
+MAX_TURN_TOKENS = 8
+ASKED = 0.9
+SEATS = ("x", "o")
+# An untrained model makes few legal moves; they are replaced, so that games last.
+GAME = EnvironmentRef(id="board/TicTacToe-v0", kwargs={"on_illegal": "random"})
+ALONE = EnvironmentRef(id="board/TicTacToeVs-v0", kwargs={"on_illegal": "random"})
+
+
+def measure() -> list[Figure]:
+    """Play both in turn, each round with fresh seeds, and compare within the rounds."""
+    engine = TransformersEngine(NANO)
+    learner = Learner(NANO)
+    for number, agent in enumerate(SEATS):
+        learner.create_policy(agent, LoRA(rank=8), seed=number)
+        engine.publish(agent, 1, learner.weights(agent))
+    renderer = Renderer.from_bundle(engine.renderer)
+    player = EpisodePlayer(sampler=EngineSampler(engine), make_env=make_playable)
+    speeds: dict[str, list[float]] = {"games": [], "alone": []}
+    tokens: dict[str, list[int]] = {"games": [], "alone": []}
+    for number in range(ROUNDS + 1):
+        for what in ("games", "alone"):
+            plans = [_plan(what, number, episode) for episode in range(EPISODES)]
+            began = time.perf_counter()
+            sampled = _played(player, renderer, plans)
+            seconds = time.perf_counter() - began
+            if number:  # the first is a warm-up
+                speeds[what].append(sampled / seconds)
+                tokens[what].append(sampled)
+    player.close()
+    engine.close()
+    ratio = paired_ratio(speeds["games"], speeds["alone"])
+    figure = Figure(
+        what=f"{EPISODES} interleaved games of two policies against {EPISODES} episodes of one, tic-tac-toe",
+        asked=f">= {ASKED} x the sampled tokens/s",
+        measured=f"{ratio:.2f} x ({max(speeds['games']):,.0f} against {max(speeds['alone']):,.0f} at best)",
+        reached=ratio >= ASKED,
+        margin=ratio / ASKED,
+    )
+    details = {"tokens_per_second": speeds, "sampled_tokens": tokens, "threads": torch.get_num_threads()}
+    write_result("interleaved_games", [figure], details)
+    return [figure]
+
+
+def _plan(what: str, number: int, episode: int) -> EpisodePlan:
+    first = EpisodePlan(
+        episode_id=f"{what}-{number}-{episode}",
+        seed=1000 * number + episode,
+        policy=SEATS[0],
+        policy_version=1,
+        environment=GAME if what == "games" else ALONE,
+        sampling_seed=10_000 * number + 100 * episode,
+        max_turn_tokens=MAX_TURN_TOKENS,
+        limits=Limits(max_turns=16),
+    )
+    if what == "alone":
+        return first
+    other = replace(
+        first, policy=SEATS[1], agent=SEATS[1], seat=1, sampling_seed=first.sampling_seed + 1_000_000
+    )
+    return replace(first, agent=SEATS[0], others=(other,))
+
+
+def _played(player: EpisodePlayer, renderer: Renderer, plans: list[EpisodePlan]) -> int:
+    for plan in plans:
+        player.start(plan, renderer)
+    results = []
+    while player.active:
+        results += player.poll(1.0)
+    records = [record for result in results for record in result.trajectories]
+    assert all(record.completed for record in records), "an episode failed"
+    return sum(record.sampled_tokens for record in records)
