@@ -1,6 +1,6 @@
 """How a job learns: algorithms for episodes, losses for pairs of answers, and the optimizer."""
 
-from tinkergym.schema.algorithms import GRPO, PPO, RLOO, DrGRPO, ReinforcePlusPlus
+from tinkergym.schema.algorithms import GRPO, PPO, RLOO, DrGRPO, ReinforcePlusPlus, RunningBaseline
 from tinkergym.schema.jobs import DPO, IPO, ORPO, Hinge, SimPO
 from tinkergym.schema.optimizer import AdamW
 
@@ -15,5 +15,6 @@ __all__ = [
     "DrGRPO",
     "Hinge",
     "ReinforcePlusPlus",
+    "RunningBaseline",
     "SimPO",
 ]

@@ -30,6 +30,13 @@ def definite_opponents(tenant: TenantStore, spec: JobSpec) -> dict[str, Any]:
     }
     if agents != spec.agents:
         changes["agents"] = agents
+    if any(isinstance(one.against, Frozen) for one in spec.evaluate):
+        changes["evaluate"] = [
+            one.model_copy(update={"against": _definite(tenant, spec, one.against, "evaluate.against")})
+            if isinstance(one.against, Frozen)
+            else one
+            for one in spec.evaluate
+        ]
     if isinstance(spec.self_play, League):
         changes["self_play"] = _definite_league(tenant, spec, spec.self_play, "self_play")
     return changes

@@ -13,7 +13,7 @@ from backend.admission.protocols import ModelCatalog
 from backend.store.policies import PolicyRecord
 from backend.store.store import TenantStore
 from tinkergym.errors import ConflictError, InvalidRequestError
-from tinkergym.schema.job_spec import Adapter, JobSpec, LoRA
+from tinkergym.schema.job_spec import Adapter, JobSpec, LoRA, Train
 from tinkergym.schema.jobs import AnyJobSpec, DistillationSpec
 from tinkergym.schema.policy_refs import PolicyRef
 
@@ -30,15 +30,30 @@ def with_definite_origins(catalog: ModelCatalog, tenant: TenantStore, spec: AnyJ
     # A pool serves a name: a folder that is written in many ways would be loaded as often.
     spec = spec.model_copy(update={"model": catalog.known_as(spec.model)})
     changes: dict[str, Any] = {}
-    if spec.initial_policy:
+    if isinstance(spec, JobSpec) and spec.agents:
+        changes |= _beginnings(tenant, spec)
+    elif spec.initial_policy:
         definite, begun_with = _policy(tenant, spec.initial_policy, "initial_policy")
         _refuse_other_shape(spec, definite, begun_with)
         changes["initial_policy"] = str(definite)
     if isinstance(spec, DistillationSpec):
         changes["teacher"] = _teacher(catalog, tenant, spec)
     if isinstance(spec, JobSpec):
-        changes |= definite_opponents(tenant, spec)
+        changes |= definite_opponents(tenant, spec.model_copy(update=changes))
     return spec.model_copy(update=changes) if changes else spec
+
+
+def _beginnings(tenant: TenantStore, spec: JobSpec) -> dict[str, Any]:
+    """Return the seats with the version that each policy begins with."""
+    agents = dict(spec.agents)
+    for agent, begins in spec.beginnings.items():
+        seat = agents[agent]
+        assert isinstance(seat, Train), "only such seats have a policy that begins"
+        field = f"agents.{agent}.initial_policy" if seat.initial_policy else "initial_policy"
+        definite, begun_with = _policy(tenant, begins, field)
+        _refuse_other_shape(spec.for_agent(agent), definite, begun_with)
+        agents[agent] = seat.model_copy(update={"initial_policy": str(definite)})
+    return {"agents": agents, "initial_policy": ""} if spec.beginnings else {}
 
 
 def _policy(tenant: TenantStore, policy: str, field: str) -> tuple[PolicyRef, PolicyRecord]:

@@ -6,7 +6,6 @@ So a resumed job, another worker and another placement ask for exactly the same 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -14,8 +13,8 @@ from backend.episodes.binding import Current, LeagueView, Past, SeatPlayer, bind
 from backend.episodes.league_book import LeagueBook
 from backend.episodes.staleness import oldest_version
 from tinkergym.schema.episodes import EpisodeRequest, SeatPlan, TablePlayer
-from tinkergym.schema.job_spec import JobSpec, Train
-from tinkergym.schema.opponents import Base, Frozen
+from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.opponents import Base, FixedPlayer, Frozen, Scripted
 from tinkergym.schema.policy_refs import PolicyRef, policy_of
 from tinkergym.trajectory.trajectory import ONLY_AGENT
 
@@ -23,7 +22,7 @@ _SAMPLING = 1
 """Last word of the entropy that sampling seeds are drawn from; environment seeds use none."""
 
 
-_SEAT_APART = 2**40
+SEAT_APART = 2**40
 """Between the sampling seeds of two seats."""
 
 
@@ -98,49 +97,57 @@ def _seats(
         }
     return {
         # 63 bits each, far enough apart that no two turns of an episode share a seed.
-        agent: _seat(job_id, spec, step, (seed + number * _SEAT_APART) % 2**63, player)
+        agent: _seat(job_id, spec, step, (seed + number * SEAT_APART) % 2**63, player)
         for number, (agent, player) in enumerate(players.items())
     }
 
 
 def _seat(job_id: str, spec: JobSpec, step: int, seed: int, player: SeatPlayer) -> SeatPlan:
-    common = {
-        "sampling_seed": seed,
-        "sampling": spec.sampling,
-        "reasoning": spec.reasoning,
-        "system_prompt": spec.system_prompt,
-        "player": label_of(player),
-        "model": spec.rendered_by(job_id),
-    }
     match player:
         case Current(agent=agent, trained=trained):
-            version = oldest_version(step, spec.max_staleness)
-            plan = SeatPlan(
-                policy=policy_of(job_id, agent),
-                policy_version=version,
-                **common | _own(spec, agent),
-                trained=trained,
-            )
+            policy, version = policy_of(job_id, agent), oldest_version(step, spec.max_staleness)
         case Past(agent=agent, version=version):
-            whose = f"{policy_of(job_id, agent)}@{version}"
-            plan = SeatPlan(policy=whose, policy_version=version, **common | _own(spec, agent), trained=False)
+            policy, trained = f"{policy_of(job_id, agent)}@{version}", False
+        case _:
+            return fixed_seat(job_id, spec, player, seed)
+    own = spec.for_agent(agent)
+    return SeatPlan(
+        policy=policy,
+        policy_version=version,
+        model=spec.rendered_by(job_id),
+        sampling_seed=seed,
+        sampling=own.sampling,
+        system_prompt=own.system_prompt,
+        reasoning=spec.reasoning,
+        trained=trained,
+        player=label_of(player),
+    )
+
+
+def fixed_seat(job_id: str, spec: JobSpec, player: FixedPlayer, seed: int) -> SeatPlan:
+    """Return a seat that is played by somebody who never learns."""
+    policy, version, table = "", 0, None
+    match player:
         case Frozen(policy=policy):
             frozen_at = PolicyRef.parse(policy).version
             assert frozen_at is not None, "it was made definite when the job was accepted"
-            plan = SeatPlan(policy=policy, policy_version=frozen_at, **common, trained=False)
+            version = frozen_at
         case Base():
-            plan = SeatPlan(policy=spec.model, policy_version=0, **common, trained=False)
-        case _:
-            table = TablePlayer(kind="scripted", name=player.name)
-            plan = SeatPlan(policy="", policy_version=0, **common, trained=False, table=table)
-    return plan
-
-
-def _own(spec: JobSpec, agent: str) -> dict[str, Any]:
-    """Return what a seat with `Train` says of the policy that it trains."""
-    seat = spec.agents[agent]
-    assert isinstance(seat, Train)
-    return {} if seat.system_prompt is None else {"system_prompt": seat.system_prompt}
+            policy = spec.model
+        case Scripted(name=name):
+            table = TablePlayer(kind="scripted", name=name)
+    return SeatPlan(
+        policy=policy,
+        policy_version=version,
+        model=spec.rendered_by(job_id),
+        sampling_seed=seed,
+        sampling=spec.sampling,
+        system_prompt=spec.system_prompt,
+        reasoning=spec.reasoning,
+        trained=False,
+        player=player.label,
+        table=table,
+    )
 
 
 def environment_seed(seed: int, step: int, group: int) -> int:

@@ -125,6 +125,18 @@ class LockstepGate:
         return batch
 
     def _sample(self, batch: list[_Pending]) -> None:
+        """Sample each policy's requests in a batch of their own.
+
+        So a policy's tokens do not depend on who else plays: beside another policy that is trained it samples
+        the same bits as against a record of what that one did.
+        """
+        by_policy: dict[str, list[_Pending]] = {}
+        for pending in batch:
+            by_policy.setdefault(pending.request.policy, []).append(pending)
+        for policy in sorted(by_policy):
+            self._sample_one(by_policy[policy])
+
+    def _sample_one(self, batch: list[_Pending]) -> None:
         answers: Sequence[Completion | SampleFailure]
         try:
             answers = self._engine.generate_together([pending.request for pending in batch])
@@ -134,7 +146,8 @@ class LockstepGate:
             answers = [_failure(pending.request, failure) for pending in batch]
         together: dict[Deliver, list[Completion | SampleFailure]] = {}
         with self._changed:
-            self._computed = {}
+            for pending in batch:
+                self._computed.pop(lease_of_session(pending.request.session_id), None)
             for pending, answer in zip(batch, answers, strict=True):
                 if isinstance(answer, Completion):
                     lease_id = lease_of_session(pending.request.session_id)

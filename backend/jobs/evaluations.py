@@ -12,19 +12,24 @@ from collections import Counter
 from collections.abc import Sequence
 
 from backend.episodes.episode_board import EpisodeBoard
-from backend.episodes.episode_requests import episode_id, sampling_seed
+from backend.episodes.episode_requests import SEAT_APART, episode_id, fixed_seat, sampling_seed
 from backend.episodes.played import Played
 from backend.jobs.job_context import JobContext
+from backend.policies.trained_policy import TrainedPolicy
 from tinkergym.evaluation.statistics import mean_interval
 from tinkergym.schema.episodes import EpisodeRequest, SeatPlan
 from tinkergym.schema.evaluate_every import MOST_EPISODES, EvaluateEvery
 from tinkergym.schema.events import EvaluationEvent, WarningEvent
-from tinkergym.schema.job_spec import EvaluatedSpec, Limits, PlayedSpec
+from tinkergym.schema.job_spec import EvaluatedSpec, JobSpec, Limits, PlayedSpec
+from tinkergym.schema.opponents import Base
+from tinkergym.schema.policy_refs import policy_of
 from tinkergym.trajectory.trajectory import ONLY_AGENT
 
 _ALL_STEPS = 10**10
 """No evaluation makes another one void."""
 _LOOK_SECONDS = 0.5
+_OWN = "evaluated"
+"""Who plays the seat that is measured."""
 
 
 class Evaluations:
@@ -50,6 +55,11 @@ class Evaluations:
                 return reason
         return ""
 
+    @property
+    def _first(self) -> TrainedPolicy:
+        """One of the job's policies: all have versions of the same steps."""
+        return next(iter(self._context.policies.values()))
+
     def open(self) -> None:
         """Take up what an earlier attempt left."""
         context, played = self._context, self._played
@@ -62,7 +72,7 @@ class Evaluations:
             EpisodeBoard(lease_seconds=context.lease_seconds, ahead=_ALL_STEPS),
             lambda step, results: None,
             for_server_workers=played is None or played.rollout == "server",
-            limits=context.policy.limits,
+            limits=self._first.limits,
             owner=context.lease.tenant_id,
             environment=context.spec.environment_of(self._wanted[0]).id,
             background=True,
@@ -96,7 +106,7 @@ class Evaluations:
         context = self._context
         if not self._wanted:
             return
-        kept = {0, *(view.step for view in context.policy.checkpoints())}
+        kept = {0, *(view.step for view in self._first.checkpoints())}
         for step in range(done_step + 1):
             if self._due(step) and step in kept:
                 self.begin(step)
@@ -133,7 +143,11 @@ class Evaluations:
 
     def _record(self, step: int, wanted: EvaluateEvery, played: Played) -> None:
         context = self._context
-        trajectories = [result.trajectories[0] for _, result in played]
+        # Of a game those of the policy that is evaluated, wherever it sat.
+        trajectories = [
+            next(one for one in result.trajectories if request.seats[one.agent].player == _OWN)
+            for request, result in played
+        ]
         returns = [one.episode_return for one in trajectories if one.completed]
         low, high = mean_interval(returns) if len(returns) > 1 else (math.nan, math.nan)
         name = context.spec.name_of(wanted)
@@ -167,7 +181,8 @@ class Evaluations:
     def _keep_checkpoints(self) -> None:
         """Have the best version kept, and those that are being played."""
         best = [event.step for events in self._recorded.values() for event in events if event.best]
-        self._context.policy.keep_steps({*self._pending, *best[-1:]})
+        for policy in self._context.policies.values():
+            policy.keep_steps({*self._pending, *best[-1:]})
 
     def _requests(self, step: int, number: int) -> list[EpisodeRequest]:
         context, spec, played = self._context, self._context.spec, self._played
@@ -181,20 +196,7 @@ class Evaluations:
                 group=number,
                 environment=spec.environment_of(wanted),
                 seed=wanted.seed + index,
-                seats={
-                    ONLY_AGENT: SeatPlan(
-                        policy=context.job_id,
-                        policy_version=step,
-                        model=spec.rendered_by(context.job_id),
-                        # The same at every step: that the versions differ is then all that differs.
-                        sampling_seed=sampling_seed(spec.seed, 0, number, index),
-                        sampling=spec.sampling,
-                        temperature=wanted.temperature,
-                        system_prompt=played.system_prompt if played else None,
-                        reasoning=played.reasoning if played else "keep",
-                        trained=False,
-                    )
-                },
+                seats=self._seats(step, number, index),
                 limits=played.limits if played else Limits(),
                 executor=played.executor if played else "thread",
                 retries=played.retries if played else 0,
@@ -203,6 +205,46 @@ class Evaluations:
             )
             for index in range(wanted.episodes)
         ]
+
+    def _seats(self, step: int, number: int, index: int) -> dict[str, SeatPlan]:
+        """Return who plays an episode: the policy, and in a game the opponent at all other seats."""
+        context, spec, wanted = self._context, self._context.spec, self._wanted[number]
+        # The same at every step: that the versions differ is then all that differs.
+        seed = sampling_seed(spec.seed, 0, number, index)
+        agents = dict(spec.agents) if isinstance(spec, JobSpec) else {}
+        if not agents:
+            return {ONLY_AGENT: self._own_seat(context.job_id, spec, step, seed, wanted.temperature)}
+        assert isinstance(spec, JobSpec)
+        own = wanted.agent or spec.trained_agents[0]
+        seats = [agent for agent in spec.learning_seats if spec.policy_at(agent) == own]
+        taken = seats[index % len(seats)]
+        policy = policy_of(context.job_id, own)
+        plan = self._own_seat(policy, spec.for_agent(own), step, seed, wanted.temperature)
+        return {
+            agent: plan
+            if agent == taken
+            else fixed_seat(
+                context.job_id, spec, wanted.against or Base(), (seed + SEAT_APART * (place + 1)) % 2**63
+            )
+            for place, agent in enumerate(agents)
+        }
+
+    def _own_seat(
+        self, policy: str, spec: EvaluatedSpec, step: int, seed: int, temperature: float
+    ) -> SeatPlan:
+        played = spec if isinstance(spec, PlayedSpec) else None
+        return SeatPlan(
+            policy=policy,
+            policy_version=step,
+            model=spec.rendered_by(self._context.job_id),
+            sampling_seed=seed,
+            sampling=spec.sampling,
+            temperature=temperature,
+            system_prompt=played.system_prompt if played else None,
+            reasoning=played.reasoning if played else "keep",
+            trained=False,
+            player=_OWN,
+        )
 
 
 def _is_best(mean: float | None, before: Sequence[EvaluationEvent]) -> bool:

@@ -13,6 +13,7 @@ from backend.episodes.boards import Boards
 from backend.episodes.captured import CapturedTokens
 from backend.jobs.job_control import JobControl
 from backend.jobs.run_facts import RunNotes
+from backend.jobs.running_baselines import RunningBaselines
 from backend.jobs.step_clock import StepClock
 from backend.policies.call_bell import CallBell
 from backend.policies.trained_policy import TrainedPolicy
@@ -51,6 +52,8 @@ class JobContext(Generic[SpecT_co]):
     """After so much silence of its client the job gives its place up."""
     dtype: DType = "float32"
     """In which the pool computes."""
+    baselines: RunningBaselines = field(default_factory=RunningBaselines)
+    """What was earned before at each seat; the loop keeps it up to date."""
     sleep_while_learning: bool = False
     """Whether the engine gives its memory to the learner meanwhile."""
     captured: CapturedTokens = field(default_factory=CapturedTokens)

@@ -59,6 +59,7 @@ def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
             reference=lambda asked: _reference(context, asked),
             values=context.policy.values,
             policy=policy_of(context.job_id, *context.policies),
+            baselines=context.baselines,
         )
     sequences, metrics = batch.sequences, batch.metrics
     rate = learning_rate(algorithm, step, spec.steps)

@@ -8,12 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, Protocol
 
 from backend.episodes.episode_board import EpisodeBoard
 from backend.episodes.league_book import LeagueBook
 from backend.episodes.played import Played, trained_seats
 from backend.episodes.staleness import staleness_metrics, within_bound
 from backend.jobs.all_policies import AllPolicies, Taken, sha256_of, together
+from backend.jobs.collapse_watch import CollapseWatch, guard_metrics
 from backend.jobs.completions import completion_metrics, speed_metrics, waste_warnings
 from backend.jobs.dynamic_sampling import learned_from
 from backend.jobs.environment_report import per_environment
@@ -30,10 +32,12 @@ from backend.jobs.step_report import (
     spike_warnings,
     statistics,
 )
+from backend.jobs.train_batch import earned_by_seat
 from backend.jobs.turn_rewards import refuse_large_rewards
 from backend.policies.parity import prompt_of
 from backend.store.facts import Fact
 from tinkergym.errors import TooManyFailedEpisodesError
+from tinkergym.schema.algorithms import RunningBaseline
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import JobState, StepEvent, WarningEvent
 from tinkergym.schema.job_spec import JobSpec
@@ -58,8 +62,18 @@ _WHAT_TO_DO = {
 }
 """By what most of a step's failed episodes ended with."""
 
-_LEAGUE = "league"
-"""What a checkpoint's notes have of opponents, and what their versions are kept for."""
+
+class _Noting(Protocol):
+    """What changes with the episodes of a step, and goes on from a checkpoint."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint holds of it."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what a checkpoint holds."""
+        ...
+
 
 Learn = Callable[[JobContext[JobSpec], int, Played], Learned]
 """What becomes of a step's episodes."""
@@ -71,6 +85,8 @@ class RLJob(JobLoop[JobSpec]):
     def __init__(self, context: JobContext[JobSpec], learn: Learn = learn) -> None:
         super().__init__(context)
         self._league = LeagueBook(context.spec)
+        guard = context.spec.guard
+        self._watch = None if guard is None else CollapseWatch(context.spec, guard)
         self._rollout = RolloutPhase(context, self._league)
         self._evaluations = Evaluations(context)
         self._begun = 0
@@ -89,7 +105,7 @@ class RLJob(JobLoop[JobSpec]):
     def _run(self) -> None:
         context, spec = self._context, self._context.spec
         self._begin_from_checkpoint()
-        self._take_up_league()
+        self._take_up_notes()
         context.boards.open(
             context.job_id,
             EpisodeBoard(
@@ -279,10 +295,14 @@ class RLJob(JobLoop[JobSpec]):
         context, steered = self._context, self._settings_at(step)
         if isinstance(steered, JobSpec):  # a distillation's are its own to apply
             context = replace(context, spec=steered)
+        spec = context.spec
         return together(
             {
-                agent: self._learn(replace(context, policies={agent: policy}), step, played)
+                agent: self._learn(
+                    replace(context, policies={agent: policy}, spec=spec.for_agent(agent)), step, played
+                )
                 for agent, policy in context.policies.items()
+                if agent in spec.updated_at(step)
             }
         )
 
@@ -295,31 +315,79 @@ class RLJob(JobLoop[JobSpec]):
         with context.clock.part("record"):
             self._record(step, played, learned, sha256, seconds)
         self._done_step = step
-        self._tell_league(step, played)
+        self._take_notes(step, played)
         self._policies.step_finished()
         self._last_played = played
         if step < spec.steps:
             self._look_at_budget()
-        due = step % spec.checkpoint_every == 0 or self._league.is_snapshot(step)
-        if (due or self._evaluations.is_due(step)) and step != spec.steps:
+        if self._is_saved(step) and step != spec.steps:
             with context.clock.part("checkpoint"):
                 self._save_what_is_done()
             self._evaluations.begin(step)
         self._evaluations.collect()
 
-    def _take_up_league(self) -> None:
-        """Go on with what the checkpoint knows of opponents."""
-        state = self._policies.notes.get(_LEAGUE)
-        if isinstance(state, dict):
-            self._league.restore(state)
-        self._policies.keep_steps(self._league.kept(self._done_step), why=_LEAGUE)
+    def _take_up_notes(self) -> None:
+        """Go on with what the checkpoint knows of opponents, baselines and signs of collapse."""
+        notes = self._policies.notes
+        for name, part in self._noting.items():
+            state = notes.get(name)
+            if isinstance(state, dict):
+                part.restore(state)
+        self._keep_versions()
 
-    def _tell_league(self, step: int, played: Played) -> None:
-        """Take the step's games into account, for the opponents of later steps."""
-        if self._context.spec.leagues:
+    def _take_notes(self, step: int, played: Played) -> None:
+        """Take the step's games into account, for later steps and for the checkpoint of this one."""
+        context, spec = self._context, self._context.spec
+        if spec.leagues:
             self._league.add(step, played)
-            self._policies.note({_LEAGUE: self._league.state()})
-            self._policies.keep_steps(self._league.kept(step), why=_LEAGUE)
+        steered = self._settings_at(step)
+        for agent in steered.updated_at(step) if isinstance(steered, JobSpec) else ():
+            own = spec.for_agent(agent)
+            if isinstance(own.algorithm, RunningBaseline):
+                earned = earned_by_seat(own, played, policy_of(context.job_id, agent))
+                context.baselines.add(earned, own.algorithm.decay)
+        if self._watch is not None:
+            warnings = self._watch.look(
+                step, played, is_saved=self._is_saved(step), come_back=self._command_to_come_back
+            )
+            context.store.append_events(context.lease, [*warnings])
+        self._policies.note({name: part.state() for name, part in self._noting.items()})
+        self._keep_versions()
+
+    @property
+    def _noting(self) -> Mapping[str, _Noting]:
+        """What is saved with the checkpoints, by name: only what the job uses."""
+        context, spec = self._context, self._context.spec
+        algorithms = [spec.for_agent(agent).algorithm for agent in spec.trained_agents]
+        parts: dict[str, _Noting] = {}
+        if spec.leagues:
+            parts["league"] = self._league
+        if any(isinstance(one, RunningBaseline) for one in algorithms):
+            parts["baselines"] = context.baselines
+        if self._watch is not None:
+            parts["guard"] = self._watch
+        return parts
+
+    def _keep_versions(self) -> None:
+        """Keep the versions that play as opponents, and the last good one."""
+        if self._context.spec.leagues:
+            self._policies.keep_steps(self._league.kept(self._done_step), why="league")
+        if self._watch is not None:
+            # The newest is kept in any case, and is one of the newest then, not one beside them.
+            good = {self._watch.good_step} - {self._done_step}
+            self._policies.keep_steps(good, why="guard")
+
+    def _is_saved(self, step: int) -> bool:
+        """Whether a step's version gets a checkpoint."""
+        spec = self._context.spec
+        due = step % spec.checkpoint_every == 0 or step == spec.steps
+        return due or self._league.is_snapshot(step) or self._evaluations.is_due(step)
+
+    def _command_to_come_back(self, version: int) -> str:
+        context = self._context
+        agent = context.spec.trained_agents[0]
+        whose = f"{policy_of(context.job_id, agent)}@{version}"
+        return f"tinkergym train {context.spec.environment.id} ... --from {whose}" if version else "a new job"
 
     def _refuse_bad_episodes(self, step: int, played: Played) -> None:
         context, spec = self._context, self._context.spec
@@ -368,6 +436,7 @@ class RLJob(JobLoop[JobSpec]):
                 **counted.seat_metrics,
                 **counted.environment_metrics,
                 **per_environment(spec, played),
+                **({} if self._watch is None else guard_metrics(spec, played)),
                 **(staleness_metrics(step, played) if spec.max_staleness else {}),
                 **seconds.parts,
                 "retried_episodes": float(counted.retried_episodes),

@@ -19,6 +19,7 @@ from backend.episodes.played import Played, PlayedSeat, trained_seats
 from backend.episodes.staleness import IntArray, versions_of
 from backend.jobs.dynamic_sampling import learned_from
 from backend.jobs.run_facts import Source
+from backend.jobs.running_baselines import RunningBaselines
 from backend.jobs.token_credit import (
     Numbers,
     Place,
@@ -32,7 +33,7 @@ from backend.learner.advantages import Advantages, group_advantages, turn_advant
 from backend.learner.kl import kl_estimates
 from backend.learner.sequences import FloatArray, TrainSequence
 from backend.learner.shaping import returns_to_go
-from tinkergym.schema.algorithms import PPO
+from tinkergym.schema.algorithms import PPO, RunningBaseline
 from tinkergym.schema.job_spec import JobSpec
 from tinkergym.trajectory.trajectory import Segment, Trajectory, Turn
 
@@ -68,6 +69,7 @@ def train_batch(
     values: PerToken,
     *,
     policy: str | None = None,
+    baselines: RunningBaselines | None = None,
 ) -> TrainBatch:
     """Turn a step's episodes into a train batch.
 
@@ -79,6 +81,7 @@ def train_batch(
         values: For what the policy's value head expects; asked once, and only if it has one.
         policy: Whose seats are learned from; None takes all that are trained. A seat is compared with the
             same seat of its group's other episodes, never with another seat.
+        baselines: What was earned before, for an algorithm that compares with that.
     """
     kept, replaced = learned_from(spec, played)
     seats = _by_group(trained_seats(kept, policy))
@@ -109,6 +112,13 @@ def train_batch(
                 {place: spec.algorithm.kl_coefficient * kl for place, kl in divergence.items()},
             ),
         )
+    elif isinstance(spec.algorithm, RunningBaseline):
+        _take_off(spec, divergence, trajectories, rewards)
+        known = baselines or RunningBaselines()
+        expected = [known.value(seat, spec.algorithm.decay) for seat in seats]
+        if spec.shuffle_rewards:
+            _shuffle(rewards, counted, np.random.default_rng([spec.seed, step, _SHUFFLE]))
+        credited, judged = _against_before(trajectories, rewards, expected, counted)
     else:
         _take_off(spec, divergence, trajectories, rewards)
         credited, judged = _compared(
@@ -139,6 +149,32 @@ def train_batch(
         versions=versions,
         sources=sources,
     )
+
+
+def _against_before(
+    trajectories: list[Trajectory],
+    rewards: list[list[float]],
+    expected: list[float],
+    counted: list[bool],
+) -> tuple[dict[Place, Credit], dict[str, float]]:
+    """Compare each episode with those before it at its seat; returns what segments are credited with."""
+    places: dict[Place, Credit] = {
+        (episode, number): sum(rewards[episode]) - expected[episode]
+        for episode, trajectory in enumerate(trajectories)
+        if counted[episode]
+        for number in range(len(trajectory.segments))
+    }
+    used = list(compress(expected, counted))
+    return places, ({"baseline_mean": float(np.mean(used))} if used else {})
+
+
+def earned_by_seat(spec: JobSpec, played: Played, policy: str) -> list[tuple[PlayedSeat, float]]:
+    """Return what the seats of a policy earned in the episodes that count, as it is compared."""
+    return [
+        (seat, sum(shaped_rewards(spec, seat.trajectory)))
+        for seat in trained_seats(played, policy)
+        if counts(spec, seat.trajectory)
+    ]
 
 
 def _by_group(seats: list[PlayedSeat]) -> list[PlayedSeat]:
@@ -194,7 +230,7 @@ def _credits(
 ) -> tuple[list[float] | list[npt.NDArray[np.float64]], Advantages]:
     """Return each episode's advantage, or those of its turns."""
     algorithm = spec.algorithm
-    assert not isinstance(algorithm, PPO), "its episodes are not compared with one another"
+    assert not isinstance(algorithm, PPO | RunningBaseline), "its episodes are not compared with one another"
     baseline, normalize = algorithm.comparison
     shuffle = np.random.default_rng([spec.seed, step, _SHUFFLE]) if spec.shuffle_rewards else None
     if algorithm.credit == "turn":

@@ -31,8 +31,8 @@ class PolicyCheckpoints:
         """Steps whose checkpoints stay beside the newest ones, by what they are kept for."""
         self.notes: dict[str, JsonValue] = {}
         """What the job's loop writes into each checkpoint, and finds again when it goes on from one."""
-        self._store, self._spec = bound.pool.store, bound.lease.spec
-        self._adapter = self._spec.adapter_of(bound.agent)
+        self._store, self._spec = bound.pool.store, bound.lease.spec.for_agent(bound.agent)
+        self._adapter = self._spec.adapter
 
     @property
     def _beginning_id(self) -> str:

@@ -66,7 +66,7 @@ class TrainedPolicy:
             self.id,
             job_id=bound.lease.job_id,
             agent=bound.agent,
-            from_base=not bound.lease.spec.initial_policy,
+            from_base=not bound.lease.spec.for_agent(bound.agent).initial_policy,
         )
         return self._checkpoints.restore(at_most)
 

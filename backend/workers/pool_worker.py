@@ -491,7 +491,7 @@ class PoolWorker:
             policy_id=found.policy.policy_id,
             versions=tuple(paths),
             read=lambda version: stored_weights(Checkpoint.open(paths[version])),
-            from_base=not self._store.job(found.job_id).spec.initial_policy,
+            from_base=not self._store.job(found.job_id).spec.for_agent(found.agent).initial_policy,
         )
 
 

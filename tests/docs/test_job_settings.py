@@ -3,11 +3,11 @@
 import re
 from pathlib import Path
 
-from tinkergym.schema.algorithms import GRPO, PPO, RLOO, DrGRPO, ReinforcePlusPlus
+from tinkergym.schema.algorithms import GRPO, PPO, RLOO, DrGRPO, ReinforcePlusPlus, RunningBaseline
 from tinkergym.schema.job_spec import JobSpec, Limits, Sampling
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "job_settings.md"
-ALGORITHMS = (GRPO, DrGRPO, RLOO, ReinforcePlusPlus, PPO)
+ALGORITHMS = (GRPO, DrGRPO, RLOO, ReinforcePlusPlus, RunningBaseline, PPO)
 
 
 def test_every_setting_of_a_job_is_on_the_page():
@@ -16,6 +16,7 @@ def test_every_setting_of_a_job_is_on_the_page():
         "PPO",
         "GRPO",
         "ReinforcePlusPlus",
+        "RunningBaseline",
     }
     assert named == {
         name for model in (JobSpec, *ALGORITHMS, Sampling, Limits) for name in model.model_fields

@@ -83,6 +83,8 @@ def scripted_players(spec: JobSpec) -> list[tuple[str, str]]:
     leagues = [(agent, seat) for agent, seat in spec.agents.items() if isinstance(seat, League)]
     if isinstance(spec.self_play, League):
         leagues.append(((*spec.learning_seats, "self_play")[0], spec.self_play))
+    first = (*spec.learning_seats, "evaluate")[0]
+    found += [(first, one.against.name) for one in spec.evaluate if isinstance(one.against, Scripted)]
     return found + [
         (agent, anchor.name)
         for agent, league in leagues

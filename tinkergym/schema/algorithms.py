@@ -240,6 +240,35 @@ class ReinforcePlusPlus(_WithCredit):
         return self.baseline, "batch_std"
 
 
+class RunningBaseline(PolicyGradient):
+    """REINFORCE with a running mean per seat and opponent: each episode is compared with those before it.
+
+    Made for games: no two seats share a mean, nor do games against different kinds of opponents. An episode
+    enters the mean after it was compared. The means are part of each checkpoint.
+
+    Source:
+        Role-conditioned advantage estimation, SPIRAL, arXiv:2506.24119.
+    """
+
+    name: Literal["running_baseline"] = "running_baseline"
+    group_size: int = Field(1, ge=1)
+    groups_per_step: int = Field(128, ge=1)
+    decay: float = Field(0.95, ge=0, lt=1)
+    """What an earlier episode counts less for each one after it."""
+
+    credit: ClassVar[Literal["episode"]] = "episode"
+    dynamic_sampling_rounds: ClassVar[int] = 0
+
+    @property
+    def compares_siblings(self) -> bool:
+        """No: with what was earned before."""
+        return False
+
+    @model_validator(mode="after")
+    def _there_is_something_to_compare(self) -> Self:
+        return self  # one episode is enough
+
+
 class PPO(PolicyGradient):
     """Proximal policy optimisation (arXiv:1707.06347): tokens are compared with what a value head expected.
 
@@ -292,7 +321,7 @@ def _grpo_unless_named(settings: Any) -> Any:
 
 
 Algorithm = Annotated[
-    GRPO | DrGRPO | RLOO | ReinforcePlusPlus | PPO,
+    GRPO | DrGRPO | RLOO | ReinforcePlusPlus | RunningBaseline | PPO,
     Field(discriminator="name"),
     BeforeValidator(_grpo_unless_named),
 ]

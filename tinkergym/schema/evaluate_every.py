@@ -9,6 +9,8 @@ from pydantic import Field, JsonValue
 
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.model import Choice
+from tinkergym.schema.opponents import FixedPlayer
+from tinkergym.trajectory.trajectory import AgentId
 
 FIRST_HELD_OUT_SEED = 2**31
 """Episodes that are learned from have smaller seeds."""
@@ -46,6 +48,12 @@ class EvaluateEvery(Choice):
     """0 takes the likeliest token."""
     name: str = Field("", max_length=100)
     """In events and curves; empty takes the environment's id. Two evaluations cannot have one name."""
+    agent: AgentId | None = None
+    """In a game, whose policy: a seat with `Train`. None is the first. It plays its own seats in turn."""
+    against: FixedPlayer | None = None
+    """In a game, who plays all other seats. None is the game's random player, or the base model where it has
+    none.
+    """
     patience: int | None = Field(None, ge=1)
     """End the job when so many evaluations in a row were no better than the best one before them."""
     target: float | None = None

@@ -10,6 +10,7 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 from tinkergym.schema.algorithms import GRPO, Algorithm
 from tinkergym.schema.budget import Budget
 from tinkergym.schema.chat_templates import MOST_CHARACTERS, template_text
+from tinkergym.schema.collapse_guard import CollapseGuard
 from tinkergym.schema.evaluate_every import MOST_EVALUATIONS, EvaluateEvery
 from tinkergym.schema.mixtures import MOST_ENVIRONMENTS, drawn, names_of
 from tinkergym.schema.model import Choice, UserSettings, WireModel
@@ -75,6 +76,14 @@ class Train(Choice):
     """None is the job's."""
     system_prompt: str | None = None
     """None is the job's."""
+    algorithm: Algorithm | None = None
+    """None is the job's. Groups are the job's in any case: the seats play the same episodes."""
+    sampling: Sampling | None = None
+    """None is the job's."""
+    initial_policy: str | None = Field(None, pattern=rf"^{POLICY_REF}$", max_length=200)
+    """As in a job. None is the job's."""
+    model: str | None = Field(None, max_length=500)
+    """None is the job's. Another one is refused so far: the seats of a job rest on one base model."""
 
 
 class SharedWith(Choice):
@@ -90,6 +99,9 @@ class SharedWith(Choice):
     # As in `Choice`: settings inside of others are read without it.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
+
+_GROUPS = ("group_size", "groups_per_step")
+"""What all seats of a job have in common, since they play the same episodes."""
 
 SeatSettings = Annotated[Train | SharedWith | Frozen | Scripted | Base | League, Field(discriminator="kind")]
 """Who plays a seat."""
@@ -182,8 +194,12 @@ class TrainingSpec(UserSettings):
 
     def adapter_of(self, agent: str) -> Adapter:
         """Return what is trained for one of the `trained_agents`."""
+        return self.for_agent(agent).adapter
+
+    def for_agent(self, agent: str) -> Self:
+        """Return the settings as they hold for the policy of one of the `trained_agents`."""
         del agent
-        return self.adapter
+        return self
 
     def _refuse_endless_warmup(self, warmup_steps: int) -> None:
         if warmup_steps >= self.steps:
@@ -428,6 +444,14 @@ class JobSpec(PlayedSpec):
     """One policy plays all seats of a game and learns at each; in a share of the groups its opponents are
     fixed anchors and past versions. True is `League()`. Together with `agents` the policies are those.
     """
+    updates: str = Field("all", pattern=r"^(all|alternate(:[1-9][0-9]{0,5})?|only:[^@/\s]+)$", max_length=120)
+    """Which policies of a game's agents learn in a step: `all`; `alternate`, one after the other, each for
+    one step, or for ten with `alternate:10`; or `only:AGENT`. The others play on as they are.
+    """
+    collapse_guard: bool | CollapseGuard = True
+    """Whether games are watched for signs that play collapses: each is a warning that names the last good
+    version. True is `CollapseGuard()`.
+    """
     shuffle_rewards: bool = False
     """A control experiment: permute the returns within each step, so that nothing can be learned."""
     max_staleness: int = Field(0, ge=0, le=8)
@@ -475,6 +499,18 @@ class JobSpec(PlayedSpec):
             )
         return self
 
+    @property
+    def guard(self) -> CollapseGuard | None:
+        """What is watched; None where nothing is."""
+        if not self.plays_game or self.collapse_guard is False:
+            return None
+        return CollapseGuard() if self.collapse_guard is True else self.collapse_guard
+
+    @model_validator(mode="after")
+    def _there_is_something_to_guard(self) -> Self:
+        self._refuse_idle("collapse_guard", not self.plays_game, "agents or self_play")
+        return self
+
     @field_validator("self_play", mode="before")
     @classmethod
     def _true_is_the_usual_league(cls, given: object) -> object:
@@ -503,6 +539,93 @@ class JobSpec(PlayedSpec):
         return self
 
     @model_validator(mode="after")
+    def _seats_can_be_trained(self) -> Self:
+        for agent, seat in self.agents.items():
+            if not isinstance(seat, Train):
+                continue
+            if seat.model not in (None, self.model):
+                self._refuse(
+                    f"agents has {agent!r} with model={seat.model!r}, and the job {self.model!r}: the "
+                    "policies of a job rest on one base model; leave it out, or train that seat in another "
+                    "job against tg.opponents.Frozen(...)"
+                )
+            algorithm = seat.algorithm
+            for name in _GROUPS:
+                if algorithm is None:
+                    break
+                own, jobs = getattr(algorithm, name), getattr(self.algorithm, name)
+                if own not in (type(algorithm).model_fields[name].default, jobs):
+                    self._refuse(
+                        f"agents has {agent!r} with algorithm.{name}={own}, and the job {jobs}: seats play "
+                        "the same episodes; set it in the job's algorithm"
+                    )
+            self._refuse_unequal_rounds(agent)
+        return self
+
+    def _refuse_unequal_rounds(self, agent: str) -> None:
+        algorithm, sampling = self.for_agent(agent).algorithm, self.for_agent(agent).sampling
+        if algorithm.minibatches > algorithm.groups_per_step:
+            self._refuse(f"agents has {agent!r} with more minibatches than the job's groups_per_step")
+        if algorithm.dynamic_sampling_rounds != self.algorithm.dynamic_sampling_rounds:
+            self._refuse(
+                f"agents has {agent!r} with other dynamic_sampling_rounds than the job; set them in both, or "
+                "in neither"
+            )
+        if algorithm.compares_siblings and algorithm.group_size < 2:
+            self._refuse(
+                f"agents has {agent!r} with an algorithm that compares episodes with their group, and the "
+                "job's groups have one episode; raise algorithm.group_size"
+            )
+        if algorithm.overlong_tokens > sampling.max_turn_tokens:
+            self._refuse(f"agents has {agent!r} with overlong_tokens above its max_turn_tokens; lower them")
+        if self.max_staleness and algorithm.loss == "reinforce" and algorithm.importance_correction == "none":
+            self._refuse(
+                f"agents has {agent!r} with loss='reinforce', which needs max_staleness=0 or an "
+                "importance_correction"
+            )
+        if algorithm.warmup_steps >= self.steps:
+            self._refuse(f"agents has {agent!r} with warmup_steps not below steps={self.steps}; lower it")
+
+    @model_validator(mode="after")
+    def _evaluations_have_seats(self) -> Self:
+        for one in self.evaluate:
+            if not self.plays_game:
+                if one.agent or one.against is not None:
+                    self._refuse("evaluate has `agent` or `against`, which take effect only with agents")
+                continue
+            if one.environment not in ("", self.environment.id):
+                self._refuse("evaluate can name no other environment where the agents of a game are trained")
+            if one.agent and self.agents and one.agent not in self.trained_agents:
+                self._refuse(
+                    f"evaluate names the agent {one.agent!r}, which is not a seat with Train; those are: "
+                    f"{', '.join(self.trained_agents)}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _updates_take_effect(self) -> Self:
+        chosen = self.updates
+        if chosen == "all":
+            return self
+        several = len(self.trained_agents) > 1 or (isinstance(self.self_play, League) and not self.agents)
+        if not several or not self.plays_game:
+            self._refuse("updates takes effect only where several policies are trained; leave it out")
+        only = chosen.partition(":")[2] if chosen.startswith("only:") else None
+        if only is not None and only not in self.trained_agents:
+            self._refuse(
+                f"updates names {only!r}, which is not a seat with Train; those are: "
+                f"{', '.join(self.trained_agents)}"
+            )
+        return self
+
+    def updated_at(self, step: int) -> tuple[str, ...]:
+        """Return the agents whose policies learn in a train step."""
+        agents, (chosen, _, detail) = self.trained_agents, self.updates.partition(":")
+        if chosen == "alternate":
+            return (agents[(step - 1) // int(detail or 1) % len(agents)],)
+        return (detail,) if chosen == "only" else agents
+
+    @model_validator(mode="after")
     def _seats_can_be_played(self) -> Self:
         for agent, seat in self.agents.items():
             if isinstance(seat, SharedWith) and not isinstance(self.agents.get(seat.agent), Train):
@@ -511,18 +634,7 @@ class JobSpec(PlayedSpec):
                     f"agents has {agent!r} shared with {seat.agent!r}, which is not a seat with Train; "
                     f"those are: {trained}"
                 )
-        if self.plays_game and self.evaluate:
-            raise ValueError(
-                "evaluate plays environments with one agent; evaluate the policies of agents with "
-                "tg.evaluate(job.policy(...), env)"
-            )
-        refused = {
-            "environments": self.environments,
-            "deterministic": self.deterministic,
-            "max_staleness": self.max_staleness,
-            "initial_policy": self.initial_policy,
-            "rollout": self.rollout == "script",
-        }
+        refused = {"environments": self.environments, "rollout": self.rollout == "script"}
         for name, is_set in refused.items():
             if self.plays_game and is_set:
                 raise ValueError(
@@ -573,15 +685,28 @@ class JobSpec(PlayedSpec):
                 agent: _with_anchors(seat, offered) if isinstance(seat, League) else seat
                 for agent, seat in seats.items()
             }
+        if self.evaluate:
+            usual: FixedPlayer = Scripted(name="random") if "random" in offered else Base()
+            changes["evaluate"] = [
+                one if one.against is not None else one.model_copy(update={"against": usual})
+                for one in self.evaluate
+            ]
         if not changes:
             return self
         # Checked again: a game may call its agents what no policy can be called.
         return type(self).model_validate(self.model_copy(update=changes).model_dump())
 
     @property
+    def beginnings(self) -> dict[str, str]:
+        """What each trained policy begins with, by agent; those that begin with the model are not in it."""
+        own = {agent: self.for_agent(agent).initial_policy for agent in self.trained_agents}
+        return {agent: policy for agent, policy in own.items() if policy}
+
+    @property
     def opponent_policies(self) -> list[str]:
         """References to the policies of other jobs that play seats."""
         fixed: list[SeatSettings | FixedPlayer] = list(self.agents.values())
+        fixed += [one.against for one in self.evaluate if one.against is not None]
         fixed += [anchor for league in self.leagues for anchor in league.anchors or ()]
         return list(dict.fromkeys(one.policy for one in fixed if isinstance(one, Frozen)))
 
@@ -590,10 +715,20 @@ class JobSpec(PlayedSpec):
         """Whether the job trains the agents of a game, and not an environment with one agent."""
         return bool(self.agents) or isinstance(self.self_play, League)
 
-    def adapter_of(self, agent: str) -> Adapter:
-        """Return what is trained for one of the `trained_agents`."""
+    def for_agent(self, agent: str) -> Self:
+        """Return the settings as they hold for the policy of one of the `trained_agents`."""
         seat = self.agents.get(agent)
-        return seat.adapter if isinstance(seat, Train) and seat.adapter is not None else self.adapter
+        if not isinstance(seat, Train):
+            return self
+        changes: dict[str, Any] = {
+            name: value
+            for name in ("adapter", "system_prompt", "sampling", "initial_policy")
+            if (value := getattr(seat, name)) is not None
+        }
+        if seat.algorithm is not None:
+            groups = {name: getattr(self.algorithm, name) for name in _GROUPS}
+            changes["algorithm"] = seat.algorithm.model_copy(update=groups)
+        return self.model_copy(update=changes) if changes else self
 
     @property
     def episodes_per_step(self) -> int:

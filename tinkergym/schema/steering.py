@@ -16,6 +16,7 @@ STEERED = (
     "kl_coefficient",
     "learning_rate",
     "max_grad_norm",
+    "updates",
     "value_learning_rate",
     "weight_decay",
 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tinkergym.algorithms import RunningBaseline
 from tinkergym.schema.algorithms import GRPO
+from tinkergym.schema.evaluate_every import EvaluateEvery
 from tinkergym.schema.events import JobState
 from tinkergym.schema.job_spec import EnvironmentRef, Sampling, SharedWith, Train
 from tinkergym.schema.opponents import Base, League, Scripted
@@ -15,6 +17,11 @@ GAME = {
     "algorithm": GRPO(group_size=2, groups_per_step=4),
     "sampling": Sampling(max_turn_tokens=4, temperature=3.0),
 }
+TWO = {"x": Train(), "o": Train(algorithm=GRPO(learning_rate=1e-2))}
+
+
+def hashes(lab, job_id, version):
+    return {agent: lab.service.version_sha256(job_id, version, agent) for agent in ("x", "o")}
 
 
 @pytest.mark.parametrize("opponent", [Scripted("heuristic"), Base()], ids=["heuristic", "base"])
@@ -44,3 +51,49 @@ def test_a_policy_plays_itself_its_past_and_anchors_and_an_interrupted_job_draws
     assert {"trained", "random", "past@0", "past@1"} == players
     # Snapshots stay as opponents beyond `keep_checkpoints`.
     assert [view.step for view in lab.service.checkpoints(job_id, "x")] == [1, 2, 3, 4]
+
+
+def test_two_policies_of_a_deterministic_job_give_the_same_bits_through_a_kill(lab):
+    settings = {**GAME, "agents": TWO, "deterministic": True, "steps": 3, "checkpoint_every": 2}
+    undisturbed, killed = lab.start(**settings), None
+    lab.play_on(undisturbed)
+    killed = lab.start(**settings)
+    for _ in range(2):
+        lab.play_step(killed)
+    lab.replace_pool()
+    lab.pool.start_job(killed)
+    lab.play_on(killed)
+    for version in (1, 2, 3):
+        assert hashes(lab, killed, version) == hashes(lab, undisturbed, version)
+    assert None not in hashes(lab, killed, 3).values()
+
+
+def test_policies_learn_in_turn_are_evaluated_and_begin_with_what_was_trained(lab):
+    against = EvaluateEvery(1, episodes=4, agent="o", against=Scripted("heuristic"))
+    baseline = RunningBaseline(group_size=2, groups_per_step=4)
+    agents = {"x": Train(algorithm=baseline), "o": Train()}
+    job_id = lab.start(**GAME, agents=agents, updates="alternate", evaluate=against, steps=2)
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+    first, second = (hashes(lab, job_id, version) for version in (1, 2))
+    assert first["o"] != second["o"]
+    assert first["x"] == second["x"]
+    assert [(event.step, event.failed_episodes) for event in lab.events(job_id, "evaluation")] == [
+        (step, 0) for step in range(3)
+    ]
+    step = lab.events(job_id, "step")[0]
+    assert "policy/x/baseline_mean" in step.metrics
+    assert "policy/o/trained_tokens" not in step.metrics
+    begun = {"x": Train(initial_policy=f"{job_id}/x@2"), "o": Base()}
+    again = lab.start(**GAME, agents=begun, steps=1)
+    lab.play_on(again)
+    assert lab.state(again) is JobState.COMPLETED
+
+
+def test_episodes_may_be_played_ahead_by_each_policys_versions_within_the_bound(lab):
+    job_id = lab.start(**GAME, agents=TWO, max_staleness=1, steps=3)
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+    steps = lab.events(job_id, "step")
+    assert all(step.failed_episodes == 0 for step in steps)
+    assert max(step.metrics["staleness_max"] for step in steps) <= 1

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tinkergym import opponents
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.job_spec import JobSpec, LoRA, SharedWith, Train
+from tinkergym.schema.algorithms import GRPO
+from tinkergym.schema.job_spec import JobSpec, LoRA, Sampling, SharedWith, Train
 from tinkergym.schema.parsing import parse_spec
 
 TWO = {"x": {"kind": "train"}, "o": {"kind": "train", "adapter": {"kind": "lora", "rank": 4}}}
@@ -49,16 +51,66 @@ def test_seats_that_nobody_can_play_are_refused(agents):
 
 
 @pytest.mark.parametrize(
-    "setting",
+    ("agents", "settings", "named"),
     [
-        {"deterministic": True},
-        {"max_staleness": 1},
-        {"initial_policy": "job-1@2"},
-        {"rollout": "script"},
-        {"evaluate": {"steps": 1}},
+        (TWO, {"rollout": "script"}, "rollout"),
+        ({"x": opponents.Base(), "o": opponents.Scripted("random")}, {}, "agents"),
+        ({"x": Train(), "o": opponents.League(of="o")}, {}, "agents"),
+        ({"x": Train(model="other"), "o": Train()}, {}, "model"),
+        ({"x": Train(algorithm=GRPO(group_size=3)), "o": Train()}, {}, "group_size"),
+        ({"x": Train(algorithm=GRPO(warmup_steps=9)), "o": Train()}, {}, "warmup_steps"),
+        ({"x": Train(), "o": opponents.Base()}, {"self_play": True}, "self_play"),
+        ({"x": Train(), "o": opponents.Base()}, {"updates": "alternate"}, "updates"),
+        (TWO, {"updates": "only:z"}, "updates"),
+        (TWO, {"updates": "sometimes"}, "updates"),
+        (TWO, {"evaluate": {"steps": 1, "agent": "z"}}, "evaluate"),
+        (TWO, {"evaluate": {"steps": 1, "environment": "board/Gomoku-v0"}}, "evaluate"),
+        ({}, {"evaluate": {"steps": 1, "agent": "x"}}, "evaluate"),
+        ({}, {"collapse_guard": False}, "collapse_guard"),
     ],
-    ids=lambda setting: next(iter(setting)),
 )
-def test_what_jobs_with_several_agents_cannot_do_yet_is_refused_by_name(setting):
-    with pytest.raises(InvalidRequestError, match=next(iter(setting))):
-        of_game(TWO, **setting)
+def test_settings_that_could_not_take_effect_in_a_game_are_refused_by_name(agents, settings, named):
+    with pytest.raises(InvalidRequestError, match=named):
+        of_game(agents, **settings)
+
+
+@pytest.mark.parametrize(
+    "league",
+    [
+        {"anchor_share": 0.6, "current_share": 0.6},
+        {"anchors": []},
+        {"anchors": [{"kind": "base"}], "anchor_share": 0},
+        {"anchor_share": 0.5, "current_share": 0.5, "snapshot_every": 3},
+    ],
+)
+def test_a_league_whose_settings_contradict_each_other_is_refused(league):
+    with pytest.raises(InvalidRequestError):
+        opponents.League(**league)
+
+
+def test_a_seats_own_settings_replace_the_jobs_but_for_its_groups():
+    job = GRPO(group_size=4, groups_per_step=2, learning_rate=1e-3)
+    seat = Train(algorithm=GRPO(learning_rate=0.1), sampling=Sampling(max_turn_tokens=5))
+    spec = of_game({"x": seat, "o": Train()}, algorithm=job)
+    own = spec.for_agent("x").algorithm
+    assert (own.learning_rate, own.group_size, own.groups_per_step) == (0.1, 4, 2)
+    assert spec.for_agent("x").sampling.max_turn_tokens == 5
+    assert spec.for_agent("o").algorithm == job
+
+
+def test_policies_learn_together_in_turn_or_alone():
+    def updated(updates):
+        return [of_game(TWO, steps=9, updates=updates).updated_at(step) for step in range(1, 5)]
+
+    assert updated("all") == [("x", "o")] * 4
+    assert updated("alternate") == [("x",), ("o",)] * 2
+    assert updated("alternate:2") == [("x",), ("x",), ("o",), ("o",)]
+    assert updated("only:o") == [("o",)] * 4
+
+
+def test_self_play_seats_one_policy_everywhere_and_takes_the_games_random_player_as_anchor():
+    spec = of_game({}, self_play=True)
+    seated = spec.seated(["x", "o"], ["random", "heuristic"])
+    assert seated.agents == {"x": Train(), "o": SharedWith("x")}
+    assert seated.self_play.anchors == [opponents.Scripted("random")]
+    assert spec.seated(["x", "o"], []).self_play.anchors == [opponents.Base()]

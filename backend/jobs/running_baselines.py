@@ -1,0 +1,50 @@
+"""Running baselines: what was earned so far at each seat of a game, against each kind of opponent.
+
+A step's episodes are compared with the means before it and enter them afterwards. So a mean depends on
+nothing that it is compared with, and a step that is replayed after a kill meets the means that it met first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from backend.episodes.binding import class_of
+from backend.episodes.played import PlayedSeat
+
+
+@dataclass(slots=True)
+class RunningBaselines:
+    """Exponential means of returns, by game, seat and opponents."""
+
+    _sums: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """Decayed sum of returns and number of episodes."""
+
+    def value(self, seat: PlayedSeat, decay: float) -> float:
+        """Return what is expected at a seat; 0 where nothing was played yet."""
+        total, count = self._sums.get(key_of(seat), (0.0, 0))
+        # Without the division the first means would be drawn to 0 (as in Adam, arXiv:1412.6980).
+        return total / (1.0 - decay**count) if count else 0.0
+
+    def add(self, earned: Iterable[tuple[PlayedSeat, float]], decay: float) -> None:
+        """Let episodes enter the means, in their order."""
+        for seat, reward in earned:
+            key = key_of(seat)
+            total, count = self._sums.get(key, (0.0, 0))
+            self._sums[key] = (decay * total + (1.0 - decay) * reward, count + 1)
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint holds of it."""
+        return {key: list(pair) for key, pair in self._sums.items()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what a checkpoint holds."""
+        self._sums = {key: (float(total), int(count)) for key, (total, count) in state.items()}
+
+
+def key_of(seat: PlayedSeat) -> str:
+    """Return the mean that an episode belongs to: game, seat, and the kinds of its opponents."""
+    request, agent = seat.request, seat.trajectory.agent
+    opponents = sorted(class_of(one.player) for other, one in request.seats.items() if other != agent)
+    return f"{request.environment.model_dump_json()}|{agent}|{'+'.join(opponents)}"

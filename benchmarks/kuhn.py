@@ -1,0 +1,48 @@
+"""Self-play Kuhn poker: the exact exploitability before and after."""
+
+from __future__ import annotations
+
+import os
+
+import tinkergym as tg
+from benchmarks.common import Figure, service, write_result
+from benchmarks.multi_agent import followed
+from tinkergym.evaluation.exploitability import GameTree
+from tinkergym.evaluation.policy_strategy import policy_strategy
+
+GAME = "tabletop/KuhnPoker-v0"
+STEPS = int(os.environ.get("TINKERGYM_BENCHMARK_STEPS", "150"))
+
+
+def measure() -> list[Figure]:
+    """Train once; the figure is the exact exploitability of the policy at temperature 1."""
+    tree = GameTree(tg.make_game(GAME))
+    with service() as running:
+        client = tg.Client(running.url, running.api_key)
+        job = client.train(
+            GAME,
+            steps=STEPS,
+            self_play=True,
+            algorithm=tg.GRPO(
+                group_size=16, groups_per_step=16, learning_rate=3e-3, entropy_coefficient=0.05
+            ),
+            sampling=tg.Sampling(max_turn_tokens=8),
+            checkpoint_every=10,
+            keep_checkpoints=1000,
+        )
+        _, seconds = followed(job)
+        versions = [0, *(view.policy_version for view in job.checkpoints())]
+        curve = [
+            tree.exploitability(policy_strategy(job.policy(version=version), tree.situations)).exploitability
+            for version in versions
+        ]
+        client.close()
+    figure = Figure(
+        what=f"self-play Kuhn poker, {STEPS} steps, exact exploitability in chips per game",
+        asked="below half of the start's",
+        measured=f"{curve[0]:.3f} -> {curve[-1]:.3f}, lowest {min(curve):.3f}, in {seconds:.0f} s",
+        reached=curve[-1] < curve[0] / 2,
+    )
+    details = {"versions": versions, "exploitability": curve, "seconds": seconds}
+    write_result("kuhn", [figure], details)
+    return [figure]

@@ -1,0 +1,88 @@
+"""The collapse guard gives each alarm once, with the last good version."""
+
+from __future__ import annotations
+
+import pytest
+
+from backend.episodes.episode_requests import step_requests
+from backend.jobs.collapse_watch import CollapseWatch, figures_of
+from tests.backend.seats import result_of
+from tinkergym.schema.algorithms import GRPO
+from tinkergym.schema.collapse_guard import CollapseGuard
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, SharedWith, Train
+from tinkergym.schema.opponents import League, Scripted
+from tinkergym.testing.episodes import one_turn_episode
+
+SPEC = JobSpec(
+    environment=EnvironmentRef(id="board/TicTacToe-v0"),
+    agents={"x": Train(), "o": SharedWith("x")},
+    self_play=League(anchors=[Scripted("random")], anchor_share=0.5, current_share=0.5),
+    algorithm=GRPO(group_size=2, groups_per_step=4),
+    steps=100,
+)
+
+
+def games(step, anchor, own=0.0, drawn=0.0):
+    played = []
+    for request in step_requests("job-1", SPEC, step):
+        against_anchor = request.sampled_seats != ["x", "o"]
+        seats = [
+            one_turn_episode(anchor if against_anchor else own, agent=agent, drawn=drawn)
+            for agent in request.sampled_seats
+        ]
+        played.append((request, result_of(request, *seats)))
+    return played
+
+
+def watch(**guard):
+    return CollapseWatch(SPEC, CollapseGuard(window=2, **guard))
+
+
+def looked(one, rounds, first=1):
+    """Return the names and steps of the alarms of some steps."""
+    return [
+        (warning.name, warning.step, warning.message)
+        for step, settings in enumerate(rounds, first)
+        for warning in one.look(step, games(step, **settings), is_saved=True, come_back=lambda v: f"go {v}")
+    ]
+
+
+def test_a_fall_against_anchors_alone_is_an_alarm_that_names_the_version_before_it():
+    rounds = [{"anchor": score} for score in (0.2, 0.6, 0.6, 0.6, 0.3, 0.1, 0.1)]
+    ((name, step, message),) = looked(watch(), rounds)
+    assert (name, step) == ("collapse_anchor_reward", 6)
+    assert "go 4" in message or "go 5" in message
+
+
+def test_where_all_games_go_worse_there_is_no_such_alarm():
+    rounds = [{"anchor": score, "own": score} for score in (0.6, 0.6, 0.1, 0.1)]
+    assert not looked(watch(), rounds)
+
+
+@pytest.mark.parametrize(
+    ("guard", "played", "name"),
+    [
+        ({"least_entropy": 0.6}, {}, "collapse_entropy"),  # the record's tokens have 0.5
+        ({}, {"drawn": 1.0}, "collapse_draws"),
+    ],
+)
+def test_sure_actions_and_drawn_games_are_alarms(guard, played, name):
+    assert [one[0] for one in looked(watch(**guard), [{"anchor": 0.0, **played}] * 5)] == [name]
+
+
+def test_games_as_long_as_the_limit_allows_are_an_alarm():
+    short = SPEC.model_copy(update={"limits": SPEC.limits.model_copy(update={"max_turns": 1})})
+    assert figures_of(short, games(1, 0.0))["long"] == 1.0
+    assert figures_of(SPEC, games(1, 0.0))["long"] == 0.0
+
+
+def test_a_resumed_guard_sees_what_an_undisturbed_one_sees():
+    rounds = [{"anchor": score} for score in (0.6, 0.6, 0.6, 0.1, 0.1, 0.6, 0.6, 0.1, 0.1)]
+    undisturbed = looked(watch(), rounds)
+    first = watch()
+    before = looked(first, rounds[:4])
+    second = watch()
+    second.restore(first.state())
+    after = looked(second, rounds[4:], first=5)
+    assert before + after == undisturbed
+    assert len(undisturbed) == 2
