@@ -8,25 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from tinkergym.cli.local_service import local_service
+from benchmarks.common import service
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RECIPES = sorted(path.parent.name for path in EXAMPLES.glob("*/train.py"))
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TINKERGYM_HOME", str(tmp_path_factory.mktemp("home")))
-        for name in ("TINKERGYM_URL", "TINKERGYM_API_KEY"):
-            patch.delenv(name, raising=False)
-        with local_service(announce=lambda line: None):
-            yield
+def running():
+    # TextArena imports much; on a busy machine that takes longer than the default allows.
+    with service(None, "limits.job_check_seconds=120") as running:
+        yield running
 
 
 @pytest.mark.service
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_short_form_runs_to_its_report(service, monkeypatch, tmp_path, name):
+def test_the_short_form_runs_to_its_report(running, monkeypatch, tmp_path, name):
+    for variable, value in running.environment.items():
+        monkeypatch.setenv(variable, value)
     script = EXAMPLES / name / "train.py"
     monkeypatch.setattr(sys, "argv", [str(script), "--short", "--out", str(tmp_path)])
     runpy.run_path(str(script), run_name="__main__")

@@ -1,0 +1,48 @@
+"""Two games of TextArena in one job, each played in a process of its own.
+
+`tinkergym serve`, then `python examples/textarena/train.py`. A model that has never seen the games is first
+shown legal moves; a model that follows instructions does not need that (`episodes = 0`).
+"""
+
+import random
+
+import tinkergym as tg
+from tinkergym.reporting.recipe import Recipe
+
+recipe = Recipe.from_command_line(__file__)
+train = recipe.settings("train")
+games = [(name, share) for name, share in train.pop("games").items()]
+
+
+def legal_episodes(count):
+    """Yield episodes in which every move is legal and drawn at random."""
+    draw = random.Random(recipe.seed)
+    for name, _ in games:
+        env = tg.make(name)
+        for seed in range(count):
+            observation, _ = env.reset(seed=seed)
+            messages, over = [], False
+            while not over:
+                action = draw.choice(env.get_wrapper_attr("legal_actions")())
+                messages += [
+                    {"role": "user", "content": observation},
+                    {"role": "assistant", "content": action},
+                ]
+                observation, _, terminated, truncated, _ = env.step(action)
+                over = terminated or truncated
+            yield {"messages": messages}
+
+
+with tg.Client() as client:
+    show = recipe.settings("show")
+    if (episodes := show.pop("episodes")) > 0:
+        rows = tg.tasks.SequenceTasks(list(legal_episodes(episodes)))
+        shown = client.sft(rows, **show)
+        recipe.watch(shown)
+        train["initial_policy"] = shown.id
+    job = client.train(games, **train)
+    recipe.watch(job)
+    last = {
+        one.name: (round(one.mean, 3), round(one.low, 3), round(one.high, 3)) for one in job.evaluations()
+    }
+    recipe.report(job, each_game=last)
