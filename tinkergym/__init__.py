@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tinkergym.registration import packs
+from tinkergym.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from tinkergym import algorithms, errors, opponents, spaces, tasks, wrappers
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from tinkergym.schema.evaluate_every import EvaluateEvery
     from tinkergym.schema.job_spec import FullParameters, Limits, LoRA, Sampling, SharedWith, Train
     from tinkergym.tools.definition import tool
-
-__version__ = "0.1.0"
 
 __all__ = [
     "GRPO",

@@ -244,6 +244,12 @@ class ProtocolVersionError(TinkerGymError):
     http_status = 426
 
 
+class VersionMismatchError(TinkerGymError):
+    """Client and service are of versions that may not understand each other."""
+
+    http_status = 426
+
+
 class IllegalMoveError(TinkerGymError):
     """The rules of a game do not allow this move; the message says why, to whoever made it."""
 

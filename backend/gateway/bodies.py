@@ -14,8 +14,10 @@ from starlette.datastructures import Headers
 from backend.gateway.parts import parts_of
 from backend.gateway.turns import Turns
 from backend.store.store import TenantStore
+from tinkergym import __version__
 from tinkergym.errors import AuthenticationError, InvalidRequestError, PayloadTooLargeError
 from tinkergym.schema.parsing import parse_json
+from tinkergym.schema.versions import VERSION_HEADER, require_same_version
 
 Model = TypeVar("Model", bound=BaseModel)
 Value = TypeVar("Value")
@@ -50,6 +52,9 @@ async def _tenant(
     request: Request, _described: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)] = None
 ) -> TenantStore:
     store, key = parts_of(request).store, key_of(request)
+    client_version = request.headers.get(VERSION_HEADER)
+    if client_version is not None:
+        require_same_version(client_version, __version__)
     if not key:
         raise AuthenticationError(
             "the request carries no API key",

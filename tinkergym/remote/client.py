@@ -16,6 +16,7 @@ from tinkergym.errors import (
     ServiceUnreachableError,
     UnknownEnvironmentError,
     UnknownModelError,
+    VersionMismatchError,
 )
 from tinkergym.registration.environments import make_environment
 from tinkergym.remote import discovery
@@ -52,7 +53,9 @@ from tinkergym.schema.parsing import parse_any_spec
 from tinkergym.schema.policy_refs import PolicyRef
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.schema.structured import Structured
+from tinkergym.schema.versions import require_same_version
 from tinkergym.schema.views import EnvironmentView, HealthView, ModelView, PolicyView, TrainedWith
+from tinkergym.version import __version__
 
 MOST_EPISODES_AT_ONCE = 256
 FIRST_PATIENCE_SECONDS = 1.0
@@ -81,6 +84,7 @@ class Client:
 
         Raises:
             ServiceUnreachableError: no service answers.
+            VersionMismatchError: the service is of another version; says what to install.
         """
         address = discovery.find(url, api_key)
         self.url = address.url
@@ -89,10 +93,15 @@ class Client:
         )
         self._api = Api(self._connection)
         try:
-            self._api.health(patience_seconds=min(patience_seconds, FIRST_PATIENCE_SECONDS))
+            health = self._api.health(patience_seconds=min(patience_seconds, FIRST_PATIENCE_SECONDS))
         except ServiceUnreachableError as error:
             # The first line of most scripts: the reason is in the text, no need for 70 lines of httpx above.
             raise error from None
+        try:
+            require_same_version(__version__, health.version)
+        except VersionMismatchError:
+            self._connection.close()
+            raise
 
     def __enter__(self) -> Self:
         return self

@@ -34,6 +34,8 @@ from tinkergym.errors import (
     TooManyRequestsError,
     from_wire,
 )
+from tinkergym.schema.versions import VERSION_HEADER
+from tinkergym.version import __version__
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 KINDS: Mapping[int, type[TinkerGymError]] = {
@@ -202,7 +204,8 @@ def _open(url: str, token: str, ca_file: str | None, timeout_seconds: float) -> 
             hint="write it as http://HOST:PORT or https://HOST",
             field="url",
         )
-    headers = {"User-Agent": f"tinkergym python/{sys.version_info.major}.{sys.version_info.minor}"}
+    python = f"python/{sys.version_info.major}.{sys.version_info.minor}"
+    headers = {"User-Agent": f"tinkergym {python}", VERSION_HEADER: __version__}
     if token:
         headers["Authorization"] = f"Bearer {token}"
     # Sampling opens a stream per merged batch and must never wait for another's answer: no cap.

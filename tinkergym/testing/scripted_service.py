@@ -43,6 +43,7 @@ from tinkergym.schema.views import (
 from tinkergym.testing.bundles import byte_bundle
 from tinkergym.testing.samplers import ScriptedSampler
 from tinkergym.testing.scripted_jobs import ScriptedJobs
+from tinkergym.version import __version__
 
 API_KEY = "tg-scripted"
 MODELS = ("nano", "nano-instruct")
@@ -212,7 +213,9 @@ class _Handler(BaseHTTPRequestHandler):
         service, jobs = self.service, self.service.jobs
         job_route = re.fullmatch(r"/v1/jobs/([^/]+)(/.*)?", path)
         if path == "/v1/health":
-            self._view(HealthView(status="ok", version="0", memory=dict.fromkeys(MODELS, 600_000_000)))
+            self._view(
+                HealthView(status="ok", version=__version__, memory=dict.fromkeys(MODELS, 600_000_000))
+            )
         elif path == "/v1/models":
             views = [ModelView(name=name, context_length=1024).model_dump() for name in MODELS]
             self.reply(200, {"models": views})

@@ -295,3 +295,11 @@ def test_the_environments_that_the_service_plays_are_listed_with_their_packs(gat
     assert board == {**board, "distribution": "tinkergym-board", "version": version("tinkergym-board")}
     monkeypatch.setitem(gateway.config.__dict__, "env_workers", 0)
     assert client.get("/v1/environments").json() == {"environments": []}
+
+
+@pytest.mark.parametrize(("client_version", "status"), [(version("tinkergym"), 200), ("9.9.0", 426)])
+def test_a_client_of_another_version_is_refused(client, client_version, status):
+    response = client.get("/v1/jobs", headers={"Tinkergym-Version": client_version})
+    assert response.status_code == status
+    if status == 426:
+        assert error_of(response)["type"] == "VersionMismatchError"
