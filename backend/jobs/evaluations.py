@@ -15,6 +15,7 @@ from backend.episodes.episode_board import EpisodeBoard
 from backend.episodes.episode_requests import SEAT_APART, episode_id, fixed_seat, sampling_seed
 from backend.episodes.played import Played
 from backend.jobs.job_context import JobContext
+from backend.jobs.step_report import environment_metrics
 from backend.policies.trained_policy import TrainedPolicy
 from tinkergym.evaluation.statistics import mean_interval
 from tinkergym.schema.episodes import EpisodeRequest, SeatPlan
@@ -164,8 +165,11 @@ class Evaluations:
             low=low if math.isfinite(low) else None,
             high=high if math.isfinite(high) else None,
             stop_reasons=dict(Counter(one.stop_reason.value for one in trajectories).most_common()),
-            best=wanted is self._wanted[0] and _is_best(mean, before),
+            metrics=environment_metrics([one for one in trajectories if one.completed]),
         )
+        decided_by = context.spec.best_decided_by
+        if decided_by is not None and decided_by[0] == name and _is_best(event, before, decided_by[1]):
+            event = event.model_copy(update={"best": True})
         context.store.append_event(context.lease, event)
         before.append(event)
 
@@ -247,8 +251,14 @@ class Evaluations:
         )
 
 
-def _is_best(mean: float | None, before: Sequence[EvaluationEvent]) -> bool:
-    return mean is not None and all(event.mean is None or mean > event.mean for event in before)
+def _is_best(newest: EvaluationEvent, before: Sequence[EvaluationEvent], metric: str) -> bool:
+    """Whether an evaluation was better than all before, by its mean return or a metric of its environment."""
+
+    def value(event: EvaluationEvent) -> float | None:
+        return event.metrics.get(metric) if metric else event.mean
+
+    own = value(newest)
+    return own is not None and all((other := value(event)) is None or own > other for event in before)
 
 
 def _stop_reason(wanted: EvaluateEvery, events: Sequence[EvaluationEvent]) -> str:

@@ -101,6 +101,12 @@ def _seat_metrics(
     return {f"seat/{agent}/{name}": float(value) for name, value in counted.items() if value is not None}
 
 
+def environment_metrics(completed: Iterable[Trajectory]) -> dict[str, float]:
+    """Return the environment's own metrics: the mean over episodes of each episode's sum, by name."""
+    found = _environment_metrics(completed, "")
+    return {name.removeprefix("env/"): value for name, value in found.items() if name.startswith("env/")}
+
+
 def _environment_metrics(completed: Iterable[Trajectory], prefix: str) -> dict[str, float]:
     sums: dict[str, list[float]] = defaultdict(list)
     for trajectory in completed:

@@ -13,7 +13,7 @@ from rich.markup import escape
 from tinkergym.cli.console import INTERRUPTED, err, out
 from tinkergym.cli.json_output import AsJsonLines, emit
 from tinkergym.cli.options import EnvironmentId, EnvironmentSettings, TopK, TopP
-from tinkergym.errors import InvalidRequestError, NotFoundError
+from tinkergym.errors import InvalidRequestError, NotFoundError, UnknownModelError
 from tinkergym.messages import Message, messages_text, observation_messages, user
 from tinkergym.trajectory.parts import content_text
 
@@ -32,8 +32,8 @@ _PolicyName = Annotated[
     str | None,
     typer.Option(
         metavar="JOB_ID",
-        help="The job whose policy plays; JOB_ID@0: before training; JOB_ID@40 or JOB_ID@step:40: a version "
-        "that is kept. (default: you play)",
+        help="The job whose policy plays; JOB_ID@0: before training; JOB_ID@40, JOB_ID@step:40 or "
+        "JOB_ID@best: a version that is kept; or an untrained model. (default: you play)",
     ),
 ]
 _Seat = Annotated[
@@ -172,9 +172,23 @@ def _refuse_at_a_seat(given: Mapping[str, object]) -> None:
 
 def _player(client: Client, policy: str, sampling: dict[str, Any]) -> Policy:
     from tinkergym.cli.eval_policy import policy_of
+    from tinkergym.schema.policy_refs import PolicyRef
 
+    if not PolicyRef.is_meant(policy):
+        return _untrained(client, policy, sampling)
     job, version = _job_and_version(client, policy)
     return policy_of(job, version, sampling)
+
+
+def _untrained(client: Client, model: str, sampling: dict[str, Any]) -> Policy:
+    try:
+        return client.policy(model, **sampling)
+    except UnknownModelError as error:
+        raise NotFoundError(
+            f"{model!r} is neither the id of a job or policy nor a model of the service",
+            hint=f"see `tinkergym jobs`; {error.hint}",
+            field="--policy",
+        ) from None
 
 
 def _take_opponents_seat(env: AnyEnv, *, as_json: bool) -> bool:
@@ -193,12 +207,6 @@ def _take_opponents_seat(env: AnyEnv, *, as_json: bool) -> bool:
 def _job_and_version(client: Client, name: str) -> tuple[Job, int | None]:
     from tinkergym.schema.policy_refs import PolicyRef
 
-    if not PolicyRef.is_meant(name):
-        raise NotFoundError(
-            f"{name!r} is not the id of a job or policy",
-            hint="play takes the id of a job, see `tinkergym jobs`; `tinkergym eval` takes a model too",
-            field="--policy",
-        )
     ref = PolicyRef.parse(name, field="--policy")
     try:
         job_id, version = client.job_and_version(ref)

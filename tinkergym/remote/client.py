@@ -406,7 +406,7 @@ class Client:
         """Say which policy a reference names, which of its versions, and which versions are kept.
 
         Args:
-            reference: `job-...` or `policy-...`, perhaps with `@40`, `@step:40` or `@latest`.
+            reference: `job-...` or `policy-...`, perhaps with `@40`, `@step:40`, `@best` or `@latest`.
 
         Raises:
             NotFoundError: there is no such policy of yours, or that version is not kept.
@@ -461,9 +461,9 @@ class Client:
         """Return a policy to act with: one that was trained, or an untrained model to compare with.
 
         Args:
-            model: `job-...` or `policy-...` for what was trained, with `@40`, `@step:40` or `@latest` for a
-                version; or a name that the service offers, a model directory on its machine, or a Hugging
-                Face hub id.
+            model: `job-...` or `policy-...` for what was trained, with `@40`, `@step:40`, `@best` or
+                `@latest` for a version; or a name that the service offers, a model directory on its machine,
+                or a Hugging Face hub id.
             temperature: Of its answers; 0 always takes the likeliest token. None is as in training, 1.0 for a
                 model.
             max_turn_tokens: Of one answer; None is as in training, 64 for a model.

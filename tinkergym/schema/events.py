@@ -123,8 +123,12 @@ class EvaluationEvent(WireModel):
     """Of the mean's 95 % interval; None for a single episode."""
     high: float | None = None
     stop_reasons: dict[str, int] = {}
+    metrics: dict[str, float] = {}
+    """The environment's own, means over the completed episodes of each episode's sum."""
     best: bool = False
-    """Whether the job has no better version so far, by its first evaluation; references call it `@best`."""
+    """Whether the job has no better version so far, by its first evaluation or what `best_by` names;
+    references call it `@best`.
+    """
 
 
 class UpdateEvent(SettingsUpdate):

@@ -213,7 +213,13 @@ class EvaluatedSpec(TrainingSpec):
     """What jobs say that may play held-out episodes on the way: all but a user's own loop."""
 
     evaluate: list[EvaluateEvery] = Field([], max_length=MOST_EVALUATIONS)
-    """Episodes on the way that are not learned from. The first of them decides which version is `@best`."""
+    """Episodes on the way that are not learned from. The first of them decides which version is `@best`,
+    unless `best_by` names another.
+    """
+    best_by: str = Field("", max_length=500)
+    """What decides which version is `@best`: the name of an evaluation, for its mean return, or
+    `NAME/METRIC` for a metric of its environment, of which more is better.
+    """
 
     @property
     def own_environments(self) -> dict[str, EnvironmentRef]:
@@ -266,7 +272,28 @@ class EvaluatedSpec(TrainingSpec):
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise ValueError(f"evaluate has two of the name {twice!r}; give each a name=")
+        if self.best_by and self.best_decided_by is None:
+            self._refuse(
+                f"best_by names no evaluation; write NAME or NAME/METRIC with one of "
+                f"{', '.join(map(repr, names)) or 'those in evaluate'}"
+            )
         return self
+
+    @property
+    def best_decided_by(self) -> tuple[str, str] | None:
+        """The name of the evaluation that decides which version is the best, and its metric; empty: the mean.
+
+        None without evaluations, or where `best_by` names none of them.
+        """
+        names = [self.name_of(one) for one in self.evaluations]
+        if not self.best_by:
+            return (names[0], "") if names else None
+        if self.best_by in names:
+            return self.best_by, ""
+        # Names are ids with a slash in them: the longest that fits is meant.
+        fitting = [name for name in names if self.best_by.startswith(f"{name}/")]
+        name = max(fitting, key=len, default=None)
+        return None if name is None else (name, self.best_by.removeprefix(f"{name}/"))
 
     def environment_of(self, evaluation: EvaluateEvery) -> EnvironmentRef:
         """Return what an evaluation plays."""

@@ -90,6 +90,36 @@ def test_the_best_version_keeps_its_checkpoint_and_has_a_name(lab):
     assert all(Path(view.path).is_dir() for view in lab.tenant.checkpoints(job_id))
 
 
+@pytest.mark.parametrize("best_by", ["worse", "worse/letters"])
+def test_the_best_version_is_decided_by_the_evaluation_or_metric_that_the_job_names(lab, best_by):
+    plain, worse = (
+        EvaluateEvery(1, episodes=2, name=name, env_kwargs={"pay": pay})
+        for name, pay in (("plain", 0.0), ("worse", -1.0))
+    )
+    job_id = lab.start(steps=2, algorithm=FAST, evaluate=[plain, worse], best_by=best_by)
+    lab.play_on(job_id)
+    done = evaluations(lab, job_id)
+    assert all(one.metrics["letters"] == -one.mean for one in done if one.name == "worse")
+    assert {one.name for one in done if one.best} == {"worse"}
+    values = {
+        one.step: one.metrics["letters"] if "/" in best_by else one.mean
+        for one in done
+        if one.name == "worse"
+    }
+    found = lab.tenant.find_policy(PolicyRef.parse(f"{job_id}@best"))
+    assert values[found.best_version] == max(values.values())
+
+
+@pytest.mark.parametrize(
+    ("best_by", "evaluate"), [("nobody", [EvaluateEvery(1, name="a")]), ("a", []), ("a/", [])]
+)
+def test_a_best_that_no_evaluation_decides_is_refused(best_by, evaluate):
+    settings = {"environment": {"id": "test/Fickle-v0"}, "steps": 1, "evaluate": evaluate}
+    with pytest.raises(InvalidRequestError) as caught:
+        parse_spec({**settings, "best_by": best_by})
+    assert caught.value.field == "best_by"
+
+
 @pytest.mark.parametrize(
     ("setting", "last", "reason"),
     [

@@ -325,11 +325,15 @@ def test_a_watched_policy_draws_as_it_is_told(run, service):
     assert (wrong.exit_code, "top_k" in wrong.output) == (2, True)
 
 
-def test_a_model_is_no_policy_to_play_with_and_the_hint_says_which_command_takes_one(run, service):
-    result = run("play", BOARD, "--policy", "nano")
-    assert result.exit_code == 2
-    assert "error: --policy: " in result.output and "'nano'" in result.output
-    assert "`tinkergym eval` takes a model too" in result.output
+def test_a_model_plays_before_there_is_any_job(run, service):
+    result = run("play", BOARD, "--policy", "nano", "--watch")
+    assert result.exit_code == 0, result.output
+    assert service.jobs.newest_first() == []
+
+
+def test_what_is_neither_a_job_nor_a_model_is_no_policy_to_play_with(run, service):
+    result = run("play", BOARD, "--policy", "nanno")
+    assert (result.exit_code, "error: --policy: 'nanno'" in result.output) == (2, True)
 
 
 @pytest.mark.parametrize("command", [["play"], ["eval", "--tasks", "1"]])
