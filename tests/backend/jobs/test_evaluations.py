@@ -154,7 +154,6 @@ def test_episodes_that_fail_enter_no_figure(lab):
         {"rollout": "client", "evaluate": EvaluateEvery(1, "board/TicTacToe-v0")},
         {"evaluate": EvaluateEvery(1, "ws://127.0.0.1:1")},
         {"evaluate": [EvaluateEvery(1), EvaluateEvery(1, "ws://127.0.0.1:1", name="other")]},
-        {"evaluate": EvaluateEvery(1), "agents": {"x": {"kind": "train"}}},
         {
             "environment": {"id": "tinkergym/Remote-v0", "kwargs": {"url": "ws://127.0.0.1:1"}},
             "evaluate": EvaluateEvery(1, env_kwargs={"url": "ws://127.0.0.1:2"}),
