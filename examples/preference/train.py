@@ -1,0 +1,41 @@
+"""Answers that a job stored, ranked by a rubric, become preference pairs.
+
+`tinkergym serve`, then `python examples/preference/train.py`.
+"""
+
+import re
+
+import tinkergym as tg
+from tinkergym.reporting.recipe import Recipe
+
+ENV = "math/WordProblems-v0"
+recipe = Recipe.from_command_line(__file__)
+rubric = tg.Rubric()
+
+
+@rubric.gate
+def is_number(answer):
+    return re.fullmatch(r"[0-9]{1,4}", answer.strip()) is not None
+
+
+@rubric.term
+def near(answer, observation):
+    """1 for the right number, less the farther off."""
+    left, operator, right = re.fullmatch(r"(\d+)([+-])(\d+)=", observation).groups()
+    gold = int(left) + int(right) * (1 if operator == "+" else -1)
+    return 1 / (1 + abs(int(answer.strip()) - gold))
+
+
+with tg.Client() as client:
+    # Hardly trained: it plays the episodes that the rubric ranks.
+    played = client.train(ENV, **recipe.settings("play"))
+    recipe.watch(played)
+    pairs = played.rescore(rubric).episodes.to_preference(min_margin=0.05)
+    settings = recipe.settings("preference")
+    if recipe.control:
+        rows = [pairs.read(number) for number in range(len(pairs))]
+        flipped = [{**row, "chosen": row["rejected"], "rejected": row["chosen"]} for row in rows[::2]]
+        pairs = tg.tasks.SequenceTasks(flipped + rows[1::2])
+    job = client.preference(pairs, **settings)
+    recipe.watch(job)
+    recipe.report(job, metric="accuracy", pairs=len(pairs), trained=job.id)

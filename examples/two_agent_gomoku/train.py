@@ -1,0 +1,19 @@
+"""Two-agent gomoku: black and white are two policies that learn by playing each other.
+
+`tinkergym serve`, then `python examples/two_agent_gomoku/train.py`.
+"""
+
+import tinkergym as tg
+from tinkergym.reporting.recipe import Recipe
+
+recipe = Recipe.from_command_line(__file__)
+train = recipe.settings("train")
+pairs = train.pop("crossplay_pairs")
+with tg.Client() as client:
+    job = client.train("board/Gomoku-v0", **train)
+    recipe.watch(job)
+    # Starts, newest versions and the random player against each other, seats swapped.
+    games = job.crossplay(pairs=pairs)
+    print(games)
+    last = {one.name: (one.mean, one.low, one.high) for one in job.evaluations()}
+    recipe.report(job, each_seat=last, crossplay=games.to_json())
