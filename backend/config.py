@@ -27,7 +27,9 @@ DType = Literal["float32", "bfloat16"]
 CONFIG_VARIABLE = "TINKERGYM_SERVICE_CONFIG"
 """Environment variable that carries the effective settings, as JSON, to the processes of one service."""
 
-PACKAGED_MODELS = {name: str(Path(__file__).parent / "models" / name) for name in ("nano", "nano-instruct")}
+PACKAGED_MODELS = {
+    name: str(Path(__file__).parent / "models" / name) for name in ("nano", "nano-instruct", "nano-vl")
+}
 
 _LONGEST_SOCKET = "ray/session_2026-01-31_23-59-59_000000_4194304/sockets/plasma_store"
 """The longest path of a socket below `run_dir`: Ray's. The last number is the largest process id."""
@@ -67,6 +69,15 @@ class GatewayLimits(Settings):
     """Time for one evaluation."""
     data_bytes: int = Field(4 * 2**30, ge=1024)
     """Datasets that one tenant may keep on the service's disk, for SFT and preference jobs."""
+    image_bytes: int = Field(4 * 2**20, ge=1024)
+    """Largest image file. At most `body_bytes`."""
+    image_pixels: int = Field(16_000_000, ge=1)
+    """Most pixels of an image: height times width."""
+    images_bytes: int = Field(4 * 2**30, ge=1024)
+    """Images that one tenant may keep on the service's disk. While none of its jobs is unfinished, images
+    that are older than an hour make room for new ones."""
+    prompt_images: int = Field(64, ge=1)
+    """Most images in one prompt."""
     job_bytes: int = Field(256 * 1024, ge=1024)
     """Largest job description."""
     episodes_per_step: int = Field(16_384, ge=1)
@@ -82,6 +93,11 @@ class GatewayLimits(Settings):
             raise ValueError(
                 f"bodies_bytes must be at least body_bytes = {self.body_bytes}, or the largest body never "
                 "has room; raise it"
+            )
+        if "image_bytes" in self.model_fields_set and self.image_bytes > self.body_bytes:
+            raise ValueError(
+                f"image_bytes must be at most body_bytes = {self.body_bytes}, or the largest image is "
+                "refused as a body; raise that too"
             )
         return self
 
@@ -147,8 +163,8 @@ class ServiceConfig(Settings):
     """`sqlite:////absolute/path`. Empty means `tinkergym.sqlite3` in `data_dir`."""
 
     models: dict[str, str] = PACKAGED_MODELS
-    """Table of models: name = directory or Hugging Face hub id. `nano` and `nano-instruct` are always
-    there."""
+    """Table of models: name = directory or Hugging Face hub id. `nano`, `nano-instruct` and `nano-vl` are
+    always there."""
 
     allow_any_model: bool = True
     """Whether the local owner (the key in `local.json`) may name directories and hub ids outside
@@ -342,6 +358,11 @@ class ServiceConfig(Settings):
     def uploads(self) -> Blobs:
         """What clients uploaded."""
         return LocalBlobs(self.data_dir / "uploads")
+
+    @property
+    def images(self) -> Blobs:
+        """Images that clients sent, each tenant's apart."""
+        return LocalBlobs(self.data_dir / "images")
 
     @property
     def jobs_dir(self) -> Path:

@@ -35,6 +35,7 @@ NAMES = (
     "many_adapters",
     "divided",
     "parity",
+    "images",
     "versus_trl",
     "tenants",
     "neighbours",

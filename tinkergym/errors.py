@@ -65,11 +65,18 @@ class UnsupportedPartError(InvalidEnvironmentError, ValueError):
 
 
 class ImageObservationError(UnsupportedPartError):
-    """The environment shows an image, and no model of this version can see one."""
+    """The environment shows an image, and the model takes text only."""
 
     def __init__(self, message: str, *, hint: str = "", field: str = "") -> None:
-        hint = hint or "describe it in words under 'text' and leave the image out of the observation"
+        hint = hint or (
+            "choose a vision-language model such as nano-vl, or describe it in words under 'text' and leave "
+            "the image out of the observation"
+        )
         super().__init__(message, hint=hint, field=field)
+
+
+class InvalidImageError(InvalidEnvironmentError, ValueError):
+    """An image is broken, animated or too large, or what was given is no image."""
 
 
 class UnsupportedSpaceError(InvalidRequestError):

@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NotRequired, TypedDict, get_args
 
-from tinkergym.errors import ImageObservationError, UnsupportedPartError
+from tinkergym.errors import ImageObservationError, InvalidImageError, UnsupportedPartError
+from tinkergym.images.files import image_file
 from tinkergym.quoting import quoted, type_in_words
-from tinkergym.trajectory.parts import Content, content_of, content_text, other_than_text
+from tinkergym.trajectory.parts import (
+    Content,
+    ImagePart,
+    Part,
+    TextPart,
+    content_of,
+    content_text,
+    other_than_text,
+)
 
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -21,6 +30,7 @@ NOT_IN_WORDS = (
 MOST_NAME_CHARACTERS = 256
 """Of a message's `name` and `tool_call_id`."""
 _OPTIONAL = ("name", "tool_call_id")
+_IMAGE_KEYS = ("image", "images")
 _MAPPINGS = (dict, Mapping)
 """Most are dicts; to ask whether something else is a mapping takes ten times as long."""
 
@@ -60,7 +70,9 @@ def observation_messages(observation: object) -> list[Message]:
 
     A string is one message from the user, and so is the string under `text` of a mapping. A list, or the list
     under `messages` of a mapping, is taken as it is: messages that are new since the last action. A mapping
-    with both says the messages first. Other keys of a mapping are for programs, not for the model.
+    with both says the messages first. An image, or several, under `image` and `images` of a mapping stand
+    before its text; an image by itself is a message, too. Other keys of a mapping are for programs, not for
+    the model.
 
     Args:
         observation: What `reset` or `step` returned.
@@ -71,19 +83,29 @@ def observation_messages(observation: object) -> list[Message]:
     Raises:
         TypeError: It is none of these.
         ValueError: A text holds a lone surrogate, which neither JSON nor a tokenizer can carry.
-        ImageObservationError: It holds an image, and no model here can see one yet.
+        ImageObservationError: It holds an image where none is looked for.
+        InvalidImageError: An image is broken, animated or too large.
     """
     text = _one_text(observation)
     if text is not None:
         return [user(text)]
     if isinstance(observation, Mapping):
-        messages = _checked(observation["messages"], "the observation's 'messages'")
+        images = _images(observation)
+        messages = []
+        if observation.get("messages") is not None:
+            messages = _checked(observation["messages"], "the observation's 'messages'")
         silent = observation.get("text") is None or observation["text"] == ""
-        return messages if silent is True else [*messages, user(_text(observation["text"], observation))]
+        if silent is not True:
+            text = _text(observation["text"], observation)
+            return [
+                *messages,
+                {"role": "user", "content": [*images, TextPart(text=text)] if images else text},
+            ]
+        return [*messages, {"role": "user", "content": [*images]}] if images else messages
     if isinstance(observation, list | tuple):
         return _checked(observation, "the observation")
     if _is_image(observation):
-        raise ImageObservationError("the observation is an image")
+        return [{"role": "user", "content": [_image_part(observation, "the observation")]}]
     raise _neither_text_nor_messages(observation)
 
 
@@ -106,7 +128,7 @@ def observation_text(observation: object) -> str:
     Raises:
         TypeError: It is neither text nor messages.
         ValueError: A text holds a lone surrogate, which neither JSON nor a tokenizer can carry.
-        ImageObservationError: It holds an image.
+        ImageObservationError: It holds an image where none is looked for.
     """
     text = _one_text(observation)
     return messages_text(observation_messages(observation)) if text is None else text
@@ -128,7 +150,13 @@ def plain_text(message: Message) -> str:
     content = message["content"]
     if isinstance(content, str):
         return content
-    if kind := other_than_text(content):
+    kind = other_than_text(content)
+    if kind == "image":
+        raise ImageObservationError(
+            f"a message of the {message['role']} has a part of the kind 'image', and this model takes text",
+            field="content",
+        )
+    if kind:
         raise UnsupportedPartError(
             f"a message of the {message['role']} has a part of the kind {kind!r}, and this model takes text",
             hint="put it into words",
@@ -153,6 +181,17 @@ def opening_messages(
     else:
         prompt = "" if own else environment_prompt or ""
     return [system(prompt), *messages] if prompt else list(messages)
+
+
+def checked_content(values: Sequence[Any], where: str) -> Content:
+    """Return a message's content that is given as a list of parts; images are read and checked.
+
+    Raises:
+        ImageObservationError: An image is given in a form that is not known.
+        InvalidImageError: An image is broken, animated or too large.
+        ValueError: It is no list of parts.
+    """
+    return _parts(values, where)
 
 
 def message_fault(value: object) -> str:
@@ -191,8 +230,9 @@ def _one_text(observation: object) -> str | None:
         return _text(observation)
     if not isinstance(observation, _MAPPINGS):
         return None
-    _refuse_images(observation)
-    return _text(observation.get("text"), observation) if observation.get("messages") is None else None
+    if _shows_images(observation) or observation.get("messages") is not None:
+        return None
+    return _text(observation.get("text"), observation)
 
 
 def _text(text: object, observation: object = None) -> str:
@@ -232,10 +272,10 @@ def _message(value: Any, where: str) -> Message:
 
 def _parts(values: Sequence[Any], where: str) -> Content:
     try:
-        content = content_of(list(values))
+        content = content_of([_with_its_hash(value, where) for value in values])
+    except (ImageObservationError, InvalidImageError):
+        raise
     except ValueError as error:
-        if any(isinstance(v, Mapping) and str(v.get("type", "")).startswith("image") for v in values):
-            raise ImageObservationError(f"{where}['content'] holds an image") from error
         raise ValueError(f"{where}['content'] is a list, but not of parts: {quoted(values)}") from error
     texts = [content] if isinstance(content, str) else [t for part in content for _, t in part]
     if not all(map(is_unicode, texts)):
@@ -243,14 +283,63 @@ def _parts(values: Sequence[Any], where: str) -> Content:
     return content
 
 
-def _refuse_images(observation: Mapping[Any, Any]) -> None:
+def _with_its_hash(value: Any, where: str) -> Any:
+    """Return a part as it is, but an image that is given itself by its hash."""
+    if not isinstance(value, Mapping) or not str(value.get("type", "")).startswith("image"):
+        return value
+    if value.get("type") == "image" and "image" in value and len(value) == 2:
+        return _image_part(value["image"], f"{where}['content']")
+    if value.get("type") == "image" and "sha256" in value:
+        return value
+    raise ImageObservationError(
+        f"{where}['content'] holds an image that is not given in a form that is known",
+        hint="write {'type': 'image', 'image': pixels, an image of Pillow, or the bytes of a file}",
+    )
+
+
+def _shows_images(observation: Mapping[Any, Any]) -> bool:
+    """Whether there are images to show.
+
+    Raises:
+        ImageObservationError: There is one under a key that nobody looks under.
+    """
+    found = False
     for key, value in observation.items():
-        if (key in ("image", "images") and not _is_empty(value)) or _is_image(value):
-            raise ImageObservationError(f"the observation shows an image under {quoted(key)!r}")
+        if key in _IMAGE_KEYS:
+            found = found or not _is_empty(value)
+        elif _is_image(value):
+            raise ImageObservationError(
+                f"the observation shows an image under {quoted(key)!r}",
+                hint="put it under 'image' for the model to see it, or leave it out",
+            )
+    return found
+
+
+def _images(observation: Mapping[Any, Any]) -> list[Part]:
+    images = [] if _is_empty(observation.get("image")) else [observation["image"]]
+    if not _is_empty(observation.get("images")):
+        several = observation["images"]
+        # A tuple space and a stack of pictures alike.
+        stacked = len(getattr(several, "shape", ())) == 4
+        if not stacked and not isinstance(several, list | tuple):
+            raise InvalidImageError(
+                f"the observation's 'images' must be a list of images, but it is {type_in_words(several)}"
+            )
+        images += list(several)
+    return [_image_part(image, f"image {number} of the observation") for number, image in enumerate(images)]
+
+
+def _image_part(image: Any, where: str) -> ImagePart:
+    if isinstance(image, ImagePart):
+        return image
+    try:
+        return ImagePart.of(image_file(image))
+    except InvalidImageError as error:
+        raise InvalidImageError(f"{where}: {error.message}", hint=error.hint) from error
 
 
 def _is_empty(value: object) -> bool:
-    return value is None or (isinstance(value, str | Sequence) and len(value) == 0)
+    return value is None or (isinstance(value, str | bytes | Sequence) and len(value) == 0)
 
 
 def _is_image(value: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from backend.admission.protocols import ModelCatalog
 from backend.store.blobs import Blobs
+from backend.store.images import Images
 from backend.store.store import TenantStore
 from backend.store.uploads import Uploads
 from tinkergym.errors import InvalidDataError, InvalidRequestError
@@ -12,7 +13,9 @@ from tinkergym.schema.data import DataKind
 from tinkergym.schema.jobs import SFTSpec, WrittenDataSpec
 
 
-def check(catalog: ModelCatalog, uploaded: Blobs, tenant: TenantStore, spec: WrittenDataSpec) -> None:
+def check(
+    catalog: ModelCatalog, uploaded: Blobs, images_sent: Blobs, tenant: TenantStore, spec: WrittenDataSpec
+) -> None:
     """Make sure that the data is there, of the right kind, and fits the model.
 
     Raises:
@@ -36,6 +39,14 @@ def check(catalog: ModelCatalog, uploaded: Blobs, tenant: TenantStore, spec: Wri
                 hint="shorten or drop such records, or choose a model with a longer context",
                 field=field,
             )
+        if images := uploads.images(data_id):
+            if bundle.images is None:
+                raise InvalidDataError(
+                    f"it shows {len(images)} images, and {spec.model!r} takes text only",
+                    hint="choose a vision-language model such as nano-vl",
+                    field=field,
+                )
+            Images(images_sent, tenant.tenant_id).require(images)
     records = uploads.view(spec.data).records
     left = records - spec.held_out_records(records)
     if not left:

@@ -16,6 +16,7 @@ from tinkergym.core import refuse_unfinished
 from tinkergym.errors import (
     ImageObservationError,
     InvalidEnvironmentError,
+    InvalidImageError,
     TinkerGymError,
 )
 from tinkergym.messages import NOT_IN_WORDS, messages_to_answer, opening_messages
@@ -84,6 +85,11 @@ def examine(
                 job_prompt=system_prompt,
                 environment_prompt=environment_prompt,
             )
+            longest = max(longest, len(renderer.start(messages)))
+        except InvalidImageError as error:
+            raise InvalidImageError(
+                f"{reference.id}: {error.message}", hint=error.hint, field="environment"
+            ) from error
         except ImageObservationError as error:
             raise ImageObservationError(f"{reference.id}: {error.message}", field="environment") from error
         except (TypeError, ValueError) as error:
@@ -92,7 +98,6 @@ def examine(
                 hint=NOT_IN_WORDS,
                 field="environment",
             ) from error
-        longest = max(longest, len(renderer.start(messages)))
     env.close()
     pack = pack_of(reference.id)
     return {

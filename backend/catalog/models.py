@@ -21,11 +21,13 @@ from pydantic import ValidationError
 
 from backend.catalog.context_length import CONTEXT_KEYS, context_length
 from backend.catalog.hub_errors import why_not
+from backend.catalog.image_rules import image_rules
 from backend.catalog.tensor_files import tensors_of_file
+from backend.compute.seeing import sees
 from tinkergym.agent.templates import ChatTemplate
 from tinkergym.agent.turn_ends import find_stop_ids, special_ids
 from tinkergym.errors import TemplateError, UnknownModelError
-from tinkergym.schema.views import EXPORT_FILE, RendererBundle, TrainedWith
+from tinkergym.schema.views import EXPORT_FILE, ImageRules, RendererBundle, TrainedWith
 
 EXPERT = re.compile(r"(.+\.)experts\.")
 """How the name of a tensor begins that belongs to an expert of a mixture; with the path of the mixture."""
@@ -57,6 +59,8 @@ class ModelFacts:
     """Whether those files hold a mixture of experts."""
     matrices: frozenset[str] = frozenset()
     """The last names of what has a matrix in those files: `q_proj`, `embed_tokens`. Empty if not known."""
+    image_token_id: int | None = None
+    """The placeholder of a model that takes images; None for one that takes text only."""
 
 
 def resolve_model(
@@ -157,7 +161,23 @@ def read_model_facts(directory: Path) -> ModelFacts:
             for name, tensor in tensors.items()
             if name.endswith(".weight") and len(tensor.shape) == 2 and name.count(".") > 1
         ),
+        image_token_id=config.get("image_token_id") if sees(config.get("model_type")) else None,
     )
+
+
+def image_rules_of(directory: Path) -> ImageRules | None:
+    """Return how a model's processor writes images; None if the model takes text only.
+
+    Raises:
+        UnknownModelError: A file is missing or broken, or its processor is not supported.
+    """
+    config = read_json(directory / "config.json")
+    if not sees(config.get("model_type")):
+        return None
+    tokenizer_file = directory / "tokenizer.json"
+    tokenizer = _parse_json(_read_text(tokenizer_file, most_bytes=_MOST_TOKENIZER_BYTES), tokenizer_file)
+    processor = read_json(directory / "processor_config.json", missing_ok=True)
+    return image_rules(config, processor, _token_ids(tokenizer), directory)
 
 
 def load_renderer_bundle(name: str, directory: Path, chat_template: str = "") -> RendererBundle:
@@ -194,7 +214,9 @@ def load_renderer_bundle(name: str, directory: Path, chat_template: str = "") ->
             field="model",
         )
     most_tokens = read_model_facts(directory).context_length
-    content = json.dumps([tokenizer_json, template, special, stop_ids, most_tokens], sort_keys=True)
+    images = image_rules_of(directory)
+    made_of = [tokenizer_json, template, special, stop_ids, most_tokens]
+    content = json.dumps([*made_of, *([images.model_dump()] if images else [])], sort_keys=True)
     return RendererBundle(
         model=name,
         tokenizer_json=tokenizer_json,
@@ -202,6 +224,7 @@ def load_renderer_bundle(name: str, directory: Path, chat_template: str = "") ->
         special_tokens=special,
         stop_ids=stop_ids,
         context_length=most_tokens,
+        images=images,
         sha256=hashlib.sha256(content.encode()).hexdigest(),
         trained_with=_trained_with(directory),
     )

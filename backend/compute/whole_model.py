@@ -9,13 +9,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
+from backend.compute.seeing import sees
 from tinkergym.errors import UnknownModelError
 
 
+def model_class(directory: str | Path) -> Any:
+    """Return transformers' class for what predicts the next token with this model, images included."""
+    config = AutoConfig.from_pretrained(directory)
+    return AutoModelForImageTextToText if sees(config.model_type) else AutoModelForCausalLM
+
+
 def load_whole(directory: str | Path, **options: Any) -> Any:
-    """Return a causal language model.
+    """Return a causal language model, with its vision tower if it is run with images.
 
     Args:
         directory: A Hugging Face model directory.
@@ -24,7 +31,7 @@ def load_whole(directory: str | Path, **options: Any) -> Any:
     Raises:
         UnknownModelError: Weights are missing, or have other shapes than its configuration says.
     """
-    model, told = AutoModelForCausalLM.from_pretrained(
+    model, told = model_class(directory).from_pretrained(
         directory, output_loading_info=True, ignore_mismatched_sizes=True, **options
     )
     for name, stored, wanted in told["mismatched_keys"]:

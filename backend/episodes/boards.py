@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from backend.episodes.episode_board import EpisodeBoard
-from backend.episodes.record_check import require_sound
+from backend.episodes.record_check import images_of, require_sound
 from backend.errors import LeaseLostError
 from backend.learner.sequences import TokenLimits
 from tinkergym.errors import EnvironmentCrashedError, StorageFullError, TinkerGymError
@@ -95,8 +95,20 @@ class EnvWorkerReport:
 class Boards:
     """Where rollout workers find episodes and bring back results, for every job of this process."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        require_images: Callable[[str, Sequence[str]], None] = lambda tenant, hashes: None,
+    ) -> None:
+        """Begin without jobs.
+
+        Args:
+            clock: In seconds.
+            require_images: Refuses images, by hash, that are not a tenant's.
+        """
         self._clock = clock
+        self._require_images = require_images
         self._changed = threading.Condition()
         self._entries: dict[str, BoardEntry] = {}
         self._workers: dict[str, float] = {}
@@ -339,6 +351,11 @@ class Boards:
                 verdicts[position] = verdict
         return SubmitReply(verdicts=verdicts)
 
+    def tenant_of(self, worker_id: str) -> str | None:
+        """Return whose episodes a worker that plays for any job plays; None before its first."""
+        with self._changed:
+            return self._owners.get(worker_id)
+
     def forget_worker(self, worker_id: str, in_calls: Sequence[str] = ()) -> int:
         """Issue the episodes of a worker again whose process ended; returns how many.
 
@@ -480,6 +497,7 @@ class Boards:
         # Before the lock is taken again: long records take milliseconds.
         for result in batch:
             require_sound(result, entry.limits)
+            self._require_images(entry.tenant, images_of(result))
         with self._changed:
             if self._entries.get(job_id) is not entry:
                 return ["stale"] * len(batch)

@@ -176,7 +176,7 @@ def _check(parts: GatewayParts, tenant: TenantStore, spec: AnyJobSpec) -> tuple[
     if isinstance(spec, PolicySpec):
         return spec, {}
     if isinstance(spec, WrittenDataSpec):
-        datasets.check(parts.catalog, parts.config.uploads, tenant, spec)
+        datasets.check(parts.catalog, parts.config.uploads, parts.config.images, tenant, spec)
         remote_environments.refuse_open_keys(spec)
         parts.job_check.check_evaluations(spec)
         return spec, {}

@@ -40,6 +40,7 @@ async def sample(
     if len({wanted.request_id for wanted in batch.requests}) < len(batch.requests):
         raise InvalidRequestError("two requests have one request_id", field="requests.request_id")
     refuse_too_many_logprobs(batch.requests)
+    _refuse_many_images(batch.requests, parts.config.limits.prompt_images)
     policies = {wanted.policy for wanted in batch.requests}
     if len(policies) <= _FEW_POLICIES:
         chosen = pools_at_hand(parts, tenant, policies)
@@ -71,6 +72,16 @@ async def sample(
         await stack.aclose()
         raise
     return LinesResponse(_lines(sources, flying), count, stack)
+
+
+def _refuse_many_images(requests: list[SampleRequest], most: int) -> None:
+    for wanted in requests:
+        if len(wanted.images) > most:
+            raise InvalidRequestError(
+                f"a prompt shows {len(wanted.images)} images, and at most {most} are allowed",
+                hint="show fewer, or let the operator raise limits.prompt_images",
+                field="requests.images",
+            )
 
 
 def _own_session(wanted: SampleRequest, tenant_id: str) -> SampleRequest:

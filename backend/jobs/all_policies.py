@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from backend.jobs.learn_phase import Learned
 from backend.learner.sequences import TokenLimits
+from backend.policies.parity import Prompt
 from backend.policies.trained_policy import TakenWeights, TrainedPolicy
 from backend.store.facts import Fact
 
@@ -90,7 +91,7 @@ class AllPolicies:
     def probed_parity(
         self,
         version: int,
-        prompts: Mapping[str, Sequence[Sequence[int]]],
+        prompts: Mapping[str, Sequence[Prompt]],
         *,
         temperature: float,
         allowed: float,

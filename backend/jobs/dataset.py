@@ -16,9 +16,11 @@ import numpy.typing as npt
 from backend.jobs.job_context import JobContext
 from backend.jobs.job_control import JobControl
 from backend.learner.sequences import TrainSequence
+from backend.policies.parity import Prompt
 from backend.store.uploads import Uploads
 from tinkergym.schema.data import TokenSequence
 from tinkergym.schema.jobs import WrittenDataSpec
+from tinkergym.trajectory.parts import ImageSpan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,7 @@ class WrittenSequence:
 
     token_ids: array[int]
     trained: tuple[tuple[int, int], ...]
+    images: tuple[ImageSpan, ...] = ()
 
     @property
     def trained_tokens(self) -> int:
@@ -34,9 +37,9 @@ class WrittenSequence:
         return sum(stop - start for start, stop in self.trained)
 
     @property
-    def prompt(self) -> array[int]:
+    def prompt(self) -> Prompt:
         """What stands before the first trained token."""
-        return self.token_ids[: self.trained[0][0]]
+        return Prompt(self.token_ids, self.images).cut_to(self.trained[0][0])
 
 
 Record = Sequence[WrittenSequence]
@@ -87,7 +90,11 @@ def _read(uploads: Uploads, data_id: str, control: JobControl) -> list[Record]:
 
 def written(sequence: TokenSequence) -> WrittenSequence:
     """Take a sequence over."""
-    return WrittenSequence(token_ids=array("i", sequence.token_ids), trained=tuple(sequence.trained))
+    return WrittenSequence(
+        token_ids=array("i", sequence.token_ids),
+        trained=tuple(sequence.trained),
+        images=tuple(sequence.images),
+    )
 
 
 def batch_numbers(spec: WrittenDataSpec, records: int, step: int) -> list[int]:
@@ -119,4 +126,5 @@ def train_sequence(sequence: WrittenSequence, *, weight: float = 1.0) -> TrainSe
         # Nobody sampled these tokens; the losses of written data do not look at it.
         sampling_logprobs=[0.0] * len(mask),
         advantage=weight,
+        images=sequence.images,
     )

@@ -169,7 +169,9 @@ def _parity(
             current=its_tokens,
         )
     if not metrics:
-        prompts = (prompt_of(sequence.token_ids, sequence.loss_mask) for sequence in sequences)
+        prompts = (
+            prompt_of(sequence.token_ids, sequence.loss_mask, sequence.images) for sequence in sequences
+        )
         metrics = context.policy.probed_parity(
             step - 1,
             prompts,

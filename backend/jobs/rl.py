@@ -34,7 +34,7 @@ from backend.jobs.step_report import (
 )
 from backend.jobs.train_batch import earned_by_seat
 from backend.jobs.turn_rewards import refuse_large_rewards
-from backend.policies.parity import prompt_of
+from backend.policies.parity import Prompt, prompt_of
 from backend.store.facts import Fact
 from tinkergym.errors import TooManyFailedEpisodesError
 from tinkergym.schema.algorithms import RunningBaseline
@@ -485,7 +485,7 @@ class RLJob(JobLoop[JobSpec]):
             )
             return facts + self._policies.take_facts()
 
-    def _compare_last_version(self, prompts: Mapping[str, Sequence[Sequence[int]]]) -> None:
+    def _compare_last_version(self, prompts: Mapping[str, Sequence[Prompt]]) -> None:
         """Compare learner and engine on the last version, which plays no episode that would."""
         context = self._context
         self._policies.probed_parity(
@@ -520,11 +520,11 @@ class RLJob(JobLoop[JobSpec]):
         return True
 
 
-def _prompts(played: Played, context: JobContext[JobSpec]) -> dict[str, list[list[int]]]:
+def _prompts(played: Played, context: JobContext[JobSpec]) -> dict[str, list[Prompt]]:
     """Return what stood before the first answers in a step's episodes, by agent."""
     return {
         agent: [
-            prompt_of(segment.token_ids, segment.loss_mask)
+            prompt_of(segment.token_ids, segment.loss_mask, segment.images)
             for seat in trained_seats(played, policy_of(context.job_id, agent))
             for segment in seat.trajectory.segments
             if any(segment.loss_mask)

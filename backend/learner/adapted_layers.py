@@ -17,6 +17,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from backend.compute.layer_names import names, no_such_layer
+from backend.compute.seeing import sees
 
 _TAKEN_APART = frozenset({"kv_b_proj"})
 """Of attention over compressed keys and values (DeepSeek's): vLLM multiplies it into other weights when it
@@ -54,6 +55,18 @@ def chosen_layers(paths: Sequence[str], patterns: Sequence[str]) -> list[str]:
     if idle is not None:
         raise no_such_layer(idle, paths)
     return [path for path in paths if any(names(pattern, path) for pattern in patterns)]
+
+
+def vision_layers(model: Any) -> list[str]:
+    """Return the paths of the plain linear layers of a model's vision tower and connector, if it has any."""
+    if not sees(model.config.model_type):
+        return []
+    decoder, head = set(model.get_decoder().modules()), model.get_output_embeddings()
+    return [
+        path
+        for path, module in model.named_modules()
+        if type(module) is nn.Linear and module not in decoder and module is not head
+    ]
 
 
 def _is_routed(path: str, mixture: str) -> bool:

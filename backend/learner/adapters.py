@@ -21,7 +21,7 @@ from peft.tuners.lora.layer import Linear as PeftLinear
 from torch import nn
 
 from backend.compute.fast_linears import linear
-from backend.learner.adapted_layers import adapted_layers, chosen_layers
+from backend.learner.adapted_layers import adapted_layers, chosen_layers, vision_layers
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.job_spec import LoRA
 
@@ -49,6 +49,7 @@ class AdapterSet:
         self._model = model
         self._merge = merge
         self._adaptable: list[str] = []
+        self._seeing: list[str] = []
         self._peft: Any = None
         self._active: dict[str, AdaptedLinear] | None = None
         self._adapters: dict[str, dict[str, AdaptedLinear]] = {}
@@ -73,13 +74,22 @@ class AdapterSet:
         """
         # Asked of the model as it was loaded: PEFT puts layers of its own around those that it adapts.
         self._adaptable = self._adaptable or adapted_layers(self._model)
+        self._seeing = self._seeing or vision_layers(self._model)
+        if adapter.vision and not self._seeing:
+            raise InvalidRequestError(
+                f"models of type {self._model.config.model_type!r} have no vision tower to adapt",
+                hint="leave LoRA(vision=True) out",
+                field="adapter.vision",
+            )
         config = peft.LoraConfig(
             r=adapter.rank,
             lora_alpha=adapter.alpha,
             lora_dropout=0.0,  # dropout would part the learner's logprobs from the engine's
             bias="none",
             use_rslora=adapter.rslora,
-            target_modules=chosen_layers(self._adaptable, adapter.target_modules),
+            target_modules=chosen_layers(
+                [*self._adaptable, *(self._seeing if adapter.vision else ())], adapter.target_modules
+            ),
             task_type="CAUSAL_LM",
         )
         with warnings.catch_warnings():

@@ -8,7 +8,7 @@ model.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backend.compute.same_rounding import filled_keys
+from backend.learner.image_numbers import ImageNumbers
 from backend.learner.sequences import TrainSequence
 
 IntArray = npt.NDArray[np.int64]
@@ -61,6 +62,12 @@ class MicroBatch:
     """[P], the token that was drawn."""
     slots: IntArray
     """[P], where the token stands among all sampled tokens of the train batch, see `SampledTokens`."""
+    images: tuple[tuple[str, int], ...] = ()
+    """The hashes of the images in it, each once, and how many tokens each takes."""
+    image_nodes: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """[I], the nodes that are parts of images."""
+    image_rows: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """[I], which part each is, where the parts of all `images` stand one behind the other."""
 
 
 def micro_batches(
@@ -154,17 +161,20 @@ class _Row:
     targets: IntArray
     first_slot: int
     temperature: float
+    numbers: ImageNumbers
+    """Of the whole train batch."""
 
 
 def _rows(sequences: Sequence[TrainSequence], only: npt.NDArray[np.bool_] | None) -> list[_Row]:
     rows, slot = [], 0
+    numbers = ImageNumbers()
     for number, sequence in enumerate(sequences):
         targets_at = np.flatnonzero(np.asarray(sequence.loss_mask, dtype=bool))
         if len(targets_at) and (only is None or only[number]):
-            ids = np.asarray(sequence.token_ids, dtype=np.int64)
-            rows.append(
-                _Row(ids[: targets_at[-1]], targets_at, ids[targets_at], slot, float(sequence.temperature))
-            )
+            ids = np.array(sequence.token_ids, dtype=np.int64)
+            targets, temperature = ids[targets_at], float(sequence.temperature)
+            numbers.put_into(ids, sequence.images)
+            rows.append(_Row(ids[: targets_at[-1]], targets_at, targets, slot, temperature, numbers))
         slot += len(targets_at)
     return rows
 
@@ -207,8 +217,10 @@ def _assemble(rows: list[_Row], shared: list[int], *, one_block: bool) -> MicroB
     prediction_of = prediction_of.reshape(-1)
     order = np.argsort(prediction_of, kind="stable")
     slots = np.concatenate([row.first_slot + np.arange(len(row.targets)) for row in rows])
+    ids = np.concatenate(token_ids)
+    images, image_nodes, image_rows = rows[0].numbers.taken_out_of(ids)
     return MicroBatch(
-        token_ids=np.concatenate(token_ids),
+        token_ids=ids,
         positions=np.concatenate(positions),
         blocks=blocks,
         node_of=node_of,
@@ -220,6 +232,9 @@ def _assemble(rows: list[_Row], shared: list[int], *, one_block: bool) -> MicroB
         prediction_of=prediction_of[order].astype(np.int64),
         targets=np.concatenate([row.targets for row in rows])[order],
         slots=slots[order],
+        images=images,
+        image_nodes=image_nodes,
+        image_rows=image_rows,
     )
 
 

@@ -11,7 +11,8 @@ import hashlib
 import json
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,9 @@ from backend.learner.batching import MicroBatch, micro_batches
 from backend.learner.sequences import TokenLimits, TrainSequence
 from backend.learner.shared_attention import ATTENTION, AttentionLayout, attending
 from backend.learner.swiglu import slim_swiglu
-from tinkergym.errors import InvalidRequestError, UnknownModelError
+from backend.vision.tower import ImageTower, KeptFeatures, embedded
+from tinkergym.errors import InvalidRequestError, UnknownModelError, UnsupportedPartError
+from tinkergym.schema.views import ImageRules
 
 _PROBE_LENGTH = 12
 _KEPT_PROBE_LENGTH = 128
@@ -69,6 +72,11 @@ class CausalLM:
         self.hidden_size = int(self.output_head.weight.shape[1])
         self._rotates_by_length = _rotates_by_length(model)
         self._through: Callable[..., torch.Tensor] | None = None
+        self.tower: ImageTower | None = None
+        """What sees images; None for a model that takes text only, or while there are no images."""
+        self.image_rules: ImageRules | None = None
+        self._kept_features = KeptFeatures()
+        self._tower_rests = False
         self.shares_prefixes = False
         self.splits_head = False
         try:
@@ -125,7 +133,9 @@ class CausalLM:
     @property
     def limits(self) -> TokenLimits:
         """What it can compute."""
-        return TokenLimits(vocabulary=self.vocabulary, context_length=self.context_length)
+        return TokenLimits(
+            vocabulary=self.vocabulary, context_length=self.context_length, images=self.image_rules
+        )
 
     @property
     def layer_count(self) -> int:
@@ -158,19 +168,57 @@ class CausalLM:
         For models whose logits are more than a matrix times that (scaled, soft-capped), the logits
         themselves.
         """
+        ids = torch.from_numpy(batch.token_ids).to(self.device)
+        name, given = ("inputs_embeds", self._seen(batch, ids)) if batch.images else ("input_ids", ids)
         if self.shares_prefixes:
             inputs: dict[str, Any] = {
-                "input_ids": torch.from_numpy(batch.token_ids)[None].to(self.device),
+                name: given[None],
                 "position_ids": torch.from_numpy(batch.positions)[None].to(self.device),
             }
             layout = AttentionLayout.of(batch, self.device)
         else:
             # Padding on the right needs no mask: causal attention never looks at what comes later.
-            ids = torch.from_numpy(batch.token_ids[batch.node_of].reshape(batch.blocks[0])).to(self.device)
-            inputs, layout = {"input_ids": ids}, None
+            given = given[torch.from_numpy(batch.node_of).to(self.device)]
+            inputs, layout = {name: given.reshape(*batch.blocks[0], *given.shape[1:])}, None
         with attending(layout):
             out = (self._through or self.run)(**inputs)
         return self._at_predictions(batch, out)
+
+    def see(self, tower: ImageTower, rules: ImageRules) -> None:
+        """From now on take images."""
+        self.tower, self.image_rules = tower, rules
+
+    @contextmanager
+    def tower_at_rest(self, rests: bool) -> Iterator[None]:
+        """Say whether the tower has the base model's weights, which nobody trains: then features are kept."""
+        before, self._tower_rests = self._tower_rests, rests
+        try:
+            yield
+        finally:
+            self._tower_rests = before
+
+    def _seen(self, batch: MicroBatch, ids: torch.Tensor) -> torch.Tensor:
+        """Return [N, hidden], the embeddings of a micro-batch's nodes with images where they stand."""
+        features = torch.cat([self._features(sha256) for sha256, _ in batch.images])
+        rows = torch.from_numpy(batch.image_rows).to(self.device)
+        nodes = torch.from_numpy(batch.image_nodes).to(self.device)
+        return embedded(self.model, ids, nodes, features[rows])
+
+    def _features(self, sha256: str) -> torch.Tensor:
+        if self.tower is None:
+            raise UnsupportedPartError(
+                "a sequence has a part of the kind 'image', and this model takes text",
+                hint="train on episodes without images",
+                field="images",
+            )
+        if not self._tower_rests:
+            return self.tower.features(sha256)
+        found = self._kept_features.find("base", sha256)
+        if found is None:
+            with torch.no_grad():
+                found = self.tower.features(sha256)
+            self._kept_features.keep("base", sha256, found)
+        return found
 
     def run(self, **inputs: Any) -> torch.Tensor:
         """Run the decoder, or what `features` needs instead of it, on transformers' inputs; [..., width]."""
@@ -249,7 +297,7 @@ class CausalLM:
         return _difference(split, whole) <= _TOLERANCE
 
     def _prefixes_can_be_shared(self) -> bool:
-        config = self.model.config
+        config = _text(self.model.config)
         usual = config._attn_implementation
         if usual != "sdpa" or not _attends_fully(config) or keeps_a_state(self.model):
             _log.info("prompts of %s are computed once per sequence: not plain attention", config.model_type)

@@ -40,6 +40,7 @@ from backend.learner.batching import MicroBatch
 from backend.learner.busy_clock import BusyClock
 from backend.learner.causal_lm import CausalLM
 from backend.learner.checkpoints import CheckpointManifest
+from backend.learner.image_sight import let_see
 from backend.learner.lanes import Cores, Lanes, whole_device
 from backend.learner.optimiser import DEFAULT, OptimStepResult, PolicyOptimiser
 from backend.learner.policies import FullPolicy, LoraPolicy, MasteredPolicy, Policy
@@ -63,6 +64,7 @@ from backend.learner.spikes import LEAST_LOSS, SpikeWatch
 from backend.learner.token_loss import TokenLoss
 from backend.learner.train_pass import ForwardBackwardResult, TrainPass
 from backend.learner.value_head import ValueHead, ValuePass
+from backend.vision.pixels import ImageSource
 from tinkergym.errors import ConflictError, NonFiniteLossError, NotFoundError
 from tinkergym.schema.job_spec import FullParameters, LoRA
 from tinkergym.schema.optimizer import AdamW
@@ -138,6 +140,7 @@ class Learner:
         micro_batch_tokens: int | None = None,
         cpu_threads: int = 1,
         learners: int = 1,
+        images: ImageSource | None = None,
     ) -> None:
         """Load the base model.
 
@@ -154,6 +157,7 @@ class Learner:
                 gradient of its own, if the model and the size of the gradient allow; 1 leaves torch's
                 number as it is.
             learners: How many such divide the machine's memory.
+            images: Where image files come from, for a model that takes them; None takes no images.
 
         Raises:
             UnknownModelError: There is no model that can be loaded.
@@ -165,7 +169,9 @@ class Learner:
         """Held while one policy's weights are in the base model, or any is changed."""
         self._lock = threading.Lock() if device_lock is None else device_lock
         self._lanes = Lanes(cpu_threads if self.device.type == "cpu" else 1)
+        self._images = images
         self._base = CausalLM.load(model_dir, device=self.device, dtype=dtype)
+        let_see(self._base, Path(model_dir), images)
         self._micro_batching = self._fitting(micro_batch_tokens, learners)
         if self._micro_batching.recompute:
             self._base.recompute_layers()
@@ -560,6 +566,7 @@ class Learner:
 
     def _own_model(self, model_dir: str, dtype: torch.dtype) -> CausalLM:
         own = CausalLM.load(model_dir, device=self.device, dtype=dtype)
+        let_see(own, Path(self._model_dir), self._images)
         if self._micro_batching.recompute:
             own.recompute_layers()
         return own

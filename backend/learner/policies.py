@@ -71,7 +71,7 @@ class LoraPolicy(Policy):
 
     def __init__(self, lm: CausalLM, adapters: AdapterSet, name: str, adapter: LoRA, *, seed: int) -> None:
         self.lm = lm
-        self.adapter: LoRA | FullParameters = adapter
+        self.adapter: LoRA = adapter
         self._adapters = adapters
         self._name = name
         self._lora = adapter
@@ -88,7 +88,7 @@ class LoraPolicy(Policy):
     @contextmanager
     def using(self) -> Iterator[None]:
         """Switch this adapter on."""
-        with self._adapters.using(self._name):
+        with self._adapters.using(self._name), self.lm.tower_at_rest(not self.adapter.vision):
             yield
 
     def weights(self) -> PolicyWeights:

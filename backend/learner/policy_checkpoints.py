@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pydantic import JsonValue
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
 from backend.compute.weights import FullWeights, PolicyWeights, weights_sha256
+from backend.compute.whole_model import model_class
 from backend.learner.checkpoints import Checkpoint, CheckpointManifest, writing
 from backend.learner.optimiser import PolicyOptimiser
 from backend.learner.policies import FullPolicy, LoraPolicy, Policy, restore
@@ -129,7 +129,7 @@ def full_weights(checkpoint: Checkpoint) -> FullWeights:
     Its file has those that its family is published with: experts one by one, tied weights once.
     """
     shortest = min(checkpoint.dtypes(_MODEL_FILE), key=lambda dtype: dtype.itemsize)
-    model = AutoModelForCausalLM.from_pretrained(checkpoint.directory, dtype=shortest)
+    model = model_class(checkpoint.directory).from_pretrained(checkpoint.directory, dtype=shortest)
     every = model.named_parameters(remove_duplicate=False)
     return FullWeights(tensors={name: parameter.detach() for name, parameter in every})
 

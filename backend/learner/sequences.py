@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tinkergym.errors import InvalidRequestError, UnsupportedPartError
+from tinkergym.schema.views import ImageRules
+from tinkergym.trajectory.parts import ImageSpan, misplaced_image
 from tinkergym.trajectory.trajectory import Segment
 
 FloatArray = npt.NDArray[np.float32]
@@ -43,6 +45,8 @@ class TrainSequence:
     """One per token with `loss_mask` True: what the value head is to expect before it, in units of return."""
     old_values: Sequence[float] | FloatArray | None = None
     """One per token with `loss_mask` True: what it expected at the step's first update."""
+    images: Sequence[ImageSpan] = ()
+    """Where images stand, in order; on tokens that are not learned from."""
 
     def __post_init__(self) -> None:
         length = len(self.token_ids)
@@ -73,6 +77,8 @@ class TrainSequence:
                     hint="give one per such token, in order",
                     field=field,
                 )
+        if self.images and (wrong := misplaced_image(self.images, self.loss_mask)):
+            raise InvalidRequestError(wrong, hint="render the sequence again", field="images")
         if not (math.isfinite(self.temperature) and self.temperature > 0):
             raise InvalidRequestError(
                 f"temperature {self.temperature} has no logprobs",
@@ -84,23 +90,14 @@ class TrainSequence:
     def from_segment(
         cls, segment: Segment, *, advantage: float | Sequence[float], temperature: float = 1.0
     ) -> TrainSequence:
-        """Take a trajectory's segment as it is.
-
-        Raises:
-            UnsupportedPartError: It has an image, and models take text.
-        """
-        if segment.images:
-            raise UnsupportedPartError(
-                "a segment has a part of the kind 'image', and this model takes text",
-                hint="train on episodes without images",
-                field="images",
-            )
+        """Take a trajectory's segment as it is."""
         return cls(
             token_ids=segment.token_ids,
             loss_mask=segment.loss_mask,
             sampling_logprobs=segment.sampling_logprobs,
             advantage=advantage,
             temperature=temperature,
+            images=segment.images,
         )
 
 
@@ -214,6 +211,21 @@ class TokenLimits:
     """Token ids are smaller than this."""
     context_length: int | None
     """Most tokens of a sequence; None if the model does not say."""
+    images: ImageRules | None = None
+    """How images stand in a sequence; None if the model takes text only."""
+
+
+def image_fault(images: Sequence[ImageSpan], token_ids: Sequence[int], limits: TokenLimits) -> str:
+    """Return what is wrong with a record's images for this model, in words; empty if nothing is."""
+    rules = limits.images
+    if rules is None:
+        return "it has a part of the kind 'image', and the model takes text" if images else ""
+    for number, image in enumerate(images):
+        if image.end - image.start != rules.tokens:
+            return f"image {number} has {image.end - image.start} tokens, and the model's have {rules.tokens}"
+        if set(token_ids[image.start : image.end]) != {rules.placeholder}:
+            return f"image {number} stands where the tokens are no placeholders"
+    return ""
 
 
 def check_sequences(limits: TokenLimits, sequences: Sequence[TrainSequence]) -> None:
@@ -242,3 +254,8 @@ def check_sequences(limits: TokenLimits, sequences: Sequence[TrainSequence]) -> 
             hint="render the prompts with this model's tokenizer",
             field="token_ids",
         )
+    for number, sequence in enumerate(sequences):
+        if sequence.images and (wrong := image_fault(sequence.images, sequence.token_ids, limits)):
+            raise UnsupportedPartError(
+                f"sequence {number}: {wrong}", hint="train on episodes of this model", field="images"
+            )

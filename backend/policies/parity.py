@@ -8,6 +8,7 @@ none. That it arrived in the engine as it left the learner is then seen by a few
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -18,6 +19,7 @@ from backend.engines.protocol import SamplingEngine
 from backend.learner.sequences import FloatArray, TrainSequence
 from tinkergym.errors import ParityError, ServiceUnavailableError
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+from tinkergym.trajectory.parts import ImageSpan
 
 _PROMPTS = 8
 _TOKENS = 4
@@ -67,16 +69,30 @@ def parity(
     return {"parity_mean": mean, "parity_max": largest}
 
 
-def prompt_of(token_ids: Sequence[int], mask: Sequence[bool]) -> list[int]:
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Something to answer."""
+
+    token_ids: Sequence[int]
+    images: Sequence[ImageSpan] = ()
+
+    def cut_to(self, length: int) -> Prompt:
+        """Return its beginning, with whole images only."""
+        cut = next((image for image in self.images if image.end > length), None)
+        length = length if cut is None else cut.start
+        return Prompt(self.token_ids[:length], [image for image in self.images if image.end <= length])
+
+
+def prompt_of(token_ids: Sequence[int], mask: Sequence[bool], images: Sequence[ImageSpan] = ()) -> Prompt:
     """Return what stands before the first sampled token."""
-    return list(token_ids[: list(mask).index(True)])
+    return Prompt(token_ids, images).cut_to(list(mask).index(True))
 
 
 def probe(
     engine: SamplingEngine,
     policy_id: str,
     version: int,
-    prompts: Iterable[Sequence[int]],
+    prompts: Iterable[Prompt],
     temperature: float,
 ) -> list[TrainSequence]:
     """Return a few prompts with a version's answers, to compare and not to learn from.
@@ -85,7 +101,7 @@ def probe(
         engine: That holds the policy.
         policy_id: Which.
         version: Of the policy, its newest.
-        prompts: Token ids; the first few are answered.
+        prompts: The first few are answered.
         temperature: To sample at.
 
     Raises:
@@ -98,12 +114,15 @@ def probe(
             policy_version=version,
             # An owner of its own: else it would wait behind the episodes of the steps ahead.
             session_id="parity/",
-            prompt_ids=list(prompt[: engine.context_length - _TOKENS]),
+            prompt_ids=list(prompt.token_ids),
+            images=list(prompt.images),
             max_tokens=_TOKENS,
             temperature=temperature,
             seed=version + 1,
         )
-        for number, prompt in enumerate(islice(prompts, _PROMPTS))
+        for number, prompt in enumerate(
+            prompt.cut_to(engine.context_length - _TOKENS) for prompt in islice(prompts, _PROMPTS)
+        )
     ]
     return [
         TrainSequence(
@@ -111,6 +130,7 @@ def probe(
             loss_mask=[False] * len(request.prompt_ids) + [True] * len(answer.token_ids),
             sampling_logprobs=[*[None] * len(request.prompt_ids), *answer.sampling_logprobs],
             temperature=temperature,
+            images=request.images,
         )
         for request, answer in zip(requests, _answers(engine, requests), strict=True)
     ]

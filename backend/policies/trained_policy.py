@@ -195,13 +195,13 @@ class TrainedPolicy:
         return bound.pool.store.version_sha256(bound.lease.job_id, version, bound.agent)
 
     def probed_parity(
-        self, version: int, prompts: Iterable[Sequence[int]], *, temperature: float, allowed: float
+        self, version: int, prompts: Iterable[parity.Prompt], *, temperature: float, allowed: float
     ) -> dict[str, float]:
         """Compare learner and engine by a few tokens that the newest version is asked for now.
 
         Args:
             version: That the engine holds as the newest; the learner has the same weights.
-            prompts: Token ids; the first few are answered.
+            prompts: The first few are answered.
             temperature: To sample at.
             allowed: Mean difference in nats.
 

@@ -314,6 +314,11 @@ class TenantStore(TenantRuns):
             if data_id is not None
         }
 
+    def has_unfinished_jobs(self) -> bool:
+        """Whether a job of the tenant has not ended."""
+        with self._db.read() as connection:
+            return bool(self._unfinished(connection))
+
     def get_job_and_worker(self, job_id: str) -> tuple[JobView, str | None]:
         """Return one job, and the worker (a pool id) that holds it at the moment.
 

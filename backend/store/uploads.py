@@ -11,6 +11,8 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 
+from pydantic import Field
+
 from backend.store.blobs import BlobInfo, BlobMissingError, Blobs
 from tinkergym.errors import (
     CheckpointCorruptError,
@@ -38,6 +40,8 @@ class ChunkSummary(WireModel):
     trained_tokens: int
     longest: int
     largest_token_id: int
+    images: list[str] = Field([])
+    """Hashes of the images that its records show."""
 
 
 class StoredSet(WireModel):
@@ -184,6 +188,18 @@ class Uploads:
         """
         return self._stored(data_id).view
 
+    def images(self, data_id: str) -> set[str]:
+        """Return the hashes of the images that a set shows.
+
+        Raises:
+            NotFoundError: It was never completed, or is another tenant's.
+        """
+        return {
+            sha256
+            for chunk in set(self._stored(data_id).chunks)
+            for sha256 in ChunkSummary.model_validate_json(self._blobs.get(_summary(chunk))).images
+        }
+
     def records(self, data_id: str) -> Iterator[list[TokenSequence]]:
         """Read a set, chunk by chunk.
 
@@ -263,4 +279,5 @@ def summarise(chunk: DataChunk, size: int) -> ChunkSummary:
         trained_tokens=sum(sequence.trained_tokens for sequence in sequences),
         longest=max(len(sequence.token_ids) for sequence in sequences),
         largest_token_id=max(max(sequence.token_ids) for sequence in sequences),
+        images=sorted({image.sha256 for sequence in sequences for image in sequence.images}),
     )

@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -33,6 +34,7 @@ from tinkergym.errors import (
     TinkerGymError,
 )
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
+from tinkergym.schema.images import ImageKept, ImageNames
 from tinkergym.schema.sampling import Completion, SampleBatch, SampleFailure, SampleRequest
 from tinkergym.schema.views import RendererBundle
 
@@ -45,6 +47,20 @@ _BLOCKING_CALLS = 64
 """Threads for other calls that wait: storing results, loading a checkpoint."""
 _RENEWALS = 4
 """Threads for calls that wait for nothing but a lock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """Who plays episodes: for a job, or a worker that plays for any job of one tenant."""
+
+    job_id: str
+    worker_id: str
+
+    @classmethod
+    def of(cls, request: Request) -> Player:
+        """Read who asks."""
+        asked = request.query_params
+        return cls(asked.get("job_id", ""), asked.get("worker_id", ""))
 
 
 class PoolService(Protocol):
@@ -74,6 +90,14 @@ class PoolService(Protocol):
         """Return what turns messages into the model's token ids."""
         ...
 
+    def missing_images(self, wanted: ImageNames, player: Player) -> ImageNames:
+        """Return which images the tenant of who plays has not sent."""
+        ...
+
+    def add_image(self, sha256: str, data: bytes, player: Player) -> ImageKept:
+        """Keep an image for the tenant of who plays."""
+        ...
+
 
 class PoolEndpoint:
     """Serves a `PoolService` from a thread until closed."""
@@ -93,6 +117,8 @@ class PoolEndpoint:
             Route("/episodes/submit", self._guarded(self._submit), methods=["POST"]),
             Route("/policies/wait", self._guarded(self._wait_for_call), methods=["POST"]),
             Route("/renderer", self._guarded(self._renderer), methods=["GET"]),
+            Route("/images/missing", self._guarded(self._missing_images), methods=["POST"]),
+            Route("/images/{sha256}", self._guarded(self._add_image), methods=["PUT"]),
             Route("/health", self._guarded(self._health), methods=["GET"]),
         ]
         config = uvicorn.Config(
@@ -179,6 +205,15 @@ class PoolEndpoint:
     async def _renderer(self, request: Request) -> Response:
         model = request.query_params.get("model", "")
         return await self._in_thread(self._threads, lambda: self._service.renderer(model))
+
+    async def _missing_images(self, request: Request) -> Response:
+        wanted, player = _parse(ImageNames, await request.body()), Player.of(request)
+        return await self._in_thread(self._threads, lambda: self._service.missing_images(wanted, player))
+
+    async def _add_image(self, request: Request) -> Response:
+        body, player = await request.body(), Player.of(request)
+        sha256 = str(request.path_params["sha256"])
+        return await self._in_thread(self._threads, lambda: self._service.add_image(sha256, body, player))
 
     async def _health(self, _request: Request) -> Response:
         return JSONResponse({"status": "ok"})

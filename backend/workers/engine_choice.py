@@ -17,6 +17,7 @@ from backend.engines.embedded.token_sampling import uniforms
 from backend.engines.protocol import SamplingEngine
 from backend.engines.scripted.engine import ScriptedEngine
 from backend.engines.vllm.engine import VllmEngine
+from backend.vision.pixels import ImageSource
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.sampling import SampleRequest
 
@@ -34,6 +35,7 @@ def make_engine(
     log: Path,
     dtype: DType = "float32",
     cuda_graphs: bool = False,
+    images: ImageSource | None = None,
 ) -> SamplingEngine:
     """Start the engine of a pool.
 
@@ -48,6 +50,7 @@ def make_engine(
         log: Where vLLM's processes write what they print.
         dtype: Of weights and cache.
         cuda_graphs: Whether the embedded engine records decoding steps.
+        images: Where image files come from.
 
     Raises:
         InvalidRequestError: The engine cannot run the model, or there is no GPU to record steps of.
@@ -87,4 +90,5 @@ def make_engine(
         dtype=getattr(torch, dtype),
         device_lock=device_lock,
         recorder=CudaGraphs(place) if cuda_graphs else None,
+        images=images,
     )

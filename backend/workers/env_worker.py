@@ -58,7 +58,7 @@ def run_env_worker(
             return
     connection = Connection(url, token=token)
     worker = RolloutWorker(
-        HttpRolloutTransport(connection, Routes.of_pool()),
+        HttpRolloutTransport(connection, Routes.of_pool(worker_id=worker_id)),
         make_env=make_env,
         max_episodes=max_episodes,
         register=CallRegister(files.calls),

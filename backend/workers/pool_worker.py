@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import torch
 from pydantic import JsonValue
@@ -45,8 +45,9 @@ from backend.policies.early_requests import EarlyRequests
 from backend.policies.pool_learner import AnyLearner, PoolLearner
 from backend.policies.stored_weights import stored_weights
 from backend.policies.trained_policy import TrainedPolicy
+from backend.store.images import EveryImage, Images
 from backend.store.store import JobLease, Store
-from backend.workers.endpoint import PoolEndpoint
+from backend.workers.endpoint import Player, PoolEndpoint
 from backend.workers.engine_choice import make_engine
 from backend.workers.env_worker_files import EnvWorkerFiles
 from backend.workers.heartbeat import Heartbeat, Pulse
@@ -55,6 +56,7 @@ from tinkergym.errors import InternalServiceError, InvalidRequestError, NotFound
 from tinkergym.rollout.call_register import episodes_in_calls
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
 from tinkergym.schema.events import ErrorView
+from tinkergym.schema.images import ImageKept, ImageNames
 from tinkergym.schema.job_spec import PlayedSpec, TrainingSpec
 from tinkergym.schema.policy_refs import PolicyRef
 from tinkergym.schema.sampling import SampleFailure, SampleRequest, lease_of_session
@@ -115,6 +117,7 @@ class PoolWorker:
         # Also where no job asked before: the operator's own models, and weights too large for the gateway.
         refuse_unfit(model, self._model_dir)
         self._device = _device(config.device, ranks=config.learner_ranks)
+        self._images = EveryImage(config.images)
         self._device_lock = DeviceLock(cpu_threads=config.torch_threads if self._device == "cpu" else None)
         self._engine = self._make_engine()
         try:
@@ -123,7 +126,7 @@ class PoolWorker:
             self._engine.close()
             raise
         send_helpers_home()  # that came when the models were tried out
-        self._boards = Boards()
+        self._boards = Boards(require_images=self._require_images)
         self._captured = CapturedTokens()
         self._early = EarlyRequests(self._engine)
         self._bell = CallBell()
@@ -214,6 +217,9 @@ class PoolWorker:
             job_id = self._policies.trained_by(request.policy) or owners().get(lease_id, request.policy)
             try:
                 self._refuse_part_of_the_distribution_in_training(request, job_id)
+                if request.images:
+                    tenant = self._tenant_of(request, job_id)
+                    self._require_images(tenant, [image.sha256 for image in request.images])
                 resolved = self._policies.resolve(
                     request, is_training=partial(_is_among, lease_id, leases, job_id)
                 )
@@ -237,6 +243,22 @@ class PoolWorker:
             deliver(self._engine.generate_together(ready))
         elif ready:
             self._engine.submit(ready, deliver)
+
+    def _tenant_of(self, request: SampleRequest, job_id: str) -> str:
+        """Return who asks: the gateway says it, and an environment worker's request is of an episode."""
+        owner, slash, _ = request.session_id.partition("/")
+        if slash:
+            return unquote(owner)
+        lease_id = lease_of_session(request.session_id)
+        for playing, pulse in list(self._pulses.items()):
+            if playing == job_id or lease_id in self._boards.playing(playing):
+                return pulse.lease.tenant_id
+        return ""
+
+    def _require_images(self, tenant: str, hashes: Sequence[str]) -> None:
+        """Refuse images that are not the tenant's."""
+        if hashes:
+            Images(self._config.images, tenant).require(hashes)
 
     def _with_owner(self, request: SampleRequest, job_id: str) -> SampleRequest:
         """Put the job's tenant before the session, as the gateway does for requests from outside."""
@@ -297,6 +319,30 @@ class PoolWorker:
         if template not in self._bundles:
             self._bundles[template] = load_renderer_bundle(self._model, self._model_dir, template)
         return self._bundles[template]
+
+    def missing_images(self, wanted: ImageNames, player: Player) -> ImageNames:
+        """Return which images the tenant of who plays has not sent."""
+        return ImageNames(images=self._images_for(player).missing(wanted.images))
+
+    def add_image(self, sha256: str, data: bytes, player: Player) -> ImageKept:
+        """Keep an image for the tenant of who plays."""
+        limits = self._config.limits
+        self._images_for(player).add(
+            sha256,
+            data,
+            most_bytes=limits.image_bytes,
+            most_pixels=limits.image_pixels,
+            most_in_all=limits.images_bytes,
+            may_forget=False,  # its job is not finished
+        )
+        return ImageKept(sha256=sha256)
+
+    def _images_for(self, player: Player) -> Images:
+        pulse = self._pulses.get(player.job_id)
+        tenant = self._boards.tenant_of(player.worker_id) if pulse is None else pulse.lease.tenant_id
+        if tenant is None:
+            raise NotFoundError(f"{player} plays for nobody", hint="lease episodes first")
+        return Images(self._config.images, tenant)
 
     # --- inside ---
 
@@ -449,6 +495,7 @@ class PoolWorker:
             log=config.log_dir / "vllm.log",
             dtype=config.dtype,
             cuda_graphs=config.cuda_graphs,
+            images=self._images,
         )
 
     def _make_learner(self) -> AnyLearner:
@@ -482,6 +529,7 @@ class PoolWorker:
             dtype=getattr(torch, self._config.dtype),
             device_lock=self._device_lock,
             cpu_threads=self._config.torch_threads,
+            images=self._images,
         )
 
     def _stored_policy(self, name: str) -> StoredPolicy:

@@ -1,4 +1,5 @@
 import copy
+import hashlib
 import json
 
 import numpy as np
@@ -10,6 +11,7 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import (
     ImageObservationError,
     InvalidEnvironmentError,
+    InvalidImageError,
     TinkerGymError,
     UnsupportedPartError,
 )
@@ -100,12 +102,8 @@ def test_what_is_no_text_and_no_messages_is_refused(observation, error, reason):
 @pytest.mark.parametrize(
     ("observation", "key"),
     [
-        ({"text": "look", "image": PIXELS}, "'image'"),
-        ({"text": "look", "images": [PIXELS]}, "'images'"),
-        ({"text": "look", "images": ["iVBORw0KGgo="]}, "'images'"),
         ({"text": "look", "screen": PIXELS}, "'screen'"),
         ({"text": "look", "screen": np.zeros((5, 5, 1), np.uint8)}, "'screen'"),
-        (PIXELS, "the observation is an image"),
         ([{"role": "user", "content": [{"type": "image"}]}], r"\[0\]\['content'\]"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
@@ -113,13 +111,54 @@ def test_what_is_no_text_and_no_messages_is_refused(observation, error, reason):
         ),
     ],
 )
-def test_an_image_is_refused_and_the_error_names_its_place_and_says_what_to_do(observation, key):
+def test_an_image_where_none_is_looked_for_is_refused_and_the_error_names_its_place(observation, key):
     with pytest.raises(ImageObservationError, match=key) as caught:
         observation_messages(observation)
-    assert "'text'" in caught.value.hint
+    assert "'image'" in caught.value.hint
     # For those who catch what any unusable observation raises, and for those who want the type.
     assert isinstance(caught.value, ValueError)
     assert isinstance(caught.value, InvalidEnvironmentError)
+
+
+@pytest.mark.parametrize(
+    ("observation", "kinds"),
+    [
+        ({"text": "look", "image": PIXELS}, ["image", "text"]),
+        ({"image": PIXELS}, ["image"]),
+        ({"image": PIXELS, "images": [255 - PIXELS, PIXELS], "text": ""}, ["image"] * 3),
+        ({"images": np.stack([PIXELS, PIXELS]), "text": "both"}, ["image", "image", "text"]),
+        (PIXELS, ["image"]),
+        (
+            [
+                {
+                    "role": "user",
+                    "content": [{"type": "text", "text": "a"}, {"type": "image", "image": PIXELS}],
+                }
+            ],
+            ["text", "image"],
+        ),
+    ],
+)
+def test_images_are_parts_of_the_message_known_by_the_hash_of_their_file(observation, kinds):
+    (message,) = observation_messages(observation)
+    assert [part.type for part in message["content"]] == kinds
+    images = [part for part in message["content"] if part.type == "image"]
+    assert [hashlib.sha256(part.file.data).hexdigest() for part in images] == [p.sha256 for p in images]
+
+
+@pytest.mark.parametrize(
+    "observation",
+    [
+        {"text": "look", "images": ["iVBORw0KGgo="]},
+        {"image": 1},
+        {"image": b"GIF89a"},
+        {"images": PIXELS, "text": "x"},
+        [{"role": "user", "content": [{"type": "image", "image": b"no image"}]}],
+    ],
+)
+def test_what_is_no_image_is_refused(observation):
+    with pytest.raises(InvalidImageError):
+        observation_messages(observation)
 
 
 IMAGE = {"type": "image", "sha256": "ab" * 32}

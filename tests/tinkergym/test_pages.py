@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs" / "guides"
-PAGES = ["bridges.md", "episodes.md", "spaces.md"]
+PAGES = ["bridges.md", "episodes.md", "images.md", "spaces.md"]
 
 
 def blocks(page):

@@ -36,6 +36,7 @@ from tinkergym.quoting import quoted
 from tinkergym.scalars import finite_number
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.trajectory.ledger import Ledger, Span
+from tinkergym.trajectory.parts import ImageSpan
 from tinkergym.trajectory.trajectory import (
     LARGEST_REWARD,
     LONGEST_METRIC_NAME,
@@ -97,6 +98,8 @@ class AgentLoop:
         self._rewrites = False
         """Whether deltas do not lead to the template's text of this conversation."""
         self._delta: list[int] = []
+        self._images: list[ImageSpan] = []
+        """Where images stand in the delta."""
         self._request_id = ""
         self._answer: tuple[Span, Completion, str] | None = None
         """What was sampled last and is in no turn yet."""
@@ -157,7 +160,7 @@ class AgentLoop:
             self.fail(StopReason.ENVIRONMENT_ERROR, f"reset: {error}")
             return None
         self._observation = messages_text(messages)
-        return self._ask(delta)
+        return self._ask(delta, self._history)
 
     def receive(self, completion: Completion) -> str:
         """Take the tokens sampled for the last request and return the action for `env.step`.
@@ -171,7 +174,7 @@ class AgentLoop:
             if completion.request_id != self._request_id:
                 text = f"an answer to {completion.request_id} came for {self._request_id}"
                 raise ValueError(text)  # noqa: TRY301 - told like any other unusable answer
-            self._ledger.append_given(self._delta)
+            self._ledger.append_given(self._delta, self._images)
             span = self._ledger.append_sampled(completion.token_ids, completion.sampling_logprobs)
         except ValueError as error:
             self.fail(StopReason.SAMPLING_FAILED, str(error))
@@ -311,17 +314,18 @@ class AgentLoop:
             # Where the prompt opened the reasoning, it is there even if the answer adds nothing to it.
             dropped = opened or seen != action
         self._history += [assistant(seen), *messages]
+        shown = messages
         try:
             delta = None
             if not dropped and self._grows(messages):
                 delta = self._renderer.delta(completion.token_ids, messages)
             if delta is None:
-                delta = self._edited()
+                delta, shown = self._edited(), self._history
         except (TemplateError, UnsupportedPartError) as error:
             # The environment speaks in a way that this model's template does not know.
             self.fail(StopReason.ENVIRONMENT_ERROR, f"step: {error}")
             return None
-        return self._ask(delta)
+        return self._ask(delta, shown)
 
     def _grows(self, reply: list[Message]) -> bool:
         """Whether the template's text of this conversation only grows. Tried again when its form changes."""
@@ -344,9 +348,9 @@ class AgentLoop:
         self._ledger.open_segment()
         return token_ids
 
-    def _ask(self, delta: list[int]) -> SampleRequest | None:
+    def _ask(self, delta: list[int], shown: list[Message]) -> SampleRequest | None:
         # The delta enters the ledger with the answer, so no record ends in text that nobody answered.
-        self._delta = delta
+        self._delta, self._images = delta, self._renderer.spans(delta, shown)
         prompt_ids = self._ledger.context(delta)
         context, whose = self._renderer.context_length, "the model's context"
         most = self._plan.limits.max_context_tokens
@@ -380,6 +384,7 @@ class AgentLoop:
             seed=self._plan.sampling_seed + turn,
             stop_ids=self._renderer.stop_ids,
             session_id=self._plan.session_id,
+            images=self._ledger.context_images(self._images),
             structured=self._plan.structured,
         )
 

@@ -13,12 +13,14 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from tinkergym.agent.growth import ASKED, Reply, grows
+from tinkergym.agent.image_text import ImageTemplate, expanded, hashes_of, image_spans, with_marks
 from tinkergym.agent.literal_text import LiteralText
 from tinkergym.agent.stop_strings import StopStrings
 from tinkergym.agent.templates import ChatTemplate
 from tinkergym.errors import TemplateError
 from tinkergym.messages import Message, Role, assistant, plain_text, system, user
-from tinkergym.schema.views import RendererBundle
+from tinkergym.schema.views import ImageRules, RendererBundle
+from tinkergym.trajectory.parts import ImageSpan
 
 # Stands for an answer while the template is asked what it writes after one; no template trims or escapes it.
 # Made longer where a message holds it.
@@ -45,15 +47,30 @@ class Renderer:
     """
 
     def __init__(
-        self, *, tokenizer: Tokenizer, template: ChatTemplate, stop_ids: Sequence[int], context_length: int
+        self,
+        *,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        stop_ids: Sequence[int],
+        context_length: int,
+        images: ImageRules | None = None,
     ) -> None:
         """Check the template against what the loop needs of it.
+
+        Args:
+            tokenizer: Of the model.
+            template: Of the model.
+            stop_ids: Token ids that end an answer.
+            context_length: Most tokens of prompt and answer together.
+            images: How the model's processor writes images; None for a model that takes text only.
 
         Raises:
             TemplateError: The template fails on a plain conversation or does not show past answers.
         """
         self._tokenizer = tokenizer
-        self._template = template
+        self.images = images
+        """How the model's processor writes images; None if the model takes text only."""
+        self._template = template if images is None else ImageTemplate(template)
         self.stop_ids = list(stop_ids)
         """Token ids that end an answer."""
         self.context_length = context_length
@@ -84,6 +101,7 @@ class Renderer:
             template=ChatTemplate(bundle.chat_template, bundle.special_tokens),
             stop_ids=bundle.stop_ids,
             context_length=bundle.context_length,
+            images=bundle.images,
         )
 
     def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> Renderer:
@@ -106,6 +124,7 @@ class Renderer:
             template=template,
             stop_ids=self.stop_ids,
             context_length=self.context_length,
+            images=self.images,
         )
 
     @property
@@ -116,6 +135,14 @@ class Renderer:
     def start(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of a whole conversation, opened for the policy's answer."""
         return list(self._ids(messages, self._start)[0])
+
+    def spans(self, token_ids: Sequence[int], messages: Sequence[Message]) -> list[ImageSpan]:
+        """Return where images stand in ids of `messages`, as `start`, `continuation` and `delta` return them.
+
+        Of the rest of such ids, the last images.
+        """
+        hashes = hashes_of(messages)
+        return image_spans(token_ids, self.images, hashes) if hashes and self.images is not None else []
 
     def continuation(self, messages: Sequence[Message], *, answer_closed: bool) -> list[int]:
         """Return the ids between the end of a sampled answer and the start of the next.
@@ -320,10 +347,13 @@ class Renderer:
         """Return the ids of what `render` writes, and how many of them close the answer before it.
 
         Raises:
-            UnsupportedPartError: A message has a part that is not text.
+            UnsupportedPartError: A message has a part that this model does not take.
         """
         characters = 0
         for message in messages:
+            if type(message["content"]) is not str and self.images is not None:
+                ids, end = self._encode([with_marks(m) for m in messages], render)
+                return expanded(ids, self.images, len(hashes_of(messages))), end
             if len(message) > 2 or type(message["content"]) is not str:  # with a `name`, or in parts
                 return self._encode([{**m, "content": plain_text(m)} for m in messages], render)
             characters += len(message["content"])

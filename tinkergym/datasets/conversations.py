@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tinkergym.messages import Message, assistant, message_fault, plain_text, user
+from tinkergym.messages import Message, assistant, checked_content, message_fault, plain_text, user
 
 
 class RowFaultError(ValueError):
@@ -112,10 +112,20 @@ def _messages(value: Any, field: str) -> list[Message]:
     if not isinstance(value, list | tuple) or not value:
         found = "an empty list" if isinstance(value, list | tuple) else type(value).__name__
         raise RowFaultError(f"{field}: must be a list of messages, not {found}")
-    for index, message in enumerate(value):
-        if fault := message_fault(message):
-            raise RowFaultError(f"{field}[{index}]: {fault}")
-    return [dict(message) for message in value]  # type: ignore[misc]
+    return [_message(message, f"{field}[{index}]") for index, message in enumerate(value)]
+
+
+def _message(value: Any, where: str) -> Message:
+    content: Any = value.get("content") if isinstance(value, Mapping) else None
+    if isinstance(content, list | tuple):
+        try:
+            content = checked_content(content, where)
+        except ValueError as error:
+            raise RowFaultError(str(error)) from error
+        value = {**value, "content": content if isinstance(content, str) else ""}
+    if fault := message_fault(value):
+        raise RowFaultError(f"{where}: {fault}")
+    return {**value, "content": content}  # type: ignore[typeddict-item]
 
 
 def _check_order(messages: Sequence[Message], field: str) -> None:

@@ -18,8 +18,11 @@ from tinkergym.datasets.layouts import in_our_layout, in_pairs, without_columns
 from tinkergym.datasets.rows import DataSource, Row, rows, source_name
 from tinkergym.datasets.tokens import Answers, comparison_tokens, conversation_tokens, text_tokens
 from tinkergym.datasets.tool_calls import calls_as_text, tools_of
-from tinkergym.errors import InvalidDataError, TemplateError
+from tinkergym.errors import InvalidDataError, TemplateError, UnsupportedPartError
+from tinkergym.images.files import ImageFile
+from tinkergym.messages import Message
 from tinkergym.schema.data import DataChunk, DataKind, DataManifest, TokenSequence
+from tinkergym.trajectory.parts import ImagePart
 
 Overlong = Literal["refuse", "drop"]
 
@@ -43,6 +46,8 @@ class PreparedData:
     """Rows left out because they are longer than the model's context."""
     tokens: int
     trained_tokens: int
+    images: dict[str, ImageFile]
+    """By hash; to be sent before the chunks."""
 
 
 def prepare(
@@ -69,7 +74,7 @@ def prepare(
     Raises:
         InvalidDataError: A row cannot be trained on, or there are none.
     """
-    read: Callable[[Any], list[TokenSequence]] = _reader(kind, renderer, answers)
+    read = _reader(kind, renderer, answers)
     collected, dropped, since = _Collected(kind), 0, 0
     faults: list[str] = []
     columns = _Columns(ignore)
@@ -78,7 +83,7 @@ def prepare(
         since += bool(faults)
         if since > _MOST_READ_AFTER_A_FAULT:
             break
-        record, fault = _record(row, read)
+        record, images, fault = _record(row, read)
         longest = max((len(sequence.token_ids) for sequence in record), default=0)
         if longest > renderer.context_length:
             if on_overlong == "drop":
@@ -92,6 +97,7 @@ def prepare(
             faults.append(f"{row.where}: {fault}")
         elif not faults:
             collected.add(record)
+            collected.images |= images
     if faults:
         raise _refusal(source_name(source), faults, field)
     if unseen := columns.unseen:
@@ -117,6 +123,7 @@ class _Collected:
         self._names: list[str] = []
         self._bodies: dict[str, bytes] = {}
         self.records = self._tokens = self._trained = 0
+        self.images: dict[str, ImageFile] = {}
 
     def add(self, record: list[TokenSequence]) -> None:
         size = sum(len(sequence.token_ids) for sequence in record)
@@ -137,11 +144,13 @@ class _Collected:
             dropped=dropped,
             tokens=self._tokens,
             trained_tokens=self._trained,
+            images=self.images,
         )
 
     def _close(self) -> None:
         chunk = DataChunk.model_construct(kind=self._kind, records=self._open)
-        body = chunk.model_dump_json().encode()
+        # Without images, as nearly all data is, nothing is said of them.
+        body = chunk.model_dump_json(exclude_defaults=True).encode()
         name = hashlib.sha256(body).hexdigest()
         self._names.append(name)
         self._bodies[name] = body
@@ -164,20 +173,36 @@ class _Columns:
         return min(self._ignore - self._seen, default="")
 
 
-def _reader(kind: DataKind, renderer: Renderer, answers: Answers) -> Callable[[Any], list[TokenSequence]]:
+_Rendered = tuple[list[TokenSequence], dict[str, ImageFile]]
+
+
+def _reader(kind: DataKind, renderer: Renderer, answers: Answers) -> Callable[[Any], _Rendered]:
     showing = lru_cache(maxsize=_MOST_TOOL_SETS)(lambda tools: renderer.with_tools(json.loads(tools)))
 
-    def read(given: Any) -> list[TokenSequence]:
+    def read(given: Any) -> _Rendered:
         row, tools = tools_of(in_our_layout(given))
         own = showing(json.dumps(tools)) if tools else renderer
         row = calls_as_text(own, row)
         if kind == "preference":
-            return comparison_tokens(own, *comparison(row))
+            prompt, chosen, rejected = comparison(row)
+            return comparison_tokens(own, prompt, chosen, rejected), _images(prompt)
         if isinstance(row, Mapping) and row.keys() == {"text"}:
-            return [text_tokens(renderer, row["text"])]
-        return [conversation_tokens(own, conversation(row), answers=answers)]
+            return [text_tokens(renderer, row["text"])], {}
+        messages = conversation(row)
+        return [conversation_tokens(own, messages, answers=answers)], _images(messages)
 
     return read
+
+
+def _images(messages: Sequence[Message]) -> dict[str, ImageFile]:
+    files = [
+        part.file
+        for message in messages
+        if not isinstance(message["content"], str)
+        for part in message["content"]
+        if isinstance(part, ImagePart)
+    ]
+    return {file.sha256: file for file in files if file is not None}
 
 
 def _whole(row: Mapping[str, Any]) -> str:
@@ -189,16 +214,18 @@ def _whole(row: Mapping[str, Any]) -> str:
     return "prompt with an answer" if "chosen" in row else "prompt with completion"
 
 
-def _record(row: Row, read: Callable[[Any], list[TokenSequence]]) -> tuple[list[TokenSequence], str]:
-    """Return a row's sequences, or what is wrong with it."""
+def _record(
+    row: Row, read: Callable[[Any], _Rendered]
+) -> tuple[list[TokenSequence], dict[str, ImageFile], str]:
+    """Return a row's sequences and images, or what is wrong with it."""
     if row.fault:
-        return [], row.fault
+        return [], {}, row.fault
     try:
-        return read(row.value), ""
-    except RowFaultError as error:
-        return [], str(error)
+        return *read(row.value), ""
+    except (RowFaultError, UnsupportedPartError) as error:
+        return [], {}, str(error)
     except TemplateError as error:
-        return [], f"the model's chat template refuses it: {error.message}"
+        return [], {}, f"the model's chat template refuses it: {error.message}"
 
 
 def _refusal(name: str, faults: list[str], field: str) -> InvalidDataError:

@@ -10,6 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from tinkergym.datasets.image_paths import with_images
 from tinkergym.errors import InvalidDataError, InvalidRequestError
 from tinkergym.tasks.jsonl import json_fault
 from tinkergym.tasks.source import TaskSource
@@ -60,11 +61,18 @@ def rows(source: DataSource, *, field: str = "data") -> Iterator[Row]:
         with Path(os.fspath(source)).open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
-                    yield _parsed(f"line {number}", line)
+                    yield _with_its_images(_parsed(f"line {number}", line), Path(os.fspath(source)).parent)
     except OSError as error:
         raise InvalidDataError(
             f"{os.fspath(source)} cannot be read: {error.strerror or error}", field=field
         ) from None
+
+
+def _with_its_images(row: Row, folder: Path) -> Row:
+    try:
+        return row if row.fault else Row(row.where, with_images(row.value, folder))
+    except ValueError as error:
+        return Row(row.where, None, str(error))
 
 
 def _parsed(where: str, line: bytes) -> Row:

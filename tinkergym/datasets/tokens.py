@@ -14,6 +14,7 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.conversations import RowFaultError
 from tinkergym.messages import Message, is_unicode, plain_text
 from tinkergym.schema.data import TokenSequence
+from tinkergym.trajectory.parts import ImageSpan
 
 Answers = Literal["all", "last"]
 """Which answers of a conversation are learned from."""
@@ -56,6 +57,7 @@ def conversation_tokens(
     if replies and not renderer.grows(messages[: places[0]], kinds, len(places)):
         return _rendered_anew(renderer, messages, places[-1], answers)
     ids = renderer.start(messages[: places[0]])
+    images = renderer.spans(ids, messages[: places[0]])
     trained: list[tuple[int, int]] = []
     for place, reply in zip(places, [*replies, []], strict=True):
         answer = answer_tokens(renderer, plain_text(messages[place]), f"messages[{place}].content", reply)
@@ -64,8 +66,13 @@ def conversation_tokens(
         if len(trained) < len(places):
             delta = renderer.delta(answer, reply)
             assert delta is not None  # the answer was closed as this reply wants it
+            images += [
+                ImageSpan(sha256=image.sha256, start=image.start + len(ids), end=image.end + len(ids))
+                for image in renderer.spans(delta, reply)
+            ]
             ids += delta
-    return TokenSequence(token_ids=ids, trained=trained if answers == "all" else trained[-1:])
+    trained = trained if answers == "all" else trained[-1:]
+    return TokenSequence(token_ids=ids, trained=trained, images=images)
 
 
 def _rendered_anew(
@@ -78,8 +85,10 @@ def _rendered_anew(
             "each answer a row of its own, with answers='last'"
         )
     ids = renderer.start(messages[:place])
+    images = renderer.spans(ids, messages[:place])
     answer = answer_tokens(renderer, plain_text(messages[place]), f"messages[{place}].content")
-    return TokenSequence(token_ids=ids + answer, trained=[(len(ids), len(ids) + len(answer))])
+    trained = [(len(ids), len(ids) + len(answer))]
+    return TokenSequence(token_ids=ids + answer, trained=trained, images=images)
 
 
 def comparison_tokens(

@@ -13,6 +13,7 @@ from tinkergym.datasets.rows import DataSource
 from tinkergym.datasets.tokens import Answers
 from tinkergym.errors import InvalidRequestError, ServiceUnavailableError
 from tinkergym.remote.api import Api
+from tinkergym.remote.image_upload import ImageUpload
 from tinkergym.remote.template_file import with_template_read
 from tinkergym.schema.checks import nothing_left
 from tinkergym.schema.data import DataKind, DataView
@@ -39,6 +40,7 @@ def upload(api: Api, data: PreparedData) -> DataView:
         PayloadTooLargeError: The tenant's share of the service's disk is used up.
         StorageFullError: The service's disk is full.
     """
+    ImageUpload(api.connection, "/v1/images").send(data.images, files=data.images)
     for _ in range(_ROUNDS):
         view = api.complete_data(data.manifest)
         if not view.missing:

@@ -12,6 +12,7 @@ from pydantic_core import from_json
 
 from tinkergym.backoff import Backoff
 from tinkergym.errors import ServiceUnavailableError, TinkerGymError, TooManyRequestsError
+from tinkergym.remote.image_upload import ImageUpload
 from tinkergym.remote.transport import Connection
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.sampling import (
@@ -56,6 +57,7 @@ class HttpSampler:
         connection: Connection,
         path: str,
         *,
+        images: ImageUpload | None = None,
         patience_seconds: float = 60.0,
     ) -> None:
         """Sample through `path` of `connection`, which stays the caller's to close.
@@ -63,9 +65,11 @@ class HttpSampler:
         Args:
             connection: To the gateway or the pool.
             path: Takes a `SampleBatch` and streams answers as JSON lines.
+            images: What sends the images of prompts; None uses the gateway's route.
             patience_seconds: How long requests are repeated while the service is away, before they fail.
         """
         self._connection, self._path = connection, path
+        self._images = ImageUpload(connection, "/v1/images") if images is None else images
         self._patience_seconds = patience_seconds
         self._changed = threading.Condition()
         self._waiting: list[tuple[SampleRequest, Deliver]] = []
@@ -161,6 +165,7 @@ class HttpSampler:
 
     def _stream(self, pending: dict[str, tuple[SampleRequest, Deliver]]) -> None:
         """Post what is pending and deliver answers as they arrive; those leave `pending`."""
+        self._images.send(image.sha256 for request, _ in pending.values() for image in request.images)
         body = unchecked(SampleBatch, requests=[request for request, _ in pending.values()])
         with self._connection.stream(
             "POST",

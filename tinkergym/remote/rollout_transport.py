@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from tinkergym.remote.http_sampler import HttpSampler
+from tinkergym.remote.image_upload import ImageUpload
 from tinkergym.remote.transport import Connection
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
 from tinkergym.schema.views import RendererBundle
@@ -27,8 +28,10 @@ class Routes:
     submit: str
     sample: str
     renderer: str
+    images: str
     params: Mapping[str, str] = field(default_factory=dict)
     """Query parameters of lease and submit."""
+    image_params: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of_gateway(cls, job_id: str) -> Self:
@@ -39,17 +42,25 @@ class Routes:
             submit=f"{episodes}/submit",
             sample="/v1/sample",
             renderer="/v1/renderer",
+            images="/v1/images",
         )
 
     @classmethod
-    def of_pool(cls, job_id: str = "") -> Self:
-        """A pool's own routes; without a job, for the episodes of any job that plays on the server."""
+    def of_pool(cls, job_id: str = "", worker_id: str = "") -> Self:
+        """A pool's own routes; without a job, for the episodes of any job that plays on the server.
+
+        Args:
+            job_id: The job.
+            worker_id: Whose images are those of the tenant that it plays for.
+        """
         return cls(
             lease="/episodes/lease",
             submit="/episodes/submit",
             sample="/sample",
             renderer="/renderer",
+            images="/images",
             params={"job_id": job_id},
+            image_params={"job_id": job_id, "worker_id": worker_id},
         )
 
 
@@ -61,6 +72,7 @@ class HttpRolloutTransport:
         self._connection = connection
         self._routes = routes
         self._bundles: dict[str, RendererBundle] = {}
+        self._images = ImageUpload(connection, routes.images, routes.image_params)
 
     def lease(self, request: LeaseRequest) -> LeaseReply:
         """Ask for episodes and renew the leases held."""
@@ -89,7 +101,7 @@ class HttpRolloutTransport:
 
     def sampler(self) -> HttpSampler:
         """Return a new sampler; the caller closes it."""
-        return HttpSampler(self._connection, self._routes.sample)
+        return HttpSampler(self._connection, self._routes.sample, images=self._images)
 
     def renderer(self, model: str) -> RendererBundle:
         """Fetch what turns messages into the model's token ids; once per model."""

@@ -13,6 +13,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from tinkergym.schema.model import WireModel
+from tinkergym.trajectory.parts import MOST_PARTS, ImageSpan, misplaced_image
 from tinkergym.trajectory.trajectory import MOST_TOKENS
 
 DataKind = Literal["sft", "preference"]
@@ -32,6 +33,8 @@ class TokenSequence(WireModel):
     token_ids: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field(min_length=2, max_length=MOST_TOKENS)
     trained: list[tuple[int, int]] = Field(min_length=1, max_length=MOST_TOKENS)
     """(start, stop), ascending and apart; never the first token, which nothing stands before."""
+    images: list[ImageSpan] = Field([], max_length=MOST_PARTS)
+    """Where images stand, in order; on tokens that are not learned from. The files are sent first."""
 
     @model_validator(mode="after")
     def _spans_are_in_order(self) -> Self:
@@ -43,6 +46,12 @@ class TokenSequence(WireModel):
                     f"later and end within the {len(self.token_ids)} tokens"
                 )
             end = stop
+        if self.images:
+            mask = [False] * len(self.token_ids)
+            for start, stop in self.trained:
+                mask[start:stop] = [True] * (stop - start)
+            if wrong := misplaced_image(self.images, mask):
+                raise ValueError(wrong)
         return self
 
     @property

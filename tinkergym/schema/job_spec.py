@@ -50,6 +50,9 @@ class LoRA(Choice):
     def _one_pattern_is_a_list_of_one(cls, given: object) -> object:
         return (given,) if isinstance(given, str) else given
 
+    vision: bool = False
+    """Also adapt the vision tower and its connector. Refused for a model that takes text only."""
+
 
 class FullParameters(Choice):
     """Train every parameter of the model."""

@@ -82,7 +82,9 @@ class SampleRequest(Cut):
     session_id: str = ""
     """Requests of one episode share it, so that the next turn finds its cache; empty means no next turn."""
     images: list[ImageSpan] = Field([], max_length=MOST_PARTS)
-    """Where images stand in `prompt_ids`. No engine takes any yet."""
+    """Where images stand in `prompt_ids`: spans of the model's placeholder token. The files are uploaded
+    first, with `PUT /v1/images/{sha256}`. Models that take text only refuse them.
+    """
     structured: Structured | None = None
     """What the completion must look like. Needs `engine="vllm"`, and is refused in training. See
     `docs/operating/engines.md`.

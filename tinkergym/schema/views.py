@@ -22,6 +22,18 @@ class TrainedWith(WireModel):
     reasoning: Reasoning = "keep"
 
 
+class ImageRules(WireModel):
+    """How a model's processor writes an image into a prompt."""
+
+    placeholder: int = Field(ge=0)
+    """The token id that the chat template writes once per image, and that stands for all of its tokens."""
+    tokens: int = Field(ge=1, le=100_000)
+    """How many of them an image takes."""
+    before: list[int] = Field([], max_length=16)
+    """Token ids in front of them."""
+    after: list[int] = Field([], max_length=16)
+
+
 class RendererBundle(WireModel):
     """What a client needs to turn messages into a model's token ids, and back."""
 
@@ -33,6 +45,8 @@ class RendererBundle(WireModel):
     stop_ids: list[int] = Field(max_length=1024)
     """Token ids that end an answer."""
     context_length: int
+    images: ImageRules | None = None
+    """None for a model that takes text only."""
     sha256: str
     trained_with: TrainedWith | None = None
     """Of the folder of an export; no part of the hash, which is of what makes tokens."""

@@ -50,6 +50,10 @@ class Ledger:
         """Return a copy of the open segment's ids, followed by `delta`: the prompt of the next answer."""
         return [*self._token_ids[-1], *delta]
 
+    def context_images(self, images: Sequence[ImageSpan] = ()) -> list[ImageSpan]:
+        """Return where images stand in `context`: those of the open segment, and `images` of the delta."""
+        return [*self._images[-1], *(_moved(image, self.length) for image in images)]
+
     def append_given(self, token_ids: Sequence[int], images: Sequence[ImageSpan] = ()) -> None:
         """Add tokens that the policy did not sample.
 
@@ -63,11 +67,7 @@ class Ledger:
         if images:
             if wrong := misplaced_image(images, [False] * len(token_ids)):
                 raise ValueError(wrong)
-            begin = self.length
-            self._images[-1].extend(
-                ImageSpan(sha256=image.sha256, start=begin + image.start, end=begin + image.end)
-                for image in images
-            )
+            self._images[-1].extend(_moved(image, self.length) for image in images)
         self._token_ids[-1].extend(token_ids)
         self._logprobs[-1].extend([None] * len(token_ids))
 
@@ -114,3 +114,7 @@ class Ledger:
             for token_ids, logprobs, images in zip(self._token_ids, self._logprobs, self._images, strict=True)
             if token_ids
         ]
+
+
+def _moved(image: ImageSpan, by: int) -> ImageSpan:
+    return ImageSpan(sha256=image.sha256, start=image.start + by, end=image.end + by)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, PrivateAttr, TypeAdapter, model_validator
 
 from tinkergym.trajectory.record import Record
 
@@ -31,6 +31,20 @@ class ImagePart(Record):
 
     type: Literal["image"] = "image"
     sha256: Sha256
+    _file: Any = PrivateAttr(None)
+    """The image itself, if it is at hand, so that it lives as long as a message shows it."""
+
+    @property
+    def file(self) -> Any:
+        """The `ImageFile`, if it is at hand."""
+        return self._file
+
+    @classmethod
+    def of(cls, file: Any) -> Self:
+        """Return the part that shows an `ImageFile`, and keeps it."""
+        part = cls(sha256=file.sha256)
+        part._file = file
+        return part
 
 
 class ToolCallPart(Record):

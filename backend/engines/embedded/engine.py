@@ -31,6 +31,7 @@ from backend.engines.stop_strings import stops_of, stops_refused
 from backend.engines.structured import structure_refused
 from backend.engines.text_only import images_refused
 from backend.errors import SERVICE_LOG
+from backend.vision.pixels import ImageReader, ImageSource
 from tinkergym.errors import (
     InternalServiceError,
     InvalidRequestError,
@@ -93,6 +94,7 @@ class TransformersEngine:
         most_rows: int | None = None,
         merged_adapters: int = 4,
         recorder: Recorder | None = None,
+        images: ImageSource | None = None,
     ) -> None:
         """Load a model and start the engine's thread.
 
@@ -113,6 +115,7 @@ class TransformersEngine:
             merged_adapters: Adapters whose merged weights are kept.
             recorder: What records steps in which all rows of one policy get one token, such as `CudaGraphs`;
                 None computes every step.
+            images: Where image files come from, for a model that takes them; None takes no images.
 
         Raises:
             InvalidRequestError: The model cannot be run by this engine, or not be recorded.
@@ -131,6 +134,8 @@ class TransformersEngine:
                 merged_limit=merged_adapters,
                 recorder=recorder,
             )
+        if images is not None and self._facts.image_token_id is not None:
+            self._model.show_images(ImageReader(model_directory, self._facts.image_token_id, images))
         self._limits = SlotLimits(
             slots=max_slots,
             bytes=_cache_bytes(self._model.device) if cache_bytes is None else cache_bytes,
@@ -175,6 +180,7 @@ class TransformersEngine:
 
     def submit(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
         """Queue requests; each is answered exactly once through `deliver`."""
+        self._read_images(requests)
         with self._wake:
             if not self._closing:
                 self._inbox.append((self._take(requests), deliver))
@@ -297,6 +303,13 @@ class TransformersEngine:
             self._scheduler = self._new_scheduler(self._limits, self._most_rows)
         _deliver(done)
 
+    def _read_images(self, requests: Sequence[SampleRequest]) -> None:
+        """Read images in the caller's thread, while the engine computes; what fails is refused later."""
+        if self._model.images is not None:
+            for request in requests:
+                if request.images:
+                    self._model.images.refusal(request)
+
     def _take(self, requests: Sequence[SampleRequest]) -> _Taken:
         """Settle which version answers each request."""
         shelf = self._model.shelf
@@ -326,7 +339,16 @@ class TransformersEngine:
                 continue
             limit = min(len(request.prompt_ids) + request.max_tokens, self.context_length)
             stops = stops_of(request, self._facts.directory)
-            rows.append(Row(request=request, policy=policy, deliver=deliver, limit=limit, stop_strings=stops))
+            rows.append(
+                Row(
+                    request=request,
+                    policy=policy,
+                    deliver=deliver,
+                    limit=limit,
+                    stop_strings=stops,
+                    tokens=self._tokens(request),
+                )
+            )
         return rows, refused
 
     def _refusal(self, request: SampleRequest) -> TinkerGymError | None:
@@ -343,10 +365,20 @@ class TransformersEngine:
                 field="prompt_ids",
             )
         return (
-            images_refused(request)
+            self._images_refused(request)
             or stops_refused(request, self._facts.directory)
             or structure_refused(request, "transformers")
         )
+
+    def _images_refused(self, request: SampleRequest) -> TinkerGymError | None:
+        if self._model.images is None:
+            return images_refused(request)
+        return self._model.images.refusal(request)
+
+    def _tokens(self, request: SampleRequest) -> list[int]:
+        if self._model.images is None or not request.images:
+            return list(request.prompt_ids)
+        return self._model.images.placed(request)
 
     def _together(self, taken: _Taken) -> list[Completion | SampleFailure]:
         self._asleep = False

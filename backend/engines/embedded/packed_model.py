@@ -23,6 +23,7 @@ from backend.catalog.recurrence import keeps_a_state
 from backend.compute.fast_linears import all_through_onednn, speed_up_linears
 from backend.compute.fast_norms import speed_up_norms
 from backend.compute.whole_model import load_whole
+from backend.engines.embedded.image_ids import IMAGE_IDS, ShownImages
 from backend.engines.embedded.lean_decoder import LeanDecoder
 from backend.engines.embedded.packed_attention import ATTENTION_NAME
 from backend.engines.embedded.packed_batch import Indices, PackedBatch, Span
@@ -30,6 +31,7 @@ from backend.engines.embedded.policy_shelf import AdapterSegment, PolicyShelf
 from backend.engines.embedded.recorded_steps import RecordedSteps, Recorder, rows_for
 from backend.engines.embedded.slot_cache import SlotCache
 from backend.engines.embedded.token_sampling import choose_tokens
+from backend.vision.pixels import ImageReader
 from tinkergym.errors import InvalidRequestError
 
 _log = logging.getLogger(__name__)
@@ -85,6 +87,8 @@ class PackedModel:
         self._keep_rows = "logits_to_keep" in inspect.signature(self._model.forward).parameters
         self.vocabulary = int(self._model.get_input_embeddings().weight.shape[0])
         self.shelf = PolicyShelf(self._model, merged_limit=merged_limit)
+        self.images: ShownImages | None = None
+        """What puts images into prompts, for a model that takes them."""
         self._lean: LeanDecoder | None = None
         self._not_lean = ""
         self.bytes_per_token = self._take_on_packed_attention(directory)
@@ -95,6 +99,10 @@ class PackedModel:
                 hint="set cuda_graphs=false; Llama, Mistral, Qwen 2 and Qwen 3 without windows are recorded",
                 field="cuda_graphs",
             )
+
+    def show_images(self, reader: ImageReader) -> None:
+        """From now on take prompts with images, read by `reader`."""
+        self.images = ShownImages(self._model, self.shelf, reader)
 
     @property
     def replayed_steps(self) -> int:
@@ -153,17 +161,22 @@ class PackedModel:
     def _computed(
         self, token_ids: Sequence[int], batch: PackedBatch, keep: Indices, segments: Sequence[AdapterSegment]
     ) -> Tensor:
-        self.shelf.bind(segments)
         # numpy reads a long list several times faster than torch does.
         ids = np.array(token_ids, dtype=np.int64)
+        shown = None
+        if self.images is not None and (ids >= IMAGE_IDS).any():
+            shown = self.images.embedded(ids, segments)
+        self.shelf.bind(segments)
         if self._lean is not None and not self.shelf.one_by_one:
             return self._lean.logits(ids, batch, keep)
-        inputs, positions, rows = (
-            torch.from_numpy(numbers).to(self.device) for numbers in (ids, batch.positions, keep)
-        )
+        positions, rows = (torch.from_numpy(numbers).to(self.device) for numbers in (batch.positions, keep))
         options = {"logits_to_keep": rows} if self._keep_rows else {}
+        if shown is None:
+            options["input_ids"] = torch.from_numpy(ids).to(self.device)[None]
+        else:
+            options["inputs_embeds"] = shown[None]
         output: Tensor = self._model(
-            input_ids=inputs[None], position_ids=positions[None], use_cache=False, packed=batch, **options
+            position_ids=positions[None], use_cache=False, packed=batch, **options
         ).logits[0]
         return output if self._keep_rows else output[rows]
 
@@ -208,7 +221,8 @@ class PackedModel:
             raise _unsupported(
                 directory, "its attention does not go through transformers' attention interface"
             )
-        self._model.set_attn_implementation(ATTENTION_NAME)
+        # The decoder's alone: a vision tower's attention looks both ways.
+        self._model.get_decoder().set_attn_implementation(ATTENTION_NAME)
         cache = self._sample_cache(samples)
         try:
             with torch.inference_mode():

@@ -33,7 +33,8 @@ class Row:
     """Tokens of prompt and answer together at which the answer is cut."""
     stop_strings: StopStrings | None = None
     """What watches for the request's stop strings, if it has any."""
-    tokens: list[int] = field(init=False)
+    tokens: list[int] = field(default_factory=list)
+    """The prompt as the engine compares it, see `image_ids`, and what was sampled; empty is the request's."""
     logprobs: list[float] = field(default_factory=list)
     path: Hashable = field(init=False)
     """Stands for its tokens: rows with the same one have the same. At first the prompt's digest."""
@@ -59,7 +60,7 @@ class Row:
     answer: Completion | SampleFailure | None = None
 
     def __post_init__(self) -> None:
-        self.tokens = list(self.request.prompt_ids)
+        self.tokens = self.tokens or list(self.request.prompt_ids)
         self.likeliest = [] if self.request.top_logprobs else None
         self.prompt_logprobs = [None] if self.request.prompt_logprobs else None
         if self.prompt_logprobs is None:

@@ -369,6 +369,8 @@ class SlotScheduler:
         following: list[int] = []
         for work, span in zip(works, spans, strict=True):
             following += [*work.row.tokens, 0][span.start + 1 : span.end + 1]
+        if self._model.images is not None:
+            following = self._model.images.as_placeholders(following)
         logprobs = token_logprobs(logits, following)
         end = 0
         last = []

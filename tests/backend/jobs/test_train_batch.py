@@ -8,7 +8,6 @@ from backend.jobs.learn_phase import loss_config
 from backend.jobs.train_batch import train_batch
 from backend.learner.value_loss import ValueLoss
 from tests.backend.seats import result_of, two_seats
-from tinkergym.errors import UnsupportedPartError
 from tinkergym.schema.algorithms import GRPO, PPO, RLOO, DrGRPO, ReinforcePlusPlus
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Limits, Sampling
@@ -133,11 +132,11 @@ def test_an_answer_that_came_to_nothing_through_anothers_failure_is_masked(algor
     assert first.advantage == (0.5 if algorithm.credit == "episode" else [0, 0, 0.5, 0.5, 0, 0, 0])
 
 
-def test_an_image_is_refused_by_its_kind():
+def test_images_go_to_the_learner_with_their_places():
     image = ImageSpan(sha256="ab" * 32, start=0, end=1)
     segment = GOOD.segments[0].model_copy(update={"images": [image]})
-    with pytest.raises(UnsupportedPartError, match="'image', and this model takes text"):
-        batch(GOOD.model_copy(update={"segments": [segment]}), BAD)
+    found = batch(GOOD.model_copy(update={"segments": [segment]}), BAD)
+    assert [list(sequence.images) for sequence in found.sequences] == [[image], []]
 
 
 def test_dr_grpo_divides_by_a_constant_and_not_by_an_answers_length():

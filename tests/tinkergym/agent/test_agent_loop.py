@@ -207,7 +207,7 @@ def test_any_finite_number_is_a_reward(reward):
     ("step", "words"),
     [
         ((None, 0.0, False, False, {}), "observation must be a str"),
-        (({"image": 1}, 0.0, False, False, {}), "shows an image"),
+        (({"image": 1}, 0.0, False, False, {}), "is no image"),
         (("\ud800", 0.0, False, False, {}), "surrogate"),
         (("x", 0.0, 0, False, {}), "terminated must be a bool"),
         (("x", 0.0, False, None, {}), "truncated must be a bool"),

@@ -1,0 +1,49 @@
+"""Images of episodes and data: each is sent once, as a file under the hash of its bytes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Request
+
+from backend.gateway.bodies import Body, Tenant, body_of, describes
+from backend.gateway.parts import parts_of
+from backend.gateway.turns import Turns
+from backend.store.images import Images
+from tinkergym.schema.images import ImageKept, ImageNames
+
+router = APIRouter(prefix="/v1/images")
+
+Sha256Path = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
+_FILE: dict[str, dict[str, str]] = {"image/png": {}, "image/jpeg": {}, "image/webp": {}}
+
+
+@router.put("/{sha256}", openapi_extra={"requestBody": {"required": True, "content": _FILE}})
+async def put_image(request: Request, tenant: Tenant, sha256: Sha256Path, body: Body) -> ImageKept:
+    """Keep a PNG, JPEG or WebP file under the SHA-256 of its bytes."""
+    parts = parts_of(request)
+    limits = parts.config.limits
+
+    def keep() -> None:
+        Images(parts.config.images, tenant.tenant_id).add(
+            sha256,
+            body,
+            most_bytes=limits.image_bytes,
+            most_pixels=limits.image_pixels,
+            most_in_all=limits.images_bytes,
+            may_forget=not tenant.has_unfinished_jobs(),
+        )
+
+    # Its pixels take many times its size.
+    turns: Turns = request.app.state.large_bodies
+    await turns.run(tenant.tenant_id, keep)
+    return ImageKept(sha256=sha256)
+
+
+@router.post("/missing", openapi_extra=describes(ImageNames))
+def missing(
+    request: Request, tenant: Tenant, wanted: Annotated[ImageNames, Depends(body_of(ImageNames))]
+) -> ImageNames:
+    """Say which of these images have yet to be sent."""
+    images = Images(parts_of(request).config.images, tenant.tenant_id)
+    return ImageNames(images=images.missing(wanted.images))

@@ -1,0 +1,28 @@
+"""Gives a learner's model its images: the processor, the vision tower, and the rules of its placeholders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from backend.catalog.models import image_rules_of
+from backend.learner.causal_lm import CausalLM
+from backend.vision.pixels import ImageReader, ImageSource
+from backend.vision.tower import ImageTower
+
+
+def let_see(lm: CausalLM, directory: Path, images: ImageSource | None) -> None:
+    """Let a model take images, if it can and there are any.
+
+    Args:
+        lm: The model.
+        directory: Of the base model, with its processor.
+        images: Where the files come from.
+
+    Raises:
+        UnknownModelError: Its processor cannot be used.
+    """
+    if images is None or not directory.is_dir():
+        return
+    rules = image_rules_of(directory)
+    if rules is not None:
+        lm.see(ImageTower(lm.model, ImageReader(directory, rules.placeholder, images)), rules)

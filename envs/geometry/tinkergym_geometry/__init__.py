@@ -1,0 +1,1 @@
+"""Drawn geometry: questions about a picture."""

@@ -1,0 +1,93 @@
+import pytest
+
+from tests.backend.vlm import NANO_VL, PIXELS, renderer
+from tinkergym.agent.agent_loop import AgentLoop
+from tinkergym.agent.image_text import MARK, expanded
+from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.renderer import Renderer
+from tinkergym.errors import TemplateError
+from tinkergym.messages import assistant, observation_messages, system
+from tinkergym.schema.sampling import Completion
+from tinkergym.testing import byte_bundle
+
+OTHER = 255 - PIXELS
+
+
+@pytest.fixture(scope="module")
+def processor():
+    from transformers import AutoProcessor
+
+    return AutoProcessor.from_pretrained(NANO_VL)
+
+
+def processed(processor, conversation, images):
+    """What the model's own processor makes of a conversation in its own form."""
+    from PIL import Image
+
+    text = processor.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False)
+    return processor(text=[text], images=[[Image.fromarray(image) for image in images]])["input_ids"][0]
+
+
+def part(text=None):
+    return {"type": "image"} if text is None else {"type": "text", "text": text}
+
+
+def test_a_prompt_has_the_ids_that_the_models_processor_gives_it_on_every_turn(processor):
+    mine = renderer()
+    loop = AgentLoop(mine, EpisodePlan(episode_id="e", seed=0, policy="p"))
+    request = loop.begin({"image": PIXELS, "text": "Find the area."}, environment_prompt="Look.")
+    conversation = [
+        {"role": "system", "content": "Look."},
+        {"role": "user", "content": [part(), part("Find the area.")]},
+    ]
+    shown = [PIXELS]
+    shows = [{"images": [OTHER, PIXELS], "text": "And these?"}, {"text": "No image."}, OTHER]
+    for number, observation in enumerate([*shows, "over"]):
+        assert request.prompt_ids == processed(processor, conversation, shown)
+        assert [image.end - image.start for image in request.images] == [mine.images.tokens] * len(shown)
+        for image in request.images:
+            assert set(request.prompt_ids[image.start : image.end]) == {mine.images.placeholder}
+        ids = mine.encode_answer(f"a{number}")
+        action = loop.receive(
+            Completion(
+                request_id=request.request_id,
+                token_ids=ids,
+                sampling_logprobs=[-1.0] * len(ids),
+                finish_reason="stop",
+                policy_version=0,
+            )
+        )
+        request = loop.stepped(observation, 0.0, isinstance(observation, str), False, {})
+        reply = {
+            0: [part(), part(), part("And these?")],
+            1: "No image.",
+            2: [part()],
+        }.get(number)
+        conversation += [{"role": "assistant", "content": action}, {"role": "user", "content": reply}]
+        shown += {0: [OTHER, PIXELS], 2: [OTHER]}.get(number, [])
+    (segment,) = loop.trajectory().segments
+    first, second, third, fourth = (image.sha256 for image in segment.images)
+    assert (first, second) == (third, fourth)
+
+
+def test_text_that_looks_like_an_image_is_none():
+    mine = renderer()
+    messages = [system("<image>"), *observation_messages({"image": PIXELS, "text": "<image> <global-img>"})]
+    ids = mine.start(messages)
+    assert ids.count(mine.images.placeholder) == mine.images.tokens
+    assert len(mine.spans(ids, messages)) == 1
+    assert "<image> <global-img>" in mine.decode(ids)
+
+
+def test_the_mark_of_an_image_cannot_be_written():
+    with pytest.raises(ValueError, match=r"U\+10FFFE"):
+        renderer().start(observation_messages({"image": PIXELS, "text": MARK}))
+
+
+def test_a_template_that_shows_no_images_is_told_of():
+    rules = renderer().images
+    with pytest.raises(TemplateError, match="0 of 1"):
+        expanded([1, 2, 3], rules, 1)
+    blind = Renderer.from_bundle(byte_bundle().model_copy(update={"images": rules}))
+    with pytest.raises(TemplateError):
+        blind.start([*observation_messages({"image": PIXELS, "text": "x"}), assistant("y")])

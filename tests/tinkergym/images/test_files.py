@@ -1,0 +1,74 @@
+import hashlib
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tinkergym.errors import InvalidImageError
+from tinkergym.images.files import alive, check_image, image_file
+
+PIXELS = np.random.default_rng(0).integers(0, 255, (5, 7, 3), np.uint8)
+
+
+def encoded(image, form="PNG", **options):
+    file = io.BytesIO()
+    image.save(file, format=form, **options)
+    return file.getvalue()
+
+
+def test_pixels_become_a_png_file_that_holds_them():
+    file = image_file(PIXELS)
+    assert (np.asarray(Image.open(io.BytesIO(file.data))) == PIXELS).all()
+    assert (file.height, file.width, file.sha256) == (5, 7, hashlib.sha256(file.data).hexdigest())
+
+
+def test_the_same_image_is_one_file_for_as_long_as_it_is_held():
+    file = image_file(PIXELS)
+    assert image_file(PIXELS.copy()) is file is image_file(file.data) is alive(file.sha256)
+    sha256 = file.sha256
+    del file
+    assert alive(sha256) is None
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP"])
+def test_files_are_taken_as_they_are(form):
+    data = encoded(Image.fromarray(PIXELS), form)
+    assert image_file(data).data == data
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"no image",
+        encoded(Image.fromarray(PIXELS))[:-30],
+        encoded(Image.fromarray(PIXELS), "GIF"),
+        encoded(Image.new("L", (3, 3)), "WEBP", save_all=True, append_images=[Image.new("L", (3, 3), 9)]),
+        PIXELS[:, :, :2],
+        PIXELS.astype(np.float32),
+        PIXELS[:0],
+        "text",
+        3,
+    ],
+    ids=["empty", "text", "cut off", "gif", "animated", "two channels", "floats", "no rows", "str", "int"],
+)
+def test_what_is_no_image_is_refused(value):
+    with pytest.raises(InvalidImageError):
+        image_file(value)
+
+
+def test_a_huge_image_is_refused_by_its_head():
+    bomb = encoded(Image.new("1", (20_000, 20_000)))
+    assert len(bomb) < 100_000
+    with pytest.raises(InvalidImageError, match=r"limits\.image_pixels"):
+        image_file(bomb)
+
+
+def test_the_limits_can_be_set():
+    data = encoded(Image.fromarray(PIXELS))
+    assert check_image(data, most_bytes=len(data), most_pixels=35) == (7, 5)
+    with pytest.raises(InvalidImageError, match=r"limits\.image_bytes"):
+        check_image(data, most_bytes=len(data) - 1)
+    with pytest.raises(InvalidImageError, match=r"limits\.image_pixels"):
+        check_image(data, most_pixels=34)

@@ -1,0 +1,141 @@
+"""Images in prompts: what a model's processor makes of them, on token ids.
+
+A template writes one placeholder per image. The processor expands it to as many as the image has features,
+with markers around them. Here that happens to the ids and never to text, so that nothing a message says can
+be taken for an image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tinkergym.agent.templates import ChatTemplate
+from tinkergym.errors import TemplateError, UnsupportedPartError
+from tinkergym.messages import Message
+from tinkergym.schema.views import ImageRules
+from tinkergym.trajectory.parts import ImagePart, ImageSpan, TextPart
+
+MARK = "\U0010fffe"
+"""Stands for an image where a message is one string; Unicode says that no text uses it."""
+
+
+class ImageTemplate:
+    """A chat template that is given messages with `MARK`s, and shows an image at each."""
+
+    def __init__(self, template: ChatTemplate) -> None:
+        """Find out how the template wants its content: some show nothing but lists of parts."""
+        self._template = template
+        self.source, self.special_tokens = template.source, template.special_tokens
+        self._always_parts = not self._shows([{"role": "user", "content": "tinkergymShown7f3a"}])
+
+    def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool) -> str:
+        """Return the text of a conversation, as `ChatTemplate.render` does."""
+        whole = [self._in_parts(message) for message in messages]
+        return self._template.render(whole, add_generation_prompt=add_generation_prompt)
+
+    def _in_parts(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        content = message.get("content")
+        if not isinstance(content, str):  # a message with `tool_calls` may say nothing
+            return dict(message)
+        if MARK not in content and not self._always_parts:
+            return dict(message)
+        return {**message, "content": list(_parts(content))}
+
+    def _shows(self, messages: list[Message]) -> bool:
+        try:
+            return "tinkergymShown7f3a" in self._template.render(messages, add_generation_prompt=True)
+        except TemplateError:
+            return False
+
+
+def _parts(content: str) -> Iterator[dict[str, str]]:
+    for number, text in enumerate(content.split(MARK)):
+        if number:
+            yield {"type": "image"}
+        if text:
+            yield {"type": "text", "text": text}
+
+
+def with_marks(message: Message) -> Message:
+    """Return a message whose content is one string, with a mark for each image.
+
+    Raises:
+        UnsupportedPartError: It has a part that is neither text nor an image, or its text holds the mark.
+    """
+    content = message["content"]
+    texts = []
+    for part in [TextPart(text=content)] if isinstance(content, str) else content:
+        if isinstance(part, TextPart):
+            if MARK in part.text:
+                raise UnsupportedPartError(
+                    f"a message of the {message['role']} holds U+10FFFE, which is no character",
+                    hint="leave it out",
+                )
+            texts.append(part.text)
+        elif isinstance(part, ImagePart):
+            texts.append(MARK)
+        else:
+            raise UnsupportedPartError(
+                f"a message of the {message['role']} has a part of the kind {part.type!r}, and this model "
+                "takes text and images",
+                hint="put it into words",
+                field="content",
+            )
+    return {**message, "content": "".join(texts)}
+
+
+def hashes_of(messages: Sequence[Message]) -> list[str]:
+    """Return the hashes of the images in messages, in order."""
+    return [
+        part.sha256
+        for message in messages
+        if not isinstance(message["content"], str)
+        for part in message["content"]
+        if isinstance(part, ImagePart)
+    ]
+
+
+def expanded(ids: Sequence[int], rules: ImageRules, images: int) -> list[int]:
+    """Return ids with each placeholder in the place of an image expanded as the processor does it.
+
+    Raises:
+        TemplateError: The template did not write one placeholder per image.
+    """
+    written = sum(token == rules.placeholder for token in ids)
+    if written != images:
+        raise TemplateError(
+            f"the chat template shows {written} of {images} images",
+            hint="use the template that came with the model's processor",
+        )
+    if not images:
+        return list(ids)
+    body = [*rules.before, *[rules.placeholder] * rules.tokens, *rules.after]
+    out: list[int] = []
+    for token in ids:
+        out += body if token == rules.placeholder else (token,)
+    return out
+
+
+def image_spans(ids: Sequence[int], rules: ImageRules, hashes: Sequence[str]) -> list[ImageSpan]:
+    """Return where images stand in ids that `expanded` returned, or that end with such ids.
+
+    Args:
+        ids: Of text that was given, not sampled.
+        rules: Of the model.
+        hashes: Of the images, in order; if the ids show fewer, their last ones.
+    """
+    starts: list[int] = []
+    place = 0
+    while place < len(ids):
+        if ids[place] == rules.placeholder:
+            starts.append(place)
+            place += rules.tokens
+        else:
+            place += 1
+    assert len(starts) <= len(hashes), "there are more placeholders than images"
+    shown = hashes[len(hashes) - len(starts) :]
+    return [
+        ImageSpan(sha256=sha256, start=start, end=start + rules.tokens)
+        for sha256, start in zip(shown, starts, strict=True)
+    ]

@@ -1,0 +1,170 @@
+"""Image files: what an environment, a dataset or a request shows, as encoded bytes under their SHA-256.
+
+Needs Pillow, and only where there is an image.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import warnings
+from typing import Any
+from weakref import WeakValueDictionary
+
+from tinkergym.errors import InvalidImageError, MissingExtraError
+
+FORMATS = ("PNG", "JPEG", "WEBP")
+MOST_BYTES = 4 << 20
+MOST_PIXELS = 16_000_000
+"""The service's defaults, `limits.image_bytes` and `limits.image_pixels`; here they hold for every image."""
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+_QUICK = 1
+"""PNG's level of compression: others take several times as long for a few bytes."""
+
+_ALIVE: WeakValueDictionary[str, ImageFile] = WeakValueDictionary()
+"""The files of messages that somebody still holds, by hash, for whoever sends them to the service."""
+
+
+class ImageFile:
+    """An image's encoded bytes. Two with the same bytes are one object."""
+
+    __slots__ = ("__weakref__", "data", "height", "sha256", "width")
+
+    def __init__(self, data: bytes, sha256: str, width: int, height: int) -> None:
+        self.data, self.sha256 = data, sha256
+        self.width, self.height = width, height
+
+    def __repr__(self) -> str:
+        return f"ImageFile({self.sha256[:12]}, {self.width} x {self.height}, {len(self.data)} bytes)"
+
+
+def image_file(value: Any) -> ImageFile:
+    """Return an image as a file.
+
+    Args:
+        value: Pixels ([height, width, 1, 3 or 4] uint8), an image of Pillow, or the bytes of a PNG, JPEG or
+            WebP file.
+
+    Raises:
+        InvalidImageError: It is none of these, is broken or animated, or too large.
+        MissingExtraError: Pillow is not installed.
+    """
+    if isinstance(value, ImageFile):
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        data = bytes(value)
+        known = _ALIVE.get(hashlib.sha256(data).hexdigest())
+        return known if known is not None else _kept(data, *check_image(data))
+    picture = value if hasattr(value, "save") else _of_pixels(value)
+    _refuse_many_pixels(picture.size, MOST_PIXELS)
+    if getattr(picture, "mode", "RGB") not in {"1", "L", "LA", "P", "RGB", "RGBA"}:
+        picture = picture.convert("RGB")
+    file = io.BytesIO()
+    picture.save(file, format="PNG", compress_level=_QUICK)
+    return _kept(file.getvalue(), *picture.size)
+
+
+def alive(sha256: str) -> ImageFile | None:
+    """Return the image of that hash, if a message still holds it."""
+    return _ALIVE.get(sha256)
+
+
+def check_image(
+    data: bytes | bytearray, *, most_bytes: int = MOST_BYTES, most_pixels: int = MOST_PIXELS
+) -> tuple[int, int]:
+    """Return the width and height of an image file.
+
+    Its size is read from its head before any pixel is unpacked, so a small file cannot fill the memory.
+
+    Raises:
+        InvalidImageError: It is no PNG, JPEG or WebP file, is cut off or animated, or too large.
+        MissingExtraError: Pillow is not installed.
+    """
+    if len(data) > most_bytes:
+        raise InvalidImageError(
+            f"an image file has {len(data)} bytes, and at most {most_bytes} are allowed",
+            hint="make it smaller, or let the operator raise limits.image_bytes",
+        )
+    with opened(data) as picture:
+        width, height = picture.size
+        _refuse_many_pixels((width, height), most_pixels)
+        if getattr(picture, "n_frames", 1) > 1:
+            raise InvalidImageError(
+                f"an image file is animated: it has {picture.n_frames} frames",
+                hint="send one frame as an image of its own",
+            )
+        try:
+            picture.load()
+        # Pillow raises many types, SyntaxError among them, on broken files.
+        except Exception as error:
+            raise _broken(error) from error
+    return int(width), int(height)
+
+
+def opened(data: bytes | bytearray) -> Any:
+    """Return an image file as an image of Pillow, of which the head is read.
+
+    Raises:
+        InvalidImageError: It is no PNG, JPEG or WebP file.
+        MissingExtraError: Pillow is not installed.
+    """
+    pillow = _pillow()
+    try:
+        # What Pillow warns of, a picture of very many pixels, is refused by its size.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return pillow.open(io.BytesIO(data), formats=FORMATS)
+    except pillow.DecompressionBombError as error:
+        raise InvalidImageError(
+            f"an image has too many pixels: {error}",
+            hint="make it smaller; limits.image_pixels of the service says how large it may be",
+        ) from error
+    except Exception as error:
+        raise _broken(error) from error
+
+
+def _kept(data: bytes, width: int, height: int) -> ImageFile:
+    if len(data) > MOST_BYTES:
+        raise InvalidImageError(
+            f"an image takes {len(data)} bytes as a file, and at most {MOST_BYTES} are allowed",
+            hint="show a smaller image",
+        )
+    sha256 = hashlib.sha256(data).hexdigest()
+    return _ALIVE.setdefault(sha256, ImageFile(data, sha256, width, height))
+
+
+def _of_pixels(value: Any) -> Any:
+    shape: Any = getattr(value, "shape", ())
+    if len(shape) != 3 or shape[2] not in _MODES or 0 in shape or str(getattr(value, "dtype", "")) != "uint8":
+        found = f"an array of shape {tuple(shape)}" if shape else type(value).__name__
+        raise InvalidImageError(
+            f"{found} is no image",
+            hint="give uint8 pixels [height, width, 1, 3 or 4], an image of Pillow, or the bytes of a file",
+        )
+    _refuse_many_pixels(shape[:2], MOST_PIXELS)
+    return _pillow().frombytes(_MODES[shape[2]], (int(shape[1]), int(shape[0])), value.tobytes())
+
+
+def _refuse_many_pixels(size: tuple[int, int], most: int) -> None:
+    if size[0] * size[1] > most:
+        raise InvalidImageError(
+            f"an image has {size[0]} x {size[1]} pixels, and at most {most} are allowed",
+            hint="make it smaller, or let the operator raise limits.image_pixels",
+        )
+
+
+def _broken(error: Exception) -> InvalidImageError:
+    return InvalidImageError(
+        f"this is no readable {', '.join(FORMATS)} file: {error}", hint="send the whole file, unchanged"
+    )
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image as pillow  # noqa: N813 - a module
+    except ImportError as error:
+        raise MissingExtraError(
+            "images need Pillow, which is not installed",
+            hint="pip install '.[images]' in a checkout of tinkergym",
+        ) from error
+    return pillow
