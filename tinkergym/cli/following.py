@@ -9,6 +9,7 @@ import typer
 from tinkergym.cli.console import INTERRUPTED, out
 from tinkergym.cli.json_output import emit
 from tinkergym.display.progress import TrainingDisplay
+from tinkergym.remote.client import Client
 from tinkergym.remote.job import Job
 from tinkergym.reporting.report import play_command
 from tinkergym.schema.job_spec import PlayedSpec
@@ -54,9 +55,12 @@ def follow(job: Job, env: str | Sequence[str] | None = None, *, as_json: bool = 
 
 
 def follow_or_detach(
-    job: Job, env: str | Sequence[str] | None = None, *, detach: bool, as_json: bool
+    job: Job, env: str | Sequence[str] | None = None, *, detach: bool, as_json: bool, client: Client
 ) -> None:
-    """Follow a job that was just started, or say how to see it later."""
+    """Follow a job that was just started, or say how to see it later; first what it will take, if known."""
+    known = None if as_json else client.known_estimate(job.spec)
+    if known is not None:
+        out.print(f"estimate: {known}", markup=False, highlight=False, soft_wrap=True)
     if not detach:
         follow(job, env, as_json=as_json)
         return

@@ -108,4 +108,4 @@ def train(
     with Client() as client:
         found, names = environments(env, several)
         job = client.train(found, **settings)
-        follow_or_detach(job, names, detach=detach, as_json=as_json)
+        follow_or_detach(job, names, detach=detach, as_json=as_json, client=client)

@@ -92,7 +92,7 @@ def sft(
         job = client.sft(
             data, **with_settings("data", {"model": model, "adapter": ADAPTER}, options, setting)
         )
-        follow_or_detach(job, detach=detach, as_json=as_json)
+        follow_or_detach(job, detach=detach, as_json=as_json, client=client)
 
 
 def preference(
@@ -146,7 +146,7 @@ def preference(
         defaults = {"model": model, "adapter": ADAPTER, "loss": {"name": "dpo"}}
         settings = with_settings("data", defaults, options, setting)
         job = client.preference(data, **settings)
-        follow_or_detach(job, detach=detach, as_json=as_json)
+        follow_or_detach(job, detach=detach, as_json=as_json, client=client)
 
 
 def distill(
@@ -195,4 +195,4 @@ def distill(
     with Client() as client:
         settings = with_settings("env", {"model": model, "adapter": ADAPTER}, options, setting)
         job = client.distill(find_environment(env), **settings)
-        follow_or_detach(job, env, detach=detach, as_json=as_json)
+        follow_or_detach(job, env, detach=detach, as_json=as_json, client=client)

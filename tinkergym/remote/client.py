@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,6 +23,7 @@ from tinkergym.remote import discovery
 from tinkergym.remote.api import Api
 from tinkergym.remote.ask import ask
 from tinkergym.remote.datasets import written_job
+from tinkergym.remote.estimate import Estimate, estimate_from, estimate_from_earlier, probe_of
 from tinkergym.remote.imported import refuse_while_imported
 from tinkergym.remote.job import Job
 from tinkergym.remote.policy import Policy
@@ -314,6 +315,42 @@ class Client:
         job = self._play("distillation", env, env_kwargs, rollout, chosen | said | settings)
         return job.report_to(*callbacks)
 
+    def estimate(self, *arguments: Any, kind: str = "rl", **settings: Any) -> Estimate:
+        """Say what a job would take, by running a few steps of it, which are deleted again.
+
+        Example:
+            >>> print(client.estimate("board/TicTacToeVs-v0", steps=200))
+            200 steps, about 410,000 tokens, about 4 min 10 s (from 5 steps that were tried)
+            >>> print(client.estimate("chats.jsonl", kind="sft", epochs=3))
+
+        Args:
+            arguments: As of the method that would start the job.
+            kind: "rl" for `train`, "sft", "preference", or "distillation" for `distill`.
+            settings: Likewise; `report_to` is left out.
+
+        Raises:
+            InvalidRequestError: a setting is wrong, or there is no such kind.
+            JobFailedError: the steps failed, as the job would.
+        """
+        probing = _ProbingClient(self)
+        methods: dict[str, Callable[..., Job]] = {
+            "rl": probing.train,
+            "sft": probing.sft,
+            "preference": probing.preference,
+            "distillation": probing.distill,
+        }
+        if kind not in methods:
+            raise InvalidRequestError(f"must be one of {', '.join(methods)}, got {kind!r:.80}", field="kind")
+        settings.pop("report_to", None)
+        with methods[kind](*arguments, **settings) as probe:
+            assert probing.wanted is not None
+            return estimate_from(probing.wanted, probe)
+
+    def known_estimate(self, spec: AnyJobSpec) -> Estimate | None:
+        """Say what a job will take by your newest earlier job of its kind and size; None if there is none."""
+        earlier = [view for view in self.jobs(limit=50) if not view.spec.name.startswith("probe")]
+        return estimate_from_earlier(spec, earlier)
+
     def create_policy(
         self,
         *,
@@ -588,6 +625,19 @@ class Client:
         thread = RolloutThread(transport, make_env, job_id=view.job_id, max_episodes=at_once)
         thread.start()
         return Job(self._api, view, rollout=thread)
+
+
+class _ProbingClient(Client):
+    """Starts short jobs in place of those that are asked for, and remembers the one that was."""
+
+    def __init__(self, client: Client) -> None:
+        self.url, self._connection, self._api = client.url, client._connection, client._api
+        self.wanted: AnyJobSpec | None = None
+
+    def submit(self, spec: AnyJobSpec) -> Job:
+        """Start a probe of a job."""
+        self.wanted = spec
+        return super().submit(probe_of(spec))
 
 
 def _given(**required: Any) -> dict[str, Any]:

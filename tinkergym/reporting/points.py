@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tinkergym.schema.events import StepEvent
+from tinkergym.schema.events import Event, JobState, StateEvent, StepEvent, UpdateEvent
 
 _NAMES = {
     "clip_fraction": "clip_ratio/region_mean",
@@ -56,3 +56,39 @@ def point_of(step: StepEvent, time: float) -> Point:
     found |= {_NAMES.get(name, name): value for name, value in step.metrics.items()}
     values = {name: float(value) for name, value in found.items() if value is not None}
     return Point(step=step.step, time=time, values=values)
+
+
+class Happenings:
+    """What was done to a job between its steps, as values of the next step's point: so every tracker has it.
+
+    `update/NAME` is the new value of a setting that was changed, at the first step that it applies to;
+    `paused_seconds` is how long the job was paused before the step.
+    """
+
+    def __init__(self) -> None:
+        self._changed: dict[int, dict[str, float]] = {}
+        self._paused_at: float | None = None
+        self._paused_seconds = 0.0
+
+    def note(self, event: Event) -> None:
+        """Take one event of the job's log, in order."""
+        body = event.body
+        if isinstance(body, UpdateEvent) and body.from_step is not None:
+            numbers = {
+                f"update/{change.name}": float(change.new)
+                for change in body.changes
+                if isinstance(change.new, int | float)
+            }
+            self._changed.setdefault(body.from_step, {}).update(numbers)
+        elif isinstance(body, StateEvent):
+            if self._paused_at is not None:
+                self._paused_seconds += event.time - self._paused_at
+            self._paused_at = event.time if body.state is JobState.PAUSED else None
+
+    def added_to(self, point: Point) -> Point:
+        """Return a point with what happened before it."""
+        added = self._changed.get(point.step, {})
+        if self._paused_seconds:
+            added = {**added, "paused_seconds": self._paused_seconds}
+            self._paused_seconds = 0.0
+        return replace(point, values={**point.values, **added})

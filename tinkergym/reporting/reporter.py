@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from tinkergym.errors import TinkerGymError
 from tinkergym.reporting.callbacks import Callback
-from tinkergym.reporting.points import Point, point_of
+from tinkergym.reporting.points import Happenings, Point, point_of
 from tinkergym.schema.events import Event, JobState, StateEvent, StepEvent
 from tinkergym.schema.jobs import JobView
 
@@ -58,10 +58,12 @@ class Reporter:
             with self._guarded(place):
                 self._last[place] = int(callback.begin(self._job))
         state: JobState | None = None
+        happened = Happenings()
         try:
             for event in self._follow(self._check):
+                happened.note(event)
                 if isinstance(event.body, StepEvent):
-                    self._report(point_of(event.body, event.time))
+                    self._report(happened.added_to(point_of(event.body, event.time)))
                 elif isinstance(event.body, StateEvent) and event.body.state.final:
                     state = event.body.state
                 if not self._last:

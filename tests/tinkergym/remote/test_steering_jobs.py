@@ -7,6 +7,7 @@ import pytest
 
 import tinkergym as tg
 from tinkergym.errors import ConflictError, InvalidRequestError
+from tinkergym.remote.estimate import PROBE_STEPS, Estimate, estimate_from_earlier
 from tinkergym.schema.events import JobState, UpdateEvent
 from tinkergym.testing.scripted_service import ScriptedService
 
@@ -90,9 +91,39 @@ def test_the_code_on_the_page_runs_from_top_to_bottom(service, monkeypatch):
     monkeypatch.setattr(
         service.jobs,
         "create",
-        lambda spec, key, **more: create(spec.model_copy(update={"rollout": "client"}), key, **more),
+        lambda spec, key, **more: create(
+            spec if spec.steps <= PROBE_STEPS else spec.model_copy(update={"rollout": "client"}), key, **more
+        ),
     )
     names = {"__name__": "page"}
     for block in BLOCKS:
         exec(compile(block, str(PAGE), "exec"), names)
     assert names["job"].spec.algorithm.learning_rate == 5e-4
+
+
+# --- estimates ---
+
+
+@pytest.mark.parametrize("kind", ["rl", "distillation"])
+def test_an_estimate_tries_a_few_steps_and_leaves_no_job(client, kind):
+    more = {"teacher": "nano"} if kind == "distillation" else {}
+    found = client.estimate(BOARD, kind=kind, steps=40, budget=tg.Budget(tokens=1), **more)
+    assert isinstance(found, Estimate)
+    assert found.steps == 40
+    assert client.jobs() == []
+    assert "40 steps" in str(found)
+
+
+def test_an_estimate_of_a_kind_that_there_is_not_is_refused(client):
+    with pytest.raises(InvalidRequestError) as refused:
+        client.estimate(BOARD, kind="rlhf", steps=4)
+    assert refused.value.field == "kind"
+
+
+def test_an_earlier_job_of_the_same_size_says_what_another_will_take(client):
+    small = client.train(BOARD, steps=4).view().model_copy(update={"used_seconds": 8.0, "used_tokens": 400})
+    large = client.train(BOARD, steps=4, algorithm=tg.GRPO(groups_per_step=32)).spec
+    longer = small.spec.model_copy(update={"steps": 100})
+    found = estimate_from_earlier(longer, [small])
+    assert (found.steps, found.seconds, found.tokens) == (100, 200.0, 10_000)
+    assert estimate_from_earlier(large, [small]) is None

@@ -1,7 +1,9 @@
 import pytest
 
 from tests.tinkergym.reporting.jobs import step_event
-from tinkergym.reporting.points import point_of
+from tinkergym.reporting.points import Happenings, point_of
+from tinkergym.schema.events import Event, JobState, StateEvent, UpdateEvent
+from tinkergym.schema.updates import SettingChange
 
 
 def values(**settings):
@@ -53,3 +55,29 @@ def test_what_a_step_did_not_measure_is_left_out():
     found = values(reward_mean=None, loss=None, metrics={"zero_variance_groups": 0.0, "compared_groups": 0.0})
     assert not found.keys() & {"reward", "loss", "frac_reward_zero_std"}
     assert not values(records=32).keys() & {"episodes", "turns"}
+
+
+def test_what_was_done_to_a_job_is_in_the_point_of_the_step_that_it_applies_to():
+    def event(seq, body):
+        return Event(seq=seq, job_id="job-1", time=float(seq), body=body)
+
+    changes = [
+        SettingChange(name="learning_rate", old=1e-3, new=5e-4),
+        SettingChange(name="budget", old=None, new={"hours": 2}),
+    ]
+    happened = Happenings()
+    found = {}
+    for one in [
+        step_event(1, 1),
+        event(2, UpdateEvent(changes=changes, from_step=3)),
+        event(3, StateEvent(state=JobState.PAUSED)),
+        event(13, StateEvent(state=JobState.QUEUED)),
+        step_event(14, 2),
+        step_event(15, 3),
+    ]:
+        happened.note(one)
+        if one.body.type == "step":
+            found[one.body.step] = happened.added_to(point_of(one.body, one.time)).values
+    assert [found[step].get("paused_seconds") for step in (1, 2, 3)] == [None, 10.0, None]
+    assert [found[step].get("update/learning_rate") for step in (1, 2, 3)] == [None, None, 5e-4]
+    assert "update/budget" not in found[3]

@@ -1,0 +1,129 @@
+"""What a job will take, before it starts: from a few real steps, or from an earlier job of the same size.
+
+Steps change while a policy learns: answers get shorter or longer. So a job corrects the estimate as it runs,
+with the `seconds_left` of each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Any
+
+from tinkergym.display.progress import duration
+from tinkergym.errors import JobFailedError
+from tinkergym.remote.job import Job
+from tinkergym.schema.events import Event, JobState, StateEvent, StepEvent
+from tinkergym.schema.job_spec import EvaluatedSpec, JobSpec, PlayedSpec
+from tinkergym.schema.jobs import AnyJobSpec, JobView
+
+PROBE_STEPS = 5
+"""The first is not counted: it loads and compiles what the others use."""
+_LEAST_STEPS = 3
+"""Of an earlier job that says something."""
+_NEVER = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What a job will take if it goes on as its first steps did."""
+
+    steps: int
+    tokens: int
+    """Sampled and trained, as a `Budget` counts them."""
+    seconds: float
+    """With a place on the service, from its start to its end."""
+    source: str
+    """What it was made from."""
+
+    def __str__(self) -> str:
+        time = duration(self.seconds)
+        return f"{self.steps} steps, about {self.tokens:,} tokens, about {time} ({self.source})"
+
+
+def probe_of(spec: AnyJobSpec) -> AnyJobSpec:
+    """Return a short job whose steps are those of the long one."""
+    steps = min(PROBE_STEPS, spec.steps)
+    changes: dict[str, Any] = {
+        "steps": steps,
+        "checkpoint_every": _NEVER,
+        "budget": None,
+        "name": f"probe: {spec.name}".removesuffix(": ")[:200],
+    }
+    if isinstance(spec, EvaluatedSpec):
+        changes["evaluate"] = []
+    if isinstance(spec, JobSpec):
+        changes["algorithm"] = spec.algorithm.model_copy(update={"warmup_steps": 0})
+    elif "warmup_steps" in type(spec).model_fields:
+        changes["warmup_steps"] = 0
+    return spec.model_copy(update=changes)
+
+
+def estimate_from(spec: AnyJobSpec, probe: Job) -> Estimate:
+    """Wait for the end of a probe, delete it, and return what the job will take.
+
+    Raises:
+        JobFailedError: the probe failed, as the job would.
+    """
+    probe.wait(progress=False, warn=False)
+    events = list(probe.log())
+    steps = [event.body for event in events if isinstance(event.body, StepEvent)]
+    probe.delete()
+    if not steps:
+        raise JobFailedError("the probe made no step", hint="start the job itself and look at its log")
+    counted = steps[1:] or steps
+    per_step = mean(step.step_seconds for step in counted)
+    overhead = max(0.0, _held_seconds(events) - sum(step.step_seconds for step in steps))
+    first = max(0.0, steps[0].step_seconds - per_step)
+    return Estimate(
+        steps=spec.steps,
+        tokens=round(spec.steps * mean(step.sampled_tokens + step.trained_tokens for step in counted)),
+        seconds=overhead + first + spec.steps * per_step + _evaluation_seconds(spec, counted),
+        source=f"from {len(steps)} steps that were tried",
+    )
+
+
+def estimate_from_earlier(spec: AnyJobSpec, earlier: Iterable[JobView]) -> Estimate | None:
+    """Return what the job will take by the newest earlier job of its kind and size; None if there is none."""
+    for view in earlier:
+        if view.step >= _LEAST_STEPS and view.used_seconds > 0 and _size(view.spec) == _size(spec):
+            return Estimate(
+                steps=spec.steps,
+                tokens=round(view.used_tokens / view.step * spec.steps),
+                seconds=view.used_seconds / view.step * spec.steps,
+                source=f"as {view.job_id} took",
+            )
+    return None
+
+
+def _held_seconds(events: Sequence[Event]) -> float:
+    """Return for how long a worker had the job."""
+    started = [
+        event.time
+        for event in events
+        if isinstance(event.body, StateEvent) and event.body.state is JobState.STARTING
+    ]
+    return events[-1].time - started[-1] if started else 0.0
+
+
+def _evaluation_seconds(spec: AnyJobSpec, steps: Sequence[StepEvent]) -> float:
+    """Return what evaluations on the way will take, if their episodes are as long as those of training."""
+    episodes = sum(step.episodes for step in steps)
+    if not isinstance(spec, EvaluatedSpec) or not episodes:
+        return 0.0
+    played = sum(
+        sum(one.is_due(step, last=spec.steps) for step in range(spec.steps + 1)) * one.episodes
+        for one in spec.evaluate
+    )
+    return played * sum(step.sampling_seconds for step in steps) / episodes
+
+
+def _size(spec: AnyJobSpec) -> tuple[object, ...]:
+    """Return what steps of two jobs must have in common to take about as long."""
+    where: tuple[object, ...] = ()
+    if isinstance(spec, PlayedSpec):
+        where = (spec.played_in, spec.rollout, spec.deterministic, spec.sampling, spec.limits)
+    per_step = getattr(spec, "episodes_per_step", None) or getattr(spec, "batch_size", None)
+    data = getattr(spec, "data", None)
+    return (spec.kind, spec.model, spec.adapter, per_step, data, *where)
