@@ -41,6 +41,7 @@ NAMES = (
     "neighbours",
     "scaling",
     "staleness",
+    "estimate",
     "evaluation_on_the_way",
     "certificate",
     "determinism",
