@@ -22,7 +22,7 @@ from tinkergym.rollout.host_pool import MakeEnv
 from tinkergym.rollout.play import play
 from tinkergym.schema.job_spec import EnvironmentRef
 from tinkergym.schema.sampling import SampleRequest
-from tinkergym.trajectory.trajectory import Trajectory
+from tinkergym.trajectory.trajectory import COMPLETED_REASONS, Trajectory
 
 _SAMPLING = 3
 """Last word of the entropy of sampling seeds here; training and evaluation have others."""
@@ -210,7 +210,8 @@ class _Room:
     def result(self, match: Match, trajectories: Sequence[Trajectory]) -> MatchResult:
         """Return how a match ended, from its table's account and the policies' records."""
         account = self._accounts[self._lineup(match)].pop(match.seed, GameAccount())
-        failed = next((one for one in trajectories if not one.completed), None)
+        # A seat that never had a turn is not completed, and nothing is wrong with its game.
+        failed = next((one for one in trajectories if one.stop_reason not in COMPLETED_REASONS), None)
         if failed is not None:
             end = GameEnd.FAILED
         elif not account.ended:

@@ -165,7 +165,13 @@ def test_an_illegal_action_is_asked_again_counted_and_then_loses():
     assert env.infos[first]["metrics"] == {"illegal_moves": 1.0}
     env.step("[99]")
     assert env.rewards[first] == -1.0
-    assert env.infos[first]["metrics"] == {"illegal_moves": 1.0, "won": 0.0, "drawn": 0.0, "lost": 1.0}
+    assert env.infos[first]["metrics"] == {
+        "illegal_moves": 1.0,
+        "won": 0.0,
+        "drawn": 0.0,
+        "lost": 1.0,
+        "illegal_move": 1.0,
+    }
     for _ in env.agents[:]:
         env.step(None)
     assert env.agents == []
@@ -201,3 +207,13 @@ def test_a_setting_without_effect_is_refused_by_name(field, settings):
     with pytest.raises(InvalidRequestError) as caught:
         tg.make_game("textarena/TicTacToe-v0", **settings)
     assert caught.value.field == field
+
+
+def test_the_agent_that_lost_by_an_illegal_move_is_named():
+    env = tg.make_game("textarena/TicTacToe-v0")
+    env.reset(seed=0)
+    loser = env.agent_selection
+    while not env.terminations[loser]:
+        env.step("nonsense" if env.agent_selection == loser else env.legal_actions(env.agent_selection)[0])
+    marked = {agent: info["metrics"]["illegal_move"] for agent, info in env.infos.items()}
+    assert marked == {agent: float(agent == loser) for agent in env.possible_agents}

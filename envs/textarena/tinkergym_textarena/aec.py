@@ -201,5 +201,7 @@ class ArenaGame(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petti
             metrics = {
                 **self.infos[agent].get("metrics", {}),
                 **{key: float(value) for key, value in verdict.items()},
+                # Ratings leave out what an illegal move decided.
+                "illegal_move": float(bool(facts.get("invalid_move"))),
             }
             self.infos[agent] = {"metrics": metrics, "reason": facts.get("reason"), "game": facts}

@@ -103,6 +103,12 @@ def test_a_game_that_a_limit_cut_off_is_neither_won_nor_rated():
     assert found.ratings()["slow"].pairs == 0
 
 
+def test_a_game_that_ended_before_a_policy_had_a_turn_counts_all_the_same():
+    players = [Player(name=name, plays=Says(name, "nothing")) for name in ("one", "two")]
+    cell = crossplay(players, NIM, pairs=2).cell("one", "two")
+    assert (cell.failed, cell.forfeits_won, cell.forfeits_lost) == (0, 2, 2)
+
+
 class Breaks:
     def act(self, observation):
         raise RuntimeError("the player broke")
