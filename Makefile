@@ -15,7 +15,7 @@ demo: install  ## start the service, train tic-tac-toe, show the result, stop wh
 	@$(PY) scripts/demo.py
 
 test: install  ## run the whole test-suite
-	@$(PY) -m pytest -n 2 --dist loadfile
+	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: lint fast  ## what every commit must pass: format, lint, types, import rules, fast tests
 

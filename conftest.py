@@ -15,3 +15,11 @@ settings.load_profile("same")
 # Before torch is imported. There are as many test processes as cores, and the tensors are tiny: with two
 # threads each, the processes would spend most of their time waiting for each other's threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_modifyitems(items):
+    """Files with long tests come first: one that begins last would leave the other cores idle."""
+    long = {
+        item.path for item in items if item.get_closest_marker("service") or item.get_closest_marker("slow")
+    }
+    items.sort(key=lambda item: item.path not in long)

@@ -22,6 +22,8 @@ from typing import Any
 
 _generator: ContextVar[random.Random | None] = ContextVar("_generator", default=None)
 _redirected: set[str] = set()
+_seen: list[tuple[int, str]] = []
+"""How many modules there were, and the newest of them, when they were last gone through."""
 
 
 @contextmanager
@@ -37,8 +39,12 @@ def drawing_from(generator: random.Random) -> Iterator[None]:
 def redirect_loaded_modules() -> None:
     """Put the stand-ins into those of TextArena's modules that have been imported; others keep theirs.
 
-    Must be called after each import of a game, before the game is made.
+    Must be called after each import of a game, before the game is made. Going through all modules of a large
+    program takes as long as a short episode, so it is done only when some have been imported since.
     """
+    seen = (len(sys.modules), next(reversed(sys.modules)))
+    if seen in _seen:
+        return
     for name, module in list(sys.modules.items()):
         if name in _redirected or not name.startswith("textarena"):
             continue
@@ -47,6 +53,7 @@ def redirect_loaded_modules() -> None:
         # Some games print what they do, into the output of whoever plays them.
         vars(module).setdefault("print", _print)
         _redirected.add(name)
+    _seen[:] = [seen]
 
 
 class _StandIn(types.ModuleType):

@@ -29,7 +29,7 @@ ADAPTERS = {"lora": LoRA(rank=4, alpha=12.0), "full": FullParameters()}
 def group(request, model_dir):
     """With full-parameter policies that are whole on each rank, or divided over both."""
     divide_from = 0 if request.param == "divided" else 10**9
-    with DataParallelLearner(model_dir, ranks=2, silence_seconds=120.0, divide_from=divide_from) as group:
+    with DataParallelLearner(model_dir, ranks=2, silence_seconds=240.0, divide_from=divide_from) as group:
         yield group
 
 

@@ -30,7 +30,7 @@ UNCLIPPED = LossConfig(clip_low=1.0, clip_high=100.0)
 def group(model_dir):
     """Cuts its batches into many micro-batches, of which one rank has more than the other."""
     with DataParallelLearner(
-        model_dir, ranks=2, micro_batch_tokens=24, silence_seconds=60.0, divide_from=1
+        model_dir, ranks=2, micro_batch_tokens=24, silence_seconds=240.0, divide_from=1
     ) as group:
         yield group
 
@@ -77,7 +77,7 @@ def test_tied_weights_are_copied_once(tied_model_dir):
 def test_tied_weights_have_the_gradient_of_one_and_are_saved_once(tied_model_dir, tmp_path, batch):
     single = Learner(tied_model_dir)
     single.create_policy("p", FULL, seed=0)
-    with DataParallelLearner(tied_model_dir, ranks=2, silence_seconds=60.0, divide_from=1) as group:
+    with DataParallelLearner(tied_model_dir, ranks=2, silence_seconds=240.0, divide_from=1) as group:
         group.create_policy("p", FULL, seed=0)
         for each in (group, single):
             for _ in range(2):  # gradients of two calls add up
@@ -100,7 +100,7 @@ def test_layers_in_bfloat16_have_float32_parts_and_gradients(model_dir, learner,
     learner.forward_backward("p", batch, UNCLIPPED)
     expected = torch.cat([gradient.flatten() for gradient in learner.gradient("p").values()])
     with DataParallelLearner(
-        model_dir, ranks=2, dtype=torch.bfloat16, silence_seconds=60.0, divide_from=1
+        model_dir, ranks=2, dtype=torch.bfloat16, silence_seconds=240.0, divide_from=1
     ) as group:
         group.create_policy("p", FULL, seed=0)
         assert weights_sha256(group.weights("p")) == weights_sha256(learner.weights("p"))
