@@ -19,6 +19,8 @@ def definite_opponents(tenant: TenantStore, spec: JobSpec) -> dict[str, Any]:
         NotFoundError: Such a policy is not this tenant's, or that version is not kept.
         ConflictError: It is on another base model than the job.
     """
+    for agent, job_id in spec.replayed_jobs.items():
+        _refuse_other_games(tenant, spec, agent, job_id)
     changes: dict[str, Any] = {}
     agents = {
         agent: _definite_league(tenant, spec, seat, f"agents.{agent}")
@@ -65,3 +67,31 @@ def _definite(tenant: TenantStore, spec: JobSpec, frozen: Frozen, field: str) ->
             field=field,
         )
     return frozen.model_copy(update={"policy": str(ref.at(found.version(field=field)))})
+
+
+def _refuse_other_games(tenant: TenantStore, spec: JobSpec, agent: str, job_id: str) -> None:
+    """Refuse to replay a job in which other games were played, or too few."""
+    job, field = tenant.get_job(job_id), f"agents.{agent}"
+    theirs = job.spec
+    if not isinstance(theirs, JobSpec) or agent not in theirs.learning_seats:
+        raise ConflictError(f"{job_id} trained nobody at the seat {agent!r}", field=field)
+    same = {
+        "environment": (theirs.environment, spec.environment),
+        "seed": (theirs.seed, spec.seed),
+        "agents": (list(theirs.agents), list(spec.agents)),
+        "algorithm.group_size": (theirs.algorithm.group_size, spec.algorithm.group_size),
+        "algorithm.groups_per_step": (theirs.algorithm.groups_per_step, spec.algorithm.groups_per_step),
+    }
+    for name, (there, here) in same.items():
+        if there != here:
+            raise ConflictError(
+                f"{job_id} has {name} {there!r:.200}, and this job {here!r:.200}: its games are others",
+                hint="give this job the same",
+                field=field,
+            )
+    if job.step < spec.steps:
+        raise ConflictError(
+            f"{job_id} recorded {job.step} steps, and this job has {spec.steps}",
+            hint=f"set steps to {job.step} at most",
+            field=field,
+        )

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from tinkergym.schema.job_spec import JobSpec, SharedWith, Train
-from tinkergym.schema.opponents import Base, FixedPlayer, League, Scripted
+from tinkergym.schema.opponents import Base, FixedPlayer, League, Replay
 
 _BINDING = 3
 """Last word of the entropy that opponents are drawn from."""
@@ -41,7 +41,7 @@ class Past:
     version: int
 
 
-SeatPlayer = Current | Past | FixedPlayer
+SeatPlayer = Current | Past | FixedPlayer | Replay
 
 
 class LeagueView(Protocol):
@@ -166,8 +166,3 @@ def label_of(player: SeatPlayer) -> str:
 def class_of(label: str) -> str:
     """Return the kind of opponent that baselines are kept for: all past versions are one."""
     return "past" if label.startswith("past@") else label
-
-
-def is_at_table(player: SeatPlayer) -> bool:
-    """Whether a player needs no policy."""
-    return isinstance(player, Scripted)

@@ -11,10 +11,11 @@ import numpy as np
 
 from backend.episodes.binding import Current, LeagueView, Past, SeatPlayer, bind, label_of
 from backend.episodes.league_book import LeagueBook
+from backend.episodes.recorded_actions import RecordedActions
 from backend.episodes.staleness import oldest_version
 from tinkergym.schema.episodes import EpisodeRequest, SeatPlan, TablePlayer
 from tinkergym.schema.job_spec import JobSpec
-from tinkergym.schema.opponents import Base, FixedPlayer, Frozen, Scripted
+from tinkergym.schema.opponents import Base, FixedPlayer, Frozen, Replay, Scripted
 from tinkergym.schema.policy_refs import PolicyRef, policy_of
 from tinkergym.trajectory.trajectory import ONLY_AGENT
 
@@ -32,14 +33,26 @@ def episode_id(job_id: str, step: int, index: int) -> str:
 
 
 def step_requests(
-    job_id: str, spec: JobSpec, step: int, league: LeagueView | None = None
+    job_id: str,
+    spec: JobSpec,
+    step: int,
+    league: LeagueView | None = None,
+    *,
+    recorded: RecordedActions | None = None,
 ) -> list[EpisodeRequest]:
     """Return the requests of train step `step` (the first is 1), in index order and not leased yet."""
-    return group_requests(job_id, spec, step, range(spec.algorithm.groups_per_step), league)
+    groups = range(spec.algorithm.groups_per_step)
+    return group_requests(job_id, spec, step, groups, league, recorded=recorded)
 
 
 def group_requests(
-    job_id: str, spec: JobSpec, step: int, groups: Iterable[int], league: LeagueView | None = None
+    job_id: str,
+    spec: JobSpec,
+    step: int,
+    groups: Iterable[int],
+    league: LeagueView | None = None,
+    *,
+    recorded: RecordedActions | None = None,
 ) -> list[EpisodeRequest]:
     """Return the requests of some groups; numbers past `groups_per_step` replace groups of the step.
 
@@ -49,6 +62,7 @@ def group_requests(
         step: Train step.
         groups: Which.
         league: What is known of opponents by now; None is a job's beginning.
+        recorded: What other jobs' policies did, for seats that repeat it.
     """
     requests: list[EpisodeRequest] = []
     group_size = spec.algorithm.group_size
@@ -67,7 +81,7 @@ def group_requests(
                     group=group,
                     environment=spec.environment_at(step, group),
                     seed=environment_seed(spec.seed, step, group),
-                    seats=_seats(job_id, spec, step, seed, players),
+                    seats=_replayed(_seats(job_id, spec, step, seed, players), step, index, recorded),
                     max_staleness=spec.max_staleness,
                     limits=spec.limits,
                     executor=spec.executor,
@@ -77,6 +91,19 @@ def group_requests(
                 )
             )
     return requests
+
+
+def _replayed(
+    seats: dict[str, SeatPlan], step: int, index: int, recorded: RecordedActions | None
+) -> dict[str, SeatPlan]:
+    """Give seats that repeat a record what was done there."""
+    for agent, seat in seats.items():
+        if seat.table is not None and seat.table.kind == "replay":
+            assert recorded is not None, "jobs with such seats are played by their loop only"
+            actions = recorded.of(seat.table.name, step, index, agent)
+            table = seat.table.model_copy(update={"actions": actions})
+            seats = {**seats, agent: seat.model_copy(update={"table": table})}
+    return seats
 
 
 def _seats(
@@ -124,7 +151,7 @@ def _seat(job_id: str, spec: JobSpec, step: int, seed: int, player: SeatPlayer) 
     )
 
 
-def fixed_seat(job_id: str, spec: JobSpec, player: FixedPlayer, seed: int) -> SeatPlan:
+def fixed_seat(job_id: str, spec: JobSpec, player: FixedPlayer | Replay, seed: int) -> SeatPlan:
     """Return a seat that is played by somebody who never learns."""
     policy, version, table = "", 0, None
     match player:
@@ -136,6 +163,8 @@ def fixed_seat(job_id: str, spec: JobSpec, player: FixedPlayer, seed: int) -> Se
             policy = spec.model
         case Scripted(name=name):
             table = TablePlayer(kind="scripted", name=name)
+        case Replay(job=job):
+            table = TablePlayer(kind="replay", name=job)
     return SeatPlan(
         policy=policy,
         policy_version=version,

@@ -44,6 +44,8 @@ class JobContext(Generic[SpecT_co]):
     clock: StepClock
     files: Blobs
     """What the job keeps as files."""
+    all_files: Blobs
+    """What all jobs keep, below their ids."""
     uploads: Blobs
     """What clients uploaded."""
     lease_seconds: float

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from backend.episodes.episode_board import EpisodeBoard
 from backend.episodes.league_book import LeagueBook
 from backend.episodes.played import Played, trained_seats
+from backend.episodes.recorded_actions import record
 from backend.episodes.staleness import staleness_metrics, within_bound
 from backend.jobs.all_policies import AllPolicies, Taken, sha256_of, together
 from backend.jobs.collapse_watch import CollapseWatch, guard_metrics
@@ -338,6 +339,8 @@ class RLJob(JobLoop[JobSpec]):
     def _take_notes(self, step: int, played: Played) -> None:
         """Take the step's games into account, for later steps and for the checkpoint of this one."""
         context, spec = self._context, self._context.spec
+        if spec.plays_game:
+            record(context.files, step, played)
         if spec.leagues:
             self._league.add(step, played)
         steered = self._settings_at(step)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from backend.episodes.episode_requests import group_requests, step_requests
 from backend.episodes.league_book import LeagueBook
 from backend.episodes.played import Played
+from backend.episodes.recorded_actions import RecordedActions
 from backend.jobs.dynamic_sampling import follow
 from backend.jobs.job_context import JobContext
 from backend.jobs.job_control import ClientSilentError
@@ -27,6 +28,7 @@ class RolloutPhase:
         """Play a job's steps; `league` is brought up to date by the job's loop."""
         self._context = context
         self._league = league
+        self._recorded = RecordedActions(context.all_files)
         self._waiting_for_client = False
         self._written: tuple[int, list[EpisodeRequest]] = (0, [])
         """A step that has not begun, and its requests."""
@@ -59,7 +61,8 @@ class RolloutPhase:
 
     def _written_now(self, step: int) -> list[EpisodeRequest]:
         context = self._context
-        return step_requests(context.job_id, context.spec, step, self._league.known(step))
+        known = self._league.known(step)
+        return step_requests(context.job_id, context.spec, step, known, recorded=self._recorded)
 
     def _post(self, step: int, requests: list[EpisodeRequest]) -> None:
         """Put a round's episodes on the board, but for those that an earlier attempt stored."""

@@ -385,7 +385,7 @@ def _builds_on(spec: AnyJobSpec) -> set[str]:
     """Return the ids of the jobs and policies that a job begins with or learns from."""
     named = [spec.initial_policy, spec.teacher if isinstance(spec, DistillationSpec) else ""]
     if isinstance(spec, JobSpec):
-        named += [*spec.opponent_policies, *spec.beginnings.values()]
+        named += [*spec.opponent_policies, *spec.beginnings.values(), *spec.replayed_jobs.values()]
     return {PolicyRef.parse(text).owner for text in named if PolicyRef.is_meant(text)}
 
 

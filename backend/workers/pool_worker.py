@@ -410,6 +410,7 @@ class PoolWorker:
             control=self._pulses[job_id].control,
             clock=StepClock(lambda: first.sampling_seconds, lambda: first.learning_seconds),
             files=self._config.job_files.below(job_id),
+            all_files=self._config.job_files,
             uploads=self._config.uploads,
             lease_seconds=self._config.lease_seconds,
             client_place_seconds=self._config.client_place_seconds,

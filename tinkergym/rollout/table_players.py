@@ -5,6 +5,7 @@ Whoever plays there needs no policy: the table asks it, and shows the policies' 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -40,6 +41,24 @@ class ScriptedPlayer:
         return str(self._game.scripted_action(agent, self._name, self._rng))
 
 
+class RecordedPlayer:
+    """Repeats what was done before."""
+
+    def __init__(self, actions: Sequence[str]) -> None:
+        """Sit down with a record of one game."""
+        self._left = list(reversed(actions))
+
+    def act(self, agent: str) -> str:
+        """Return the next action.
+
+        Raises:
+            InvalidEnvironmentError: The game takes another course than the recorded one, and has more turns.
+        """
+        if not self._left:
+            raise InvalidEnvironmentError(f"the record of agent {agent!r} ends before the game does")
+        return self._left.pop()
+
+
 def seat_player(game: Any, agent: str, player: TablePlayer, seed: int) -> SeatedPlayer:
     """Return who plays an agent in one episode.
 
@@ -52,6 +71,8 @@ def seat_player(game: Any, agent: str, player: TablePlayer, seed: int) -> Seated
     Raises:
         InvalidRequestError: The game offers no such player.
     """
+    if player.kind == "replay":
+        return RecordedPlayer(player.actions)
     check_player(game, agent, player)
     return ScriptedPlayer(game, player.name, seed)
 

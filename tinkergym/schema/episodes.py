@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from tinkergym.schema.events import JobState
 from tinkergym.schema.job_spec import EnvironmentRef, ExecutorName, Limits, Reasoning, Sampling
 from tinkergym.schema.model import MOST_EPISODES, MOST_RESULTS, WireModel
-from tinkergym.trajectory.trajectory import AgentId, Trajectory
+from tinkergym.trajectory.trajectory import MOST_TURNS, AgentId, Trajectory
 
 MOST_SEATS = 64
 """Of one episode."""
@@ -19,9 +19,11 @@ MOST_SEATS = 64
 class TablePlayer(WireModel):
     """A player at the game's own table: it answers with text, and nothing of it is sampled or recorded."""
 
-    kind: Literal["scripted"] = "scripted"
+    kind: Literal["scripted", "replay"] = "scripted"
     name: str = ""
-    """What the game calls it."""
+    """What the game calls it; of a record, the job."""
+    actions: list[str] = Field([], max_length=MOST_TURNS)
+    """Of a record, in order."""
 
 
 class SeatPlan(WireModel):

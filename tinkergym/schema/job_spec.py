@@ -15,7 +15,7 @@ from tinkergym.schema.evaluate_every import MOST_EVALUATIONS, EvaluateEvery
 from tinkergym.schema.mixtures import MOST_ENVIRONMENTS, drawn, names_of
 from tinkergym.schema.model import Choice, UserSettings, WireModel
 from tinkergym.schema.names import REMOTE_ID
-from tinkergym.schema.opponents import Base, FixedPlayer, Frozen, League, Scripted
+from tinkergym.schema.opponents import Base, FixedPlayer, Frozen, League, Replay, Scripted
 from tinkergym.schema.optimizer import AdamW
 from tinkergym.schema.policy_refs import POLICY_REF
 from tinkergym.trajectory.trajectory import AgentId
@@ -106,7 +106,9 @@ class SharedWith(Choice):
 _GROUPS = ("group_size", "groups_per_step")
 """What all seats of a job have in common, since they play the same episodes."""
 
-SeatSettings = Annotated[Train | SharedWith | Frozen | Scripted | Base | League, Field(discriminator="kind")]
+SeatSettings = Annotated[
+    Train | SharedWith | Frozen | Scripted | Base | League | Replay, Field(discriminator="kind")
+]
 """Who plays a seat."""
 
 AgentName = Annotated[AgentId, Field(pattern=r"^[^@/\s]+$")]
@@ -560,6 +562,8 @@ class JobSpec(PlayedSpec):
                     f"are: {trained}"
                 )
         if isinstance(self.self_play, League):
+            if self.replayed_jobs:
+                self._refuse("self_play draws opponents, and a Replay is always the same; leave one out")
             if self.self_play.of is not None:
                 self._refuse("self_play plays every seat with its own policy's versions; leave `of` out")
             if self.agents and len(self.learning_seats) < 2:
@@ -630,6 +634,14 @@ class JobSpec(PlayedSpec):
                     f"evaluate names the agent {one.agent!r}, which is not a seat with Train; those are: "
                     f"{', '.join(self.trained_agents)}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _recorded_games_are_played_again(self) -> Self:
+        if self.replayed_jobs and self.rollout != "server":
+            self._refuse("agents has a Replay, whose record the service holds; leave rollout out")
+        if self.replayed_jobs and self.algorithm.dynamic_sampling_rounds:
+            self._refuse("agents has a Replay, whose groups are known; leave dynamic_sampling_rounds out")
         return self
 
     @model_validator(mode="after")
@@ -731,6 +743,11 @@ class JobSpec(PlayedSpec):
         """What each trained policy begins with, by agent; those that begin with the model are not in it."""
         own = {agent: self.for_agent(agent).initial_policy for agent in self.trained_agents}
         return {agent: policy for agent, policy in own.items() if policy}
+
+    @property
+    def replayed_jobs(self) -> dict[str, str]:
+        """The jobs whose recorded actions play seats, by agent."""
+        return {agent: seat.job for agent, seat in self.agents.items() if isinstance(seat, Replay)}
 
     @property
     def opponent_policies(self) -> list[str]:

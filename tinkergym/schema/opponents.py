@@ -73,6 +73,22 @@ class Base(Choice):
         return "base"
 
 
+class Replay(_Named):
+    """What another job's policy did at this seat, action by action, for experiments with one moving part.
+
+    That job has to be yours, with the same game, seed, groups and agents, and as many steps.
+    """
+
+    first_setting: ClassVar[str] = "job"
+    kind: Literal["replay"] = "replay"
+    job: str = Field(pattern=r"^job-[^@/\s]+$", max_length=200)
+
+    @property
+    def label(self) -> str:
+        """What results against it are kept under."""
+        return "replay"
+
+
 FixedPlayer = Annotated[Frozen | Scripted | Base, Field(discriminator="kind")]
 """A player that is the same in every episode."""
 

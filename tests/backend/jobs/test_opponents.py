@@ -9,7 +9,7 @@ from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.evaluate_every import EvaluateEvery
 from tinkergym.schema.events import JobState
 from tinkergym.schema.job_spec import EnvironmentRef, Sampling, SharedWith, Train
-from tinkergym.schema.opponents import Base, League, Scripted
+from tinkergym.schema.opponents import Base, League, Replay, Scripted
 
 GAME = {
     # Illegal moves, of which there are many, do not end the game.
@@ -21,7 +21,8 @@ TWO = {"x": Train(), "o": Train(algorithm=GRPO(learning_rate=1e-2))}
 
 
 def hashes(lab, job_id, version):
-    return {agent: lab.service.version_sha256(job_id, version, agent) for agent in ("x", "o")}
+    trained = lab.service.policies_of(job_id)
+    return {agent: lab.service.version_sha256(job_id, version, agent) for agent in trained}
 
 
 @pytest.mark.parametrize("opponent", [Scripted("heuristic"), Base()], ids=["heuristic", "base"])
@@ -97,3 +98,16 @@ def test_episodes_may_be_played_ahead_by_each_policys_versions_within_the_bound(
     steps = lab.events(job_id, "step")
     assert all(step.failed_episodes == 0 for step in steps)
     assert max(step.metrics["staleness_max"] for step in steps) <= 1
+
+
+def test_two_policies_in_one_job_learn_the_bits_that_each_learns_against_a_record_of_the_other(lab):
+    settings = {**GAME, "deterministic": True, "steps": 2, "collapse_guard": False}
+    together = lab.start(**settings, agents=TWO)
+    lab.play_on(together)
+    for agent, other in (("x", "o"), ("o", "x")):
+        agents = {name: TWO[name] if name == agent else Replay(together) for name in TWO}
+        alone = lab.start(**settings, agents=agents, rollout="server")
+        lab.play_on(alone)
+        assert lab.state(alone) is JobState.COMPLETED
+        assert hashes(lab, alone, 2)[agent] == hashes(lab, together, 2)[agent] is not None
+        assert other not in lab.service.policies_of(alone)

@@ -1,0 +1,62 @@
+"""What every policy did in a job's games, action by action, for jobs that replay a seat of it.
+
+One small file per step in the job's folder. It is written before the step's checkpoint and is the same when a
+step is repeated after a kill.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass, field
+
+from backend.episodes.played import Played
+from backend.store.blobs import BlobMissingError, Blobs
+from tinkergym.errors import NotFoundError
+from tinkergym.trajectory.parts import content_text
+
+_FOLDER = "actions"
+
+Games = dict[str, dict[str, list[str]]]
+"""By index of the episode and by agent."""
+
+
+def record(files: Blobs, step: int, played: Played) -> None:
+    """Write a step's actions to a job's files."""
+    games: Games = {
+        str(request.index): {
+            one.agent: [content_text(turn.action) for turn in one.turns] for one in result.trajectories
+        }
+        for request, result in played
+    }
+    files.put(_key(step), zlib.compress(json.dumps(games).encode(), 1))
+
+
+@dataclass(slots=True)
+class RecordedActions:
+    """Reads what other jobs recorded; one step of each is remembered."""
+
+    job_files: Blobs
+    """Of all jobs."""
+    _read: dict[str, tuple[int, Games]] = field(default_factory=dict)
+
+    def of(self, job_id: str, step: int, index: int, agent: str) -> list[str]:
+        """Return what an agent did in one episode.
+
+        Raises:
+            NotFoundError: The job has no record of that step, or was deleted.
+        """
+        known = self._read.get(job_id)
+        if known is None or known[0] != step:
+            try:
+                data = self.job_files.below(job_id).get(_key(step))
+            except BlobMissingError as error:
+                raise NotFoundError(
+                    f"{job_id} has no record of step {step}", hint="choose another job to replay"
+                ) from error
+            known = self._read[job_id] = step, json.loads(zlib.decompress(data))
+        return known[1].get(str(index), {}).get(agent, [])
+
+
+def _key(step: int) -> str:
+    return f"{_FOLDER}/step-{step:06d}.json.z"
