@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -39,6 +40,21 @@ def test_logprobs_are_those_of_the_policy_at_the_sampling_temperature(subject, a
         ask(f"{policy}{i}", prompt(3 + 9 * i, i), policy=policy, policy_version=version, temperature=t)
         for policy, version in (("", 0), ("one", 3), ("two", 3))
         for i, t in enumerate([1.0, 0.5, 1.5, 0.0])
+    ]
+    check(requests, answers(requests))
+
+
+def test_adapters_of_few_layers_and_with_the_root_of_their_rank_below_alpha_sample_beside_others(
+    subject, answers, check
+):
+    whole = subject.weights(1)
+    some = {name: t for name, t in whole.tensors.items() if "q_proj" in name or "down_proj" in name}
+    few = replace(whole, rslora=True, alpha=2.0, tensors=some or whole.tensors)
+    subject.publish("few", 1, few)
+    subject.publish("whole", 1, subject.weights(2))
+    requests = [
+        ask(f"{i}", prompt(4 + i, i), policy=name, policy_version=0 if name == "" else 1)
+        for i, name in enumerate(["few", "whole", "", "few"])
     ]
     check(requests, answers(requests))
 
