@@ -7,7 +7,6 @@ own, as Ray does.
 import json
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,11 +18,10 @@ import psutil
 import pytest
 
 from backend.app.main import main
-from backend.app.notice import Notice
-from backend.config import load_config
 from backend.store.store import Store
 
 pytestmark = pytest.mark.service
+
 
 SCHEDULER = """
 import os, signal, subprocess, sys, time
@@ -38,6 +36,7 @@ if {ends}:
     sys.exit(3)
 time.sleep(600)
 """
+
 
 SERVE = """
 import sys
@@ -110,11 +109,6 @@ def serving(tmp_path):
         served.process.stdout.close()
 
 
-def still_alive(processes):
-    _, alive = psutil.wait_procs(processes, timeout=10)
-    return [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
-
-
 def test_it_says_where_it_is_and_answers_before_everything_is_there(serving):
     served = serving()
     assert served.url in served.greeting
@@ -131,41 +125,6 @@ def test_an_offered_model_whose_folder_is_missing_is_named_at_the_start(serving,
     warned = [line for line in served.before_greeting if "cannot be used" in line]
     assert len(warned) == 1
     assert f"the model 'gone' cannot be used: {str(tmp_path / 'gone')!r} is no folder" in warned[0]
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_when_it_is_stopped_nothing_stays_behind(serving, number):
-    served = serving()
-    served.scheduler_is_up()
-    below = served.descendants()
-    assert len(below) >= 4  # gateway, scheduler and its child, guardian
-    sockets = load_config(None, [f"data_dir={served.data_dir}"]).run_dir
-    assert sockets.exists()
-    served.process.send_signal(number)
-    assert served.process.wait(timeout=20) == 0
-    assert still_alive(below) == []
-    assert not sockets.exists()
-    assert "unfinished jobs go on" in served.process.stdout.read()
-
-
-def test_a_second_signal_ends_what_does_not_listen_at_once(serving):
-    served = serving(ignores_signals=True)
-    served.scheduler_is_up()
-    below = served.descendants()
-    served.process.send_signal(signal.SIGTERM)
-    psutil.wait_procs([served.gateway()], timeout=10)  # the first signal was heard
-    served.process.send_signal(signal.SIGTERM)
-    assert served.process.wait(timeout=8) == 0
-    assert still_alive(below) == []
-
-
-def test_when_it_is_killed_nothing_stays_behind_either(serving):
-    served = serving(ignores_signals=True)
-    served.scheduler_is_up()
-    below = served.descendants()
-    served.process.kill()
-    served.process.wait(timeout=10)
-    assert still_alive(below) == []
 
 
 def test_a_killed_gateway_comes_back_on_the_same_port_and_requests_wait_for_it(serving):
@@ -230,12 +189,6 @@ def test_a_second_service_on_one_data_folder_is_refused(serving, capfd):
     assert served.get("/v1/health").status_code == 200
 
 
-def test_a_port_in_use_is_named(tmp_path, capfd):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert f"port {port}" in refusal(capfd, f"data_dir={tmp_path}", f"port={port}")
-
-
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
@@ -287,23 +240,3 @@ def test_an_engine_that_is_not_installed_is_refused_before_any_job(tmp_path, mon
 def test_the_data_folder_is_free_again_after_a_refusal(tmp_path, capfd, serving):
     refusal(capfd, f"data_dir={tmp_path / 'data'}", "host=192.0.2.1")
     assert serving().get("/v1/health").status_code == 200
-
-
-def test_what_it_says_is_json_for_a_program(tmp_path, monkeypatch, capfd):
-    (tmp_path / "odd" / "local.json").mkdir(parents=True)
-    assert main(["--json", "--set", f"data_dir={tmp_path / 'odd'}", "--set", "port=0"]) == 1
-    out, err = capfd.readouterr()
-    assert err.startswith("tinkergym serve: ")
-    assert "local.json cannot be written" in json.loads(out)["error"]["message"]
-
-    def ready(_, say):
-        say(Notice("ready", "ready after 1.0 s", {"seconds": 1.0}))
-        return 0
-
-    monkeypatch.setattr("backend.app.main.serve", ready)
-    assert main(["--json"]) == 0
-    assert json.loads(capfd.readouterr().out) == {
-        "event": "ready",
-        "message": "ready after 1.0 s",
-        "seconds": 1.0,
-    }

@@ -21,6 +21,8 @@ TOKENIZER = {
     "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "</s>": 2}},
     "added_tokens": [{"id": 3, "content": "<|im_end|>"}, {"id": 2, "content": "</s>"}],
 }
+
+
 TEMPLATE = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
 
 
@@ -135,26 +137,6 @@ def test_facts_come_from_the_configuration_and_the_weights_headers(directory):
     from transformers import AutoModelForCausalLM
 
     assert facts.parameters == AutoModelForCausalLM.from_pretrained(directory).num_parameters()
-
-
-@pytest.mark.parametrize(
-    ("config", "context"),
-    [
-        ({"n_positions": 77}, 77),
-        ({"text_config": {"max_position_embeddings": 88}}, 88),
-        ({"max_position_embeddings": 99, "rope_scaling": {"type": "yarn", "factor": 2}}, 99),
-        (
-            {
-                "max_position_embeddings": 99,
-                "rope_scaling": {"rope_type": "longrope", "original_max_position_embeddings": 11},
-            },
-            11,
-        ),
-    ],
-)
-def test_the_context_length_is_what_the_positions_allow(directory, write_json, config, context):
-    write_json(directory / "config.json", config)
-    assert read_model_facts(directory).context_length == context
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"max_position_embeddings": "many"}'])

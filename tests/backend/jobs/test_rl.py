@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,7 +11,6 @@ from backend.engines.embedded.engine import TransformersEngine
 from backend.errors import LeaseLostError
 from backend.learner.checkpoints import Checkpoint
 from tinkergym.agent import agent_loop
-from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.algorithms import GRPO, RLOO, ReinforcePlusPlus
 from tinkergym.schema.episodes import LeaseRequest
 from tinkergym.schema.events import JobState
@@ -76,77 +73,6 @@ def test_version_0_is_the_untrained_model_whatever_was_published_since(lab):
     assert (untrained.policy_version, untrained.token_ids) == (0, base.token_ids)
     assert untrained.sampling_logprobs == pytest.approx(base.sampling_logprobs, abs=1e-5)
     assert untrained.sampling_logprobs != pytest.approx(sample(lab, job_id).sampling_logprobs, abs=1e-3)
-
-
-def test_a_new_worker_replays_what_was_stored_and_plays_only_what_was_not(lab):
-    job_id = lab.start(steps=3)
-    lab.play_step(job_id)
-    lab.play_step(job_id)
-    third = lab.lease(job_id)
-    lab.submit(job_id, lab.play(third[:3]))
-    first_time = [lab.weights(job_id, version) for version in (1, 2)]
-    lab.replace_pool()
-    lab.pool.start_job(job_id)
-    left = lab.lease(job_id)
-    assert [request.episode_id for request in left] == [third[3].episode_id]
-    assert [lab.weights(job_id, version) for version in (1, 2)] == first_time
-    lab.submit(job_id, lab.play(left))
-    lab.until_state(job_id, JobState.COMPLETED)
-    assert lab.events(job_id, "warning") == []
-    assert lab.service.job(job_id).attempt == 2
-
-
-def test_a_new_worker_goes_on_from_the_last_checkpoint(lab):
-    job_id = lab.start(steps=3, checkpoint_every=1)
-    lab.play_step(job_id)
-    lab.play_step(job_id)
-    # The third step's episodes may be handed out before the second one's checkpoint is written.
-    lab.until(job_id, lambda: len(lab.events(job_id, "checkpoint")) == 2)
-    lab.replace_pool()
-    lab.pool.start_job(job_id)
-    assert {request.step for request in lab.lease(job_id)} == {3}
-    assert lab.events(job_id, "state")[-1].reason == "resumed after step 2"
-
-
-def test_a_damaged_checkpoint_is_passed_over_with_a_warning(lab):
-    job_id = lab.start(steps=3, checkpoint_every=1)
-    lab.play_step(job_id)
-    lab.play_step(job_id)
-    lab.until(job_id, lambda: len(lab.events(job_id, "checkpoint")) == 2)
-    newest = Path(lab.events(job_id, "checkpoint")[-1].path)
-    (newest / "optimizer.safetensors").write_bytes(b"rust")
-    lab.replace_pool()
-    lab.pool.start_job(job_id)
-    assert {request.step for request in lab.lease(job_id)} == {2}
-    assert [warning.name for warning in lab.events(job_id, "warning")] == ["checkpoint_damaged"]
-
-
-def test_a_checkpoint_that_a_killed_worker_was_about_to_replace_is_resumed_from(lab):
-    job_id = lab.start(steps=3, checkpoint_every=1)
-    lab.play_step(job_id)
-    lab.play_step(job_id)
-    lab.until(job_id, lambda: len(lab.events(job_id, "checkpoint")) == 2)
-    lab.close_pool()
-    newest = Path(lab.events(job_id, "checkpoint")[-1].path)
-    newest.rename(newest.with_name(f".replaced-{newest.name}"))
-    lab.start_pool()
-    lab.pool.start_job(job_id)
-    assert {request.step for request in lab.lease(job_id)} == {3}
-    assert lab.events(job_id, "warning") == []
-
-
-def test_a_checkpoint_that_another_worker_wrote_over_is_passed_over(lab):
-    job_id = lab.start(steps=3, checkpoint_every=1)
-    lab.play_step(job_id)
-    lab.play_step(job_id)
-    lab.until(job_id, lambda: len(lab.events(job_id, "checkpoint")) == 2)
-    older, newer = (Path(event.path) for event in lab.events(job_id, "checkpoint"))
-    shutil.rmtree(newer)
-    shutil.copytree(older, newer)
-    lab.replace_pool()
-    lab.pool.start_job(job_id)
-    assert {request.step for request in lab.lease(job_id)} == {2}
-    assert "not the one that was recorded" in lab.events(job_id, "warning")[0].message
 
 
 def test_what_a_script_handed_in_counts_after_a_restart_though_the_job_is_deterministic(lab):
@@ -269,60 +195,6 @@ def test_a_step_that_taught_nothing_leaves_the_policy_as_it_is_and_counts_its_up
     assert lab.events(paid, "step")[0].metrics["skipped_updates"] == 0.0
 
 
-def test_failed_episodes_are_left_out_named_and_counted(lab):
-    environment = EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 0.3})
-    job_id = lab.start(
-        environment=environment,
-        steps=1,
-        max_failed_fraction=0.9,
-        algorithm=GRPO(group_size=2, groups_per_step=12),
-    )
-    lab.play_on(job_id)
-    step = lab.events(job_id, "step")[0]
-    warning = lab.events(job_id, "warning")[0]
-    assert 0 < step.failed_episodes == step.stop_reasons["environment_error"] == warning.count < 24
-    assert warning.name == "environment_error"
-    assert "the machine is broken" in warning.message
-    assert "Traceback" in warning.message
-
-
-@pytest.mark.parametrize("most", [0.1, 0.9])
-def test_a_job_that_lost_many_episodes_says_so_when_it_is_complete(lab, most):
-    environment = EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 0.3})
-    algorithm = GRPO(group_size=2, groups_per_step=12)
-    limits = {"max_failed_fraction": 1.0, "warn_failed_fraction": most}
-    job_id = lab.start(environment=environment, steps=2, algorithm=algorithm, **limits)
-    lab.play_on(job_id)
-    assert lab.state(job_id) is JobState.COMPLETED
-    failed = sum(step.failed_episodes for step in lab.events(job_id, "step"))
-    lost = [event for event in lab.events(job_id, "warning") if event.name == "episodes_lost"]
-    assert [(event.count, event.step) for event in lost] == ([(failed, 2)] if most == 0.1 else [])
-
-
-def test_a_failed_episode_is_dropped_kept_or_played_again_as_the_job_says(lab):
-    # Episodes of a group that fail leave the others to be compared.
-    environment = EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 0.3})
-    weights, retried = {}, {}
-    for on_failure in ("drop", "keep", "retry:1"):
-        job_id = lab.start(
-            environment=environment,
-            steps=1,
-            on_failure=on_failure,
-            max_failed_fraction=1.0,
-            algorithm=GRPO(group_size=4, groups_per_step=6),
-            deterministic=True,
-        )
-        lab.play_on(job_id)
-        (step,) = lab.events(job_id, "step")
-        assert lab.state(job_id) is JobState.COMPLETED
-        assert 0 < step.failed_episodes < 24
-        weights[on_failure], retried[on_failure] = lab.weights(job_id, 1), step.metrics["retried_episodes"]
-        failed = step.failed_episodes
-    # Its seed makes the environment fail again, so a retry ends as a drop does; it is counted.
-    assert weights["drop"] == weights["retry:1"] != weights["keep"]
-    assert retried == {"drop": 0.0, "keep": 0.0, "retry:1": failed}
-
-
 def test_a_kept_failure_at_the_first_answer_is_compared_turn_by_turn(lab):
     job_id = lab.start(
         environment=EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 0.3}),
@@ -387,78 +259,6 @@ def test_a_job_that_drops_reasoning_learns_from_the_segments_that_it_leaves(
     assert lab.events(job_id, "step")[0].metrics["parity_max"] <= 1e-5
     kept = lab.start(environment=EnvironmentRef(id="test/Twice-v0"), steps=1)
     assert all(len(result.trajectory.segments) == 1 for result in lab.play(lab.lease(kept)))
-
-
-def test_too_many_failed_episodes_fail_the_job_and_it_says_which(lab):
-    job_id = lab.start(environment=EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 1.0}))
-    lab.play_on(job_id)
-    end = lab.events(job_id, "state")[-1]
-    assert (end.state, end.error.type) == (JobState.FAILED, "TooManyFailedEpisodesError")
-    assert "4 of the 4 episodes of step 1 failed" in end.error.message
-    assert "the machine is broken" in end.error.message
-    assert end.error.field == "max_failed_fraction"
-
-
-@pytest.mark.parametrize(
-    ("reason", "error", "shown", "hint"),
-    [
-        (
-            StopReason.ENVIRONMENT_TIMEOUT,
-            "step did not return within 1.0 s; it is here:\n  File 'env.py'\n    time.sleep(9)",
-            "step did not return within 1.0 s",
-            "raise limits.step_timeout_seconds",
-        ),
-        (
-            StopReason.SAMPLING_FAILED,
-            "InvalidRequestError: temperature: vLLM does not sample at 0.001 (use 0, or at least 0.01)",
-            "(use 0, or at least 0.01)",
-            "not the environment",
-        ),
-    ],
-)
-def test_a_job_that_its_failed_episodes_end_says_why_and_whose_fault_it_is(lab, reason, error, shown, hint):
-    job_id = lab.start()
-    failed = [
-        result.model_copy(
-            update={
-                "trajectories": [result.trajectory.model_copy(update={"stop_reason": reason, "error": error})]
-            }
-        )
-        for result in lab.play(lab.lease(job_id))
-    ]
-    lab.submit(job_id, failed)
-    lab.until_state(job_id, JobState.FAILED)
-    end = lab.events(job_id, "state")[-1]
-    assert shown in end.error.message
-    assert hint in end.error.hint
-
-
-def test_records_of_rewards_too_large_to_compute_with_are_refused(lab):
-    job_id = lab.start()
-    huge = []
-    for result in lab.play(lab.lease(job_id)):
-        turns = [turn.model_copy(update={"reward": 1e308}) for turn in result.trajectory.turns]
-        trajectory = result.trajectory.model_copy(update={"turns": turns})
-        huge.append(result.model_copy(update={"trajectories": [trajectory]}))
-    with pytest.raises(InvalidRequestError, match=r"turns\.0\.reward"):
-        lab.submit(job_id, huge)
-
-
-def test_a_job_can_be_cancelled_while_it_waits_for_its_client(lab):
-    job_id = lab.start(client_timeout_seconds=0.2)
-    lab.until_state(job_id, JobState.WAITING_FOR_CLIENT)
-    lab.tenant.request_cancel(job_id)
-    lab.until_state(job_id, JobState.CANCELLED)
-
-
-def test_a_cancelled_job_keeps_what_it_learned(lab):
-    job_id = lab.start(steps=5)
-    lab.play_step(job_id)
-    lab.lease(job_id)
-    lab.tenant.request_cancel(job_id)
-    lab.until_state(job_id, JobState.CANCELLED)
-    assert [checkpoint.step for checkpoint in lab.events(job_id, "checkpoint")] == [1]
-    assert sample(lab, job_id).policy_version == 1
 
 
 def test_a_job_whose_environment_breaks_late_keeps_what_it_learned(lab):
@@ -550,111 +350,6 @@ def test_the_correction_goes_by_the_kind_the_cap_and_the_level_that_were_asked_f
     for cap in (1.25, 1.5):
         assert weights[cap] == pytest.approx(cap if kind == "truncated" else 0.0)
     assert weights[100.0] == pytest.approx(np.exp(gap * powers), rel=1e-3)
-
-
-def test_a_job_whose_client_stays_away_gives_its_place_up_and_loses_nothing(make_lab):
-    seeded = {"steps": 2, "seed": 7, "deterministic": True}
-    undisturbed = make_lab("undisturbed")
-    expected = undisturbed.start(**seeded)
-    undisturbed.play_on(expected)
-    lab = make_lab("parked", client_place_seconds=3.0)
-    job_id = lab.start(**seeded)
-    lab.play_step(job_id)
-    requests = lab.lease(job_id)
-    lab.submit(job_id, lab.play(requests)[:2])  # of the second step, and then nothing more
-    lab.until(job_id, lambda: not lab.service.held_jobs())
-    view = lab.tenant.get_job(job_id)
-    assert (view.state, view.step) == (JobState.WAITING_FOR_CLIENT, 1)
-    assert job_id in view.reason
-    lab.service.client_came(job_id)
-    # The scheduler, too, asks until a pool has the job: the thread that gave it up may not have ended yet.
-    lab.until(job_id, lambda: lab.pool.start_job(job_id) or lab.service.held_jobs())
-    lab.play_on(job_id)
-    assert lab.weights(job_id, 2) == undisturbed.weights(expected, 2)
-
-
-def test_a_silent_client_is_waited_for_and_welcomed_back(lab):
-    job_id = lab.start(client_timeout_seconds=0.2, steps=1)
-    lab.until_state(job_id, JobState.WAITING_FOR_CLIENT)
-    requests = lab.lease(job_id)
-    lab.until_state(job_id, JobState.RUNNING)
-    lab.submit(job_id, lab.play(requests))
-    lab.until_state(job_id, JobState.COMPLETED)
-
-
-def test_a_job_that_was_given_to_another_worker_stops_at_once_and_writes_nothing_more(lab):
-    job_id = lab.start()
-    requests = lab.lease(job_id)
-    results = lab.play(requests)
-    assert lab.service.requeue_worker("pool-1", "taken away") == [job_id]
-    other = lab.service.acquire(job_id, "another", 30.0, 0.0)
-    with pytest.raises(LeaseLostError):
-        lab.service.renew(dataclasses.replace(other, epoch=other.epoch - 1), 30.0, 0.0)
-    lab.until(job_id, lambda: set(lab.submit(job_id, results)) == {"stale"})
-    assert lab.service.episodes(job_id, 1) == []
-    assert lab.state(job_id) is JobState.STARTING
-
-
-def test_only_the_newest_checkpoints_are_kept(lab):
-    job_id = lab.start(steps=4, checkpoint_every=1, keep_checkpoints=2)
-    lab.play_on(job_id)
-    views = lab.service.checkpoints(job_id)
-    assert [view.step for view in views] == [3, 4]
-    folder = Path(views[0].path).parent
-    assert sorted(path.name for path in folder.iterdir()) == ["step-000003", "step-000004"]
-    assert all(lab.service.episodes(job_id, step) == [] for step in (1, 2, 3, 4))
-
-
-def test_after_going_back_behind_damaged_checkpoints_new_ones_are_kept(lab, written):
-    job_id = lab.start(steps=4, checkpoint_every=1, keep_checkpoints=2)
-    for made in (1, 2, 3):
-        lab.play_step(job_id)
-        lab.until(job_id, lambda made=made: len(lab.events(job_id, "checkpoint")) == made)
-    # The oldest goes after the event of the newest.
-    lab.until(job_id, lambda: [view.step for view in lab.service.checkpoints(job_id)] == [2, 3])
-    lab.close_pool()
-    damaged = [Path(view.path) for view in lab.service.checkpoints(job_id)]
-    for path in damaged:
-        (path / "optimizer.safetensors").write_bytes(b"rust")
-    lab.start_pool()
-    lab.pool.start_job(job_id)
-    lab.play_step(job_id)
-    lab.until(job_id, lambda: len(lab.events(job_id, "checkpoint")) == 4)
-    # Those that are damaged go after the event of the new one.
-    lab.until(job_id, lambda: [view.step for view in lab.service.checkpoints(job_id)] == [1])
-    lab.close_pool()
-    (view,) = lab.service.checkpoints(job_id)
-    assert (Path(view.path) / "manifest.json").is_file()
-    assert [(path / "optimizer.safetensors").read_bytes() for path in damaged] == [b"rust", b"rust"]
-    lab.start_pool()
-    # Who asks for the policy while no worker has the job gets the good one.
-    assert written.answer(job_id, "say something") is not None
-    lab.pool.start_job(job_id)
-    lab.play_on(job_id)
-    assert lab.state(job_id) is JobState.COMPLETED
-    assert [view.step for view in lab.service.checkpoints(job_id)] == [3, 4]
-    assert not damaged[0].exists()
-
-
-def test_a_checkpoint_that_cannot_be_written_fails_the_job_with_the_reason(lab):
-    folder = lab.config.jobs_dir
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.write_text("in the way")
-    job_id = lab.start(steps=1)
-    lab.play_on(job_id)
-    assert lab.events(job_id, "state")[-1].state is JobState.FAILED
-
-
-def test_an_environment_that_takes_worker_after_worker_down_fails_the_job(lab):
-    job_id = lab.start(rollout="server")
-    for death in range(5):
-        request = LeaseRequest(worker_id=f"env-{death}", max_episodes=10, wait_seconds=20.0)
-        assert len(lab.transport(job_id).lease(request).episodes) == 4
-        lab.pool.env_worker_ended(f"env-{death}")
-    lab.until_state(job_id, JobState.FAILED)
-    end = lab.events(job_id, "state")[-1]
-    assert end.error.type == "EnvironmentCrashedError"
-    assert "5 environment workers died while they played step 1" in end.error.message
 
 
 def test_two_jobs_at_once_do_not_change_each_others_bits(lab):

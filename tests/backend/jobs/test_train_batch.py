@@ -7,67 +7,16 @@ from backend.episodes.episode_requests import step_requests
 from backend.jobs.learn_phase import loss_config
 from backend.jobs.train_batch import train_batch
 from backend.learner.value_loss import ValueLoss
+from tests.backend.jobs.played_episodes import batch, episode, half, job, never
 from tests.backend.seats import result_of, two_seats
 from tinkergym.schema.algorithms import GRPO, PPO, RLOO, DrGRPO, ReinforcePlusPlus
-from tinkergym.schema.episodes import EpisodeResult
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Limits, Sampling
+from tinkergym.schema.job_spec import Limits
 from tinkergym.trajectory.parts import ImageSpan
-from tinkergym.trajectory.trajectory import Segment, StopReason, Trajectory, Turn
-
-
-def episode(*turns, stop=StopReason.TERMINATED):
-    """Turns are (reward, answer's tokens, finish reason), each behind a prompt of two tokens."""
-    ids, mask, logprobs, records = [], [], [], []
-    for number, (reward, tokens, finish) in enumerate(turns):
-        ids += [1, 2] + [10 + number] * tokens
-        mask += [False] * 2 + [True] * tokens
-        logprobs += [None] * 2 + [-1.0 - 0.1 * k for k in range(tokens)]
-        records.append(
-            Turn(
-                segment=0,
-                start=len(ids) - tokens,
-                end=len(ids),
-                policy_version=0,
-                finish_reason=finish,
-                observation="o",
-                action="a",
-                reward=reward,
-            )
-        )
-    return Trajectory(
-        segments=[Segment(token_ids=ids, loss_mask=mask, sampling_logprobs=logprobs)],
-        turns=records,
-        terminated=True,
-        truncated=False,
-        stop_reason=stop,
-        seed=0,
-    )
-
-
-def batch(*trajectories, algorithm=None, reference=None, values=None, **settings):
-    spec = job(algorithm or GRPO(group_size=len(trajectories), groups_per_step=1), **settings)
-    played = [
-        (request, EpisodeResult(episode_id=request.episode_id, lease_id="l", trajectories=[trajectory]))
-        for request, trajectory in zip(step_requests("job-1", spec, 1), trajectories, strict=True)
-    ]
-    return train_batch(spec, 1, played, reference=reference or never, values=values or never)
-
-
-def job(algorithm, **settings):
-    return JobSpec(
-        environment=EnvironmentRef(id="x"),
-        steps=1,
-        algorithm=algorithm,
-        sampling=Sampling(max_turn_tokens=8),
-        **settings,
-    )
-
-
-def never(sequences):
-    raise AssertionError("it costs a forward pass, and nobody asked for it")
-
+from tinkergym.trajectory.trajectory import Segment, StopReason
 
 GOOD, BAD = episode((1.0, 2, "stop"), (3.0, 1, "stop")), episode((0.0, 2, "stop"), (0.0, 2, "stop"))
+
+
 PAIR = {"group_size": 2, "groups_per_step": 1}
 
 
@@ -165,26 +114,6 @@ def test_the_constant_that_a_loss_is_divided_by_is_the_most_that_an_episode_can_
     assert loss_config(spec, context_length).constant_tokens == most
 
 
-def test_each_answer_can_be_credited_with_what_was_earned_from_it_on():
-    found = batch(GOOD, BAD, algorithm=GRPO(**PAIR, credit="turn", discount=0.5))
-    # From the first turn on 1 + 0.5 * 3 = 2.5 against 0, from the second on 3 against 0.
-    good, bad = (sequence.advantage for sequence in found.sequences)
-    assert good == [0, 0, 1.25, 1.25, 0, 0, 1.5]
-    assert bad == [0, 0, -1.25, -1.25, 0, 0, -1.5, -1.5]
-    assert found.metrics["lone_turns"] == 0
-
-
-def test_a_long_answer_is_paid_less_and_the_environments_reward_is_left_alone():
-    long = episode((1.0, 8, "length"))
-    short = episode((1.0, 4, "stop"))
-    algorithm = GRPO(**PAIR, overlong_tokens=4, overlong_penalty=0.5)
-    found = batch(long, short, algorithm=algorithm)
-    assert [s.advantage for s in found.sequences] == [-0.25, 0.25]
-    assert found.metrics["overlong_penalty_mean"] == 0.25
-    assert long.episode_return == 1.0
-    assert batch(long, short).metrics["zero_variance_groups"] == 1
-
-
 def test_answers_that_were_cut_off_are_learned_from_or_left_out_as_declared():
     cut = episode((1.0, 2, "stop"), (1.0, 3, "length"))
     assert sum(batch(cut, BAD).sequences[0].loss_mask) == 5
@@ -206,14 +135,6 @@ def test_a_token_that_was_not_sampled_is_never_trained():
             assert not any(sequence.loss_mask[i] for i in prompt)
 
 
-def half(sequences):
-    """A reference under which every sampled token is half as likely."""
-    return [
-        np.array([p - np.log(2) for p in s.sampling_logprobs if p is not None], dtype=np.float32)
-        for s in sequences
-    ]
-
-
 def test_kl_in_the_reward_is_taken_off_before_episodes_are_compared():
     algorithm = GRPO(**PAIR, kl_coefficient=0.1, kl_in="reward", kl_estimator="k1")
     found = batch(GOOD, BAD, algorithm=algorithm, reference=half)
@@ -223,13 +144,6 @@ def test_kl_in_the_reward_is_taken_off_before_episodes_are_compared():
     assert found.metrics["kl"] == pytest.approx(np.log(2))
     assert found.sequences[0].reference_logprobs is None
     assert loss_config(job(algorithm), 512).kl_coefficient == 0.0
-
-
-def test_kl_in_the_reward_of_each_turn_is_that_of_its_own_answer():
-    algorithm = GRPO(**PAIR, kl_coefficient=0.1, kl_in="reward", kl_estimator="k1", credit="turn")
-    found = batch(GOOD, BAD, algorithm=algorithm, reference=half)
-    last = (3.0 - 0.1 * np.log(2)) - (0.0 - 0.2 * np.log(2))
-    np.testing.assert_allclose(found.sequences[0].advantage[-1], last / 2)
 
 
 def test_kl_in_the_loss_gives_every_trained_token_its_reference():

@@ -15,80 +15,18 @@ from transformers import (
     MistralForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
 )
 
 from backend.catalog.models import read_model_facts
-from backend.config import PACKAGED_MODELS
 from backend.learner.causal_lm import CausalLM
 from backend.learner.learner import Learner
-from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
-from tinkergym.errors import InvalidRequestError, UnknownModelError
-from tinkergym.schema.job_spec import LoRA
+from tinkergym.errors import InvalidRequestError
 
 CPU = torch.device("cpu")
+
+
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-
-
-def nano(dtype):
-    return AutoModelForCausalLM.from_pretrained(PACKAGED_MODELS["nano"], dtype=dtype)
-
-
-def random_qwen(dtype):
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=500,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=8,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        initializer_range=0.1,
-    )
-    return Qwen2ForCausalLM._from_config(config, dtype=dtype)
-
-
-def without_positions(given):
-    """Each token's position is its place in the row."""
-    if given.get("position_ids") is not None:
-        given["position_ids"] = torch.arange(given["input_ids"].shape[1])[None]
-
-
-def within_a_window(given):
-    """Each token sees the three before it, which the model's configuration does not tell."""
-    length = given["input_ids"].shape[1]
-    place = torch.arange(length)
-    seen = (place <= place[:, None]) & (place > place[:, None] - 4)
-    given["attention_mask"] = seen[None, None]
-
-
-def changed(model, change):
-    def before(_, arguments, given):
-        change(given)
-        return arguments, given
-
-    model.get_decoder().register_forward_pre_hook(before, with_kwargs=True)
-    return model
-
-
-@DTYPES
-@pytest.mark.parametrize("make", [nano, random_qwen])
-def test_prompts_are_shared_in_every_dtype(make, dtype, caplog):
-    with caplog.at_level(logging.INFO, "backend.learner.causal_lm"):
-        assert CausalLM(make(dtype), device=CPU).shares_prefixes
-    assert not caplog.messages
-
-
-@DTYPES
-@pytest.mark.parametrize("change", [without_positions, within_a_window])
-def test_a_model_whose_tokens_would_see_others_is_refused_and_the_log_says_so(change, dtype, caplog):
-    lm = CausalLM(changed(nano(dtype), change), device=CPU)
-    assert not lm.shares_prefixes
-    assert lm.model.config._attn_implementation == "sdpa"
-    (message,) = caplog.messages
-    assert "computed once per sequence" in message and "logprobs differ" in message
 
 
 def test_a_window_that_the_configuration_tells_is_refused_without_a_try(caplog):
@@ -105,17 +43,6 @@ def test_a_window_that_the_configuration_tells_is_refused_without_a_try(caplog):
         lm = CausalLM(MistralForCausalLM._from_config(config, dtype=torch.bfloat16), device=CPU)
     assert not lm.shares_prefixes
     assert "not plain attention" in caplog.text
-
-
-def test_a_model_that_fails_on_shared_prompts_is_computed_once_per_sequence(caplog):
-    def refuse(given):
-        if given.get("position_ids") is not None:
-            raise TypeError("no positions, please")
-
-    lm = CausalLM(changed(nano(torch.float32), refuse), device=CPU)
-    assert not lm.shares_prefixes
-    assert lm.model.config._attn_implementation == "sdpa"
-    assert "TypeError: no positions, please" in caplog.text
 
 
 def test_a_model_that_is_its_own_decoder_is_taken_whole(make_batch):
@@ -137,12 +64,6 @@ def test_a_model_that_is_its_own_decoder_is_taken_whole(make_batch):
     ((micro_batch,), *_) = lm.batches(make_batch(seed=0), max_tokens=1000)
     features, states = lm.features_and_states(micro_batch)
     torch.testing.assert_close(lm.output_head(states), features)
-
-
-def test_a_prompt_is_computed_once_in_bfloat16(batch, model_dir):
-    short = Learner(model_dir, dtype=torch.bfloat16)
-    short.create_policy("p", LoRA(rank=2), seed=0)
-    assert short.forward_backward("p", batch, LossConfig()).metrics["shared_fraction"] > 0
 
 
 def test_a_window_in_the_text_part_of_a_configuration_is_seen(tmp_path):
@@ -225,18 +146,3 @@ def test_a_soft_cap_that_small_logits_do_not_reach_is_seen(dtype):
     assert not CausalLM(Gemma2ForCausalLM._from_config(config, dtype=dtype), device=CPU).splits_head
     config.final_logit_softcapping = None
     assert CausalLM(Gemma2ForCausalLM._from_config(config, dtype=dtype), device=CPU).splits_head
-
-
-@pytest.mark.parametrize("fault", ["no head", "another shape"])
-def test_weights_that_are_not_all_there_or_of_another_shape_are_refused(fault, tmp_path):
-    model = nano(torch.float32)
-    weights = dict(model.state_dict())
-    if fault == "no head":
-        del weights["lm_head.weight"]
-    else:
-        weights["model.layers.0.mlp.up_proj.weight"] = torch.zeros(3, 5)
-    model.save_pretrained(tmp_path, state_dict=weights)
-    with pytest.raises(UnknownModelError) as caught:
-        CausalLM.load(tmp_path, device=CPU, dtype=torch.float32)
-    assert caught.value.field == "model"
-    assert ("lm_head.weight" if fault == "no head" else "up_proj") in caught.value.message

@@ -6,34 +6,25 @@ import numpy as np
 import pytest
 import torch
 from peft import PeftModel
-from torch.autograd.graph import saved_tensors_hooks
 from transformers import AutoModelForCausalLM
 
-from backend.compute.weights import FullWeights, weights_sha256
-from backend.learner import activations
+from backend.compute.weights import weights_sha256
 from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import BatchTotals, TrainSequence
+from tests.backend.learner.tiny import _tiny, assert_close, trained
 from tinkergym.errors import (
     ConflictError,
-    InvalidRequestError,
     NonFiniteGradientError,
     NonFiniteLossError,
-    NotFoundError,
     UnknownModelError,
 )
 from tinkergym.schema.job_spec import FullParameters, LoRA
 
 ADAPTERS = [LoRA(rank=4, alpha=12.0), FullParameters()]
+
+
 KINDS = pytest.mark.parametrize("adapter", ADAPTERS, ids=["lora", "full"])
-
-
-def trained(learner, adapter, batch, *, seed=3, steps=1, policy_id="p"):
-    """A policy that is no longer equal to the base model."""
-    learner.create_policy(policy_id, adapter, seed=seed)
-    for _ in range(steps):
-        learner.forward_backward(policy_id, batch, LossConfig())
-        learner.optim_step(policy_id, learning_rate=2e-2)
 
 
 def plain_model(learner, path, policy_id="p"):
@@ -80,38 +71,6 @@ def pending(learner, policy_id):
     found = {name: p.grad.clone() for name, p in entry.policy.parameters.items()}
     entry.optimiser.clear()
     return found
-
-
-def assert_close(left, right, tolerance=1e-6):
-    assert left.keys() == right.keys()
-    scale = max(float(g.abs().max()) for g in right.values())
-    assert scale > 0
-    for name in left:
-        torch.testing.assert_close(left[name], right[name], atol=tolerance * max(scale, 1.0), rtol=1e-4)
-
-
-def most_kept(learner, batch):
-    """Bytes that a forward and backward pass over a batch keeps in between, at the most."""
-    now, most = 0, 0
-
-    def keep(tensor):
-        nonlocal now, most
-        now += tensor.nbytes
-        most = max(most, now)
-        return tensor
-
-    def give(tensor):
-        nonlocal now
-        now -= tensor.nbytes
-        return tensor
-
-    with saved_tensors_hooks(keep, give):
-        learner.forward_backward("p", batch, LossConfig())
-    pending(learner, "p")
-    return most
-
-
-# --- exact against the definition ------------------------------------------------------------------------
 
 
 @KINDS
@@ -164,36 +123,6 @@ def test_micro_batches_do_not_change_the_gradient(model_dir, batch, adapter, agg
     assert_close(found[1], found[2])
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
-@pytest.mark.parametrize("family", [None, "gpt2", "gemma2_softcap"])
-@KINDS
-def test_where_too_few_tokens_would_fit_layers_are_run_again_and_the_gradient_stays(
-    model_dir, make_batch, adapter, family, lanes, tmp_path, monkeypatch
-):
-    if family is not None:
-        _tiny(family).save_pretrained(tmp_path / "model")
-        model_dir = tmp_path / "model"
-    batch = make_batch(seed=1)
-    found, kept = [], []
-    for fewest in (1, 2**40):
-        monkeypatch.setattr(activations, "_FEWEST_TOKENS", fewest)
-        learner = Learner(model_dir, cpu_threads=lanes)
-        trained(learner, adapter, batch, steps=1 if isinstance(adapter, LoRA) else 0)
-        found.append(gradients(learner, "p", batch))
-        if lanes == 1:
-            kept.append(most_kept(learner, batch))
-    assert_close(found[1], found[0], tolerance=1e-5)
-    assert lanes > 1 or kept[1] < kept[0] / 2
-
-
-def test_micro_batches_get_smaller_with_the_memory_and_layers_are_run_again_at_last():
-    found = [
-        activations.micro_batching(100_000, layers=24, bytes_between_layers=4_000, room=room)
-        for room in (10**12, 10**8, 10**7, 1)
-    ]
-    assert [(f.tokens, f.recompute) for f in found] == [(4096, False), (512, False), (64, True), (1, True)]
-
-
 def test_two_calls_with_halves_add_up_to_the_whole(learner, batch):
     trained(learner, ADAPTERS[0], batch)
     whole = gradients(learner, "p", batch)
@@ -215,68 +144,6 @@ def test_other_model_families_are_computed_as_transformers_does(family, adapter,
     for sequence, found in zip(batch, learner.logprobs("p", batch), strict=True):
         with torch.no_grad():
             np.testing.assert_allclose(found, plain_logprobs(model, sequence), atol=2e-5)
-
-
-def _tiny(family):
-    import transformers as t
-
-    torch.manual_seed(0)
-    sizes = {
-        "vocab_size": 61,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 256,
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "initializer_range": 0.2,
-    }
-    match family:
-        case "gpt2":
-            config = t.GPT2Config(
-                vocab_size=61, n_embd=32, n_layer=2, n_head=4, n_positions=64, bos_token_id=1, eos_token_id=2
-            )
-            return t.GPT2LMHeadModel(config)
-        case "llama_tied":
-            return t.LlamaForCausalLM(t.LlamaConfig(**sizes, tie_word_embeddings=True))
-        case "gemma2_softcap":
-            config = t.Gemma2Config(
-                **sizes, head_dim=8, sliding_window=4, final_logit_softcapping=2.0, attn_logit_softcapping=0.5
-            )
-            return t.Gemma2ForCausalLM(config)
-        case "granite_scaled":
-            return t.GraniteForCausalLM(t.GraniteConfig(**sizes, logits_scaling=3.0))
-        case "mistral_window":
-            return t.MistralForCausalLM(t.MistralConfig(**sizes, sliding_window=4))
-        case "phi_bias":
-            return t.PhiForCausalLM(t.PhiConfig(**sizes, resid_pdrop=0.3))
-
-
-def test_a_model_may_write_into_what_an_adapted_layer_returned(model_dir, batch):
-    """As Gemma 3n does."""
-
-    class Writing(torch.nn.Module):
-        def __init__(self, layer):
-            super().__init__()
-            self.layer = layer
-
-        def forward(self, states):
-            out = self.layer(states)
-            out *= 2
-            return out
-
-    learner = Learner(model_dir)
-    learner.create_policy("p", LoRA(rank=2), seed=0)
-    layers = learner._base.decoder.layers
-    layers[0].mlp.down_proj = Writing(layers[0].mlp.down_proj)
-    found = gradients(learner, "p", batch)
-    assert all(bool(gradient.isfinite().all()) for gradient in found.values())
-
-
-# --- what is learned, and from what ----------------------------------------------------------------------
 
 
 @KINDS
@@ -345,12 +212,6 @@ def test_the_logprobs_of_the_policy_that_sampled_are_used(learner, batch):
     assert learner.forward_backward("p", corrupted, LossConfig(clip_high=100.0)).loss != pytest.approx(loss)
 
 
-def test_an_untrained_adapter_answers_as_the_base_model(learner, batch):
-    learner.create_policy("p", ADAPTERS[0], seed=1)
-    for found, base in zip(learner.logprobs("p", batch), learner.logprobs(None, batch), strict=True):
-        np.testing.assert_array_equal(found, base)
-
-
 def test_metrics_compare_the_learner_with_the_sampling_policy(learner, batch):
     learner.create_policy("p", ADAPTERS[0], seed=1)
     result = learner.forward_backward("p", batch, LossConfig())
@@ -361,9 +222,6 @@ def test_metrics_compare_the_learner_with_the_sampling_policy(learner, batch):
     assert 0 < result.metrics["shared_fraction"] < 1
 
 
-# --- same bits -------------------------------------------------------------------------------------------
-
-
 @KINDS
 def test_the_same_seed_and_data_give_the_same_bits(model_dir, batch, adapter):
     hashes = []
@@ -372,37 +230,6 @@ def test_the_same_seed_and_data_give_the_same_bits(model_dir, batch, adapter):
         trained(learner, adapter, batch, steps=3)
         hashes.append(weights_sha256(learner.weights("p")))
     assert hashes[0] == hashes[1]
-
-
-def test_another_seed_gives_another_adapter(learner):
-    for seed in (1, 2):
-        learner.create_policy(f"p{seed}", ADAPTERS[0], seed=seed)
-    assert weights_sha256(learner.weights("p1")) != weights_sha256(learner.weights("p2"))
-
-
-def test_policies_that_train_in_turns_are_bit_equal_to_training_alone(model_dir, make_batch):
-    settings = {
-        "a.1": (LoRA(rank=2), make_batch(seed=1)),
-        "b": (LoRA(rank=5, alpha=3.0), make_batch(seed=2)),
-        "c": (FullParameters(), make_batch(seed=3)),
-    }
-    alone = {}
-    for name, (adapter, data) in settings.items():
-        learner = Learner(model_dir)
-        trained(learner, adapter, data, policy_id=name, steps=2)
-        alone[name] = weights_sha256(learner.weights(name))
-
-    shared = Learner(model_dir)
-    for name, (adapter, _) in settings.items():
-        shared.create_policy(name, adapter, seed=3)
-    for _ in range(2):
-        for name, (_, data) in settings.items():
-            shared.forward_backward(name, data, LossConfig())
-        for name in reversed(settings):
-            shared.optim_step(name, learning_rate=2e-2)
-    shared.create_policy("passing", LoRA(rank=3), seed=9)
-    shared.drop("passing")
-    assert {name: weights_sha256(shared.weights(name)) for name in settings} == alone
 
 
 def test_threads_with_a_policy_each_do_not_disturb_one_another(model_dir, make_batch):
@@ -425,9 +252,6 @@ def test_threads_with_a_policy_each_do_not_disturb_one_another(model_dir, make_b
         thread.join()
     assert [weights_sha256(learner.weights(f"p{i}")) for i in range(3)] == alone
     assert learner.busy_seconds > 0
-
-
-# --- the optimiser ---------------------------------------------------------------------------------------
 
 
 @KINDS
@@ -478,55 +302,6 @@ def test_a_step_without_a_gradient_is_refused(learner, batch):
         learner.optim_step("p", learning_rate=1e-2)
 
 
-# --- what is refused -------------------------------------------------------------------------------------
-
-
-def test_a_policy_is_known_by_its_id_only_while_it_exists(learner, batch):
-    learner.create_policy("p", ADAPTERS[0], seed=1)
-    with pytest.raises(ConflictError, match="already"):
-        learner.create_policy("p", ADAPTERS[0], seed=1)
-    learner.drop("p")
-    with pytest.raises(NotFoundError, match="create or load"):
-        learner.forward_backward("p", batch, LossConfig())
-    learner.create_policy("p", ADAPTERS[0], seed=1)
-    assert learner.policy_ids == ["p"]
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"loss_mask": [True, False, True]}, "loss_mask"),
-        ({"sampling_logprobs": [None, None]}, "sampling_logprobs"),
-        ({"sampling_logprobs": [None, None, None]}, "sampling_logprobs"),
-        ({"sampling_logprobs": [None, None, math.inf]}, "sampling_logprobs"),
-        ({"token_ids": [1, 2, 61]}, "token_ids"),
-        ({"token_ids": [1, -2, 3]}, "token_ids"),
-        (
-            {k: [v] * 256 + [w] for k, v, w in (("token_ids", 1, 1), ("loss_mask", False, True))}
-            | {"sampling_logprobs": [None] * 256 + [-1.0]},
-            "token_ids",
-        ),
-        ({"advantage": math.nan}, "advantage"),
-        ({"advantage": [1.0]}, "advantage"),
-        ({"temperature": 0.0}, "temperature"),
-        ({"loss_mask": [False, False, False]}, "loss_mask"),
-    ],
-)
-def test_a_sequence_that_cannot_be_learned_from_is_refused_with_the_field(learner, change, field):
-    learner.create_policy("p", ADAPTERS[0], seed=1)
-    good = {
-        "token_ids": [1, 2, 3],
-        "loss_mask": [False, False, True],
-        "sampling_logprobs": [None, None, -1.0],
-        "advantage": 1.0,
-    }
-    learner.forward_backward("p", [TrainSequence(**good)], LossConfig())
-    with pytest.raises(InvalidRequestError) as caught:
-        learner.forward_backward("p", [TrainSequence(**good | change)], LossConfig())
-    assert caught.value.field == field
-    assert caught.value.hint
-
-
 def test_a_directory_without_a_model_is_refused(tmp_path):
     with pytest.raises(UnknownModelError, match=r"config\.json"):
         Learner(tmp_path)
@@ -566,15 +341,6 @@ def test_updates_too_small_for_bfloat16_add_up_and_survive_a_checkpoint(model_di
     for policy_id in ("p", "again"):
         step(policy_id)
     assert weights_sha256(short.weights("again")) == weights_sha256(short.weights("p"))
-
-
-def test_weights_are_copies(learner, batch):
-    trained(learner, FullParameters(), batch)
-    weights = learner.weights("p")
-    assert isinstance(weights, FullWeights)
-    digest = weights_sha256(weights)
-    _step(learner, batch, learning_rate=1e-2)
-    assert weights_sha256(weights) == digest
 
 
 def test_an_entropy_bonus_alone_makes_the_policy_less_certain(learner, batch):

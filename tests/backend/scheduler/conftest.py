@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field
 
 import pytest
@@ -8,6 +9,7 @@ from backend.config import ServiceConfig
 from backend.scheduler.core import Scheduler
 from backend.scheduler.workers import Change, PoolAddress, PoolReady, Running
 from backend.store.store import Store
+from tests.backend.scheduler.hosts import Host
 from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
 
 
@@ -130,3 +132,12 @@ def make_world(tmp_path):
     yield make
     for world in worlds:
         world.store.close()
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory):
+    host = Host(tmp_path_factory.mktemp("service"))
+    yield host
+    assert host.stop() == 0
+    host.store.close()
+    shutil.rmtree(host.config.run_dir)  # the supervisor's work

@@ -71,19 +71,6 @@ def test_a_file_that_is_no_database_is_named(tmp_path):
         Store.open(f"sqlite:///{file}")
 
 
-@pytest.mark.parametrize("version", [1, 999])
-def test_a_database_of_another_schema_version_is_refused_and_left_alone(store, url, tmp_path, version):
-    store.close()
-    with sqlite3.connect(tmp_path / "store.sqlite3") as connection:
-        connection.execute("UPDATE schema_version SET version = ?", (version,))
-    with pytest.raises(ConfigError) as caught:
-        Store.open(url)
-    assert caught.value.field == "database_url"
-    assert "data_dir" in caught.value.hint
-    with sqlite3.connect(tmp_path / "store.sqlite3") as connection:
-        assert connection.execute("SELECT version FROM schema_version").fetchall() == [(version,)]
-
-
 @pytest.mark.service
 def test_a_writer_that_is_killed_loses_nothing_that_it_acknowledged(store, url, spec):
     script = (

@@ -1,6 +1,8 @@
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from tests.tinkergym.cli.exports import LORA, learn
 from tinkergym.cli.main import app
 
 
@@ -13,3 +15,31 @@ def tg_run(monkeypatch):
         return CliRunner().invoke(app, [str(argument) for argument in arguments], input=typed)
 
     return run
+
+
+@pytest.fixture
+def run(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: str, typed: str = ""):
+        return CliRunner().invoke(app, list(arguments), input=typed)
+
+    return run
+
+
+@pytest.fixture
+def service(start_service):
+    return start_service(lambda prompt: "b2", environments=["board/TicTacToeVs-v0"])
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory):
+    """Train each kind of policy once: `learned(adapter, dtype)`."""
+    kept = {}
+
+    def once(adapter=LORA, dtype=torch.float32):
+        if (adapter, dtype) not in kept:
+            kept[adapter, dtype] = learn(adapter, dtype, tmp_path_factory.mktemp("learned") / "checkpoint")
+        return kept[adapter, dtype]
+
+    return once

@@ -34,17 +34,6 @@ def test_figures_are_printed_with_intervals_and_stop_reasons(tg_run):
     assert re.search(r"terminated +48 █+", result.output)
 
 
-def test_the_samples_of_a_task_start_equal_and_differ_in_their_answers(tg_run, tmp_path):
-    file = tmp_path / "run.jsonl"
-    tg_run("eval", BOARD, "--policy", "legal", "--tasks", 3, "-n", 8, "--out", file)
-    by_seed = {}
-    for record in read_records(file).episodes:
-        by_seed.setdefault(record.seed, []).append(record.trajectory)
-    for trajectories in by_seed.values():
-        assert len({t.turns[0].observation for t in trajectories}) == 1
-        assert len({str(t.transcript) for t in trajectories}) > 1
-
-
 def test_tasks_can_be_taken_by_index(tg_run, tmp_path):
     file = tmp_path / "run.jsonl"
     tg_run("eval", "math/Arithmetic-v0", "--tasks", 5, "--by-index", "--seed", 7, "--out", file)
@@ -85,38 +74,6 @@ def test_what_cannot_be_done_is_one_sentence_and_exit_code_2(tg_run, arguments, 
     assert (result.exit_code, message in result.output) == (2, True), result.output
 
 
-def test_a_policy_that_the_environment_cannot_play_is_refused(tg_run, tmp_path, monkeypatch):
-    (tmp_path / "plain.py").write_text(
-        "import tinkergym as tg\n"
-        "class Env(tg.SingleTurnEnv):\n"
-        "    def ask(self, options): return '?'\n"
-        "    def score(self, answer): return 1.0\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    result = tg_run("eval", "plain:Env", "--policy", "gold")
-    assert (result.exit_code, "has no gold_action()" in result.output) == (2, True)
-
-
-def test_a_run_goes_on_where_it_stopped(tg_run, tmp_path):
-    whole, part = tmp_path / "whole.jsonl", tmp_path / "part.jsonl"
-    command = ["eval", BOARD, "--policy", "legal", "--tasks", 6, "-n", 2]
-    tg_run(*command, "--out", whole)
-    lines = whole.read_bytes().splitlines(keepends=True)
-    part.write_bytes(b"".join(lines[:6]) + lines[6][:40])  # as a killed process leaves it
-    assert figures(tg_run(*command, "--out", part, "--json")) == figures(
-        tg_run(*command, "--out", whole, "--json")
-    )
-    assert part.read_bytes() == whole.read_bytes()
-
-
-def test_a_run_can_be_made_longer(tg_run, tmp_path):
-    file = tmp_path / "run.jsonl"
-    tg_run("eval", BOARD, "--tasks", 4, "--out", file)
-    result = figures(tg_run("eval", BOARD, "--tasks", 6, "-n", 2, "--out", file, "--json"))
-    assert (result["episodes"], result["tasks"]) == (12, 6)
-    assert len(read_records(file).episodes) == 12
-
-
 def test_a_file_of_other_settings_is_refused_and_left_alone(tg_run, tmp_path):
     file = tmp_path / "run.jsonl"
     tg_run("eval", BOARD, "--tasks", 3, "--out", file)
@@ -124,51 +81,6 @@ def test_a_file_of_other_settings_is_refused_and_left_alone(tg_run, tmp_path):
     result = tg_run("eval", BOARD, "--tasks", 3, "--policy", "legal", "--out", file)
     assert (result.exit_code, "policy was 'random'" in result.output) == (1, True)
     assert file.read_bytes() == before
-
-
-def test_a_job_is_evaluated_at_its_newest_version_and_its_tokens_are_kept(tg_run, start_service, tmp_path):
-    start_service(lambda prompt: "b2", environments=[BOARD])
-    tg_run("train", BOARD, "--steps", 1)
-    file = tmp_path / "run.jsonl"
-    result = figures(
-        tg_run(
-            *("eval", BOARD, "--policy", "job-1", "--tasks", 4, "-n", 2, "--temperature", 1),
-            *("--out", file, "--json"),
-        )
-    )
-    assert result["settings"]["policy"] == "job-1"
-    assert result["episodes"] == 8
-    trajectory = read_records(file).episodes[0].trajectory
-    assert trajectory.sampled_tokens > 0
-    assert trajectory.turns[0].action == "b2"
-
-
-def test_a_model_is_evaluated_by_its_name_and_an_unknown_name_is_refused(tg_run, start_service):
-    start_service(lambda prompt: "b2", environments=[BOARD])
-    result = tg_run("eval", BOARD, "--policy", "nano", "--tasks", 2, "--json")
-    assert figures(result)["settings"]["policy"] == "nano"
-    wrong = tg_run("eval", BOARD, "--policy", "job-99", "--tasks", 2)
-    assert (wrong.exit_code, "is no policy" in wrong.output) == (2, True)
-    folder = tg_run("eval", BOARD, "--policy", "/models/mine", "--tasks", 2, "--json")
-    assert figures(folder)["settings"]["policy"] == "/models/mine"
-    slip = tg_run("eval", BOARD, "--policy", "nano", "--tasks", 2, "--env-set", "seet=first")
-    assert (slip.exit_code, "could not be created" in slip.output) == (2, True)
-
-
-def test_a_model_is_evaluated_with_the_sampling_that_was_asked_for(tg_run, start_service, tmp_path):
-    service = start_service(lambda prompt: "b2", environments=[BOARD])
-    command = ["eval", BOARD, "--policy", "nano", "--tasks", 1, "--temperature", 1, "--json"]
-    plain = figures(tg_run(*command))
-    assert not {"top_p", "top_k"} & plain["settings"].keys()
-    service.sampled.clear()
-    file = tmp_path / "run.jsonl"
-    found = figures(tg_run(*command, "--top-p", 0.9, "--top-k", 20, "--out", file))
-    assert (found["settings"]["top_p"], found["settings"]["top_k"]) == (0.9, 20)
-    assert {(r.top_p, r.top_k) for batch in service.sampled for r in batch} == {(0.9, 20)}
-    other = tg_run(*command, "--top-p", 0.8, "--top-k", 20, "--out", file)
-    assert (other.exit_code, "top_p was 0.9" in other.output) == (1, True)
-    wrong = tg_run(*command, "--top-p", 1.1)
-    assert (wrong.exit_code, "top_p" in wrong.output) == (2, True)
 
 
 @pytest.mark.parametrize("policy", ["job-1", "nano"])
@@ -260,10 +172,3 @@ def test_failed_episodes_are_shown_and_enter_no_figure(tg_run, tmp_path, monkeyp
     assert "pass@1       1.000 [1.000, 1.000] over 3 of 6 tasks" in result.output
     assert "3 failed and are in no figure" in result.output
     assert "out of order" in result.output
-
-
-def test_a_policy_that_only_a_service_could_know_says_so_where_none_answers(tg_run, monkeypatch):
-    monkeypatch.setenv("TINKERGYM_URL", "http://127.0.0.1:9")
-    result = tg_run("eval", BOARD, "--policy", "gould")
-    assert result.exit_code != 0
-    assert "'gould' is none of random, legal, gold, and jobs and models need a service" in result.output

@@ -3,8 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from tinkergym.display.curves import condense
-from tinkergym.display.progress import TrainingDisplay, duration, sparkline
+from tinkergym.display.progress import TrainingDisplay, duration
 from tinkergym.schema.events import CheckpointEvent, Event, JobState, StateEvent, StepEvent, WarningEvent
 from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
 
@@ -126,14 +125,3 @@ def test_watch_returns_each_step_once_although_a_resume_repeats_it():
 )
 def test_time_is_written_as_people_say_it(seconds, text):
     assert duration(seconds) == text
-
-
-def test_a_line_of_blocks_goes_from_the_lowest_to_the_highest_value():
-    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
-    assert sparkline([5.0, 5.0]) == "▁▁"
-    assert sparkline([]) == ""
-
-
-def test_more_values_than_columns_are_averaged():
-    assert condense([1, 3, 5, 7], 2) == [2, 6]
-    assert len(condense(list(range(1001)), 60)) == 60

@@ -8,83 +8,19 @@ from hypothesis import strategies as st
 from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, seed_test
 from pettingzoo.utils.conversions import aec_to_parallel, parallel_to_aec
 
+from tests.tinkergym.games.small_games import Evens, Nim, Three
 from tinkergym import TextGame
 from tinkergym.errors import (
     EpisodeProtocolError,
-    IllegalMoveError,
     InvalidEnvironmentError,
     InvalidRequestError,
-    InvalidRewardError,
 )
 from tinkergym.games.game_env import GameEnv
 from tinkergym.wrappers import AgainstOpponent
 
-
-class Nim(TextGame):
-    def begin(self, rng):
-        self.left = int(rng.integers(8, 16))
-
-    def observe(self, player):
-        return f"{self.left} stones. Take 1, 2 or 3; who takes the last one wins."
-
-    def legal(self, player):
-        return ["1", "2", "3"][: self.left]
-
-    def play(self, player, move):
-        self.left -= int(move)
-        return 1.0 if self.left == 0 else None
-
-
-class Evens(TextGame):
-    """Both say 0 or 1; who is player 0 wants equal numbers. Two rounds, a point for each."""
-
-    players = ("Even", "Odd")
-    simultaneous = True
-
-    def begin(self, rng):
-        self.rounds = 0
-
-    def legal(self, player):
-        return ["0", "1"]
-
-    def play_round(self, moves):
-        self.rounds += 1
-        self.tell(f"It was {moves[0]} and {moves[1]}.")
-        gain = 1.0 if moves[0] == moves[1] else -1.0
-        if self.rounds == 2:
-            return [gain, -gain]
-        self.give(0, gain)
-        self.give(1, -gain)
-        return None
-
-
-class Three(TextGame):
-    """Three in turn say a word; the third ends it."""
-
-    players = 3
-    opponents = ()
-    closed = False
-
-    def begin(self, rng):
-        self.said = []
-
-    def observe(self, player):
-        return "Say something."
-
-    def read(self, player, action):
-        if not action:
-            raise IllegalMoveError("silence says nothing")
-        return action
-
-    def play(self, player, move):
-        self.said.append(move)
-        for other in range(3):
-            if other != player:
-                self.tell(f"player {player} said {move}.", other)
-        return (0.0, 0.5, 2.0) if len(self.said) == 3 else None
-
-
 GAMES = [Nim, Evens, Three]
+
+
 ARRAYS_ONLY = re.compile(
     "Observation is not a NumPy array|space for each agent probably should be|recommend agents to be named"
 )
@@ -194,138 +130,11 @@ def test_a_game_of_three_pays_each_and_ends_for_all():
         env.step("d")
 
 
-def test_an_illegal_move_loses_and_says_why():
-    env = GameEnv(Nim())
-    env.reset(seed=0)
-    env.step("2")
-    env.step("four")
-    assert env.rewards == {"player_0": 1.0, "player_1": -1.0}
-    assert "Illegal move: 'four' is none of 1, 2, 3. You lose." in env.observe("player_1")["text"]
-    assert "Illegal move by player_1. You win." in env.observe("player_0")["text"]
-    assert env.infos["player_1"]["metrics"]["illegal_move"] == 1.0
-    assert env.infos["player_0"]["metrics"]["illegal_move"] == 0.0
-
-
-def test_an_illegal_move_is_tried_again_so_often_and_then_loses():
-    env = GameEnv(Nim(), on_illegal="retry:2")
-    env.reset(seed=0)
-    first = env.observe("player_0")
-    env.step("x")
-    assert env.agent_selection == "player_0"
-    # Not the stones again: nothing has changed since they were shown.
-    assert env.observe("player_0") == {"text": "Illegal move: 'x' is none of 1, 2, 3. Try again."}
-    assert env.infos["player_0"] == {"metrics": {"illegal_moves": 1.0}}
-    env.step("y")
-    assert env.observe("player_0")["text"].endswith("Try again, for the last time.")
-    env.step("1")
-    assert env.infos["player_0"] == {"metrics": {"illegal_moves": 0.0}}
-    assert env.agent_selection == "player_1"
-    assert env.observe("player_1")["text"].split()[0] == str(int(first["text"].split()[0]) - 1)
-    for _ in range(3):
-        assert not any(env.terminations.values())
-        env.step("z")
-    assert env.rewards == {"player_0": 1.0, "player_1": -1.0}
-    assert env.infos["player_1"]["metrics"]["illegal_moves"] == 1.0
-
-
-def test_the_tries_are_counted_anew_in_each_turn():
-    env = GameEnv(Nim(), on_illegal="retry:1")
-    env.reset(seed=0)
-    for _ in range(4):
-        env.step("x")
-        env.step("1")
-    assert not any(env.terminations.values())
-
-
-def test_a_random_move_is_played_instead_and_told_only_to_whose_move_it_was():
-    env = GameEnv(Nim(), on_illegal="random")
-    env.reset(seed=0)
-    before = env.game.left
-    env.step("x")
-    assert 1 <= before - env.game.left <= 3
-    assert "Illegal" not in env.observe("player_1")["text"]
-    env.step("1")
-    told = env.observe("player_0")["text"].splitlines()[0]
-    assert re.fullmatch(r"Illegal move: 'x' is none of 1, 2, 3\. [123] was played instead\.", told)
-
-
-@pytest.mark.parametrize(
-    ("moves", "rewards"), [(("x", "1"), (-1.0, 1.0)), (("1", "x"), (1.0, -1.0)), (("x", "x"), (0.0, 0.0))]
-)
-def test_an_illegal_move_of_a_round_loses_it_once_all_have_moved(moves, rewards):
-    env = GameEnv(Evens())
-    env.reset(seed=0)
-    for move in moves:
-        assert not any(env.terminations.values())
-        env.step(move)
-    assert tuple(env.rewards.values()) == rewards
-    assert all(env.terminations.values())
-
-
-@pytest.mark.parametrize("setting", ["", "forgive", "retry", "retry:0", "retry:-1", "retry:9999", None, 3])
-def test_a_rule_for_illegal_moves_that_is_none_is_refused(setting):
-    game = Nim()
-    game.on_illegal = setting
-    with pytest.raises(InvalidRequestError, match="no rule for illegal moves") as refused:
-        GameEnv(game)
-    assert refused.value.field == "on_illegal"
-
-
-def test_random_moves_are_refused_where_legal_ones_are_unknown():
-    with pytest.raises(InvalidRequestError, match="define legal"):
-        GameEnv(Three(), on_illegal="random")
-
-
-def test_the_rule_stands_in_the_metadata():
-    assert GameEnv(Nim()).metadata["on_illegal"] == "lose"
-    assert GameEnv(Nim(), on_illegal="retry:3").metadata["on_illegal"] == "retry:3"
-
-
-@pytest.mark.parametrize(
-    ("outcome", "error"),
-    [
-        ((1.0,), InvalidEnvironmentError),
-        ((1.0, 2.0, 3.0), InvalidEnvironmentError),
-        (float("nan"), InvalidRewardError),
-        ((0.0, float("inf")), InvalidRewardError),
-        ({0: -1.0, 1: 1.0}, InvalidEnvironmentError),
-        ({1.0, -1.0}, InvalidEnvironmentError),
-        ("12", InvalidEnvironmentError),
-        ([None, 1.0], InvalidEnvironmentError),
-        (object(), InvalidEnvironmentError),
-        ([[1.0], [2.0, 3.0]], InvalidEnvironmentError),
-    ],
-)
-def test_rewards_that_are_none_are_refused_and_shown(outcome, error):
-    class Wrong(Nim):
-        def play(self, player, move):
-            return outcome
-
-    env = GameEnv(Wrong())
-    env.reset(seed=0)
-    with pytest.raises(error, match="Wrong ended with the rewards"):
-        env.step("1")
-
-
 def test_an_action_that_is_no_text_is_refused():
     env = GameEnv(Nim())
     env.reset(seed=0)
     with pytest.raises(InvalidRequestError, match="must be a str, not int"):
         env.step(1)
-
-
-def test_going_on_without_a_seed_continues_the_chance():
-    def starts(count):
-        env = GameEnv(Nim())
-        env.reset(seed=5)
-        found = []
-        for _ in range(count):
-            found.append(env.game.left)
-            env.reset()
-        return found
-
-    assert starts(20) == starts(20)
-    assert len(set(starts(20))) > 3
 
 
 @settings(max_examples=40, deadline=None)
@@ -357,63 +166,6 @@ def test_numbers_of_numpys_are_rewards(outcome):
     env.step("1")
     assert env.rewards == {"player_0": 1.5, "player_1": -1.0}
     assert {type(reward) for reward in env.rewards.values()} == {float}
-
-
-@pytest.mark.parametrize(
-    ("call", "error"),
-    [
-        (lambda game: game.give(2, 1.0), InvalidEnvironmentError),
-        (lambda game: game.give(-1, 1.0), InvalidEnvironmentError),
-        (lambda game: game.give("player_0", 1.0), InvalidEnvironmentError),
-        (lambda game: game.give(0, float("nan")), InvalidRewardError),
-        (lambda game: game.give(0, "1"), InvalidRewardError),
-        (lambda game: game.give(0, "much"), InvalidRewardError),
-        (lambda game: game.eliminate(5), InvalidEnvironmentError),
-        (lambda game: (game.eliminate(1), game.give(1, 1.0)), InvalidEnvironmentError),
-    ],
-)
-def test_a_payment_that_cannot_be_made_is_refused(call, error):
-    class Game(Nim):
-        def play(self, player, move):
-            call(self)
-
-    env = GameEnv(Game())
-    env.reset(seed=0)
-    with pytest.raises(error):
-        env.step("1")
-
-
-def test_players_that_are_added_when_the_game_begins_are_refused():
-    class Grows(Nim):
-        def begin(self, rng):
-            super().begin(rng)
-            self.players = 3
-
-    class Grown(Grows):
-        def __init__(self):
-            self.players = 3
-
-        def begin(self, rng):
-            self.players = 2
-
-    for game in (Grows(), Grown()):
-        with pytest.raises(InvalidEnvironmentError, match="players"):
-            GameEnv(game).reset(seed=0)
-
-    class Empty(Nim):
-        players = ()
-
-    with pytest.raises(InvalidEnvironmentError, match=r"cannot be played by \(\) players"):
-        GameEnv(Empty())
-
-
-@pytest.mark.parametrize("method", ["first_player", "next_player"])
-def test_a_player_that_does_not_exist_is_refused_by_the_methods_name(method):
-    game = type("Lost", (Nim,), {method: lambda self, *player: 7})
-    env = GameEnv(game())
-    with pytest.raises(InvalidEnvironmentError, match=f"{method} returned 7"):
-        env.reset(seed=0)
-        env.step("1")
 
 
 class Bombs(TextGame):

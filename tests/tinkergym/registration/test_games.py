@@ -6,35 +6,11 @@ import gymnasium as gym
 import pytest
 
 import tinkergym as tg
+from tests.tinkergym.registration.coins import Coins
 from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, UnknownEnvironmentError
 from tinkergym.games.game_env import GameEnv
 from tinkergym.registration.games import register_aec
 from tinkergym.registration.known_games import registered_games
-
-
-class Coins(tg.TextGame):
-    """Take 1 or 2 coins; who takes the last wins."""
-
-    opponents = ("random", "greedy")
-
-    def __init__(self, coins=5):
-        self.coins = coins
-
-    def begin(self, rng):
-        self.left = self.coins
-
-    def observe(self, player):
-        return f"{self.left} coins."
-
-    def legal(self, player):
-        return ["1", "2"][: self.left]
-
-    def play(self, player, move):
-        self.left -= int(move)
-        return 1.0 if self.left == 0 else None
-
-    def greedy(self, player, rng):
-        return self.legal(player)[-1]
 
 
 class Alone(Coins):
@@ -97,18 +73,6 @@ def test_registering_again_replaces_and_another_game_is_refused():
         tg.register_game("test/Coins", Coins)
     with pytest.raises(InvalidRequestError, match="no method genius"):
         tg.register_game("test/New-v0", Coins, opponents=("random", "genius"))
-
-
-def test_the_opponents_are_those_that_were_registered_and_the_first_is_the_default():
-    tg.register_game("test/Greedy-v0", Coins, opponents=("greedy",))
-    assert tg.make("test/GreedyVs-v0").spec.kwargs["opponent"] == "greedy"
-    with pytest.raises(InvalidRequestError, match="'random' is no opponent"):
-        tg.make("test/GreedyVs-v0", opponent="random")
-
-
-def test_an_unknown_game_is_refused_with_what_is_close():
-    with pytest.raises(UnknownEnvironmentError, match="did you mean test/Coins-v0"):
-        tg.make_game("test/Coin-v0")
 
 
 def test_an_unknown_setting_is_refused_by_name():

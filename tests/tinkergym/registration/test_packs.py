@@ -305,20 +305,6 @@ def test_metadata_that_cannot_be_read_hides_only_its_own_distribution(install, t
     assert tg.make("sound/Env-v0").reset(seed=0)
 
 
-def test_what_a_pack_prints_goes_to_stderr(install, tmp_path):
-    install("tinkergym-loud", "loud/Env-v0 = MODULE:Env", games="loud/Nim-v0 = MODULE:Nim")
-    code = """
-import tinkergym
-print("mine")
-tinkergym.make("loud/Env-v0"); tinkergym.make_game("loud/Nim-v0")
-print("mine too")
-"""
-    stdout, stderr = fresh(code, tmp_path)
-    assert stdout.split("\n") == ["mine", "mine too", ""]
-    assert "imported tinkergym_loud_module" in stderr
-    assert "made" in stderr
-
-
 def test_an_installed_pack_cannot_be_replaced_by_a_script(install):
     install("tinkergym-firm", "firm/Env-v0 = MODULE:Env", games="firm/Nim-v0 = MODULE:Nim")
     find_packs()

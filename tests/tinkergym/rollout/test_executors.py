@@ -1,16 +1,11 @@
 """Where environments live changes nothing about their episodes; what goes wrong there is named."""
 
-import os
-import subprocess
-import sys
 import threading
 import time
-from collections import Counter
-from pathlib import Path
 
 import pytest
 
-import tinkergym as tg
+from tests.tinkergym.rollout.processes import no_process_is_left_behind  # noqa: F401
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import InvalidRequestError
@@ -24,7 +19,11 @@ from tinkergym.testing.faults import HangsInStep, Sound, make_fault
 from tinkergym.trajectory.trajectory import StopReason
 
 RENDERER = Renderer.from_bundle(byte_bundle())
+
+
 YES = ScriptedSampler(RENDERER, lambda prompt: "yes")
+
+
 PATIENCE_SECONDS = 30.0
 """How long a call may take that is not meant to be cut: starting a process counts as one."""
 
@@ -45,7 +44,11 @@ EXECUTORS = {
     "shared thread": SharedThreadExecutor,
     "process": lambda: ProcessExecutor(2),
 }
+
+
 KINDS = {**EXECUTORS, "process": ProcessExecutor}
+
+
 everywhere = pytest.mark.parametrize("executor", list(EXECUTORS))
 
 
@@ -70,28 +73,6 @@ def played(requests, executor, make_env=make_fault, sampler=YES, **settings):
         requests, sampler=sampler, renderer=RENDERER, make_env=make_env, executor=executor, **settings
     )
     return {result.episode_id: result.trajectory for result in results}
-
-
-def children(parent=None):
-    """The processes that one, this one by default, started and has not waited for, zombies included."""
-    found = set()
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            started_by = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-            command = (process / "cmdline").read_text()
-        except OSError:
-            continue
-        # multiprocessing keeps one helper of its own for all processes.
-        if started_by == (parent or os.getpid()) and "resource_tracker" not in command:
-            found.add(int(process.name))
-    return found
-
-
-@pytest.fixture(autouse=True)
-def no_process_is_left_behind():
-    before = children()
-    yield
-    assert children() <= before
 
 
 @everywhere
@@ -133,14 +114,6 @@ def test_what_goes_wrong_is_named_and_harms_no_other_episode(executor):
     assert episodes["RaisesInStep-1"].error.startswith("Traceback")
     assert "environment_host.py" not in episodes["RaisesInStep-1"].error
     assert "environment_process.py" not in episodes["RaisesInStep-1"].error
-
-
-def test_an_environment_that_takes_its_process_down_ends_its_episode_alone():
-    episodes = played(plans("Dies", [0, 1, 2]), ProcessExecutor(2))
-    reasons = Counter(trajectory.stop_reason for trajectory in episodes.values())
-    assert reasons == {StopReason.TERMINATED: 2, StopReason.ENVIRONMENT_ERROR: 1}
-    assert episodes["Dies-1"].error == "the environment's process ended with exit status 3 during step"
-    assert not episodes["Dies-1"].completed
 
 
 @pytest.mark.parametrize("kind", ["HangsInReset", "HangsInStep"])
@@ -246,54 +219,6 @@ def test_plans_wait_for_room_in_processes_while_others_are_played(monkeypatch):
     assert order == ["NeverEnds-0", *(f"Sound-{number}" for number in range(5))]
 
 
-def test_what_cannot_be_sent_to_a_process_says_so():
-    class Local(tg.SingleTurnEnv):
-        def ask(self, options):
-            return "?"
-
-        def score(self, answer):
-            return 1.0
-
-    (trajectory,) = played(plans("local", [0]), ProcessExecutor(1), lambda reference: Local()).values()
-    assert trajectory.stop_reason is StopReason.ENVIRONMENT_ERROR
-    assert "define the class at the top of a module" in trajectory.error
-
-
-PROGRAM = """
-import ctypes, threading
-from tinkergym.rollout.environment_process import EnvironmentProcess
-from tinkergym.testing.faults import HangsInStep
-
-class HoldsTheInterpreter(HangsInStep):
-    def go_wrong(self):
-        ctypes.PyDLL(None).sleep(600)  # as a regular expression may
-
-if __name__ == "__main__":
-    env = EnvironmentProcess({kind})
-    starting = threading.Thread(target=env.start)  # whose end is not the program's
-    starting.start()
-    starting.join()
-    env.reset(seed=1)
-    print("hangs", flush=True)
-    env.step("go")
-"""
-
-
-@pytest.mark.parametrize("kind", ["HangsInStep", "HoldsTheInterpreter"])
-def test_an_environments_process_ends_with_the_program_that_was_killed(kind, tmp_path):
-    script = tmp_path / "program.py"
-    script.write_text(PROGRAM.format(kind=kind))
-    program = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
-    assert program.stdout.readline() == "hangs\n"
-    (child,) = children(program.pid)
-    program.kill()
-    program.wait()
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while Path(f"/proc/{child}/cmdline").exists() and Path(f"/proc/{child}/cmdline").read_bytes():
-        assert time.monotonic() < deadline
-    program.stdout.close()
-
-
 def test_an_executor_without_room_is_refused():
     with pytest.raises(InvalidRequestError, match="room for one environment"):
         ThreadExecutor(0)
@@ -361,19 +286,3 @@ def test_a_late_answer_to_a_failed_attempt_does_not_enter_the_next():
     ).values()
     assert trajectory.completed
     assert len(set(requests)) == len(requests) == 4
-
-
-class TellsItsNiceness(Sound):
-    def step(self, action):
-        observation, _, *rest = super().step(action)
-        return observation, float(os.nice(0)), *rest
-
-
-def make_one_that_tells_its_niceness(_):
-    return TellsItsNiceness()
-
-
-def test_environments_in_processes_of_their_own_stand_behind_what_samples_and_trains():
-    plays = plans("own/Niceness-v0", [1])
-    (trajectory,) = played(plays, ProcessExecutor(1), make_one_that_tells_its_niceness).values()
-    assert trajectory.turns[0].reward == min(os.nice(0) + 14, 19)

@@ -1,7 +1,6 @@
 """Quick environments share a thread, and yet none of them waits for ever for another."""
 
 import dataclasses
-import math
 import threading
 import time
 
@@ -15,7 +14,6 @@ from tests.tinkergym.rollout.test_executors import (
     plans,
 )
 from tinkergym.rollout.executors import InlineExecutor, InlineHost, ThreadExecutor
-from tinkergym.rollout.host_pool import Pace
 from tinkergym.rollout.player import EpisodePlayer
 from tinkergym.schema.job_spec import Limits
 from tinkergym.testing.faults import Sound
@@ -270,39 +268,3 @@ def test_a_kind_that_has_hung_shares_no_thread_any_more():
     rounds(player, 1)
     assert len({thread for what, thread in log if what == "called"}) == 8
     player.close()
-
-
-def pace_of(*calls):
-    pace = Pace()
-    for call, seconds in calls:
-        pace.took(call, seconds)
-    return pace
-
-
-QUICK = [("reset", 0.0001), *[("step", 0.0001)] * 63]
-
-
-@pytest.mark.parametrize(
-    ("calls", "quick"),
-    [
-        (QUICK[:63], False),  # nothing is known yet
-        (QUICK, True),
-        ([("make", 0.0001)] * 65, False),
-        ([("step", 0.0001)] * 65, False),
-        ([("make", 3.0), *QUICK], True),  # the first ones import
-        ([("reset", 0.0009), *[("step", 0.0009)] * 63], True),
-        ([("reset", 0.0012), *[("step", 0.0001)] * 63], False),
-        ([("reset", 0.0001), *[("step", 0.0012)] * 63], False),
-        ([*QUICK, ("step", 0.2), *QUICK], True),  # a hiccup
-        ([*QUICK, ("reset", 0.2), *QUICK], True),
-        ([*QUICK, ("make", 0.01), ("make", 0.2)], True),
-        ([*QUICK, ("step", 0.3)], False),  # the others had to be moved
-        ([*QUICK, *[("step", 0.1)] * 20], False),
-        ([*QUICK, ("make", 0.1)], False),
-        ([*QUICK, ("step", math.inf)], False),
-        ([("step", math.inf), *QUICK], False),
-        ([*QUICK, ("step", 0.3), *QUICK], False),  # once is enough
-    ],
-)
-def test_quick_is_what_has_answered_quickly_and_still_does(calls, quick):
-    assert pace_of(*calls).quick is quick

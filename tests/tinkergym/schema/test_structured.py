@@ -1,51 +1,12 @@
 import json
-import math
 
 import pytest
 
-import tinkergym as tg
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.episodes import EpisodeRequest, SeatPlan
-from tinkergym.schema.job_spec import Sampling
-from tinkergym.schema.parsing import parse, parse_spec
 from tinkergym.schema.sampling import SampleRequest
 from tinkergym.schema.structured import JsonSchema, Regex
-
-GOOD = {"environment": {"id": "board/TicTacToeVs-v0"}, "steps": 3}
-
-
-@pytest.mark.parametrize("name", ["top_p", "top_k", "min_p", "structured"])
-def test_what_would_break_importance_ratios_is_refused_in_training_and_says_so(name):
-    """A learner that knows nothing of the cut would divide by logprobs of another distribution."""
-    for write in (
-        lambda: Sampling(**{name: 1}),
-        lambda: parse_spec({**GOOD, "sampling": {name: 1}}),
-        lambda: parse_spec({**GOOD, "kind": "rl", "sampling": {"temperature": 1.0, name: 0.9}}),
-    ):
-        with pytest.raises(InvalidRequestError, match="training") as caught:
-            write()
-        assert caught.value.field.endswith(name)
-        assert "temperature" in caught.value.hint
-        assert "policy.evaluate take top_p, top_k and structured" in caught.value.hint
-    assert not hasattr(tg.GRPO(), name)
-
-
-@pytest.mark.parametrize(
-    "cut",
-    [{"top_p": 0.0}, {"top_p": 1.01}, {"top_p": -1}, {"top_p": math.nan}, {"top_k": -1}, {"min_p": 0.1}],
-)
-def test_a_request_for_tokens_takes_no_top_p_or_top_k_out_of_range_and_no_min_p(cut):
-    wanted = {"request_id": "r", "policy": "p", "prompt_ids": [1], "max_tokens": 1}
-    with pytest.raises(InvalidRequestError) as caught:
-        parse(SampleRequest, wanted | cut)
-    assert caught.value.field == next(iter(cut))
-
-
-def test_a_request_says_whether_its_tokens_come_from_a_part_of_their_distribution():
-    wanted = {"request_id": "r", "policy": "p", "prompt_ids": [1], "max_tokens": 1}
-    cuts = [{}, {"top_p": 1.0, "top_k": 0}, {"top_p": 0.9}, {"top_k": 1}]
-    assert [SampleRequest(**wanted, **cut).is_cut for cut in cuts] == [False, False, True, True]
 
 
 @pytest.mark.parametrize("structured", [Regex(pattern="[0-8]"), JsonSchema(json_schema={"type": "integer"})])

@@ -10,9 +10,11 @@ from typing import ClassVar
 import gymnasium as gym
 import numpy as np
 import pytest
+from websockets.sync.client import connect as bare
 
 import tinkergym as tg
 from tinkergym.errors import InvalidRewardError
+from tinkergym.serving.protocol import PATH
 from tinkergym.testing.environment_server import TOKEN, environment_server
 
 HANGS = threading.Event()
@@ -208,3 +210,28 @@ def relays():
 def closed_environments():
     """The obedient environments that were closed, so far and from now on."""
     return Obedient.closed
+
+
+@pytest.fixture
+def patience():
+    """Seconds that the server waits for a session: where this is not the subject, as long as it takes."""
+    return 60.0
+
+
+@pytest.fixture
+def stranger(serve, patience):
+    """Speak to a server without our client."""
+    url = serve(open_timeout_seconds=patience, max_message_bytes=1_000_000)
+
+    class Stranger:
+        address = (url.split("//")[1].split(":")[0], int(url.rpartition(":")[2]))
+
+        def connect(self, token=TOKEN):
+            headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
+            return stack.enter_context(
+                bare(url + PATH, additional_headers=headers, max_size=None, proxy=None)
+            )
+
+    Stranger.url = url
+    with contextlib.ExitStack() as stack:
+        yield Stranger()

@@ -12,20 +12,17 @@ from gymnasium.utils.env_checker import check_env
 
 import tinkergym as tg
 from tinkergym.errors import (
-    AuthenticationError,
     EnvironmentBusyError,
     EnvironmentGoneError,
-    EnvironmentTimeoutError,
-    EpisodeProtocolError,
     InvalidRequestError,
-    InvalidRewardError,
     PayloadTooLargeError,
     RemoteEnvironmentError,
-    ServiceUnreachableError,
 )
 from tinkergym.testing.environment_server import TOKEN
 
 PICTURES = "serving-test/Pictures-v0"
+
+
 BOARD = "board/TicTacToeVs-v0"
 
 
@@ -111,49 +108,6 @@ def test_a_picture_is_drawn_there(serve, connect):
         connect(serve(), render_mode="human")
 
 
-@pytest.mark.parametrize("processes", [False, True])
-def test_what_the_environment_raises_comes_with_its_traceback_and_the_session_lives_on(
-    serve, connect, processes
-):
-    # The child process does not know the classes of this test.
-    env = connect(serve("CartPole-v1", processes=True) if processes else serve())
-    env.reset(seed=0)
-    if processes:
-        with pytest.raises(RemoteEnvironmentError, match=r"step raised AssertionError(.|\n)*Traceback"):
-            env.step(7)
-    else:
-        with pytest.raises(
-            RemoteEnvironmentError, match=r"(?s)step raised ValueError.*in reply.*not like this"
-        ):
-            env.step("raise")
-        with pytest.raises(RemoteEnvironmentError, match="SystemExit"):
-            env.step("exit")
-        with pytest.raises(RemoteEnvironmentError, match="reset raised RuntimeError"):
-            env.reset(options={"fail": True})
-    assert env.reset(seed=0)
-
-
-def test_a_reward_that_is_no_number_is_an_error_of_its_own(serve, connect):
-    env = connect(serve())
-    env.reset(seed=0)
-    for action, text in (("nan", "the reward nan"), ("unknowable", "nobody can say")):
-        with pytest.raises(InvalidRewardError, match=text):
-            env.step(action)
-    with pytest.raises(RemoteEnvironmentError, match="set cannot travel"):
-        env.step("odd info")
-
-
-def test_a_step_that_hangs_ends_and_reset_begins_another(serve, connect):
-    env = connect(serve(step_timeout_seconds=0.3, capacity=1))
-    env.reset(seed=0)
-    with pytest.raises(EnvironmentTimeoutError, match=r"(?s)step did not return within.*HANGS.wait"):
-        env.step("hang")
-    with pytest.raises(EnvironmentGoneError, match="call reset"):
-        env.step("on")
-    env.reset(seed=0)
-    assert env.step("on")[0] == "1:on"
-
-
 def test_messages_that_are_too_long_are_refused_and_nothing_is_lost(serve, connect):
     env = connect(serve(max_message_bytes=20_000))
     env.reset(seed=0)
@@ -162,32 +116,6 @@ def test_messages_that_are_too_long_are_refused_and_nothing_is_lost(serve, conne
     with pytest.raises(RemoteEnvironmentError, match="over the server's limit"):
         env.step("long")
     assert env.step("on")[0] == "2:on"
-
-
-def test_an_order_of_calls_that_makes_no_episode_is_an_error(serve, connect):
-    env = connect(serve()).unwrapped
-    with pytest.raises(EpisodeProtocolError):
-        env.step("early")
-    env.reset(seed=0)
-    env.close()
-    env.close()
-    with pytest.raises(EpisodeProtocolError):
-        env.step("late")
-
-
-def test_no_token_a_wrong_one_and_nobody_there_each_have_a_type(serve, connect, monkeypatch):
-    url = serve()
-    with pytest.raises(AuthenticationError, match="TINKERGYM_ENV_TOKEN"):
-        connect(url, token="wrong-token")
-    monkeypatch.delenv("TINKERGYM_ENV_TOKEN", raising=False)
-    with pytest.raises(AuthenticationError, match="wants a token"):
-        connect(url, token=None)
-    monkeypatch.setenv("TINKERGYM_ENV_TOKEN", TOKEN)
-    env = connect(url, token=None)
-    env.reset(seed=0)
-    assert TOKEN not in repr(env.spec)
-    with pytest.raises(ServiceUnreachableError, match="serve-env"):
-        connect("ws://127.0.0.1:9", reconnect_seconds=0.05)
 
 
 @pytest.mark.parametrize("url", ["http://h:1", "ws://", "ws://u:p@h:1", "ws://h:99999", "ws://h/?q=1", 7])

@@ -2,8 +2,6 @@
 
 import itertools
 import random
-import re
-import time
 from importlib.util import find_spec
 
 import gymnasium as gym
@@ -11,12 +9,11 @@ import numpy as np
 import pytest
 
 import tinkergym as tg
-from tinkergym.games.text_game import TextGame
+from tests.tinkergym.testing.sound import Sound
 from tinkergym.registration.environments import make
-from tinkergym.registration.games import make_game, register_game
 from tinkergym.registration.packs import find_packs
 from tinkergym.testing.checks import CHECKS, Outcome, run_checks
-from tinkergym.testing.checks_subject import Subject, TooSlowError, time_limit
+from tinkergym.testing.checks_subject import Subject
 
 _calls = itertools.count()
 
@@ -28,7 +25,6 @@ def can_play(name):
 
 # Of packs, not all that is registered: other tests register environments that are broken on purpose.
 ENVIRONMENTS = sorted(name for pack in find_packs() for name in pack.environment_ids)
-GAMES = sorted(name for pack in find_packs() for name in pack.game_ids)
 
 
 def results(make_env, only=None):
@@ -45,62 +41,6 @@ def test_every_installed_environment_passes_every_check(name):
         if result.outcome is Outcome.FAILED
     ]
     assert not failed
-
-
-@pytest.mark.parametrize("name", list(filter(can_play, GAMES)))
-def test_every_installed_game_passes_every_check_of_games(name):
-    found = list(run_checks(Subject(make=lambda: make_game(name))))
-    assert [result.message for result in found if result.outcome is not Outcome.OK] == []
-    assert "pettingzoo api" in {result.name for result in found}
-
-
-class Unfair(TextGame):
-    """Draws from a generator that no seed reaches."""
-
-    def begin(self, rng):
-        self.left = 6
-        # Of so many that no two games ever draw the same.
-        self.heap = random.getrandbits(60)
-
-    def observe(self, player):
-        return f"{self.left} left of heap {self.heap}. Take 1 or 2."
-
-    def legal(self, player):
-        return ["1", "2"][: self.left]
-
-    def play(self, player, move):
-        self.left -= int(move)
-        return 1.0 if self.left == 0 else None
-
-
-def test_a_game_that_the_seed_does_not_decide_is_caught():
-    register_game("tests/Unfair-v0", Unfair)
-    found = {result.name: result for result in run_checks(Subject(make=lambda: make_game("tests/Unfair-v0")))}
-    assert found["pettingzoo seeds"].outcome is Outcome.FAILED
-    assert found["global randomness"].outcome is Outcome.FAILED
-
-
-class Sound(tg.TextEnv):
-    """Name the number shown, three times."""
-
-    def start(self, options):
-        self.left = 3
-        return self.shown()
-
-    def shown(self):
-        self.number = int(self.np_random.integers(10))
-        return f"say {self.number}"
-
-    def reply(self, action):
-        self.left -= 1
-        right = action == str(self.number)
-        return self.shown(), float(right), self.left == 0, {"metrics": {"right": float(right)}}
-
-    def legal_actions(self):
-        return [str(i) for i in range(10)]
-
-    def gold_action(self):
-        return str(self.number)
 
 
 def test_a_sound_environment_passes_all_and_none_is_skipped():
@@ -150,12 +90,6 @@ class AcceptsSurrogates(Sound):
 class Anything(tg.spaces.Text):
     def contains(self, x):
         return isinstance(x, str)
-
-
-class Backtracks(Sound):
-    def reply(self, action):
-        re.fullmatch(r"(a|a)*b", action[:60])
-        return super().reply(action)
 
 
 class ReadsDigits(Sound):
@@ -288,21 +222,6 @@ class ClosesOnce(Sound):
         del self.left
 
 
-class ForgetsArguments(gym.Wrapper):
-    """Is not recorded in the spec as it was made."""
-
-    def __init__(self, env):
-        super().__init__(env)
-
-    def reset(self, **kwargs):
-        observation, info = super().reset(**kwargs)
-        return f"new: {observation}", info
-
-    @property
-    def spec(self):
-        return self.env.spec
-
-
 @pytest.mark.parametrize(
     ("environment", "check"),
     [
@@ -340,40 +259,6 @@ def test_each_check_catches_an_environment_that_breaks_its_promise(environment, 
     assert found.outcome is Outcome.FAILED
     assert found.message
     assert found.hint
-
-
-def test_an_answer_that_takes_for_ever_to_parse_is_caught_and_interrupted(monkeypatch):
-    monkeypatch.setattr("tinkergym.testing.checks_interface.LARGE_SECONDS", 0.2)
-    found = results(Backtracks, "large action")["large action"]
-    assert found.outcome is Outcome.FAILED
-    assert "takes more than" in found.message
-
-
-def test_a_wrapper_that_the_spec_does_not_record_is_caught():
-    tg.register("tests/Sound-v0", Sound)
-    name = "rebuilds from its spec"
-    assert results(lambda: ForgetsArguments(make("tests/Sound-v0")), name)[name].outcome is Outcome.FAILED
-
-
-def test_every_check_has_an_environment_here_that_it_catches():
-    marks = test_each_check_catches_an_environment_that_breaks_its_promise.pytestmark
-    caught = {check for _, check in marks[0].args[1]} | {"rebuilds from its spec"}
-    assert caught == {check.name for check in CHECKS}
-
-
-def test_an_environment_whose_seed_decides_nothing_may_say_so():
-    class Fixed(AlwaysTheSame):
-        metadata = {**Sound.metadata, "deterministic": True}  # noqa: RUF012 - as Gymnasium declares it
-
-    assert results(Fixed, "different seeds")["different seeds"].outcome is Outcome.SKIPPED
-
-
-def test_gold_actions_that_are_unknown_prove_nothing():
-    class Unsolved(Sound):
-        def gold_action(self):
-            return None
-
-    assert results(Unsolved, "gold answer")["gold answer"].outcome is Outcome.SKIPPED
 
 
 def test_an_environment_that_cannot_be_made_is_one_failed_check():
@@ -429,29 +314,6 @@ def test_an_environment_that_fails_at_once_is_closed_all_the_same():
     assert len(open_ones) <= 1
 
 
-def test_what_reset_returns_is_left_to_gymnasiums_checker_to_explain():
-    class NoInfo(Sound):
-        def reset(self, **kwargs):
-            return super().reset(**kwargs)[0]
-
-    first = next(run_checks(Subject(make=NoInfo)))
-    assert (first.name, first.outcome) == ("gymnasium", Outcome.FAILED)
-    assert "tuple" in first.message
-
-
-def test_a_game_that_cannot_begin_is_one_failure():
-    class NoHeaps(Unfair):
-        def begin(self, rng):
-            raise RuntimeError("no heaps")
-
-    register_game("tests/NoHeaps-v0", NoHeaps)
-    found = run_checks(Subject(make=lambda: make_game("tests/NoHeaps-v0")))
-    first, *others = found
-    assert (first.name, first.outcome) == ("reset", Outcome.FAILED)
-    assert "no heaps" in first.message
-    assert {result.outcome for result in others} == {Outcome.SKIPPED}
-
-
 def test_the_checks_leave_the_global_generators_as_they_were():
     random.seed(3)
     np.random.seed(3)
@@ -460,9 +322,7 @@ def test_the_checks_leave_the_global_generators_as_they_were():
     assert (random.getstate(), str(np.random.get_state())) == before
 
 
-def test_a_time_limit_inside_another_gives_the_outer_one_back():
-    with pytest.raises(TooSlowError), time_limit(0.05):
-        with time_limit(10.0):
-            pass
-        while True:
-            time.sleep(0.01)
+def test_every_check_has_an_environment_here_that_it_catches():
+    marks = test_each_check_catches_an_environment_that_breaks_its_promise.pytestmark
+    caught = {check for _, check in marks[0].args[1]} | {"rebuilds from its spec"}
+    assert caught == {check.name for check in CHECKS}

@@ -1,34 +1,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, JambaConfig, Lfm2Config, Llama4TextConfig
+from transformers import AutoModelForCausalLM
 
-from backend.compute.device_lock import DeviceLock, can_divide_threads
 from backend.compute.weights import AdapterWeights, FullWeights
 from backend.engines.asking import Answers, Asked
-from backend.engines.embedded import policy_shelf, slot_scheduler
+from backend.engines.embedded import policy_shelf
 from backend.engines.embedded.engine import TransformersEngine
-from backend.engines.embedded.packed_model import PackedModel
+from tests.backend.engines.embedded.answers import ask, assert_same_logprobs, plain_model
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
 VOCABULARY = 64
-
-
-def ask(request_id: str, prompt_ids: Sequence[int], **options: Any) -> SampleRequest:
-    settings: dict[str, Any] = {
-        "policy": "",
-        "policy_version": 0,
-        "max_tokens": 6,
-        "seed": sum(request_id.encode()),
-    }
-    return SampleRequest(request_id=request_id, prompt_ids=list(prompt_ids), **(settings | options))
 
 
 def prompt(length: int, kind: int = 0) -> list[int]:
@@ -62,48 +50,6 @@ def adapter(
             tensors[f"{key}A.weight"] = torch.randn(rank, wide, generator=generator) * 0.2
             tensors[f"{key}B.weight"] = torch.randn(high, rank, generator=generator) * 0.2
     return AdapterWeights(rank=rank, alpha=2.0 * rank, tensors=tensors)
-
-
-def plain_model(directory: Path, weights: AdapterWeights | FullWeights | None = None) -> Any:
-    """The same policy in plain transformers, the adapter added to the weights in float64."""
-    model = AutoModelForCausalLM.from_pretrained(directory).eval()
-    if isinstance(weights, FullWeights):
-        model.load_state_dict(weights.tensors)
-    elif weights is not None:
-        modules = dict(model.named_modules())
-        for name, down in weights.tensors.items():
-            if not name.endswith("lora_A.weight"):
-                continue
-            path = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
-            up = weights.tensors[name.replace("lora_A", "lora_B")]
-            delta = weights.scaling * up.double() @ down.double()
-            weight = modules[path].weight
-            weight.data = (
-                weight.double() + (delta.T if type(modules[path]).__name__ == "Conv1D" else delta)
-            ).float()
-    return model
-
-
-@torch.no_grad()
-def assert_same_logprobs(model: Any, request: SampleRequest, completion: Completion) -> None:
-    ids = torch.tensor([request.prompt_ids + completion.token_ids])
-    logprobs = torch.log_softmax(model(ids).logits[0].float() / (request.temperature or 1.0), dim=-1)
-    start = len(request.prompt_ids) - 1
-    expected = [float(logprobs[start + i, token]) for i, token in enumerate(completion.token_ids)]
-    assert completion.sampling_logprobs == pytest.approx(expected, abs=1e-4)
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[..., TransformersEngine]]:
-    engines = []
-
-    def make(directory: Path, **options: Any) -> TransformersEngine:
-        engines.append(TransformersEngine(directory, **options))
-        return engines[-1]
-
-    yield make
-    for engine in engines:
-        engine.close()
 
 
 @pytest.fixture
@@ -445,45 +391,6 @@ def test_a_policy_whose_numbers_overflow_fails_alone(start, directory):
         assert_same_logprobs(model, request, done[request.request_id])
 
 
-@pytest.mark.parametrize(("max_slots", "cache_bytes"), [(3, 1 << 30), (256, 40_000)])
-def test_a_small_cache_makes_requests_wait_and_forgets_the_oldest(start, directory, max_slots, cache_bytes):
-    engine = start(directory, max_slots=max_slots, cache_bytes=cache_bytes)
-    requests = [ask(f"r{i}", prompt(10 + i, i), session_id=f"s{i}", max_tokens=30) for i in range(10)]
-    found = complete(engine, requests)
-    second = [
-        ask(f"q{i}", requests[i].prompt_ids + found[f"r{i}"].token_ids + [3], session_id=f"s{i}")
-        for i in range(10)
-    ]
-    found |= complete(engine, second)
-    assert engine.stats().evictions > 0
-    model = plain_model(directory)
-    for request in (*requests, *second):
-        assert_same_logprobs(model, request, found[request.request_id])
-
-
-def test_a_request_that_gave_its_slot_back_gets_the_same_tokens(start, directory):
-    requests = [ask(f"r{i}", prompt(60, i), max_tokens=90) for i in range(3)]
-    roomy = complete(start(directory), requests)
-    # 128 positions of 2 layers with 2 heads of 8 numbers take 32 KiB: room for two short or one long one.
-    tight = start(directory, cache_bytes=70_000)
-    found = complete(tight, requests)
-    assert tight.stats().preemptions > 0
-    assert {name: answer.token_ids for name, answer in found.items()} == {
-        name: answer.token_ids for name, answer in roomy.items()
-    }
-
-
-def test_long_prompts_are_computed_in_parts(start, directory):
-    engine = start(directory, iteration_tokens=16)
-    requests = [ask(f"r{i}", prompt(50 + i, i)) for i in range(3)]
-    group = [ask(f"g{i}", prompt(40, 7)) for i in range(3)]
-    found = complete(engine, [*requests, *group])
-    model = plain_model(directory)
-    for request in (*requests, *group):
-        assert_same_logprobs(model, request, found[request.request_id])
-    assert engine.stats().prefilled_tokens == 50 + 51 + 52 + 40
-
-
 def test_generate_together_gives_the_same_bits_whatever_ran_before(start, directory):
     weights = adapter(directory, 1)
     requests = [
@@ -511,25 +418,6 @@ def test_generate_together_answers_each_request_in_its_place(start, directory):
     )
     assert [answer.request_id for answer in found] == ["a", "b", "a"]
     assert isinstance(found[1], SampleFailure)
-
-
-def test_nobody_waits_behind_all_that_another_owner_asked_for(start, directory):
-    device = threading.Lock()
-    engine = start(directory, max_slots=1, device_lock=device)
-    order: list[str] = []
-    done = threading.Event()
-
-    def deliver(batch: Sequence[Completion | SampleFailure]) -> None:
-        order.extend(answer.request_id for answer in batch)
-        if len(order) == 21:
-            done.set()
-
-    with device:  # so that all of them wait
-        engine.submit([ask(f"a{n}", prompt(4, n), session_id="ada/") for n in range(20)], deliver)
-        engine.submit([ask("b", prompt(4, 30), session_id="bob/")], deliver)
-    assert done.wait(60)
-    assert order.index("b") <= 2
-    assert [name for name in order if name != "b"] == [f"a{n}" for n in range(20)]
 
 
 def test_some_are_answered_before_others_are_begun_if_only_so_many_are_computed_at_a_time(start, directory):
@@ -630,16 +518,6 @@ def test_a_receiver_that_raises_does_not_stop_the_engine(start, directory):
     assert complete(engine, [ask("b", prompt(4))])
 
 
-def test_a_model_with_attention_that_cannot_be_packed_is_refused(start, tmp_path):
-    from transformers import BloomConfig, BloomForCausalLM
-
-    BloomForCausalLM(
-        BloomConfig(hidden_size=32, n_layer=1, n_head=2, vocab_size=64, seq_length=64)
-    ).save_pretrained(tmp_path)
-    with pytest.raises(InvalidRequestError, match="embedded engine"):
-        start(tmp_path)
-
-
 class _Turnstile:
     """A device lock at which the engine can be stopped, or made to fail, just before a forward."""
 
@@ -726,78 +604,3 @@ def test_under_publishing_and_retiring_every_answer_comes_from_the_version_it_na
         request = sent[name]
         assert completion.policy_version == request.policy_version
         assert_same_logprobs(models[request.policy, completion.policy_version], request, completion)
-
-
-def test_a_small_forward_is_not_divided_among_threads_and_a_large_one_is(start, directory, monkeypatch):
-    threads, logits = {}, PackedModel.logits
-
-    def noting(model, token_ids, *others, **options):
-        threads[len(token_ids)] = torch.get_num_threads()
-        return logits(model, token_ids, *others, **options)
-
-    engine = start(directory, device_lock=DeviceLock(cpu_threads=2))
-    monkeypatch.setattr(PackedModel, "logits", noting)
-    monkeypatch.setattr(slot_scheduler, "_UNDIVIDED", 10 * engine._model.parameter_count)
-    complete(engine, [ask("a", prompt(30), max_tokens=2)])
-    if not can_divide_threads():
-        pytest.skip("threads cannot be divided here")
-    assert threads == {30: 2, 1: 1}
-
-
-def test_the_engine_samples_beside_a_learners_lane_and_lets_in_who_wants_the_whole_device(start, directory):
-    lock = DeviceLock(cpu_threads=2)
-    engine = start(directory, device_lock=lock)
-    with lock.cores(1):
-        assert len(complete(engine, [ask("beside", prompt(5), max_tokens=4)])["beside"].token_ids) == 4
-    found, done, done_within = [], threading.Event(), []
-
-    def want_the_device():
-        with lock:
-            done_within.append(done.is_set())
-
-    visitor = threading.Thread(target=want_the_device)
-
-    def deliver(batch):
-        found.extend(batch)
-        if len(found) == 1:
-            visitor.start()
-            while not lock.wholly_awaited:
-                threading.Event().wait(0.001)
-        else:
-            done.set()
-
-    engine.submit([ask("short", prompt(4), max_tokens=2), ask("long", prompt(6), max_tokens=200)], deliver)
-    assert done.wait(60)
-    visitor.join()
-    assert done_within == [False]
-    assert [len(answer.token_ids) for answer in found] == [2, 200]
-    with lock:  # who has nothing to do keeps nothing
-        pass
-
-
-@pytest.mark.parametrize(
-    ("kind", "config"),
-    [
-        ("conv", lambda sizes: Lfm2Config(**sizes, layer_types=["conv", "full_attention"])),
-        ("linear_attention", lambda sizes: JambaConfig(**sizes, attn_layer_period=2, attn_layer_offset=1)),
-        (
-            "chunked_attention",
-            lambda sizes: Llama4TextConfig(**sizes, attention_chunk_size=32, num_local_experts=2),
-        ),
-    ],
-)
-def test_models_whose_past_is_more_than_full_or_windowed_attention_are_refused_by_name(
-    tmp_path, kind, config
-):
-    sizes = {
-        "vocab_size": 97,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 256,
-    }
-    AutoModelForCausalLM.from_config(config(sizes)).save_pretrained(tmp_path)
-    with pytest.raises(InvalidRequestError, match=f"layers of the kind {kind}"):
-        TransformersEngine(tmp_path)

@@ -1,0 +1,45 @@
+"""Which modules of `tinkergym/` and `backend/` have a test of the same path: `python scripts/mirrored.py`."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("tinkergym", "backend")
+
+
+def modules() -> list[Path]:
+    """Return the modules that define something, as paths from the project's root."""
+    found = (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
+    return [path.relative_to(ROOT) for path in found if _defines(path)]
+
+
+def test_of(module: Path) -> Path:
+    """Return the path at which a module's test stands: `tests/<path>/test_<module>.py`."""
+    return Path("tests") / module.parent / f"test_{module.name}"
+
+
+def unmirrored() -> list[Path]:
+    """Return the modules without a test of the same path."""
+    return [module for module in modules() if not (ROOT / test_of(module)).is_file()]
+
+
+def share() -> float:
+    """Return which share of the modules has a test of the same path."""
+    return 1.0 - len(unmirrored()) / len(modules())
+
+
+def _defines(path: Path) -> bool:
+    if path.name == "__main__.py":
+        return False
+    return any(
+        isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+    )
+
+
+if __name__ == "__main__":
+    for module in unmirrored():
+        print(module)
+    print(f"{share():.0%} of {len(modules())} modules have a test of the same path")

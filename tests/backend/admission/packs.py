@@ -1,0 +1,71 @@
+"""An installed pack and the jobs that use it."""
+
+from tinkergym.errors import (
+    UnknownModelError,
+)
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Sampling
+from tinkergym.testing import byte_bundle
+
+PACK = """
+import os, subprocess, sys, time
+import gymnasium as gym
+import numpy as np
+import tinkergym as tg
+
+class Odd(gym.Env):
+    action_space = observation_space = gym.spaces.Text(100)
+    metadata = {"system_prompt": "s" * 10}
+
+    def __init__(self, how="well", length=5):
+        self.how, self.length = how, length
+        if how == "raises_when_made":
+            raise RuntimeError("no licence found")
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if self.how == "raises":
+            raise ValueError("the reason of the user")
+        if self.how == "hangs":
+            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+            open(os.environ["ODD_PIDS"], "w").write(f"{os.getpid()} {child.pid}")
+            time.sleep(600)
+        if self.how == "dies":
+            print("last words", flush=True)
+            os._exit(7)
+        if self.how == "image":
+            return {"text": "look", "screen": np.zeros((4, 4, 3), np.uint8)}, {}
+        if self.how == "silent":
+            return [], {}
+        if self.how == "numbers":
+            return 3, {}
+        if self.how == "no_info":
+            return "text"
+        if self.how == "prints":
+            print("{}")
+            os.write(1, b"more noise")
+        return "x" * self.length, {}
+
+    def step(self, action):
+        return "", 0.0, True, False, {}
+
+"""
+
+
+class Catalog:
+    def listed(self):
+        return []
+
+    def renderer(self, model, chat_template=""):
+        if model != "bytes":
+            raise UnknownModelError(f"unknown model {model!r}", field="model")
+        return byte_bundle(context_length=200)
+
+
+def spec(name="odd/Odd-v0", *, model="bytes", rollout="server", max_turn_tokens=10, **kwargs):
+    return JobSpec(
+        environment=EnvironmentRef(id=name, kwargs=kwargs),
+        model=model,
+        rollout=rollout,
+        steps=1,
+        sampling=Sampling(max_turn_tokens=max_turn_tokens),
+    )

@@ -1,0 +1,47 @@
+import psutil
+import pytest
+
+from backend.admission.preflight import Preflight
+from backend.config import GatewayLimits
+from tests.backend.admission.packs import Catalog, spec
+from tinkergym.errors import (
+    InvalidEnvironmentError,
+)
+
+pytestmark = pytest.mark.service
+
+
+@pytest.fixture
+def preflight():
+    return Preflight(Catalog(), GatewayLimits(job_check_seconds=20))
+
+
+def test_what_an_environment_prints_disturbs_nobody(pack, preflight):
+    assert preflight.check(spec(how="prints")).packs == {"odd": "0.3"}
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "text"),
+    [
+        ({"how": "raises"}, "the reason of the user"),
+        ({"how": "raises_when_made"}, "no licence found"),
+        ({"how": "dies"}, "last words"),
+        ({"how": "numbers"}, "must be a str.*TrainRemotely"),
+        ({"how": "image"}, "an image under 'screen'"),
+        ({"how": "silent"}, "empty list of messages"),
+        ({"how": "no_info"}, "reset"),
+        ({"nonsense": 1}, "nonsense"),
+    ],
+)
+def test_an_environment_that_cannot_start_is_refused_with_its_own_words(pack, preflight, kwargs, text):
+    with pytest.raises(InvalidEnvironmentError, match=text) as caught:
+        preflight.check(spec(**kwargs))
+    assert caught.value.field == "environment"
+
+
+def test_an_environment_that_hangs_is_stopped_with_all_that_it_started(pack):
+    with pytest.raises(InvalidEnvironmentError, match="within 6 s"):
+        Preflight(Catalog(), GatewayLimits(job_check_seconds=6)).check(spec(how="hangs"))
+    pids = [int(pid) for pid in (pack / "pids").read_text().split()]
+    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], 5)
+    assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []

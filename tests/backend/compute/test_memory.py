@@ -1,0 +1,18 @@
+import os
+
+from backend.compute import memory
+
+
+def test_a_containers_limit_counts_if_it_is_the_smaller_one(tmp_path, monkeypatch):
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(memory, "_CGROUP_LIMIT", limit)
+    assert memory.machine_bytes() == whole
+    for text, expected in (("max", whole), ("1024\n", 1024), (str(10 * whole), whole)):
+        limit.write_text(text)
+        assert memory.machine_bytes() == expected
+
+
+def test_memory_can_be_given_back_at_any_time():
+    memory.give_memory_back()
+    memory.give_memory_back()

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, JambaConfig, Lfm2Config, Llama4TextConfig
+
+from backend.compute.device_lock import DeviceLock, can_divide_threads
+from backend.engines.asking import Answers, Asked
+from backend.engines.embedded import slot_scheduler
+from backend.engines.embedded.engine import TransformersEngine
+from backend.engines.embedded.packed_model import PackedModel
+from tests.backend.engines.embedded.answers import ask, assert_same_logprobs, plain_model
+from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.sampling import Completion, SampleRequest
+
+VOCABULARY = 64
+
+
+def prompt(length: int, kind: int = 0) -> list[int]:
+    return [(5 + 11 * kind + 7 * index * (kind + 1)) % VOCABULARY for index in range(length)]
+
+
+def answers(engine: TransformersEngine, requests: Sequence[SampleRequest]) -> Answers:
+    found = Asked(engine, requests).wait(60)
+    assert len(found) == len(requests)
+    return found
+
+
+def complete(engine: TransformersEngine, requests: Sequence[SampleRequest]) -> dict[str, Completion]:
+    found = answers(engine, requests)
+    assert all(isinstance(answer, Completion) for answer in found.values()), found
+    return {name: answer for name, answer in found.items() if isinstance(answer, Completion)}
+
+
+@pytest.fixture
+def directory(make_model: Callable[[str], Path]) -> Path:
+    return make_model("qwen3")
+
+
+def test_long_prompts_are_computed_in_parts(start, directory):
+    engine = start(directory, iteration_tokens=16)
+    requests = [ask(f"r{i}", prompt(50 + i, i)) for i in range(3)]
+    group = [ask(f"g{i}", prompt(40, 7)) for i in range(3)]
+    found = complete(engine, [*requests, *group])
+    model = plain_model(directory)
+    for request in (*requests, *group):
+        assert_same_logprobs(model, request, found[request.request_id])
+    assert engine.stats().prefilled_tokens == 50 + 51 + 52 + 40
+
+
+def test_a_model_with_attention_that_cannot_be_packed_is_refused(start, tmp_path):
+    from transformers import BloomConfig, BloomForCausalLM
+
+    BloomForCausalLM(
+        BloomConfig(hidden_size=32, n_layer=1, n_head=2, vocab_size=64, seq_length=64)
+    ).save_pretrained(tmp_path)
+    with pytest.raises(InvalidRequestError, match="embedded engine"):
+        start(tmp_path)
+
+
+def test_a_small_forward_is_not_divided_among_threads_and_a_large_one_is(start, directory, monkeypatch):
+    threads, logits = {}, PackedModel.logits
+
+    def noting(model, token_ids, *others, **options):
+        threads[len(token_ids)] = torch.get_num_threads()
+        return logits(model, token_ids, *others, **options)
+
+    engine = start(directory, device_lock=DeviceLock(cpu_threads=2))
+    monkeypatch.setattr(PackedModel, "logits", noting)
+    monkeypatch.setattr(slot_scheduler, "_UNDIVIDED", 10 * engine._model.parameter_count)
+    complete(engine, [ask("a", prompt(30), max_tokens=2)])
+    if not can_divide_threads():
+        pytest.skip("threads cannot be divided here")
+    assert threads == {30: 2, 1: 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        ("conv", lambda sizes: Lfm2Config(**sizes, layer_types=["conv", "full_attention"])),
+        ("linear_attention", lambda sizes: JambaConfig(**sizes, attn_layer_period=2, attn_layer_offset=1)),
+        (
+            "chunked_attention",
+            lambda sizes: Llama4TextConfig(**sizes, attention_chunk_size=32, num_local_experts=2),
+        ),
+    ],
+)
+def test_models_whose_past_is_more_than_full_or_windowed_attention_are_refused_by_name(
+    tmp_path, kind, config
+):
+    sizes = {
+        "vocab_size": 97,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+    }
+    AutoModelForCausalLM.from_config(config(sizes)).save_pretrained(tmp_path)
+    with pytest.raises(InvalidRequestError, match=f"layers of the kind {kind}"):
+        TransformersEngine(tmp_path)

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend.compute.device_lock import DeviceLock
+from backend.engines.asking import Answers, Asked
+from backend.engines.embedded.engine import TransformersEngine
+from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+
+VOCABULARY = 64
+
+
+def ask(request_id: str, prompt_ids: Sequence[int], **options: Any) -> SampleRequest:
+    settings: dict[str, Any] = {
+        "policy": "",
+        "policy_version": 0,
+        "max_tokens": 6,
+        "seed": sum(request_id.encode()),
+    }
+    return SampleRequest(request_id=request_id, prompt_ids=list(prompt_ids), **(settings | options))
+
+
+def prompt(length: int, kind: int = 0) -> list[int]:
+    return [(5 + 11 * kind + 7 * index * (kind + 1)) % VOCABULARY for index in range(length)]
+
+
+def answers(engine: TransformersEngine, requests: Sequence[SampleRequest]) -> Answers:
+    found = Asked(engine, requests).wait(60)
+    assert len(found) == len(requests)
+    return found
+
+
+def complete(engine: TransformersEngine, requests: Sequence[SampleRequest]) -> dict[str, Completion]:
+    found = answers(engine, requests)
+    assert all(isinstance(answer, Completion) for answer in found.values()), found
+    return {name: answer for name, answer in found.items() if isinstance(answer, Completion)}
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., TransformersEngine]]:
+    engines = []
+
+    def make(directory: Path, **options: Any) -> TransformersEngine:
+        engines.append(TransformersEngine(directory, **options))
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        engine.close()
+
+
+@pytest.fixture
+def directory(make_model: Callable[[str], Path]) -> Path:
+    return make_model("qwen3")
+
+
+def test_nobody_waits_behind_all_that_another_owner_asked_for(start, directory):
+    device = threading.Lock()
+    engine = start(directory, max_slots=1, device_lock=device)
+    order: list[str] = []
+    done = threading.Event()
+
+    def deliver(batch: Sequence[Completion | SampleFailure]) -> None:
+        order.extend(answer.request_id for answer in batch)
+        if len(order) == 21:
+            done.set()
+
+    with device:  # so that all of them wait
+        engine.submit([ask(f"a{n}", prompt(4, n), session_id="ada/") for n in range(20)], deliver)
+        engine.submit([ask("b", prompt(4, 30), session_id="bob/")], deliver)
+    assert done.wait(60)
+    assert order.index("b") <= 2
+    assert [name for name in order if name != "b"] == [f"a{n}" for n in range(20)]
+
+
+def test_the_engine_samples_beside_a_learners_lane_and_lets_in_who_wants_the_whole_device(start, directory):
+    lock = DeviceLock(cpu_threads=2)
+    engine = start(directory, device_lock=lock)
+    with lock.cores(1):
+        assert len(complete(engine, [ask("beside", prompt(5), max_tokens=4)])["beside"].token_ids) == 4
+    found, done, done_within = [], threading.Event(), []
+
+    def want_the_device():
+        with lock:
+            done_within.append(done.is_set())
+
+    visitor = threading.Thread(target=want_the_device)
+
+    def deliver(batch):
+        found.extend(batch)
+        if len(found) == 1:
+            visitor.start()
+            while not lock.wholly_awaited:
+                threading.Event().wait(0.001)
+        else:
+            done.set()
+
+    engine.submit([ask("short", prompt(4), max_tokens=2), ask("long", prompt(6), max_tokens=200)], deliver)
+    assert done.wait(60)
+    visitor.join()
+    assert done_within == [False]
+    assert [len(answer.token_ids) for answer in found] == [2, 200]
+    with lock:  # who has nothing to do keeps nothing
+        pass

@@ -1,0 +1,19 @@
+from backend.config import PACKAGED_MODELS
+from backend.engines.stop_strings import stops_of, stops_refused
+from tinkergym.schema.sampling import SampleRequest
+
+
+def request(*stop):
+    return SampleRequest(request_id="r", policy="p", prompt_ids=[1], max_tokens=2, seed=0, stop=list(stop))
+
+
+def test_stop_strings_need_the_models_tokenizer(tmp_path):
+    from pathlib import Path
+
+    nano = Path(PACKAGED_MODELS["nano"])
+    assert stops_refused(request(), None) is None
+    assert stops_refused(request("END"), nano) is None
+    for folder in (None, tmp_path):
+        assert stops_refused(request("END"), folder).field == "stop"
+    assert stops_of(request(), nano) is None
+    assert stops_of(request("END"), nano) is not None

@@ -1,0 +1,143 @@
+"""What holds on every route, taken from the OpenAPI document so that no new one is forgotten."""
+
+import hashlib
+
+import pytest
+
+pytestmark = pytest.mark.service
+
+
+OPEN = {("GET", "/v1/health")}
+
+
+TENANTLESS = {"/v1/health", "/v1/models", "/v1/renderer", "/v1/jobs", "/v1/sample", "/v1/data"}
+
+
+TENANTLESS |= {"/v1/environments", "/v1/evaluations", "/v1/policies"}
+
+
+TENANTLESS |= {"/v1/data/{data_id}", "/v1/data/chunks/{sha256}"}
+"""Routes without a job's id in their path; /v1/sample has it in the body, of data and of references to
+policies their own tests tell.
+"""
+
+
+def error_of(response):
+    error = response.json()["error"]
+    assert set(error) == {"type", "message", "hint", "field"}
+    return error
+
+
+def every_route(client):
+    document = client.get("/v1/openapi.json").json()
+    return [(method.upper(), path) for path, methods in document["paths"].items() for method in methods]
+
+
+def filled(path, job_id):
+    digest = hashlib.sha256(job_id.encode()).hexdigest()
+    return path.format(
+        job_id=job_id, policy_id=job_id, seq=1, step=1, name="manifest.json", sha256=digest, data_id=digest
+    )
+
+
+BODIES = {
+    "/v1/jobs/{job_id}/update": {"settings": {"learning_rate": 0.01}},
+    "/v1/jobs/{job_id}/episodes/lease": {"worker_id": "w", "max_episodes": 1, "wait_seconds": 0},
+    "/v1/jobs/{job_id}/episodes/submit": {"worker_id": "w", "results": []},
+    "/v1/policies/{policy_id}/calls": {"seq": 1, "call": {"op": "publish"}},
+}
+
+
+def test_the_inventory_is_what_the_clients_know(client):
+    assert set(every_route(client)) == {
+        ("GET", "/v1/health"),
+        ("GET", "/v1/models"),
+        ("GET", "/v1/environments"),
+        ("GET", "/v1/renderer"),
+        ("POST", "/v1/renderer"),
+        ("POST", "/v1/sample"),
+        ("POST", "/v1/evaluations"),
+        ("GET", "/v1/jobs"),
+        ("POST", "/v1/jobs"),
+        ("GET", "/v1/jobs/{job_id}"),
+        ("DELETE", "/v1/jobs/{job_id}"),
+        ("POST", "/v1/jobs/{job_id}/cancel"),
+        ("POST", "/v1/jobs/{job_id}/pause"),
+        ("POST", "/v1/jobs/{job_id}/resume"),
+        ("POST", "/v1/jobs/{job_id}/update"),
+        ("GET", "/v1/jobs/{job_id}/events"),
+        ("GET", "/v1/jobs/{job_id}/checkpoints"),
+        ("GET", "/v1/jobs/{job_id}/evaluations"),
+        ("GET", "/v1/jobs/{job_id}/facts"),
+        ("GET", "/v1/jobs/{job_id}/ledger"),
+        ("GET", "/v1/jobs/{job_id}/episodes"),
+        ("GET", "/v1/jobs/{job_id}/checkpoints/{step}/files/{name}"),
+        ("POST", "/v1/jobs/{job_id}/episodes/lease"),
+        ("POST", "/v1/jobs/{job_id}/episodes/submit"),
+        ("PUT", "/v1/data/chunks/{sha256}"),
+        ("POST", "/v1/data"),
+        ("GET", "/v1/data/{data_id}"),
+        ("GET", "/v1/policies"),
+        ("GET", "/v1/policies/{policy_id}/calls"),
+        ("POST", "/v1/policies/{policy_id}/calls"),
+        ("GET", "/v1/policies/{policy_id}/calls/{seq}"),
+    }
+
+
+@pytest.mark.parametrize("key", [None, "", "Bearer", "Bearer tg-wrong", "Basic dGc6", "Bearer \xff"])
+def test_without_a_valid_key_nothing_but_health_answers(gateway, key):
+    headers = [] if key is None else [(b"authorization", key.encode("latin-1"))]
+    with gateway.client(tenant="") as anonymous:
+        for method, path in every_route(anonymous):
+            response = anonymous.request(method, filled(path, "job-1"), headers=headers, json={})
+            if (method, path) in OPEN:
+                assert response.status_code == 200
+            else:
+                assert response.status_code == 401, (method, path)
+                assert error_of(response)["type"] == "AuthenticationError"
+
+
+def test_another_tenants_job_answers_on_no_route_and_looks_like_none_at_all(gateway, client, spec):
+    job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
+    with gateway.client("bob") as bob:
+        for method, path in every_route(client):
+            if path in TENANTLESS:
+                continue
+            answers = [
+                bob.request(method, filled(path, asked), json=BODIES.get(path) if method == "POST" else None)
+                for asked in (job_id, "job-never")
+            ]
+            assert [answer.status_code for answer in answers] == [404, 404], (method, path)
+            assert answers[0].text.replace(job_id, "") == answers[1].text.replace("job-never", "")
+        assert bob.get("/v1/jobs").json() == {"jobs": []}
+        assert bob.get("/v1/jobs", params={"before": job_id}).status_code == 404
+    assert client.get(f"/v1/jobs/{job_id}").json()["state"] == "queued"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/", 404), ("GET", "/v1/jobs/", 404), ("GET", "/docs", 404), ("DELETE", "/v1/jobs", 405)],
+)
+def test_an_unknown_route_is_named_in_our_error_format(client, method, path, status):
+    response = client.request(method, path)
+    assert response.status_code == status
+    assert path in error_of(response)["message"]
+
+
+def test_the_document_says_how_to_send_a_key_and_which_routes_need_one(client):
+    document = client.get("/v1/openapi.json").json()
+    (name, scheme), *others = document["components"]["securitySchemes"].items()
+    assert (scheme["type"], scheme["scheme"], others) == ("http", "bearer", [])
+    for path, methods in document["paths"].items():
+        for method, route in methods.items():
+            needed = [] if (method.upper(), path) in OPEN else [{name: []}]
+            assert route.get("security", []) == needed, (method, path)
+
+
+def test_a_renderer_can_be_asked_for_with_another_template_and_by_the_job_that_has_one(client, spec):
+    answer = client.post("/v1/renderer", json={"model": "nano", "chat_template": "{{ 1 }}"})
+    assert answer.status_code == 200, answer.text
+    job = client.post("/v1/jobs", json={**spec, "chat_template": "plain"}).json()
+    shown = client.get("/v1/renderer", params={"model": job["job_id"]})
+    assert (shown.status_code, shown.json()["model"]) == (200, "nano")
+    assert client.get("/v1/renderer", params={"model": "job-nobodys"}).status_code == 404

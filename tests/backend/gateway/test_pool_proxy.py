@@ -1,0 +1,75 @@
+import asyncio
+import json
+import time
+
+import pytest
+
+from backend.gateway.pool_proxy import PoolProxy
+from backend.store.store import PoolRecord
+from backend.worker_url import unix_url
+
+pytestmark = pytest.mark.service
+
+
+LEASE = {"worker_id": "w1", "max_episodes": 4, "wait_seconds": 0, "renew": ["l1"]}
+
+
+def error_of(response):
+    return response.json()["error"]
+
+
+def request_for(policy, request_id="r1", **more):
+    return {"request_id": request_id, "policy": policy, "prompt_ids": [1, 2], "max_tokens": 4, **more}
+
+
+def test_a_pool_that_died_or_came_back_with_another_token_is_unavailable(gateway, client, start_pool):
+    pool = start_pool()
+    pool.token = "another"
+    response = client.post("/v1/sample", json={"requests": [request_for("nano")]})
+    assert response.status_code == 503
+    service = gateway.store.service()
+    service.register_pool("pool-1", "nano", "unix:///nowhere.sock", "t", now=time.time())
+    response = client.post("/v1/sample", json={"requests": [request_for("nano")]})
+    assert (response.status_code, error_of(response)["type"]) == (503, "ServiceUnavailableError")
+
+
+def test_connections_to_pools_that_nobody_calls_are_forgotten(start_pool, tmp_path):
+    start_pool("pool-1")
+    start_pool("pool-2")
+    records = {
+        name: PoolRecord(
+            pool_id=name,
+            model="nano",
+            url=unix_url(tmp_path / f"{name}.sock"),
+            token="pool-secret",
+            seen_at=0.0,
+        )
+        for name in ("pool-1", "pool-2")
+    }
+
+    async def use_both() -> list[str]:
+        now = 0.0
+        proxy = PoolProxy(clock=lambda: now)
+        body = json.dumps(LEASE).encode()
+        await proxy.call(records["pool-1"], "/episodes/lease", body, {})
+        assert proxy.urls == [records["pool-1"].url]
+        now = 60.0
+        await proxy.call(records["pool-2"], "/episodes/lease", body, {})
+        urls = proxy.urls
+        await proxy.close()
+        return urls
+
+    assert asyncio.run(use_both()) == [records["pool-2"].url]
+
+
+def test_a_pool_that_dies_ends_its_answer_early_and_logs_no_traceback(client, start_pool, caplog):
+    pool = start_pool("pool-1")
+    pool.gate.clear()
+    batch = {"requests": [request_for("nano", "a"), request_for("nano", "b")]}
+    with client.stream("POST", "/v1/sample", json=batch) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        pool.dies.set()
+        assert list(lines) == []
+    assert not [record for record in caplog.records if record.exc_info]
+    assert any("broke off" in record.message for record in caplog.records)

@@ -1,0 +1,121 @@
+import json
+import time
+
+import pytest
+
+pytestmark = pytest.mark.service
+
+
+MOST_IN_FLIGHT = 4
+"""Requests for tokens, as the gateway of these tests is set."""
+
+
+def error_of(response):
+    return response.json()["error"]
+
+
+@pytest.fixture
+def job_id(client, spec):
+    return client.post("/v1/jobs", json=spec).json()["job_id"]
+
+
+def request_for(policy, request_id="r1", **more):
+    return {"request_id": request_id, "policy": policy, "prompt_ids": [1, 2], "max_tokens": 4, **more}
+
+
+def test_completions_come_through_line_by_line_as_they_are_finished(client, job_id, start_pool):
+    pool = start_pool()
+    pool.gate.clear()
+    batch = {"requests": [request_for(job_id, "r1"), request_for(job_id, "r2")]}
+    with client.stream("POST", "/v1/sample", json=batch) as response:
+        assert response.headers["content-type"] == "application/x-ndjson"
+        lines = response.iter_lines()
+        assert json.loads(next(lines))["request_id"] == "r1"
+        pool.gate.set()  # only now does the pool finish the second
+        assert json.loads(next(lines))["request_id"] == "r2"
+        assert list(lines) == []
+
+
+@pytest.mark.parametrize("session_id", ["s", ""])
+def test_tenants_cannot_reach_each_others_cache_by_naming_the_same_session_or_none(
+    gateway, client, start_pool, session_id
+):
+    pool = start_pool()
+    with gateway.client("bob") as bob:
+        for own in (client, bob):
+            own.post("/v1/sample", json={"requests": [request_for("nano", session_id=session_id)]})
+    first, second = (batch["requests"][0]["session_id"].split("/") for _, _, batch in pool.asked)
+    assert first[0] != second[0]
+    assert first[1] == second[1] == session_id
+
+
+def test_top_p_and_top_k_reach_the_pool(client, start_pool):
+    pool = start_pool()
+    asked = [request_for("nano", "r1", top_p=0.9, top_k=40), request_for("nano", "r2")]
+    client.post("/v1/sample", json={"requests": asked})
+    ((_, _, batch),) = pool.asked
+    assert [(r["top_p"], r["top_k"]) for r in batch["requests"]] == [(0.9, 40), (1.0, 0)]
+
+
+@pytest.mark.parametrize("cut", [{"top_p": 0}, {"top_p": 1.2}, {"top_k": -3}, {"min_p": 0.1}])
+def test_sampling_that_there_is_not_is_refused_by_name(client, start_pool, cut):
+    pool = start_pool()
+    response = client.post("/v1/sample", json={"requests": [request_for("nano", **cut)]})
+    (name,) = cut
+    assert (response.status_code, error_of(response)["type"]) == (422, "InvalidRequestError")
+    assert error_of(response)["field"].endswith(name)
+    assert pool.asked == []
+
+
+def test_two_requests_with_one_id_are_refused(client, start_pool):
+    start_pool()
+    response = client.post("/v1/sample", json={"requests": [request_for("nano"), request_for("nano")]})
+    assert (response.status_code, error_of(response)["field"]) == (422, "requests.request_id")
+
+
+def test_more_requests_for_tokens_than_a_tenant_may_have_in_flight_are_told_when_to_come_again(
+    gateway, client, start_pool
+):
+    pool = start_pool("pool-1")
+    pool.gate.clear()
+    batch = {"requests": [request_for("nano", f"r{number}") for number in range(MOST_IN_FLIGHT)]}
+    with client.stream("POST", "/v1/sample", json=batch) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        # One is answered: one more may come, and no second one.
+        more = {"requests": [request_for("nano", "x"), request_for("nano", "y")]}
+        refused = client.post("/v1/sample", json=more)
+        assert (refused.status_code, error_of(refused)["type"]) == (429, "TooManyRequestsError")
+        assert refused.headers["retry-after"] == "1"
+        assert client.post("/v1/sample", json={"requests": more["requests"][:1]}).status_code == 200
+        with gateway.client("bob") as bob:
+            pool.gate.set()
+            assert bob.post("/v1/sample", json=more).status_code == 200
+        assert len(list(lines)) == MOST_IN_FLIGHT - 1
+    assert client.post("/v1/sample", json=more).status_code == 200
+
+
+def test_an_answer_breaks_off_when_its_key_is_revoked(gateway, client, start_pool):
+    pool = start_pool("pool-1")
+    pool.gate.clear()
+    batch = {"requests": [request_for("nano", "a"), request_for("nano", "b")]}
+    with client.stream("POST", "/v1/sample", json=batch) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        gateway.store.keys.revoke(gateway.store.keys.list(gateway.tenants["ada"])[0].key_id)
+        assert list(lines) == []
+    assert client.post("/v1/sample", json=batch).status_code == 401
+
+
+def test_what_a_client_that_hung_up_had_in_flight_does_not_count(client, start_pool):
+    pool = start_pool("pool-1")
+    pool.gate.clear()
+    batch = {"requests": [request_for("nano", f"r{number}") for number in range(MOST_IN_FLIGHT)]}
+    deadline = time.monotonic() + 20
+    for _ in range(3):
+        while True:
+            with client.stream("POST", "/v1/sample", json=batch) as answer:
+                if answer.status_code == 200:
+                    next(answer.iter_lines())
+                    break
+            assert time.monotonic() < deadline

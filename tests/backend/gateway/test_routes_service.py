@@ -1,0 +1,48 @@
+import time
+
+import pytest
+
+pytestmark = pytest.mark.service
+
+
+def error_of(response):
+    error = response.json()["error"]
+    assert set(error) == {"type", "message", "hint", "field"}
+    return error
+
+
+def test_the_service_says_what_it_waits_for_and_since_when(gateway, client, start_pool):
+    health = client.get("/v1/health").json()
+    assert (health["status"], health["waiting_for"]) == ("degraded", ["scheduler", "pool:nano"])
+    assert health["missing_since"].keys() == {"scheduler", "pool:nano"}
+    assert max(health["missing_since"].values()) <= time.time()
+    assert client.get("/v1/health").json() == health
+    start_pool()
+    service = gateway.store.service()
+    service.touch_part("scheduler", now=time.time())
+    ok = client.get("/v1/health").json()
+    assert (ok["status"], ok["waiting_for"], ok["missing_since"]) == ("ok", [], {})
+    service.silence_pools()
+    service.touch_part("scheduler", now=time.time() - 6.0)
+    again = client.get("/v1/health").json()
+    assert again["waiting_for"] == ["scheduler", "pool:nano"]
+    assert again["missing_since"]["scheduler"] > health["missing_since"]["scheduler"]
+
+
+def test_only_the_owner_of_the_machine_is_told_what_models_take(gateway, client, owner, start_pool):
+    start_pool()
+    service = gateway.store.service()
+    assert owner.get("/v1/health").json()["memory"] == {}
+    (pool,) = service.pools(time.time())
+    service.weigh_pools({pool.pool_id: 600_000_000})
+    assert owner.get("/v1/health").json()["memory"] == {"nano": 600_000_000}
+    with gateway.client(tenant="") as anonymous:
+        assert [who.get("/v1/health").json()["memory"] for who in (client, anonymous)] == [{}, {}]
+
+
+def test_models_and_renderers_are_shown_by_name(client):
+    assert [model["name"] for model in client.get("/v1/models").json()["models"]] == ["nano"]
+    assert client.get("/v1/renderer", params={"model": "nano"}).json()["context_length"] == 1024
+    refused = client.get("/v1/renderer", params={"model": "gpt-9"})
+    assert (refused.status_code, error_of(refused)["type"]) == (422, "UnknownModelError")
+    assert error_of(client.get("/v1/renderer"))["field"] == "model"

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import pytest
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.algorithms import GRPO
+from tinkergym.schema.events import JobState
+from tinkergym.schema.job_spec import EnvironmentRef
+from tinkergym.trajectory.trajectory import StopReason
+
+
+def test_failed_episodes_are_left_out_named_and_counted(lab):
+    environment = EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 0.3})
+    job_id = lab.start(
+        environment=environment,
+        steps=1,
+        max_failed_fraction=0.9,
+        algorithm=GRPO(group_size=2, groups_per_step=12),
+    )
+    lab.play_on(job_id)
+    step = lab.events(job_id, "step")[0]
+    warning = lab.events(job_id, "warning")[0]
+    assert 0 < step.failed_episodes == step.stop_reasons["environment_error"] == warning.count < 24
+    assert warning.name == "environment_error"
+    assert "the machine is broken" in warning.message
+    assert "Traceback" in warning.message
+
+
+@pytest.mark.parametrize("most", [0.1, 0.9])
+def test_a_job_that_lost_many_episodes_says_so_when_it_is_complete(lab, most):
+    environment = EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 0.3})
+    algorithm = GRPO(group_size=2, groups_per_step=12)
+    limits = {"max_failed_fraction": 1.0, "warn_failed_fraction": most}
+    job_id = lab.start(environment=environment, steps=2, algorithm=algorithm, **limits)
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+    failed = sum(step.failed_episodes for step in lab.events(job_id, "step"))
+    lost = [event for event in lab.events(job_id, "warning") if event.name == "episodes_lost"]
+    assert [(event.count, event.step) for event in lost] == ([(failed, 2)] if most == 0.1 else [])
+
+
+def test_a_failed_episode_is_dropped_kept_or_played_again_as_the_job_says(lab):
+    # Episodes of a group that fail leave the others to be compared.
+    environment = EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 0.3})
+    weights, retried = {}, {}
+    for on_failure in ("drop", "keep", "retry:1"):
+        job_id = lab.start(
+            environment=environment,
+            steps=1,
+            on_failure=on_failure,
+            max_failed_fraction=1.0,
+            algorithm=GRPO(group_size=4, groups_per_step=6),
+            deterministic=True,
+        )
+        lab.play_on(job_id)
+        (step,) = lab.events(job_id, "step")
+        assert lab.state(job_id) is JobState.COMPLETED
+        assert 0 < step.failed_episodes < 24
+        weights[on_failure], retried[on_failure] = lab.weights(job_id, 1), step.metrics["retried_episodes"]
+        failed = step.failed_episodes
+    # Its seed makes the environment fail again, so a retry ends as a drop does; it is counted.
+    assert weights["drop"] == weights["retry:1"] != weights["keep"]
+    assert retried == {"drop": 0.0, "keep": 0.0, "retry:1": failed}
+
+
+def test_too_many_failed_episodes_fail_the_job_and_it_says_which(lab):
+    job_id = lab.start(environment=EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 1.0}))
+    lab.play_on(job_id)
+    end = lab.events(job_id, "state")[-1]
+    assert (end.state, end.error.type) == (JobState.FAILED, "TooManyFailedEpisodesError")
+    assert "4 of the 4 episodes of step 1 failed" in end.error.message
+    assert "the machine is broken" in end.error.message
+    assert end.error.field == "max_failed_fraction"
+
+
+@pytest.mark.parametrize(
+    ("reason", "error", "shown", "hint"),
+    [
+        (
+            StopReason.ENVIRONMENT_TIMEOUT,
+            "step did not return within 1.0 s; it is here:\n  File 'env.py'\n    time.sleep(9)",
+            "step did not return within 1.0 s",
+            "raise limits.step_timeout_seconds",
+        ),
+        (
+            StopReason.SAMPLING_FAILED,
+            "InvalidRequestError: temperature: vLLM does not sample at 0.001 (use 0, or at least 0.01)",
+            "(use 0, or at least 0.01)",
+            "not the environment",
+        ),
+    ],
+)
+def test_a_job_that_its_failed_episodes_end_says_why_and_whose_fault_it_is(lab, reason, error, shown, hint):
+    job_id = lab.start()
+    failed = [
+        result.model_copy(
+            update={
+                "trajectories": [result.trajectory.model_copy(update={"stop_reason": reason, "error": error})]
+            }
+        )
+        for result in lab.play(lab.lease(job_id))
+    ]
+    lab.submit(job_id, failed)
+    lab.until_state(job_id, JobState.FAILED)
+    end = lab.events(job_id, "state")[-1]
+    assert shown in end.error.message
+    assert hint in end.error.hint
+
+
+def test_records_of_rewards_too_large_to_compute_with_are_refused(lab):
+    job_id = lab.start()
+    huge = []
+    for result in lab.play(lab.lease(job_id)):
+        turns = [turn.model_copy(update={"reward": 1e308}) for turn in result.trajectory.turns]
+        trajectory = result.trajectory.model_copy(update={"turns": turns})
+        huge.append(result.model_copy(update={"trajectories": [trajectory]}))
+    with pytest.raises(InvalidRequestError, match=r"turns\.0\.reward"):
+        lab.submit(job_id, huge)
+
+
+def failed(trajectory):
+    return trajectory.model_copy(
+        update={"terminated": False, "stop_reason": StopReason.ENVIRONMENT_ERROR, "error": "it broke"}
+    )

@@ -1,0 +1,63 @@
+import pytest
+
+from backend.compute.weights import FullWeights, weights_sha256
+from backend.learner.learner import Learner
+from backend.learner.losses import LossConfig
+from tests.backend.learner.tiny import trained
+from tinkergym.errors import (
+    ConflictError,
+    NotFoundError,
+)
+from tinkergym.schema.job_spec import FullParameters, LoRA
+
+ADAPTERS = [LoRA(rank=4, alpha=12.0), FullParameters()]
+
+
+def test_policies_that_train_in_turns_are_bit_equal_to_training_alone(model_dir, make_batch):
+    settings = {
+        "a.1": (LoRA(rank=2), make_batch(seed=1)),
+        "b": (LoRA(rank=5, alpha=3.0), make_batch(seed=2)),
+        "c": (FullParameters(), make_batch(seed=3)),
+    }
+    alone = {}
+    for name, (adapter, data) in settings.items():
+        learner = Learner(model_dir)
+        trained(learner, adapter, data, policy_id=name, steps=2)
+        alone[name] = weights_sha256(learner.weights(name))
+
+    shared = Learner(model_dir)
+    for name, (adapter, _) in settings.items():
+        shared.create_policy(name, adapter, seed=3)
+    for _ in range(2):
+        for name, (_, data) in settings.items():
+            shared.forward_backward(name, data, LossConfig())
+        for name in reversed(settings):
+            shared.optim_step(name, learning_rate=2e-2)
+    shared.create_policy("passing", LoRA(rank=3), seed=9)
+    shared.drop("passing")
+    assert {name: weights_sha256(shared.weights(name)) for name in settings} == alone
+
+
+def _step(learner, batch, **kwargs):
+    learner.forward_backward("p", batch, LossConfig())
+    return learner.optim_step("p", **kwargs)
+
+
+def test_a_policy_is_known_by_its_id_only_while_it_exists(learner, batch):
+    learner.create_policy("p", ADAPTERS[0], seed=1)
+    with pytest.raises(ConflictError, match="already"):
+        learner.create_policy("p", ADAPTERS[0], seed=1)
+    learner.drop("p")
+    with pytest.raises(NotFoundError, match="create or load"):
+        learner.forward_backward("p", batch, LossConfig())
+    learner.create_policy("p", ADAPTERS[0], seed=1)
+    assert learner.policy_ids == ["p"]
+
+
+def test_weights_are_copies(learner, batch):
+    trained(learner, FullParameters(), batch)
+    weights = learner.weights("p")
+    assert isinstance(weights, FullWeights)
+    digest = weights_sha256(weights)
+    _step(learner, batch, learning_rate=1e-2)
+    assert weights_sha256(weights) == digest

@@ -1,0 +1,108 @@
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from backend.learner.importance import ImportanceCorrection
+from backend.learner.losses import LossConfig
+from backend.learner.sequences import TrainSequence
+from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.job_spec import FullParameters, LoRA
+
+TOKEN = ImportanceCorrection(kind="truncated", cap=1.5)
+
+
+CONFIGS = {
+    "reinforce": LossConfig(name="reinforce", aggregation="sequence"),
+    "importance_sampling": LossConfig(name="importance_sampling"),
+    "cispo": LossConfig(name="cispo"),
+    "gspo": LossConfig(name="gspo", aggregation="sequence", clip_low=0.05, clip_high=0.05),
+    "dro": LossConfig(name="dro", dro_beta=0.3),
+    "dual_clip": LossConfig(dual_clip=1.3),
+    "kl_k2": LossConfig(kl_coefficient=0.3, kl_estimator="k2"),
+    "kl_k3": LossConfig(kl_coefficient=0.3, aggregation="constant", constant_tokens=10),
+    "entropy": LossConfig(entropy_coefficient=0.2, aggregation="sequence"),
+    "truncated": LossConfig(correction=TOKEN),
+    "masked": LossConfig(correction=ImportanceCorrection(kind="masked", cap=1.5)),
+    "truncated_sequence": LossConfig(correction=dataclasses.replace(TOKEN, level="sequence")),
+    "gspo_masked": LossConfig(
+        name="gspo", correction=ImportanceCorrection(kind="masked", cap=8.0, level="sequence")
+    ),
+}
+
+
+@pytest.fixture
+def ready(learner, batch):
+    """A trained policy, and a batch with reference logprobs and sampling logprobs near its own."""
+    return prepared(learner, batch)
+
+
+def prepared(learner, batch):
+    learner.create_policy("p", FullParameters(), seed=3)
+    learner.forward_backward("p", batch, LossConfig())
+    learner.optim_step("p", learning_rate=5e-3)
+    reference, own = learner.logprobs(None, batch), learner.logprobs("p", batch)
+    rng, sequences = np.random.default_rng(0), []
+    for sequence, ref, now in zip(batch, reference, own, strict=True):
+        sampling = iter((now + rng.normal(0, 0.3, len(now))).tolist())
+        sequences.append(
+            dataclasses.replace(
+                sequence,
+                sampling_logprobs=[next(sampling) if m else None for m in sequence.loss_mask],
+                reference_logprobs=ref,
+            )
+        )
+    return learner, sequences
+
+
+def test_optional_numbers_are_wanted_of_every_sequence_and_in_the_right_number(ready):
+    learner, batch = ready
+    with pytest.raises(InvalidRequestError, match="to every sequence, or to none"):
+        learner.forward_backward(
+            "p", [batch[0], dataclasses.replace(batch[1], reference_logprobs=None)], LossConfig()
+        )
+    with pytest.raises(InvalidRequestError, match="give one per such token"):
+        dataclasses.replace(batch[0], reference_logprobs=[0.0])
+    without = [dataclasses.replace(s, reference_logprobs=None) for s in batch]
+    with pytest.raises(InvalidRequestError) as caught:
+        learner.forward_backward("p", without, CONFIGS["kl_k3"])
+    assert caught.value.field == "reference_logprobs"
+
+
+ADAPTERS = [LoRA(rank=4, alpha=12.0), FullParameters()]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"loss_mask": [True, False, True]}, "loss_mask"),
+        ({"sampling_logprobs": [None, None]}, "sampling_logprobs"),
+        ({"sampling_logprobs": [None, None, None]}, "sampling_logprobs"),
+        ({"sampling_logprobs": [None, None, math.inf]}, "sampling_logprobs"),
+        ({"token_ids": [1, 2, 61]}, "token_ids"),
+        ({"token_ids": [1, -2, 3]}, "token_ids"),
+        (
+            {k: [v] * 256 + [w] for k, v, w in (("token_ids", 1, 1), ("loss_mask", False, True))}
+            | {"sampling_logprobs": [None] * 256 + [-1.0]},
+            "token_ids",
+        ),
+        ({"advantage": math.nan}, "advantage"),
+        ({"advantage": [1.0]}, "advantage"),
+        ({"temperature": 0.0}, "temperature"),
+        ({"loss_mask": [False, False, False]}, "loss_mask"),
+    ],
+)
+def test_a_sequence_that_cannot_be_learned_from_is_refused_with_the_field(learner, change, field):
+    learner.create_policy("p", ADAPTERS[0], seed=1)
+    good = {
+        "token_ids": [1, 2, 3],
+        "loss_mask": [False, False, True],
+        "sampling_logprobs": [None, None, -1.0],
+        "advantage": 1.0,
+    }
+    learner.forward_backward("p", [TrainSequence(**good)], LossConfig())
+    with pytest.raises(InvalidRequestError) as caught:
+        learner.forward_backward("p", [TrainSequence(**good | change)], LossConfig())
+    assert caught.value.field == field
+    assert caught.value.hint

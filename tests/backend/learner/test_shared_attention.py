@@ -1,0 +1,96 @@
+import logging
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from backend.config import PACKAGED_MODELS
+from backend.learner.causal_lm import CausalLM
+from backend.learner.learner import Learner
+from backend.learner.losses import LossConfig
+from tinkergym.schema.job_spec import LoRA
+
+CPU = torch.device("cpu")
+
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+
+
+def nano(dtype):
+    return AutoModelForCausalLM.from_pretrained(PACKAGED_MODELS["nano"], dtype=dtype)
+
+
+def random_qwen(dtype):
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=500,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=8,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        initializer_range=0.1,
+    )
+    return Qwen2ForCausalLM._from_config(config, dtype=dtype)
+
+
+def without_positions(given):
+    """Each token's position is its place in the row."""
+    if given.get("position_ids") is not None:
+        given["position_ids"] = torch.arange(given["input_ids"].shape[1])[None]
+
+
+def within_a_window(given):
+    """Each token sees the three before it, which the model's configuration does not tell."""
+    length = given["input_ids"].shape[1]
+    place = torch.arange(length)
+    seen = (place <= place[:, None]) & (place > place[:, None] - 4)
+    given["attention_mask"] = seen[None, None]
+
+
+def changed(model, change):
+    def before(_, arguments, given):
+        change(given)
+        return arguments, given
+
+    model.get_decoder().register_forward_pre_hook(before, with_kwargs=True)
+    return model
+
+
+@DTYPES
+@pytest.mark.parametrize("make", [nano, random_qwen])
+def test_prompts_are_shared_in_every_dtype(make, dtype, caplog):
+    with caplog.at_level(logging.INFO, "backend.learner.causal_lm"):
+        assert CausalLM(make(dtype), device=CPU).shares_prefixes
+    assert not caplog.messages
+
+
+@DTYPES
+@pytest.mark.parametrize("change", [without_positions, within_a_window])
+def test_a_model_whose_tokens_would_see_others_is_refused_and_the_log_says_so(change, dtype, caplog):
+    lm = CausalLM(changed(nano(dtype), change), device=CPU)
+    assert not lm.shares_prefixes
+    assert lm.model.config._attn_implementation == "sdpa"
+    (message,) = caplog.messages
+    assert "computed once per sequence" in message and "logprobs differ" in message
+
+
+def test_a_model_that_fails_on_shared_prompts_is_computed_once_per_sequence(caplog):
+    def refuse(given):
+        if given.get("position_ids") is not None:
+            raise TypeError("no positions, please")
+
+    lm = CausalLM(changed(nano(torch.float32), refuse), device=CPU)
+    assert not lm.shares_prefixes
+    assert lm.model.config._attn_implementation == "sdpa"
+    assert "TypeError: no positions, please" in caplog.text
+
+
+def test_a_prompt_is_computed_once_in_bfloat16(batch, model_dir):
+    short = Learner(model_dir, dtype=torch.bfloat16)
+    short.create_policy("p", LoRA(rank=2), seed=0)
+    assert short.forward_backward("p", batch, LossConfig()).metrics["shared_fraction"] > 0

@@ -1,0 +1,257 @@
+"""Every loss through the learner: micro-batches, prefix sharing and head slices against the definition."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from backend.learner import train_pass
+from backend.learner.importance import ImportanceCorrection
+from backend.learner.learner import Learner
+from backend.learner.losses import LossConfig
+from backend.learner.sequences import BatchTotals
+from backend.learner.train_pass import BatchPart, metrics_over_parts
+from tinkergym.schema.job_spec import FullParameters, LoRA
+
+TOKEN = ImportanceCorrection(kind="truncated", cap=1.5)
+
+
+CONFIGS = {
+    "reinforce": LossConfig(name="reinforce", aggregation="sequence"),
+    "importance_sampling": LossConfig(name="importance_sampling"),
+    "cispo": LossConfig(name="cispo"),
+    "gspo": LossConfig(name="gspo", aggregation="sequence", clip_low=0.05, clip_high=0.05),
+    "dro": LossConfig(name="dro", dro_beta=0.3),
+    "dual_clip": LossConfig(dual_clip=1.3),
+    "kl_k2": LossConfig(kl_coefficient=0.3, kl_estimator="k2"),
+    "kl_k3": LossConfig(kl_coefficient=0.3, aggregation="constant", constant_tokens=10),
+    "entropy": LossConfig(entropy_coefficient=0.2, aggregation="sequence"),
+    "truncated": LossConfig(correction=TOKEN),
+    "masked": LossConfig(correction=ImportanceCorrection(kind="masked", cap=1.5)),
+    "truncated_sequence": LossConfig(correction=dataclasses.replace(TOKEN, level="sequence")),
+    "gspo_masked": LossConfig(
+        name="gspo", correction=ImportanceCorrection(kind="masked", cap=8.0, level="sequence")
+    ),
+}
+
+
+EVERY = pytest.mark.parametrize("name", CONFIGS)
+
+
+@pytest.fixture
+def ready(learner, batch):
+    """A trained policy, and a batch with reference logprobs and sampling logprobs near its own."""
+    return prepared(learner, batch)
+
+
+def prepared(learner, batch):
+    learner.create_policy("p", FullParameters(), seed=3)
+    learner.forward_backward("p", batch, LossConfig())
+    learner.optim_step("p", learning_rate=5e-3)
+    reference, own = learner.logprobs(None, batch), learner.logprobs("p", batch)
+    rng, sequences = np.random.default_rng(0), []
+    for sequence, ref, now in zip(batch, reference, own, strict=True):
+        sampling = iter((now + rng.normal(0, 0.3, len(now))).tolist())
+        sequences.append(
+            dataclasses.replace(
+                sequence,
+                sampling_logprobs=[next(sampling) if m else None for m in sequence.loss_mask],
+                reference_logprobs=ref,
+            )
+        )
+    return learner, sequences
+
+
+def gradient(learner, batch, config, **kwargs):
+    result = learner.forward_backward("p", batch, config, **kwargs)
+    found = {name: g.clone() for name, g in learner.gradient("p").items()}
+    learner._policies["p"].forget_gradient()
+    return found, result
+
+
+def assert_close(left, right, tolerance=2e-6):
+    scale = max(float(g.abs().max()) for g in right.values())
+    assert scale > 0
+    for name, expected in right.items():
+        torch.testing.assert_close(left[name], expected, atol=tolerance * max(scale, 1.0), rtol=2e-4)
+
+
+def plain(model, batch, config):
+    """The losses written out once more, sequence by sequence, without any of the learner's functions."""
+    total, tokens = 0.0, sum(sum(s.loss_mask) for s in batch)
+    for s in batch:
+        logits = model(input_ids=torch.tensor([s.token_ids])).logits[0].log_softmax(-1)
+        learner = torch.stack([logits[i - 1, s.token_ids[i]] for i, m in enumerate(s.loss_mask) if m])
+        sampling = torch.tensor([p for p in s.sampling_logprobs if p is not None])
+        begun = learner.detach() if s.proximal_logprobs is None else torch.as_tensor(s.proximal_logprobs)
+        anchor = begun if config.correction else sampling
+        ratio, a = (learner - anchor).exp(), s.advantage
+        if config.name == "gspo":
+            ratio = (learner - anchor).mean().exp().expand(len(learner))
+        inside = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
+        losses = {
+            "reinforce": -a * learner,
+            "importance_sampling": -a * ratio,
+            "cispo": -a * inside.detach() * learner,
+            "dro": -(a * (learner - anchor) - config.dro_beta / 2 * (learner - anchor) ** 2),
+        }.get(config.name, -torch.minimum(a * ratio, a * inside))
+        if config.dual_clip and a < 0:
+            losses = torch.minimum(losses, torch.tensor(-a * config.dual_clip))
+        if config.correction:
+            gap = begun - sampling
+            weight = (gap.sum().expand(len(gap)) if config.correction.level == "sequence" else gap).exp()
+            cap = config.correction.cap
+            cut = weight.clamp(max=cap)
+            if config.correction.kind == "masked":
+                cut = weight * ((weight <= cap) & (weight >= 1 / cap))
+            losses = losses * cut
+        if config.kl_coefficient:
+            gap = learner - torch.as_tensor(s.reference_logprobs)
+            kl = gap**2 / 2 if config.kl_estimator == "k2" else (-gap).exp() - 1 + gap
+            losses = losses + config.kl_coefficient * kl
+        if config.entropy_coefficient:
+            undecided = -(logits.exp() * logits).sum(-1)
+            places = [i - 1 for i, m in enumerate(s.loss_mask) if m]
+            losses = losses - config.entropy_coefficient * undecided[places]
+        sequence = {
+            "token": losses.sum() / tokens,
+            "sequence": losses.mean() / len(batch),
+            "constant": losses.sum() / config.constant_tokens / len(batch),
+        }
+        total = total + sequence[config.aggregation]
+    return total
+
+
+@EVERY
+def test_loss_and_gradient_are_those_of_the_formula_under_plain_autograd(ready, name, tmp_path):
+    learner, batch = ready
+    learner.save("p", tmp_path / "step-1", step=1, policy_version=1)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "step-1", attn_implementation="eager").eval()
+    loss = plain(model, batch, CONFIGS[name])
+    loss.backward()
+    found, result = gradient(learner, batch, CONFIGS[name])
+    assert result.loss == pytest.approx(float(loss.detach()), abs=1e-5)
+    assert_close(found, {n: p.grad for n, p in model.named_parameters()}, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name, config in CONFIGS.items() if config.correction])
+def test_in_later_updates_weights_are_those_of_the_policy_that_the_step_began_with(ready, name, tmp_path):
+    learner, batch = ready
+    rng, own = np.random.default_rng(1), learner.logprobs("p", batch)
+    batch = [
+        dataclasses.replace(s, proximal_logprobs=(now + rng.normal(0, 0.2, len(now))).astype(np.float32))
+        for s, now in zip(batch, own, strict=True)
+    ]
+    learner.save("p", tmp_path / "step-1", step=1, policy_version=1)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "step-1", attn_implementation="eager").eval()
+    loss = plain(model, batch, CONFIGS[name])
+    loss.backward()
+    found, result = gradient(learner, batch, CONFIGS[name])
+    assert result.loss == pytest.approx(float(loss.detach()), abs=1e-5)
+    assert_close(found, {n: p.grad for n, p in model.named_parameters()}, tolerance=1e-5)
+
+
+@EVERY
+def test_neither_micro_batches_nor_slices_of_the_head_nor_halves_change_the_gradient(
+    model_dir, batch, name, monkeypatch
+):
+    learner, sequences = prepared(Learner(model_dir), batch)
+    whole, result = gradient(learner, sequences, CONFIGS[name])
+    small, sequences = prepared(Learner(model_dir, micro_batch_tokens=7), batch)
+    monkeypatch.setattr(train_pass, "_HEAD_ROWS", 2)
+    monkeypatch.setattr(train_pass, "_HEAD_ELEMENTS", 1)
+    cut, of_cut = gradient(small, sequences, CONFIGS[name])
+    assert_close(cut, whole)
+    assert of_cut.metrics["clip_fraction"] == pytest.approx(result.metrics["clip_fraction"])
+    totals = BatchTotals.of(sequences)
+    small.forward_backward("p", sequences[:4], CONFIGS[name], totals=totals)
+    assert_close(gradient(small, sequences[4:], CONFIGS[name], totals=totals)[0], whole)
+
+
+@EVERY
+def test_the_logprobs_of_the_policy_that_sampled_are_used_where_the_loss_has_a_use_for_them(ready, name):
+    learner, batch = ready
+    corrupted = [
+        dataclasses.replace(s, sampling_logprobs=[p and p - 0.05 for p in s.sampling_logprobs]) for s in batch
+    ]
+    right, wrong = (learner.forward_backward("p", b, CONFIGS[name]).loss for b in (batch, corrupted))
+    assert (right == wrong) is (name == "reinforce")
+
+
+@pytest.mark.parametrize("name", ["reinforce", "importance_sampling", "cispo", "gspo", "truncated"])
+def test_advantage_zero_gives_exactly_zero_gradient(ready, name):
+    learner, batch = ready
+    silent = [dataclasses.replace(s, advantage=0.0) for s in batch]
+    found, _ = gradient(learner, silent, CONFIGS[name])
+    assert not any(g.any() for g in found.values())
+
+
+def test_silent_groups_feel_only_the_kl_penalty(ready):
+    learner, batch = ready
+    silent = [dataclasses.replace(s, advantage=0.0) for s in batch]
+    found, result = gradient(learner, silent, CONFIGS["kl_k3"])
+    assert any(g.any() for g in found.values())
+    assert result.metrics["kl"] > 0
+
+
+def test_the_kl_to_itself_is_zero_at_the_start(learner, batch):
+    learner.create_policy("p", LoRA(rank=2), seed=0)
+    reference = learner.logprobs(None, batch)
+    first = [dataclasses.replace(s, reference_logprobs=r) for s, r in zip(batch, reference, strict=True)]
+    result = learner.forward_backward("p", first, CONFIGS["kl_k3"])
+    assert result.metrics["kl"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_per_token_advantages_are_taken_token_by_token(ready):
+    learner, batch = ready
+    mixed = [
+        dataclasses.replace(s, advantage=[float(i % 3 - 1) for i in range(len(s.token_ids))]) for s in batch
+    ]
+    found, _ = gradient(learner, mixed, CONFIGS["reinforce"])
+    parts = []
+    for sign in (-1.0, 1.0):
+        part = [dataclasses.replace(s, advantage=[sign * (a == sign) for a in s.advantage]) for s in mixed]
+        parts.append(gradient(learner, part, CONFIGS["reinforce"])[0])
+    assert_close(found, {name: parts[0][name] + parts[1][name] for name in found})
+
+
+def test_metrics_say_how_far_learner_and_sampler_are_apart(ready):
+    learner, batch = ready
+    metrics = learner.forward_backward("p", batch, CONFIGS["masked"]).metrics
+    sampling = np.concatenate([[p for p in s.sampling_logprobs if p is not None] for s in batch])
+    ratios = np.exp(np.concatenate(learner.logprobs("p", batch)) - sampling)
+    outside = (ratios > 1.5) | (ratios < 1 / 1.5)
+    assert metrics["importance_ratio_max"] == pytest.approx(ratios.max(), rel=1e-4)
+    assert metrics["importance_changed_fraction"] == pytest.approx(outside.mean())
+    assert metrics["importance_weight_max"] == pytest.approx(ratios[~outside].max(), rel=1e-4)
+    assert metrics["ratio_max"] == pytest.approx(ratios.max(), rel=1e-4)
+
+
+def test_importance_weights_are_summed_up_over_the_sequences_that_have_a_loss(ready):
+    learner, batch = ready
+    # The engine agrees with the learner, and every other sequence teaches nothing.
+    own = learner.logprobs("p", batch)
+    same = []
+    for number, (sequence, logprobs) in enumerate(zip(batch, own, strict=True)):
+        known = iter(logprobs.tolist())
+        sampling = [next(known) if sampled else None for sampled in sequence.loss_mask]
+        same.append(dataclasses.replace(sequence, sampling_logprobs=sampling, advantage=float(number % 2)))
+    found = learner.forward_backward("p", same, CONFIGS["truncated"])
+    assert found.metrics["importance_weight_mean"] == pytest.approx(1.0, rel=1e-5)
+    assert found.judged_tokens == sum(len(logprobs) for logprobs in own[1::2])
+
+
+def test_parts_of_a_batch_count_for_importance_weights_by_the_tokens_that_have_one():
+    some = {"kl": 1.0, "importance_weight_mean": 1.0, "importance_changed_fraction": 0.5}
+    found = metrics_over_parts(
+        [
+            BatchPart(tokens=10, judged_tokens=2, metrics=some),
+            BatchPart(tokens=10, judged_tokens=8, metrics={**some, "importance_weight_mean": 2.0}),
+            BatchPart(tokens=20, judged_tokens=0, metrics={}),
+        ]
+    )
+    assert found == pytest.approx(
+        {"kl": 0.5, "importance_weight_mean": 1.8, "importance_changed_fraction": 0.5}
+    )

@@ -1,0 +1,36 @@
+import threading
+
+from backend.policies.call_bell import CallBell
+
+
+def test_who_waits_is_woken_by_a_ring_and_no_ring_in_between_is_missed():
+    bell = CallBell()
+    before = bell.rung
+    bell.ring()
+    bell.wait(before, 60.0)  # returns at once: it has rung since
+    waiting = threading.Thread(target=bell.wait, args=(bell.rung, 60.0))
+    waiting.start()
+    bell.ring()
+    waiting.join(30.0)
+    assert not waiting.is_alive()
+
+
+def test_a_call_is_waited_for_until_it_or_a_later_one_is_done():
+    bell = CallBell()
+    before = bell.rung
+    waiting = threading.Thread(target=bell.wait_until_done, args=("p", 2, 60.0))
+    waiting.start()
+    bell.wait(before, 60.0)  # whoever waits for a call rings, so that its loop looks
+    bell.done("other", 9)
+    bell.done("p", 3)
+    waiting.join(30.0)
+    assert not waiting.is_alive()
+    bell.wait_until_done("p", 1, 60.0)
+
+
+def test_what_a_forgotten_policy_did_is_not_known():
+    bell = CallBell()
+    bell.done("p", 3)
+    bell.forget("p")
+    bell.forget("p")
+    bell.wait_until_done("p", 1, 0.0)  # gives up at once; a loop elsewhere may do it

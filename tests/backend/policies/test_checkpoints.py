@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tinkergym.schema.events import JobState
+
+
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(lab):
+    job_id = lab.start(steps=3, checkpoint_every=1)
+    lab.play_step(job_id)
+    lab.play_step(job_id)
+    lab.until(job_id, lambda: len(lab.events(job_id, "checkpoint")) == 2)
+    newest = Path(lab.events(job_id, "checkpoint")[-1].path)
+    (newest / "optimizer.safetensors").write_bytes(b"rust")
+    lab.replace_pool()
+    lab.pool.start_job(job_id)
+    assert {request.step for request in lab.lease(job_id)} == {2}
+    assert [warning.name for warning in lab.events(job_id, "warning")] == ["checkpoint_damaged"]
+
+
+def test_a_checkpoint_that_a_killed_worker_was_about_to_replace_is_resumed_from(lab):
+    job_id = lab.start(steps=3, checkpoint_every=1)
+    lab.play_step(job_id)
+    lab.play_step(job_id)
+    lab.until(job_id, lambda: len(lab.events(job_id, "checkpoint")) == 2)
+    lab.close_pool()
+    newest = Path(lab.events(job_id, "checkpoint")[-1].path)
+    newest.rename(newest.with_name(f".replaced-{newest.name}"))
+    lab.start_pool()
+    lab.pool.start_job(job_id)
+    assert {request.step for request in lab.lease(job_id)} == {3}
+    assert lab.events(job_id, "warning") == []
+
+
+def test_a_checkpoint_that_another_worker_wrote_over_is_passed_over(lab):
+    job_id = lab.start(steps=3, checkpoint_every=1)
+    lab.play_step(job_id)
+    lab.play_step(job_id)
+    lab.until(job_id, lambda: len(lab.events(job_id, "checkpoint")) == 2)
+    older, newer = (Path(event.path) for event in lab.events(job_id, "checkpoint"))
+    shutil.rmtree(newer)
+    shutil.copytree(older, newer)
+    lab.replace_pool()
+    lab.pool.start_job(job_id)
+    assert {request.step for request in lab.lease(job_id)} == {2}
+    assert "not the one that was recorded" in lab.events(job_id, "warning")[0].message
+
+
+def test_only_the_newest_checkpoints_are_kept(lab):
+    job_id = lab.start(steps=4, checkpoint_every=1, keep_checkpoints=2)
+    lab.play_on(job_id)
+    views = lab.service.checkpoints(job_id)
+    assert [view.step for view in views] == [3, 4]
+    folder = Path(views[0].path).parent
+    assert sorted(path.name for path in folder.iterdir()) == ["step-000003", "step-000004"]
+    assert all(lab.service.episodes(job_id, step) == [] for step in (1, 2, 3, 4))
+
+
+def test_after_going_back_behind_damaged_checkpoints_new_ones_are_kept(lab, written):
+    job_id = lab.start(steps=4, checkpoint_every=1, keep_checkpoints=2)
+    for made in (1, 2, 3):
+        lab.play_step(job_id)
+        lab.until(job_id, lambda made=made: len(lab.events(job_id, "checkpoint")) == made)
+    # The oldest goes after the event of the newest.
+    lab.until(job_id, lambda: [view.step for view in lab.service.checkpoints(job_id)] == [2, 3])
+    lab.close_pool()
+    damaged = [Path(view.path) for view in lab.service.checkpoints(job_id)]
+    for path in damaged:
+        (path / "optimizer.safetensors").write_bytes(b"rust")
+    lab.start_pool()
+    lab.pool.start_job(job_id)
+    lab.play_step(job_id)
+    lab.until(job_id, lambda: len(lab.events(job_id, "checkpoint")) == 4)
+    # Those that are damaged go after the event of the new one.
+    lab.until(job_id, lambda: [view.step for view in lab.service.checkpoints(job_id)] == [1])
+    lab.close_pool()
+    (view,) = lab.service.checkpoints(job_id)
+    assert (Path(view.path) / "manifest.json").is_file()
+    assert [(path / "optimizer.safetensors").read_bytes() for path in damaged] == [b"rust", b"rust"]
+    lab.start_pool()
+    # Who asks for the policy while no worker has the job gets the good one.
+    assert written.answer(job_id, "say something") is not None
+    lab.pool.start_job(job_id)
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+    assert [view.step for view in lab.service.checkpoints(job_id)] == [3, 4]
+    assert not damaged[0].exists()
+
+
+def test_a_checkpoint_that_cannot_be_written_fails_the_job_with_the_reason(lab):
+    folder = lab.config.jobs_dir
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.write_text("in the way")
+    job_id = lab.start(steps=1)
+    lab.play_on(job_id)
+    assert lab.events(job_id, "state")[-1].state is JobState.FAILED

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.service, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(host):
+    return host.final_weights(host.submit())
+
+
+def test_nothing_listens_beyond_this_machine(host, undisturbed):
+    for process in [psutil.Process(host.process.pid), *host.below()]:
+        for connection in process.net_connections():
+            if connection.status == psutil.CONN_LISTEN and connection.family != socket.AF_UNIX:
+                assert connection.laddr.ip in {"127.0.0.1", "::1", "::ffff:127.0.0.1"}, process.cmdline()
+
+
+def test_other_users_reach_no_file_of_ray(host, undisturbed):
+    private = host.config.run_dir
+    assert private.lstat().st_uid == os.getuid()
+    assert stat.S_IMODE(private.lstat().st_mode) == 0o700
+    written = []
+    for process in host.below():
+        with suppress(psutil.Error):
+            written += [Path(file.path) for file in process.open_files() if file.mode != "r"]
+            written += [
+                Path(connection.laddr)
+                for connection in process.net_connections("unix")
+                if str(connection.laddr).startswith("/")
+            ]
+    assert len(written) > 20  # logs and sockets
+    own = (private, host.config.data_dir, host.log)
+    assert {path for path in written if not any(path.is_relative_to(folder) for folder in own)} == set()
+    (session,) = host.config.ray_dir.glob("session_2*")
+    assert (session / "sockets" / "raylet").is_socket()

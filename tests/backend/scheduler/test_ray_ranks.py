@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.backend.scheduler.hosts import Host
+
+pytestmark = [pytest.mark.service, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(host):
+    return host.final_weights(host.submit())
+
+
+def test_ranks_are_actors_whose_death_costs_no_step_and_that_end_with_their_pool(tmp_path):
+    host = Host(tmp_path, learner_ranks=2, learner_divide_from=1)
+    try:
+        # Few and small steps: every one of them is four times as slow with two ranks on two cores.
+        short = {"adapter": {"kind": "full"}, "steps": 12, "batch_size": 8, "checkpoint_every": 3}
+        undisturbed = host.final_weights(host.submit_written("sft", **short))
+        job_id = host.submit_written("sft", **short)
+        host.until(lambda: host.service.job(job_id).step >= 4)
+        first = host.named("RankActor")
+        assert len(first) == 2
+        first[1].kill()
+        assert host.final_weights(job_id) == undisturbed
+        warnings = [e.body for e in host.tenant.events_after(job_id, 0, 1000) if e.body.type == "warning"]
+        # What is usual is learned anew after a resume, so that another step may stand out.
+        (lost,) = [warning for warning in warnings if not warning.name.endswith("_spike")]
+        assert lost.name == "rank_lost"
+        # Ray starts both at a time, so either may be the first of the processes.
+        assert re.search(rf"rank [01] ended with process {first[1].pid}\b", lost.message)
+        second = host.named("RankActor")
+        assert len(second) == 2
+        assert {rank.pid for rank in first}.isdisjoint(rank.pid for rank in second)
+
+        second[0].suspend()  # it hears neither its pool's end nor Ray
+        host.find("PoolProcess").kill()
+        host.until(lambda: not any(rank.is_running() for rank in second))
+    finally:
+        assert host.stop() == 0
+        host.store.close()

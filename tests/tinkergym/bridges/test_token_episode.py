@@ -1,0 +1,48 @@
+import pytest
+
+from tests.tinkergym.bridges.cookbook import Count
+from tinkergym.errors import InvalidRewardError
+
+pytest.importorskip(
+    "tinker_cookbook", reason="pip install --no-deps tinker-cookbook (docs/guides/bridges.md)"
+)
+
+
+def repeat(prompt):
+    return prompt.rsplit("say ", 1)[1].split("<")[0]
+
+
+def test_sampled_tokens_stay_as_they_were_sampled(rollout):
+    group, policy, _ = rollout(repeat, group_size=1)
+    first, second, third = policy.prompts
+    for before, sampled, after in ((first, policy.sampled[0], second), (second, policy.sampled[1], third)):
+        assert after[: len(before) + len(sampled)] == before + sampled
+    # One sequence per episode, not one per turn: nothing was tokenised again.
+    from tinker_cookbook.rl.data_processing import trajectory_to_data
+
+    assert len(trajectory_to_data(group.trajectories_G[0], 1.0)) == 1
+
+
+def test_a_failing_environment_is_a_failed_rollout_not_a_reward_of_0(rollout):
+    with pytest.raises(RuntimeError, match="broken on purpose"):
+        rollout(lambda prompt: "fail", group_size=1)
+
+
+def test_a_reward_that_is_no_number_is_a_failed_rollout(rollout, monkeypatch):
+    monkeypatch.setattr(Count, "reply", lambda self, action: ("", float("nan"), True, {}))
+    with pytest.raises(InvalidRewardError):
+        rollout(repeat, group_size=1)
+
+
+def test_a_first_prompt_that_does_not_fit_ends_the_episode_by_name_before_anything_is_sampled(rollout):
+    group, policy, _ = rollout(repeat, group_size=2, context_length=5)
+    assert policy.sampled == []
+    assert [trajectory.stop_reason for trajectory in group.trajectories_G] == ["context_overflow"] * 2
+
+
+def test_an_episode_that_outgrows_the_context_ends_by_name(rollout):
+    _, policy, _ = rollout(repeat, group_size=1)
+    length = len(policy.prompts[1])
+    group, policy, _ = rollout(repeat, group_size=1, context_length=length)
+    assert group.trajectories_G[0].stop_reason == "context_overflow"
+    assert len(policy.sampled) == 1

@@ -1,0 +1,74 @@
+import json
+
+from tinkergym.evaluation.records import read_records
+
+BOARD = "board/TicTacToeVs-v0"
+
+
+def figures(result):
+    assert result.exit_code == 0, result.output
+    return json.loads(result.output)
+
+
+def test_a_policy_that_the_environment_cannot_play_is_refused(tg_run, tmp_path, monkeypatch):
+    (tmp_path / "plain.py").write_text(
+        "import tinkergym as tg\n"
+        "class Env(tg.SingleTurnEnv):\n"
+        "    def ask(self, options): return '?'\n"
+        "    def score(self, answer): return 1.0\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    result = tg_run("eval", "plain:Env", "--policy", "gold")
+    assert (result.exit_code, "has no gold_action()" in result.output) == (2, True)
+
+
+def test_a_job_is_evaluated_at_its_newest_version_and_its_tokens_are_kept(tg_run, start_service, tmp_path):
+    start_service(lambda prompt: "b2", environments=[BOARD])
+    tg_run("train", BOARD, "--steps", 1)
+    file = tmp_path / "run.jsonl"
+    result = figures(
+        tg_run(
+            *("eval", BOARD, "--policy", "job-1", "--tasks", 4, "-n", 2, "--temperature", 1),
+            *("--out", file, "--json"),
+        )
+    )
+    assert result["settings"]["policy"] == "job-1"
+    assert result["episodes"] == 8
+    trajectory = read_records(file).episodes[0].trajectory
+    assert trajectory.sampled_tokens > 0
+    assert trajectory.turns[0].action == "b2"
+
+
+def test_a_model_is_evaluated_by_its_name_and_an_unknown_name_is_refused(tg_run, start_service):
+    start_service(lambda prompt: "b2", environments=[BOARD])
+    result = tg_run("eval", BOARD, "--policy", "nano", "--tasks", 2, "--json")
+    assert figures(result)["settings"]["policy"] == "nano"
+    wrong = tg_run("eval", BOARD, "--policy", "job-99", "--tasks", 2)
+    assert (wrong.exit_code, "is no policy" in wrong.output) == (2, True)
+    folder = tg_run("eval", BOARD, "--policy", "/models/mine", "--tasks", 2, "--json")
+    assert figures(folder)["settings"]["policy"] == "/models/mine"
+    slip = tg_run("eval", BOARD, "--policy", "nano", "--tasks", 2, "--env-set", "seet=first")
+    assert (slip.exit_code, "could not be created" in slip.output) == (2, True)
+
+
+def test_a_model_is_evaluated_with_the_sampling_that_was_asked_for(tg_run, start_service, tmp_path):
+    service = start_service(lambda prompt: "b2", environments=[BOARD])
+    command = ["eval", BOARD, "--policy", "nano", "--tasks", 1, "--temperature", 1, "--json"]
+    plain = figures(tg_run(*command))
+    assert not {"top_p", "top_k"} & plain["settings"].keys()
+    service.sampled.clear()
+    file = tmp_path / "run.jsonl"
+    found = figures(tg_run(*command, "--top-p", 0.9, "--top-k", 20, "--out", file))
+    assert (found["settings"]["top_p"], found["settings"]["top_k"]) == (0.9, 20)
+    assert {(r.top_p, r.top_k) for batch in service.sampled for r in batch} == {(0.9, 20)}
+    other = tg_run(*command, "--top-p", 0.8, "--top-k", 20, "--out", file)
+    assert (other.exit_code, "top_p was 0.9" in other.output) == (1, True)
+    wrong = tg_run(*command, "--top-p", 1.1)
+    assert (wrong.exit_code, "top_p" in wrong.output) == (2, True)
+
+
+def test_a_policy_that_only_a_service_could_know_says_so_where_none_answers(tg_run, monkeypatch):
+    monkeypatch.setenv("TINKERGYM_URL", "http://127.0.0.1:9")
+    result = tg_run("eval", BOARD, "--policy", "gould")
+    assert result.exit_code != 0
+    assert "'gould' is none of random, legal, gold, and jobs and models need a service" in result.output

@@ -1,0 +1,78 @@
+import re
+
+import pytest
+
+from tinkergym.schema.events import CheckpointView, JobState
+
+BOARD = "board/TicTacToeVs-v0"
+
+
+def test_a_job_fits_into_one_line_of_80_columns(run, service, monkeypatch):
+    run("train", BOARD, "--steps", "9", "--rollout", "client", "--detach")
+    monkeypatch.setenv("COLUMNS", "65")  # the ids of a real service are 15 longer
+    assert re.search(r"job-1 +running +0/9 +board/TicTacToeVs-v0 +nano +..-.. ..:..", run("jobs").output)
+
+
+def test_however_narrow_the_terminal_a_job_stays_on_one_line(run, service, monkeypatch):
+    long = "a model that plays as well as the best of them, once it has been trained for long enough"
+    run("train", BOARD, "--steps", "9", "--rollout", "client", "--detach", "--set", f"name={long}")
+    monkeypatch.setenv("COLUMNS", "20")
+    header, line = run("jobs").output.splitlines()
+    assert re.search(rf"^job-1 +running +0/9 +{BOARD} +nano +..-.. ..:.. +{long}$", line)
+    assert line.index(BOARD) == header.index("environment")
+
+
+def test_jobs_are_listed_shown_and_cancelled(run, service):
+    assert "no jobs yet" in run("jobs").output
+    run("train", BOARD, "--steps", "9", "--rollout", "client", "--detach", "--set", "name=first [try]")
+    listed = run("jobs").output
+    assert re.search(r"job-1 +running +0/9 +board/TicTacToeVs-v0 +nano .*first \[try\]", listed)
+    assert '"group_size": 8' in run("jobs", "show", "job-1").output
+    assert "has ended (cancelled)" in run("jobs", "cancel", "job-1").output
+    missing = run("jobs", "show", "job-9")
+    assert (missing.exit_code, "no job is called 'job-9'" in missing.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [(JobState.WAITING_FOR_CLIENT, "and ends now"), (JobState.RUNNING, "at the moment (running)")],
+)
+def test_a_cancelled_job_that_has_not_ended_yet_says_when_it_will(run, service, monkeypatch, state, said):
+    run("train", BOARD, "--steps", "9", "--rollout", "client", "--detach")
+    view = service.jobs.end("job-1", state)
+    monkeypatch.setattr(service.jobs, "end", lambda *_, **__: view)  # its worker looks a moment later
+    result = run("jobs", "cancel", "job-1")
+    assert (result.exit_code, said in result.output) == (0, True), result.output
+
+
+def test_a_list_of_jobs_that_goes_on_says_so(run, service):
+    for _ in range(3):
+        run("train", BOARD, "--steps", "1")
+    cut = run("jobs", "--limit", "2").output.splitlines()
+    assert [line.split()[0] for line in cut[1:3]] == ["job-3", "job-2"]
+    assert cut[3:] == ["older ones: tinkergym jobs --limit 4"]
+    assert "older ones" not in run("jobs", "--limit", "3").output
+
+
+def test_ended_jobs_are_deleted_after_a_question(run, service):
+    for _ in range(3):
+        run("train", BOARD, "--steps", "1")
+    run("train", BOARD, "--steps", "9", "--rollout", "client", "--detach")
+    view = CheckpointView(step=1, policy_version=1, path="/there", sha256="0" * 64, files={"a": 2**20})
+    service.jobs.get("job-1").checkpoints.append(view)
+    assert run("jobs", "delete", "job-1", typed="n\n").exit_code == 1
+    assert "job-1 " in run("jobs").output
+    assert "job-1 is deleted (1.0 MiB)" in run("jobs", "delete", "job-1", typed="y\n").output
+    gone = run("jobs", "delete", "--yes", "job-2", "job-3", "job-2")
+    assert (gone.exit_code, "job-3 is deleted" in gone.output) == (0, True)
+    refused = run("jobs", "delete", "--yes", "job-4")
+    assert (refused.exit_code, "job-4 is running" in refused.output) == (1, True)
+    assert re.findall(r"^job-\d", run("jobs").output, re.MULTILINE) == ["job-4"]
+
+
+def test_checkpoints_are_listed(run, service):
+    run("train", BOARD, "--steps", "1")
+    assert "no checkpoints yet" in run("jobs", "checkpoints", "job-1").output
+    view = CheckpointView(step=1, policy_version=1, path="/there", sha256="0" * 64, files={"a": 2**20})
+    service.jobs.get("job-1").checkpoints.append(view)
+    assert "step 1  1.0 MiB  /there" in run("jobs", "checkpoints", "job-1").output

@@ -1,0 +1,63 @@
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import tinkergym as tg
+from tests.tinkergym.cli.exports import NANO, Trained
+from tinkergym.errors import ConflictError, InvalidRequestError
+from tinkergym.schema.job_spec import FullParameters
+from tinkergym.testing.scripted_service import ScriptedService
+
+
+@pytest.fixture
+def service():
+    with ScriptedService(environments=["board/TicTacToeVs-v0"]) as service:
+        yield service
+
+
+@pytest.fixture
+def trained(service, learned):
+    return Trained(service, learned())
+
+
+def test_a_base_for_what_is_not_merged_is_refused(service, learned, tmp_path):
+    trained = Trained(service, learned(FullParameters()))
+    for merge, said in ((True, "trained all parameters"), (False, "without merge")):
+        with pytest.raises(InvalidRequestError, match=said) as caught:
+            trained.job.export(tmp_path / "out", merge=merge, base="/nope")
+        assert caught.value.field == "base"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_base_that_is_another_model_is_refused_and_leaves_nothing(service, learned, dtype, tmp_path):
+    trained = Trained(service, learned(dtype=dtype))
+    other = AutoModelForCausalLM.from_pretrained(NANO)
+    next(other.parameters()).data.add_(0.1)
+    other.save_pretrained(tmp_path / "other")
+    with pytest.raises(ConflictError, match="fingerprints differ"):
+        trained.job.export(tmp_path / "out", merge=True, base=str(tmp_path / "other"))
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+@pytest.mark.parametrize("damage", ["flip", "drop"])
+def test_a_damaged_download_is_refused_and_leaves_nothing(trained, tmp_path, damage):
+    name = "adapter_model.safetensors"
+    if damage == "flip":
+        trained.service.files[name] = trained.service.files[name][:-1] + b"\xff"
+    else:
+        trained.service.break_next(f"files/{name}")
+    with pytest.raises(tg.TinkerGymError, match="damaged" if damage == "flip" else "service"):
+        trained.job.export(tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_manifest_that_names_a_file_elsewhere_is_refused(trained, tmp_path):
+    manifest = json.loads(trained.service.files["manifest.json"])
+    manifest["files"]["../evil"] = {"bytes": 1, "sha256": ""}
+    trained.service.files["manifest.json"] = json.dumps(manifest).encode()
+    with pytest.raises(tg.TinkerGymError, match="outside"):
+        trained.job.export(tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []

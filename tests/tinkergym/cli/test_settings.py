@@ -1,0 +1,42 @@
+import pytest
+
+BOARD = "board/TicTacToeVs-v0"
+
+
+def test_what_an_option_says_can_be_said_by_set_too_but_not_twice(run, service):
+    result = run("train", BOARD, "--steps", "1", "--set", "rollout=server", "--set", "env_kwargs.size=5")
+    assert result.exit_code == 0, result.output
+    spec = service.jobs.newest_first()[0].spec
+    assert (spec.rollout, spec.environment.kwargs) == ("server", {"size": 5})
+    result = run("train", BOARD, "--steps", "1", "--rollout", "client", "--set", "rollout=server")
+    assert result.exit_code == 2
+    assert "error: --set: rollout is given twice" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--steps", "0"], "greater than or equal to 1, got 0"),
+        (["--steps", "1", "--set", "sede=3"], "error: sede: unknown setting\n  did you mean seed?"),
+        (["--steps", "1", "--group-size", "1"], "error: algorithm.group_size: must be at least 2"),
+        (["--steps", "1", "--set", "seed"], "error: --set: 'seed' is no setting"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence_and_exit_code_2(run, service, arguments, message):
+    result = run("train", BOARD, *arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+    assert "Traceback" not in result.output
+
+
+def test_set_reaches_what_no_option_was_given_for(run, service):
+    settings = ["--set", "adapter.rank=4", "--set", "model=nano", "--set", "algorithm.group_size=2"]
+    assert run("train", BOARD, "--steps", "1", "--groups", "2", *settings).exit_code == 0
+    spec = service.jobs.newest_first()[0].spec
+    assert (spec.adapter.rank, spec.algorithm.group_size, spec.algorithm.groups_per_step) == (4, 2, 2)
+
+
+def test_set_reaches_a_section_of_which_no_option_says_anything(run, service):
+    settings = ["--set", "algorithm.name=rloo", "--set", "algorithm.groups_per_step=2"]
+    assert run("train", BOARD, "--steps", "1", *settings).exit_code == 0
+    assert service.jobs.newest_first()[0].spec.algorithm.name == "rloo"

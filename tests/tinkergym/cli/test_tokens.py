@@ -1,0 +1,100 @@
+import json
+from pathlib import Path
+
+import pytest
+
+import backend
+from benchmarks.template_families import shipped_template, template_bundle
+from tinkergym.agent.renderer import Renderer
+from tinkergym.cli.model_files import read_bundle
+from tinkergym.testing.templates import FAMILIES, family_bundle
+
+NANO = Path(backend.__file__).parent / "models" / "nano"
+
+
+def save(bundle, folder):
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text(bundle.tokenizer_json)
+    (folder / "chat_template.jinja").write_text(bundle.chat_template)
+    (folder / "tokenizer_config.json").write_text(json.dumps(bundle.special_tokens))
+    return folder
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_every_family_comes_out_exact(tg_run, tmp_path, family):
+    result = tg_run("tokens", save(family_bundle(family), tmp_path / family), "--json")
+    found = json.loads(result.output)
+    assert (result.exit_code, found["exact"]) == (0, True)
+    assert found["prefix_preserving"] is (family in ("llama", "gemma"))
+    assert found["rewrites_history"] is (family == "mistral")
+    assert found["conversations"]["plain"]["outcome"] == "same"
+    assert FAMILIES[family].stop in found["stop_ids"].values()
+
+
+@pytest.mark.parametrize(
+    ("name", "stops", "rewrites"),
+    [
+        ("gptoss", {"<eos>", "<|return|>", "<|call|>"}, True),
+        ("glm4moe", {"<eos>", "<|user|>", "<|observation|>"}, False),
+        ("phi3", {"<eos>", "<|end|>"}, False),
+    ],
+)
+def test_stop_tokens_are_read_off_the_template_and_segments_are_told(tg_run, tmp_path, name, stops, rewrites):
+    source = shipped_template(name)
+    if source is None:
+        pytest.skip("trl, which ships these templates, is not installed")
+    result = tg_run("tokens", save(template_bundle(name, source), tmp_path / name), "--json")
+    found = json.loads(result.output)
+    assert (result.exit_code, found["exact"], found["rewrites_history"]) == (0, True, rewrites)
+    assert set(found["stop_ids"].values()) == stops
+    assert found["conversations"]["plain"]["segments"] == (3 if rewrites else 1)
+
+
+def test_the_model_that_comes_along_is_exact(tg_run):
+    result = tg_run("tokens", NANO)
+    assert result.exit_code == 0
+    assert "an answer ends with  <|im_end|> (2)" in result.output
+    assert "no difference outside the policy's answers" in result.output
+
+
+def test_a_model_of_the_service_is_found_by_its_name(tg_run, start_service):
+    start_service()
+    assert tg_run("tokens", "nano").exit_code == 0
+
+
+def test_a_tokenizer_that_writes_turns_differently_is_caught(tg_run, tmp_path):
+    folder = save(family_bundle("gemma"), tmp_path / "model")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    # As SentencePiece models do: whatever is tokenised begins with a space, so parts are not like the whole.
+    tokenizer["normalizer"] = {"type": "Prepend", "prepend": " "}
+    for token in tokenizer["added_tokens"]:
+        token["normalized"] = True
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    result = tg_run("tokens", folder)
+    assert result.exit_code == 1
+    assert "different plain" in result.output
+    assert "the tokens differ outside the policy's answers" in result.output
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [("tokenizer.json", "has no tokenizer.json"), ("chat_template.jinja", "has no chat template")],
+)
+def test_a_directory_that_lacks_a_file_is_refused(tg_run, tmp_path, file, message):
+    folder = save(family_bundle("llama"), tmp_path / "model")
+    (folder / file).unlink()
+    result = tg_run("tokens", folder)
+    assert (result.exit_code, message in result.output) == (2, True)
+
+
+def test_a_name_that_nobody_knows_is_refused(tg_run, monkeypatch, tmp_path):
+    monkeypatch.delenv("TINKERGYM_URL", raising=False)
+    monkeypatch.setenv("TINKERGYM_HOME", str(tmp_path))
+    result = tg_run("tokens", "nobodys-model")
+    assert result.exit_code in (1, 2)
+    assert "tinkergym serve" in result.output
+
+
+def test_templates_without_specials_of_their_own_are_read_as_the_directory_says():
+    bundle = read_bundle(NANO)
+    assert Renderer.from_bundle(bundle).stop_ids == bundle.stop_ids == [2]

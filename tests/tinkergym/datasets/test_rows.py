@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import tinkergym as tg
+from tinkergym.agent.renderer import Renderer
+from tinkergym.datasets.prepare import prepare
+from tinkergym.errors import InvalidDataError, InvalidRequestError
+from tinkergym.schema.data import DataChunk
+from tinkergym.testing.templates import family_bundle
+
+TALK = {
+    "messages": [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "one?"},
+        {"role": "assistant", "content": "two"},
+        {"role": "user", "content": "three?"},
+        {"role": "assistant", "content": "four"},
+    ]
+}
+
+
+SYSTEM, QUESTION, ANSWER = TALK["messages"][:3]
+
+
+ASKED = {"prompt": "sky?", "completion": "blue"}
+
+
+PAIR = {"prompt": "sky?", "chosen": "blue", "rejected": "red"}
+
+
+@pytest.fixture(scope="module")
+def renderer():
+    return Renderer.from_bundle(family_bundle("qwen"))
+
+
+def records(prepared):
+    return [
+        record
+        for name in prepared.manifest.chunks
+        for record in DataChunk.model_validate_json(prepared.bodies[name]).records
+    ]
+
+
+def tokens_of(renderer, *rows, kind="sft", **options):
+    return records(prepare(tg.tasks.SequenceTasks(list(rows)), renderer, kind=kind, **options))
+
+
+def fault(renderer, row, kind="sft", **options):
+    with pytest.raises(InvalidDataError) as caught:
+        tokens_of(renderer, row, kind=kind, **options)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ({"messages": []}, "messages: must be a list of messages, not an empty list"),
+        ({"messages": [QUESTION]}, "no message is from the assistant"),
+        ({"messages": [{"role": "judge", "content": "x"}]}, "messages[0]: the role must be one of"),
+        ({"messages": [{**QUESTION, "weight": 1}]}, "messages[0]: a message has no 'weight'"),
+        ({"messages": [{"role": "user", "content": "\ud800"}]}, "lone surrogates"),
+        ({"messages": [{"role": "user", "content": 3}]}, "messages[0]: the content must be a str"),
+        ({"messages": [ANSWER]}, "messages[0].role: an answer cannot follow nothing"),
+        ({"messages": [QUESTION, ANSWER, ANSWER]}, "messages[2].role: an answer cannot follow assistant"),
+        ({"messages": [QUESTION, SYSTEM, ANSWER]}, "messages[1].role: a system message stands first"),
+        ({"messages": [QUESTION, ANSWER], "id": 3}, "'id': unknown key beside messages"),
+        ({"prompt": "x"}, "completion: is missing; the row has 'prompt'"),
+        ({"prompt": "x", "answer": "y"}, "completion: is missing; the row has 'answer', 'prompt'"),
+        ({"prompt": "x", "chosen": "y", "rejected": "z"}, "are for client.preference, tinkergym preference"),
+        (
+            {"prompt": "x", "completion": ""},
+            "completion: is empty, and the policy would learn to say nothing",
+        ),
+        ({"messages": [QUESTION, {**ANSWER, "content": ""}]}, "messages[1].content: is empty"),
+        (
+            {"question": "x", "reply": "y"},
+            "row: needs messages, or prompt and completion; it has 'question', 'reply'",
+        ),
+        ({"prompt": "x", "completion": ["y"]}, "completion[0]: a message must be a dict"),
+        ({"prompt": "x", "completion": {"a": 1}}, "completion: must be a string or one assistant message"),
+        ({"prompt": "x", "completion": "yes<|im_end|>no"}, "messages[1].content: holds the text of a token"),
+    ],
+)
+def test_a_bad_row_is_refused_by_place_field_and_reason(renderer, row, text):
+    said = fault(renderer, row)
+    assert "task 0: " in said
+    assert text in said
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ({**PAIR, "rejected": "blue"}, "rejected: it is the chosen answer"),
+        ({"prompt": "x", "chosen": "y"}, "rejected: is missing"),
+        ({**PAIR, "score": 1}, "'score': unknown key"),
+        ({"prompt": "x", "completion": "y"}, "one answer is for client.sft, tinkergym sft"),
+        (
+            {"messages": TALK["messages"], "chosen": "a", "rejected": "b"},
+            "the last message is the assistant's",
+        ),
+        ({**PAIR, "chosen": [{"role": "user", "content": "x"}]}, "chosen[0].role"),
+    ],
+)
+def test_a_bad_comparison_is_refused_by_field_and_reason(renderer, row, text):
+    assert text in fault(renderer, row, kind="preference")
+
+
+def test_a_line_that_breaks_off_is_named_by_one_line_and_its_column(renderer, tmp_path):
+    file = tmp_path / "chats.jsonl"
+    file.write_text(json.dumps(ASKED) + '\n{"prompt": "x",\n', encoding="utf-8")
+    with pytest.raises(InvalidDataError) as caught:
+        prepare(file, renderer, kind="sft")
+    assert caught.value.message.startswith("chats.jsonl, line 2: the line is no JSON: ")
+    assert caught.value.message.endswith(" at column 16")
+    with pytest.raises(InvalidRequestError, match=r"is no JSON: .* at column 16$"):
+        tg.tasks.JsonlTasks(file).read(1)
+
+
+def test_a_file_names_its_lines_as_an_editor_does(renderer, tmp_path):
+    file = tmp_path / "chats.jsonl"
+    unreadable = {"prompt": 1, "completion": "x"}
+    lines = [json.dumps(ASKED), "", "{broken", json.dumps(unreadable), '{"a": NaN}', "[1]"]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(InvalidDataError) as caught:
+        prepare(file, renderer, kind="sft")
+    assert caught.value.message.startswith("chats.jsonl, line 3: the line is no JSON")
+    assert "line 4: prompt: must be a list of messages, not int" in caught.value.hint
+    assert "line 5: the line is no JSON: NaN" in caught.value.hint
+    assert "line 6: row: must be a JSON object, not list" in caught.value.hint
+    file.write_bytes(b'{"prompt": "\xff"}')
+    with pytest.raises(InvalidDataError, match="no UTF-8"):
+        prepare(file, renderer, kind="sft")
+    file.write_text("\n\n")
+    with pytest.raises(InvalidDataError, match="has no rows"):
+        prepare(file, renderer, kind="sft")
+    with pytest.raises(InvalidDataError, match="cannot be read"):
+        prepare(tmp_path / "nowhere.jsonl", renderer, kind="sft")
+    with pytest.raises(InvalidRequestError, match="SequenceTasks"):
+        prepare([ASKED], renderer, kind="sft")

@@ -1,0 +1,105 @@
+import pytest
+
+from tests.tinkergym.games.small_games import Nim
+from tinkergym.errors import (
+    InvalidEnvironmentError,
+    InvalidRewardError,
+)
+from tinkergym.games.game_env import GameEnv
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error"),
+    [
+        ((1.0,), InvalidEnvironmentError),
+        ((1.0, 2.0, 3.0), InvalidEnvironmentError),
+        (float("nan"), InvalidRewardError),
+        ((0.0, float("inf")), InvalidRewardError),
+        ({0: -1.0, 1: 1.0}, InvalidEnvironmentError),
+        ({1.0, -1.0}, InvalidEnvironmentError),
+        ("12", InvalidEnvironmentError),
+        ([None, 1.0], InvalidEnvironmentError),
+        (object(), InvalidEnvironmentError),
+        ([[1.0], [2.0, 3.0]], InvalidEnvironmentError),
+    ],
+)
+def test_rewards_that_are_none_are_refused_and_shown(outcome, error):
+    class Wrong(Nim):
+        def play(self, player, move):
+            return outcome
+
+    env = GameEnv(Wrong())
+    env.reset(seed=0)
+    with pytest.raises(error, match="Wrong ended with the rewards"):
+        env.step("1")
+
+
+def test_going_on_without_a_seed_continues_the_chance():
+    def starts(count):
+        env = GameEnv(Nim())
+        env.reset(seed=5)
+        found = []
+        for _ in range(count):
+            found.append(env.game.left)
+            env.reset()
+        return found
+
+    assert starts(20) == starts(20)
+    assert len(set(starts(20))) > 3
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda game: game.give(2, 1.0), InvalidEnvironmentError),
+        (lambda game: game.give(-1, 1.0), InvalidEnvironmentError),
+        (lambda game: game.give("player_0", 1.0), InvalidEnvironmentError),
+        (lambda game: game.give(0, float("nan")), InvalidRewardError),
+        (lambda game: game.give(0, "1"), InvalidRewardError),
+        (lambda game: game.give(0, "much"), InvalidRewardError),
+        (lambda game: game.eliminate(5), InvalidEnvironmentError),
+        (lambda game: (game.eliminate(1), game.give(1, 1.0)), InvalidEnvironmentError),
+    ],
+)
+def test_a_payment_that_cannot_be_made_is_refused(call, error):
+    class Game(Nim):
+        def play(self, player, move):
+            call(self)
+
+    env = GameEnv(Game())
+    env.reset(seed=0)
+    with pytest.raises(error):
+        env.step("1")
+
+
+def test_players_that_are_added_when_the_game_begins_are_refused():
+    class Grows(Nim):
+        def begin(self, rng):
+            super().begin(rng)
+            self.players = 3
+
+    class Grown(Grows):
+        def __init__(self):
+            self.players = 3
+
+        def begin(self, rng):
+            self.players = 2
+
+    for game in (Grows(), Grown()):
+        with pytest.raises(InvalidEnvironmentError, match="players"):
+            GameEnv(game).reset(seed=0)
+
+    class Empty(Nim):
+        players = ()
+
+    with pytest.raises(InvalidEnvironmentError, match=r"cannot be played by \(\) players"):
+        GameEnv(Empty())
+
+
+@pytest.mark.parametrize("method", ["first_player", "next_player"])
+def test_a_player_that_does_not_exist_is_refused_by_the_methods_name(method):
+    game = type("Lost", (Nim,), {method: lambda self, *player: 7})
+    env = GameEnv(game())
+    with pytest.raises(InvalidEnvironmentError, match=f"{method} returned 7"):
+        env.reset(seed=0)
+        env.step("1")

@@ -1,0 +1,17 @@
+import pytest
+
+import tinkergym as tg
+from tests.tinkergym.registration.coins import Coins
+from tinkergym.errors import InvalidRequestError, UnknownEnvironmentError
+
+
+def test_the_opponents_are_those_that_were_registered_and_the_first_is_the_default():
+    tg.register_game("test/Greedy-v0", Coins, opponents=("greedy",))
+    assert tg.make("test/GreedyVs-v0").spec.kwargs["opponent"] == "greedy"
+    with pytest.raises(InvalidRequestError, match="'random' is no opponent"):
+        tg.make("test/GreedyVs-v0", opponent="random")
+
+
+def test_an_unknown_game_is_refused_with_what_is_close():
+    with pytest.raises(UnknownEnvironmentError, match="did you mean test/Coins-v0"):
+        tg.make_game("test/Coin-v0")

@@ -1,0 +1,76 @@
+import hashlib
+import json
+
+import pytest
+
+import tinkergym as tg
+from tinkergym.errors import (
+    CheckpointCorruptError,
+    InvalidRequestError,
+    NotFoundError,
+)
+from tinkergym.schema.events import (
+    CheckpointView,
+)
+
+SMALL = tg.GRPO(group_size=2, groups_per_step=2)
+
+
+class Echo(tg.TextEnv):
+    """Pays for the answer "ok", twice."""
+
+    def start(self, options):
+        self.turns = 0
+        return f"Say ok {self.np_random.integers(10)}."
+
+    def reply(self, action):
+        self.turns += 1
+        return "Again.", float(action == "ok"), self.turns == 2
+
+
+class TestDownload:
+    WEIGHTS = b"weights" * 1000
+
+    @pytest.fixture
+    def job(self, service, client):
+        job = client.train(Echo, steps=1, algorithm=SMALL)
+        job.wait()
+        digest = hashlib.sha256(self.WEIGHTS).hexdigest()
+        manifest = {"files": {"adapter.safetensors": {"bytes": len(self.WEIGHTS), "sha256": digest}}}
+        service.files = {"adapter.safetensors": self.WEIGHTS, "manifest.json": json.dumps(manifest).encode()}
+        service.jobs.get(job.id).checkpoints.append(
+            CheckpointView(
+                step=1,
+                policy_version=1,
+                path="/there/step-000001",
+                sha256=digest,
+                files={name: len(content) for name, content in service.files.items()},
+            )
+        )
+        return job
+
+    def test_the_files_arrive_whole(self, job, tmp_path):
+        folder = job.download(path=tmp_path)
+        assert (folder / "adapter.safetensors").read_bytes() == self.WEIGHTS
+        assert folder == tmp_path / job.id / "step-000001"
+
+    def test_a_damaged_file_is_refused_and_not_kept(self, service, job, tmp_path):
+        service.files["adapter.safetensors"] = self.WEIGHTS[:-1] + b"?"
+        with pytest.raises(CheckpointCorruptError, match=r"adapter.safetensors .* arrived damaged"):
+            job.download(1, tmp_path)
+        assert not list(tmp_path.rglob("*adapter*"))
+
+    @pytest.mark.parametrize("way", ["download", "export"])
+    def test_a_place_that_cannot_be_written_is_named(self, job, tmp_path, way):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(InvalidRequestError, match=r"file.* cannot be written: .*name a folder"):
+            getattr(job, way)(path=tmp_path / "file" / "inside")
+
+    def test_a_file_that_cannot_take_its_place_is_named(self, job, tmp_path):
+        (tmp_path / job.id / "step-000001" / "manifest.json" / "full").mkdir(parents=True)
+        with pytest.raises(InvalidRequestError, match=r"manifest.json cannot be written"):
+            job.download(path=tmp_path)
+
+    def test_a_checkpoint_that_is_not_there_names_those_that_are(self, job, tmp_path):
+        with pytest.raises(NotFoundError, match=r"no checkpoint of step 7 .*there: 1"):
+            job.download(7, tmp_path)

@@ -1,0 +1,97 @@
+import pytest
+
+import tinkergym as tg
+from tinkergym.errors import (
+    InvalidEnvironmentError,
+    PromptTooLongError,
+)
+
+
+class Echo(tg.TextEnv):
+    """Pays for the answer "ok", twice."""
+
+    def start(self, options):
+        self.turns = 0
+        return f"Say ok {self.np_random.integers(10)}."
+
+    def reply(self, action):
+        self.turns += 1
+        return "Again.", float(action == "ok"), self.turns == 2
+
+
+def test_an_environment_that_cannot_be_reset_is_refused_before_a_job_starts(service, client):
+    class Broken(Echo):
+        def start(self, options):
+            raise KeyError("board")
+
+    with pytest.raises(InvalidEnvironmentError, match="KeyError: 'board'"):
+        client.train(Broken, steps=1)
+    assert "POST /v1/jobs" not in service.calls
+
+
+def test_a_prompt_longer_than_the_context_is_refused_before_a_job_starts(start_service):
+    service = start_service(context_length=64)
+
+    class Wordy(Echo):
+        def start(self, options):
+            return "word " * 100
+
+    with pytest.raises(PromptTooLongError, match="the model's context 64"):
+        tg.Client().train(Wordy, steps=1)
+    assert "POST /v1/jobs" not in service.calls
+
+
+def test_an_answer_that_does_not_fit_behind_the_first_prompt_is_refused_as_the_service_would(start_service):
+    service = start_service(context_length=200)
+    with pytest.raises(PromptTooLongError, match="do not fit into the 200 tokens") as caught:
+        tg.Client().train(Echo, steps=1, sampling=tg.Sampling(max_turn_tokens=190))
+    assert caught.value.field == "sampling.max_turn_tokens"
+    with pytest.raises(PromptTooLongError, match=r"limits.max_context_tokens=70 \(set it to") as caught:
+        tg.Client().train(Echo, steps=1, limits=tg.Limits(max_context_tokens=70))
+    assert caught.value.field == "limits.max_context_tokens"
+    assert "POST /v1/jobs" not in service.calls
+
+
+class Unjudged(tg.SingleTurnEnv):
+    def ask(self, options):
+        return "?"
+
+
+class Deaf(tg.TextEnv):
+    def start(self, options):
+        return "?"
+
+
+@pytest.mark.parametrize(("env", "missing"), [(Unjudged, r"score\(answer\)"), (Deaf, r"reply\(action\)")])
+def test_a_class_that_cannot_judge_an_answer_is_refused_before_the_job_starts(client, service, env, missing):
+    with pytest.raises(InvalidEnvironmentError, match=f"needs a method {missing}"):
+        client.train(env, steps=1)
+    assert service.jobs.newest_first() == []
+
+
+class Late(Echo):
+    def __init__(self, path, size=3):
+        super().__init__()
+
+
+def test_an_argument_that_the_environment_lacks_is_told_with_how_it_is_given(client):
+    with pytest.raises(InvalidEnvironmentError) as caught:
+        client.train(Late, steps=1, env_kwargs={"size": 4})
+    assert caught.value.hint == "it needs path, as in env_kwargs={'path': ...}"
+
+
+class Sized(Echo):
+    def __init__(self, size=3, opponent="random"):
+        super().__init__()
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "said"),
+    [({"sise": 4}, "sise: did you mean size?"), ({"zzz": 4}, "it takes size, opponent")],
+)
+def test_an_argument_that_the_environment_does_not_have_is_told_with_the_one_that_was_meant(
+    client, kwargs, said
+):
+    with pytest.raises(InvalidEnvironmentError) as caught:
+        client.train(Sized, steps=1, env_kwargs=kwargs)
+    assert said in caught.value.hint

@@ -1,0 +1,61 @@
+"""What one sees of jobs, evaluations and policies: on a terminal, in a notebook, as a table."""
+
+import io
+import sys
+
+import pytest
+
+import tinkergym as tg
+from tinkergym.schema.events import Event, WarningEvent
+
+SMALL = tg.GRPO(group_size=2, groups_per_step=2)
+
+
+class Echo(tg.SingleTurnEnv):
+    def ask(self, options):
+        return f"<b>{self.np_random.integers(100)}</b> & more?"
+
+    def score(self, answer):
+        return float(self.np_random.integers(3)), {"length": float(len(answer))}
+
+
+@pytest.fixture
+def job(client):
+    job = client.train(Echo, steps=3, algorithm=SMALL)
+    yield job
+    job.close()
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_waiting_shows_progress_on_a_terminal_on_the_error_stream_only(job, monkeypatch, capsys):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    job.wait()
+    assert "step 3/3" in terminal.getvalue()
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("progress", "seen"), [(None, False), (False, False), (True, True)])
+def test_elsewhere_it_is_quiet_unless_it_is_asked_for(job, capsys, progress, seen):
+    job.wait(progress=progress)
+    captured = capsys.readouterr()
+    assert (captured.out, "step 3/3" in captured.err) == ("", seen)
+    assert seen or not captured.err
+
+
+def test_a_warning_is_said_once_beside_the_display(client, service, job, capsys):
+    job.wait()
+    with service.jobs.changed:
+        events = service.jobs.get(job.id).events
+        body = WarningEvent(name="loss_spike", message="it jumped", step=1, count=1)
+        events.insert(-1, Event(seq=len(events), job_id=job.id, time=0, body=body))
+        events[-1] = events[-1].model_copy(update={"seq": len(events)})
+    with pytest.warns(UserWarning, match="it jumped"):
+        client.job(job.id).wait(progress=True)
+    assert "it jumped" not in capsys.readouterr().err
+    client.job(job.id).wait(progress=True, warn=False)
+    assert "it jumped" in capsys.readouterr().err

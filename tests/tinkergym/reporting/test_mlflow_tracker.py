@@ -1,0 +1,80 @@
+import sys
+import types
+
+import pytest
+
+from tests.tinkergym.reporting.jobs import job_view, point
+from tinkergym.errors import InvalidRequestError
+from tinkergym.reporting.trackers import callbacks_of
+from tinkergym.schema.events import JobState
+
+
+@pytest.fixture
+def install(monkeypatch):
+    def add(name, **contents):
+        module = types.ModuleType(name)
+        vars(module).update(contents)
+        monkeypatch.setitem(sys.modules, name, module)
+
+    return add
+
+
+class Server:
+    """A client of an MLflow server that has this history of one run."""
+
+    def __init__(self, history=()):
+        self.history, self.batches, self.status = list(history), [], None
+
+    def __call__(self, **uris):
+        assert set(uris.values()) == {"http://there"}
+        return self
+
+    def get_experiment_by_name(self, name):
+        return None
+
+    def create_experiment(self, name):
+        return "1"
+
+    def search_runs(self, experiments, text, max_results):
+        assert "job-1" in text
+        return [types.SimpleNamespace(info=types.SimpleNamespace(run_id="run"))] if self.history else []
+
+    def create_run(self, experiment, *, run_name, tags):
+        assert tags["tinkergym.job_id"] == "job-1"
+        return types.SimpleNamespace(info=types.SimpleNamespace(run_id="run"))
+
+    def update_run(self, run_id, *, status):
+        self.status = status
+
+    def get_metric_history(self, run_id, key):
+        return [types.SimpleNamespace(step=step) for step in self.history]
+
+    def log_batch(self, run_id, *, metrics):
+        self.batches.append(metrics)
+
+    def set_terminated(self, run_id, *, status):
+        self.status = status
+
+
+@pytest.mark.parametrize(("history", "last"), [([], 0), ([1, 2, 3], 3)])
+def test_mlflow_goes_on_with_the_jobs_run_and_sends_a_point_as_one_call(install, monkeypatch, history, last):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://there")
+    server = Server(history)
+    install("mlflow", MlflowClient=server)
+    install("mlflow.entities", Metric=lambda *values: values)
+    (tracker,) = callbacks_of("mlflow")
+    assert tracker.begin(job_view()) == last
+    tracker.report(point(4, loss=0.5))
+    tracker.end(JobState.CANCELLED)
+    assert server.batches == [[("reward", 0.4, 104_000, 4), ("loss", 0.5, 104_000, 4)]]
+    assert server.status == "KILLED"
+
+
+@pytest.mark.parametrize("uri", ["sqlite:///mlflow.db", "mlruns", "postgresql://db/mlflow", ""])
+def test_mlflow_is_given_no_database_and_no_folder(install, monkeypatch, uri):
+    """Its client would be the server then, and migrate the database."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    install("mlflow", MlflowClient=None)
+    with pytest.raises(InvalidRequestError) as refused:
+        callbacks_of("mlflow")
+    assert refused.value.field == "report_to"

@@ -1,0 +1,54 @@
+import sys
+import types
+
+import pytest
+
+from tests.tinkergym.reporting.jobs import job_view, point
+from tinkergym.reporting.trackers import callbacks_of
+from tinkergym.schema.events import JobState
+
+
+@pytest.fixture
+def install(monkeypatch):
+    def add(name, **contents):
+        module = types.ModuleType(name)
+        vars(module).update(contents)
+        monkeypatch.setitem(sys.modules, name, module)
+
+    return add
+
+
+class Run:
+    """A run of wandb or of trackio."""
+
+    def __init__(self, **settings):
+        self.offline, self.resumed, self.step = False, False, 0
+        self.settings, self.points, self.ended = settings, [], None
+        vars(self).update(settings.pop("known", {}))
+
+    def log(self, values, *, step, commit=True):
+        self.points.append((step, values))
+
+    def finish(self, exit_code=0):
+        self.ended = exit_code
+
+
+@pytest.mark.parametrize(("resumed", "next_step", "last"), [(False, 0, 0), (True, 8, 7)])
+def test_wandb_online_says_which_step_comes_next(install, tmp_path, monkeypatch, resumed, next_step, last):
+    monkeypatch.chdir(tmp_path)
+    made = []
+
+    def init(**settings):
+        made.append(Run(**settings, known={"resumed": resumed, "step": next_step}))
+        return made[-1]
+
+    install("wandb", init=init)
+    (tracker,) = callbacks_of("wandb")
+    assert tracker.begin(job_view()) == last
+    tracker.report(point(last + 1))
+    tracker.end(JobState.FAILED)
+    (run,) = made
+    assert (run.settings["id"], run.settings["resume"]) == ("job-1", "allow")
+    assert run.settings["config"]["steps"] == 5
+    assert [step for step, _ in run.points] == [last + 1]
+    assert run.ended == 1

@@ -1,0 +1,28 @@
+"""What processes a test leaves behind."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+def children(parent=None):
+    """The processes that one, this one by default, started and has not waited for, zombies included."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            started_by = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (process / "cmdline").read_text()
+        except OSError:
+            continue
+        # multiprocessing keeps one helper of its own for all processes.
+        if started_by == (parent or os.getpid()) and "resource_tracker" not in command:
+            found.add(int(process.name))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left_behind():
+    before = children()
+    yield
+    assert children() <= before

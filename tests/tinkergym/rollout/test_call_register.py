@@ -1,0 +1,19 @@
+from tinkergym.rollout.call_register import CallRegister, episodes_in_calls
+
+
+def test_the_file_names_the_episodes_that_are_in_a_call(tmp_path):
+    path = tmp_path / "calls"
+    assert episodes_in_calls(path) == []
+    register = CallRegister(path)
+    with register.during("job:1:0"), register.during("job:1:1"):
+        assert sorted(episodes_in_calls(path)) == ["job:1:0", "job:1:1"]
+    assert episodes_in_calls(path) == []
+
+
+def test_a_name_that_is_too_long_is_cut_and_one_place_serves_many_calls(tmp_path):
+    path = tmp_path / "calls"
+    register = CallRegister(path)
+    for number in range(3000):
+        with register.during(f"{number}:" + "x" * 500):
+            (name,) = episodes_in_calls(path)
+            assert name.startswith(f"{number}:x")

@@ -1,0 +1,123 @@
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import tinkergym as tg
+from tests.tinkergym.rollout.processes import children, no_process_is_left_behind  # noqa: F401
+from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.renderer import Renderer
+from tinkergym.rollout.executors import ProcessExecutor
+from tinkergym.rollout.play import play
+from tinkergym.schema.job_spec import EnvironmentRef, Limits
+from tinkergym.testing import ScriptedSampler, byte_bundle
+from tinkergym.testing.faults import Sound, make_fault
+from tinkergym.trajectory.trajectory import StopReason
+
+RENDERER = Renderer.from_bundle(byte_bundle())
+
+
+YES = ScriptedSampler(RENDERER, lambda prompt: "yes")
+
+
+PATIENCE_SECONDS = 30.0
+"""How long a call may take that is not meant to be cut: starting a process counts as one."""
+
+
+def plans(environment, seeds, *, limits=None, **settings):
+    return [
+        EpisodePlan(
+            episode_id=f"{environment}-{number}",
+            seed=seed,
+            policy="p",
+            environment=EnvironmentRef(id=environment),
+            sampling_seed=1000 * number,
+            max_turn_tokens=8,
+            limits=limits or Limits(step_timeout_seconds=PATIENCE_SECONDS, max_turns=20),
+            **settings,
+        )
+        for number, seed in enumerate(seeds)
+    ]
+
+
+def played(requests, executor, make_env=make_fault, sampler=YES, **settings):
+    results = play(
+        requests, sampler=sampler, renderer=RENDERER, make_env=make_env, executor=executor, **settings
+    )
+    return {result.episode_id: result.trajectory for result in results}
+
+
+def test_an_environment_that_takes_its_process_down_ends_its_episode_alone():
+    episodes = played(plans("Dies", [0, 1, 2]), ProcessExecutor(2))
+    reasons = Counter(trajectory.stop_reason for trajectory in episodes.values())
+    assert reasons == {StopReason.TERMINATED: 2, StopReason.ENVIRONMENT_ERROR: 1}
+    assert episodes["Dies-1"].error == "the environment's process ended with exit status 3 during step"
+    assert not episodes["Dies-1"].completed
+
+
+def test_what_cannot_be_sent_to_a_process_says_so():
+    class Local(tg.SingleTurnEnv):
+        def ask(self, options):
+            return "?"
+
+        def score(self, answer):
+            return 1.0
+
+    (trajectory,) = played(plans("local", [0]), ProcessExecutor(1), lambda reference: Local()).values()
+    assert trajectory.stop_reason is StopReason.ENVIRONMENT_ERROR
+    assert "define the class at the top of a module" in trajectory.error
+
+
+PROGRAM = """
+import ctypes, threading
+from tinkergym.rollout.environment_process import EnvironmentProcess
+from tinkergym.testing.faults import HangsInStep
+
+class HoldsTheInterpreter(HangsInStep):
+    def go_wrong(self):
+        ctypes.PyDLL(None).sleep(600)  # as a regular expression may
+
+if __name__ == "__main__":
+    env = EnvironmentProcess({kind})
+    starting = threading.Thread(target=env.start)  # whose end is not the program's
+    starting.start()
+    starting.join()
+    env.reset(seed=1)
+    print("hangs", flush=True)
+    env.step("go")
+"""
+
+
+@pytest.mark.parametrize("kind", ["HangsInStep", "HoldsTheInterpreter"])
+def test_an_environments_process_ends_with_the_program_that_was_killed(kind, tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM.format(kind=kind))
+    program = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    assert program.stdout.readline() == "hangs\n"
+    (child,) = children(program.pid)
+    program.kill()
+    program.wait()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while Path(f"/proc/{child}/cmdline").exists() and Path(f"/proc/{child}/cmdline").read_bytes():
+        assert time.monotonic() < deadline
+    program.stdout.close()
+
+
+class TellsItsNiceness(Sound):
+    def step(self, action):
+        observation, _, *rest = super().step(action)
+        return observation, float(os.nice(0)), *rest
+
+
+def make_one_that_tells_its_niceness(_):
+    return TellsItsNiceness()
+
+
+def test_environments_in_processes_of_their_own_stand_behind_what_samples_and_trains():
+    plays = plans("own/Niceness-v0", [1])
+    (trajectory,) = played(plays, ProcessExecutor(1), make_one_that_tells_its_niceness).values()
+    assert trajectory.turns[0].reward == min(os.nice(0) + 14, 19)

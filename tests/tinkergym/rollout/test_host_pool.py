@@ -1,0 +1,170 @@
+import itertools
+import math
+import sqlite3
+import threading
+
+import pytest
+
+from tests.tinkergym.rollout.walks import RENDERER, YES, Walk, plans, played
+from tinkergym.agent.plan import EpisodePlan
+from tinkergym.rollout.host_pool import Pace
+from tinkergym.rollout.play import play
+from tinkergym.schema.job_spec import EnvironmentRef, Limits
+from tinkergym.trajectory.trajectory import StopReason
+
+
+def test_environments_are_used_again_and_closed_once():
+    made, closed = [], []
+
+    class Counted(Walk):
+        def close(self):
+            closed.append(self)
+
+    def make_env(reference):
+        made.append(Counted())
+        return made[-1]
+
+    played(plans(6), make_env, max_concurrent=3)
+    assert len(made) == 3
+    assert set(map(id, closed)) == set(map(id, made))
+
+
+def test_an_environment_lives_in_one_thread():
+    class Stored(Walk):
+        def __init__(self):
+            # SQLite refuses the use of a connection in another thread.
+            self.database = sqlite3.connect(":memory:")
+
+        def start(self, options):
+            self.database.execute("select 1")
+            return super().start(options)
+
+        def reply(self, action):
+            self.database.execute("select 1")
+            return super().reply(action)
+
+        def close(self):
+            self.database.close()
+
+    reasons = {
+        t.stop_reason for t in played(plans(10), lambda reference: Stored(), max_concurrent=4).values()
+    }
+    assert reasons == {StopReason.TERMINATED}
+
+
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit, KeyboardInterrupt])
+def test_an_environment_that_cannot_be_made_ends_its_episode(error):
+    def make_env(reference):
+        raise error("no display")
+
+    (trajectory,) = played(plans(1), make_env).values()
+    assert trajectory.stop_reason is StopReason.ENVIRONMENT_ERROR
+    assert "no display" in trajectory.error
+
+
+@pytest.mark.parametrize("method", ["__init__", "start", "reply"])
+def test_an_environment_that_hangs_loses_its_thread_and_harms_no_other(method):
+    release, closed = threading.Event(), threading.Event()
+
+    class Hangs(Walk):
+        def close(self):
+            closed.set()
+
+    def hang(self, *arguments):
+        release.wait()
+        return None if method == "__init__" else ("", 0.0, True)
+
+    setattr(Hangs, method, hang)
+    limits = Limits(step_timeout_seconds=0.2)
+    hanging = plans(1, "hangs", limits=limits)
+    others = [plan for plan in plans(6, limits=limits) if plan.episode_id != "e0"]
+
+    def make_env(reference):
+        return Hangs() if reference.id == "hangs" else Walk()
+
+    trajectories = played([*hanging, *others], make_env)
+    release.set()
+    hung = trajectories.pop("e0")
+    assert hung.stop_reason is StopReason.ENVIRONMENT_TIMEOUT
+    assert "did not return within 0.2 s" in hung.error
+    assert "release.wait()" in hung.error
+    assert {t.stop_reason for t in trajectories.values()} == {StopReason.TERMINATED}
+    # The thread that came back after all closes what it had.
+    assert closed.wait(timeout=30)
+
+
+def test_errors_while_closing_harm_nothing(caplog):
+    class Sticky(Walk):
+        def close(self):
+            raise OSError("stuck")
+
+    assert {t.stop_reason for t in played(plans(3), lambda reference: Sticky()).values()} == {"terminated"}
+    assert "stuck" in caplog.text
+
+
+def test_an_environment_that_failed_is_not_used_again():
+    made = []
+
+    class Once(Walk):
+        def reply(self, action):
+            raise ValueError("broken for good")
+
+    def make_env(reference):
+        made.append(Once() if len(made) == 0 else Walk())
+        return made[-1]
+
+    reasons = [t.stop_reason for t in played(plans(4), make_env, max_concurrent=1).values()]
+    assert reasons == ["environment_error"] + ["terminated"] * 3
+    assert len(made) == 2
+
+
+def test_requests_are_taken_as_places_become_free():
+    endless = (plan for number in itertools.count() for plan in plans(1))
+    results = play(
+        (
+            EpisodePlan(episode_id=f"n{i}", seed=i, policy="p", environment=EnvironmentRef(id="w"))
+            for i, _ in enumerate(endless)
+        ),
+        sampler=YES,
+        renderer=RENDERER,
+        make_env=lambda reference: Walk(),
+        max_concurrent=2,
+    )
+    assert len(list(itertools.islice(results, 10))) == 10
+    results.close()
+
+
+def pace_of(*calls):
+    pace = Pace()
+    for call, seconds in calls:
+        pace.took(call, seconds)
+    return pace
+
+
+QUICK = [("reset", 0.0001), *[("step", 0.0001)] * 63]
+
+
+@pytest.mark.parametrize(
+    ("calls", "quick"),
+    [
+        (QUICK[:63], False),  # nothing is known yet
+        (QUICK, True),
+        ([("make", 0.0001)] * 65, False),
+        ([("step", 0.0001)] * 65, False),
+        ([("make", 3.0), *QUICK], True),  # the first ones import
+        ([("reset", 0.0009), *[("step", 0.0009)] * 63], True),
+        ([("reset", 0.0012), *[("step", 0.0001)] * 63], False),
+        ([("reset", 0.0001), *[("step", 0.0012)] * 63], False),
+        ([*QUICK, ("step", 0.2), *QUICK], True),  # a hiccup
+        ([*QUICK, ("reset", 0.2), *QUICK], True),
+        ([*QUICK, ("make", 0.01), ("make", 0.2)], True),
+        ([*QUICK, ("step", 0.3)], False),  # the others had to be moved
+        ([*QUICK, *[("step", 0.1)] * 20], False),
+        ([*QUICK, ("make", 0.1)], False),
+        ([*QUICK, ("step", math.inf)], False),
+        ([("step", math.inf), *QUICK], False),
+        ([*QUICK, ("step", 0.3), *QUICK], False),  # once is enough
+    ],
+)
+def test_quick_is_what_has_answered_quickly_and_still_does(calls, quick):
+    assert pace_of(*calls).quick is quick

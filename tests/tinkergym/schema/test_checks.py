@@ -1,0 +1,16 @@
+import pytest
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.parsing import parse_any_spec, parse_spec
+
+GOOD = {"environment": {"id": "board/TicTacToeVs-v0"}, "steps": 3}
+
+
+def test_a_number_may_be_an_integer_where_a_fraction_is_meant_and_the_other_way_round():
+    spec = parse_spec({**GOOD, "steps": 1e3, "algorithm": {"learning_rate": 1}, "parity_threshold": None})
+    assert (spec.steps, spec.algorithm.learning_rate, spec.parity_threshold) == (1000, 1.0, None)
+
+
+def test_a_weight_decay_that_float32_cannot_hold_is_refused():
+    with pytest.raises(InvalidRequestError, match="weight_decay"):
+        parse_any_spec({"kind": "sft", "data": "0" * 64, "steps": 1, "weight_decay": 1e300})

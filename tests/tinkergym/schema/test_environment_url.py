@@ -1,0 +1,31 @@
+import pytest
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.environment_url import is_environment_url, parse_environment_url
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("ws://Host", "ws://host:80"),
+        ("wss://host./a/b/", "wss://host:443/a/b"),
+        ("WS://[::1]:9", "ws://[::1]:9"),
+    ],
+)
+def test_an_address_has_one_spelling(text, canonical):
+    assert is_environment_url(text)
+    assert str(parse_environment_url(text)) == canonical
+    assert str(parse_environment_url(canonical)) == canonical
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(None, "", "host:80", "http://host", "ws://", "ws://h:x", "ws://h:99999", "ws://a b", "ws://世"),
+        *("ws://user@host", "ws://host?q=1", "ws://host#f"),
+    ],
+)
+def test_anything_else_is_refused(text):
+    with pytest.raises(InvalidRequestError) as refused:
+        parse_environment_url(text)
+    assert refused.value.field == "url"

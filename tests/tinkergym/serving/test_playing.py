@@ -1,0 +1,63 @@
+import pytest
+
+from tinkergym.errors import (
+    EnvironmentGoneError,
+    EnvironmentTimeoutError,
+    EpisodeProtocolError,
+    InvalidRewardError,
+    RemoteEnvironmentError,
+)
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_what_the_environment_raises_comes_with_its_traceback_and_the_session_lives_on(
+    serve, connect, processes
+):
+    # The child process does not know the classes of this test.
+    env = connect(serve("CartPole-v1", processes=True) if processes else serve())
+    env.reset(seed=0)
+    if processes:
+        with pytest.raises(RemoteEnvironmentError, match=r"step raised AssertionError(.|\n)*Traceback"):
+            env.step(7)
+    else:
+        with pytest.raises(
+            RemoteEnvironmentError, match=r"(?s)step raised ValueError.*in reply.*not like this"
+        ):
+            env.step("raise")
+        with pytest.raises(RemoteEnvironmentError, match="SystemExit"):
+            env.step("exit")
+        with pytest.raises(RemoteEnvironmentError, match="reset raised RuntimeError"):
+            env.reset(options={"fail": True})
+    assert env.reset(seed=0)
+
+
+def test_a_reward_that_is_no_number_is_an_error_of_its_own(serve, connect):
+    env = connect(serve())
+    env.reset(seed=0)
+    for action, text in (("nan", "the reward nan"), ("unknowable", "nobody can say")):
+        with pytest.raises(InvalidRewardError, match=text):
+            env.step(action)
+    with pytest.raises(RemoteEnvironmentError, match="set cannot travel"):
+        env.step("odd info")
+
+
+def test_a_step_that_hangs_ends_and_reset_begins_another(serve, connect):
+    env = connect(serve(step_timeout_seconds=0.3, capacity=1))
+    env.reset(seed=0)
+    with pytest.raises(EnvironmentTimeoutError, match=r"(?s)step did not return within.*HANGS.wait"):
+        env.step("hang")
+    with pytest.raises(EnvironmentGoneError, match="call reset"):
+        env.step("on")
+    env.reset(seed=0)
+    assert env.step("on")[0] == "1:on"
+
+
+def test_an_order_of_calls_that_makes_no_episode_is_an_error(serve, connect):
+    env = connect(serve()).unwrapped
+    with pytest.raises(EpisodeProtocolError):
+        env.step("early")
+    env.reset(seed=0)
+    env.close()
+    env.close()
+    with pytest.raises(EpisodeProtocolError):
+        env.step("late")

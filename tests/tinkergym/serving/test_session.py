@@ -1,0 +1,54 @@
+import json
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from tinkergym.serving.protocol import VERSION
+
+ID = "0123456789abcdef" * 2
+
+
+def ask(link, **message):
+    link.send(json.dumps(message))
+    return json.loads(link.recv(timeout=20))
+
+
+def session(link, **more):
+    return ask(link, op="open", version=VERSION, session=ID, **more)
+
+
+def test_a_call_that_is_repeated_gets_the_stored_answer_and_another_one_is_refused(stranger):
+    link = stranger.connect()
+    session(link)
+    first = ask(link, op="reset", i=0, seed=1)
+    assert ask(link, op="reset", i=0, seed=1) == first
+    stepped = ask(link, op="step", i=1, action="a")
+    assert stepped["observation"] == "1:a"
+    assert ask(link, op="step", i=1, action="a") == stepped
+    for wrong in ({"i": 1, "action": "b"}, {"i": 0, "action": "a"}, {"i": 3, "action": "a"}, {"action": "a"}):
+        assert ask(link, op="step", **wrong)["error"]["type"] == "StepIndexError"
+    assert ask(link, op="step", i=2, action="a")["observation"] == "2:a"
+
+
+def test_a_session_can_be_taken_up_by_another_connection_which_then_has_it(stranger):
+    old, new = stranger.connect(), stranger.connect()
+    session(old)
+    ask(old, op="reset", i=0, seed=1)
+    session(new, resume=True)
+    assert ask(new, op="step", i=1, action="a")["observation"] == "1:a"
+    with pytest.raises(ConnectionClosed):
+        while True:
+            old.recv(timeout=20)
+
+
+def test_a_session_that_never_was_is_gone(stranger):
+    answer = session(stranger.connect(), resume=True)
+    assert answer["error"]["type"] == "EnvironmentGoneError"
+
+
+def test_a_call_without_its_parts_is_an_error_of_the_call(stranger):
+    link = stranger.connect()
+    session(link)
+    assert ask(link, op="reset", i=0, seed="seven")["error"]["type"]
+    assert ask(link, op="step", i=1)["error"]["type"] == "InvalidRequestError"
+    assert ask(link, op="ask", i=2, name="__class__")["error"]["type"] == "InvalidRequestError"

@@ -1,0 +1,22 @@
+import pytest
+
+from tinkergym.errors import (
+    AuthenticationError,
+    ServiceUnreachableError,
+)
+from tinkergym.testing.environment_server import TOKEN
+
+
+def test_no_token_a_wrong_one_and_nobody_there_each_have_a_type(serve, connect, monkeypatch):
+    url = serve()
+    with pytest.raises(AuthenticationError, match="TINKERGYM_ENV_TOKEN"):
+        connect(url, token="wrong-token")
+    monkeypatch.delenv("TINKERGYM_ENV_TOKEN", raising=False)
+    with pytest.raises(AuthenticationError, match="wants a token"):
+        connect(url, token=None)
+    monkeypatch.setenv("TINKERGYM_ENV_TOKEN", TOKEN)
+    env = connect(url, token=None)
+    env.reset(seed=0)
+    assert TOKEN not in repr(env.spec)
+    with pytest.raises(ServiceUnreachableError, match="serve-env"):
+        connect("ws://127.0.0.1:9", reconnect_seconds=0.05)

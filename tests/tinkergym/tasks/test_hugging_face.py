@@ -1,0 +1,23 @@
+import datasets
+import pytest
+
+from tests.tinkergym.tasks.forms import ROWS
+from tinkergym.errors import InvalidRequestError
+from tinkergym.tasks import (
+    HuggingFaceTasks,
+    SequenceTasks,
+)
+
+
+def test_a_data_set_in_memory_is_a_sequence():
+    tasks = SequenceTasks(datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)}), split="train")
+    assert list(tasks) == ROWS
+
+
+def test_a_saved_single_data_set_has_no_splits(tmp_path):
+    datasets.Dataset.from_list(ROWS).save_to_disk(str(tmp_path / "one"))
+    assert list(HuggingFaceTasks(tmp_path / "one")) == ROWS
+    with pytest.raises(InvalidRequestError, match="not divided"):
+        HuggingFaceTasks(tmp_path / "one", split="train")
+    with pytest.raises(InvalidRequestError, match="this is a folder"):
+        HuggingFaceTasks(tmp_path / "one", revision="main")

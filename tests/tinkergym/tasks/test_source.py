@@ -1,0 +1,71 @@
+"""What every form of tasks promises, asked of each with the same rows."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.tinkergym.tasks.forms import ROWS, hugging_face, parquet
+from tinkergym.errors import InvalidRequestError
+
+
+def test_splits_are_listed_and_an_unknown_one_is_refused_with_them(make):
+    assert set(make("test").splits) == {"train", "test"}
+    assert make("test").split == "test"
+    for unknown in ("dev", "../train", None):
+        with pytest.raises(InvalidRequestError, match=r"\['test', 'train'\]") as refused:
+            make(unknown)
+        assert refused.value.field == "split"
+
+
+def test_an_option_names_the_task_and_else_the_seed_draws_it(make):
+    tasks = make("train")
+    assert tasks.choose(np.random.default_rng(0), {"task_index": np.int64(7)}) == (7, ROWS[7])
+    drawn = [tasks.choose(np.random.default_rng(seed)) for seed in range(20)]
+    assert drawn == [make("train").choose(np.random.default_rng(seed), {}) for seed in range(20)]
+    assert all(task == ROWS[index] for index, task in drawn)
+    for wrong in (-1, 10, "1", 1.0, True):
+        with pytest.raises(InvalidRequestError, match="has no task"):
+            tasks.choose(np.random.default_rng(0), {"task_index": wrong})
+
+
+def test_a_named_task_draws_nothing_from_the_environments_chance(make):
+    used, fresh = np.random.default_rng(0), np.random.default_rng(0)
+    make("train").choose(used, {"task_index": 3})
+    assert used.integers(10**9) == fresh.integers(10**9)
+
+
+def test_a_pickled_source_reads_for_itself(make):
+    tasks = make("train")
+    len(tasks)
+    copy = pickle.loads(pickle.dumps(tasks))
+    assert (list(copy), copy.split, copy.splits) == (ROWS, "train", tasks.splits)
+
+
+def test_what_an_environment_does_to_its_task_reaches_no_other(make):
+    make("train")[3]["answer"] = "spoilt"
+    assert make("train")[3] == ROWS[3]
+
+
+def test_without_the_extra_the_error_names_it(tmp_path):
+    parquet(tmp_path)
+    hugging_face(tmp_path)
+    code = f"""
+import sys
+sys.modules.update(dict.fromkeys(["pyarrow", "pyarrow.parquet", "datasets"]))
+import tinkergym as tg
+from tinkergym.tasks import HuggingFaceTasks, ParquetTasks
+parquet = ParquetTasks({str(tmp_path)!r}, split="train")
+for tasks in (parquet, HuggingFaceTasks({str(tmp_path / "saved")!r}, split="train")):
+    try:
+        len(tasks)
+    except tg.TinkerGymError as error:
+        print(error.hint)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert ran.stdout.splitlines() == [
+        "pip install '.[parquet]' in a checkout of tinkergym",
+        "pip install '.[huggingface]' in a checkout of tinkergym",
+    ]

@@ -1,0 +1,25 @@
+import pickle
+
+import pytest
+
+from tinkergym import errors
+from tinkergym.errors import InvalidRequestError, TinkerGymError, from_wire
+
+KINDS = [
+    kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, TinkerGymError) and kind.__module__ == errors.__name__
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_error_keeps_its_type_and_fields_on_the_wire_and_between_processes(kind):
+    error = kind("what happened", hint="what to do", field="a.b")
+    for again in (from_wire(error.to_wire()), pickle.loads(pickle.dumps(error))):
+        assert type(again) is kind
+        assert (again.message, again.hint, again.field) == ("what happened", "what to do", "a.b")
+
+
+def test_an_error_of_a_newer_service_is_still_an_error():
+    wire = InvalidRequestError("m").to_wire() | {"type": "FromTheFutureError"}
+    assert isinstance(from_wire(wire), TinkerGymError)

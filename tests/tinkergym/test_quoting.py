@@ -1,0 +1,25 @@
+import pytest
+
+from tinkergym.quoting import printable, quoted, raised, type_in_words
+
+
+class Mute:
+    def __str__(self):
+        raise RuntimeError("no")
+
+
+def test_what_is_quoted_is_cut_and_an_object_that_cannot_be_shown_is_named():
+    assert quoted("x" * 1000, most=5) == "xxxxx"
+    assert "Mute" in quoted(Mute())
+    assert "RuntimeError" in quoted(Mute())
+
+
+@pytest.mark.parametrize(("value", "word"), [(None, "return"), (3, "int"), ("", "str")])
+def test_a_type_is_named_and_none_hints_at_a_forgotten_return(value, word):
+    assert word in type_in_words(value)
+
+
+def test_no_text_commands_a_terminal():
+    text = printable("a\n\tb\x1b[2J\x00")
+    assert text == "a\n\tb\\x1b[2J\\x00"
+    assert "\x1b" not in raised(ValueError("\x1b[31mred"))

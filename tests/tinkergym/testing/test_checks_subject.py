@@ -1,0 +1,35 @@
+import re
+import time
+
+import pytest
+
+from tests.tinkergym.testing.sound import Sound
+from tinkergym.testing.checks import CHECKS, Outcome, run_checks
+from tinkergym.testing.checks_subject import Subject, TooSlowError, time_limit
+
+
+def results(make_env, only=None):
+    """Return the results by name, of all checks or of one."""
+    checks = [check for check in CHECKS if check.name == only] if only else None
+    return {result.name: result for result in run_checks(Subject(make=make_env), checks)}
+
+
+class Backtracks(Sound):
+    def reply(self, action):
+        re.fullmatch(r"(a|a)*b", action[:60])
+        return super().reply(action)
+
+
+def test_an_answer_that_takes_for_ever_to_parse_is_caught_and_interrupted(monkeypatch):
+    monkeypatch.setattr("tinkergym.testing.checks_interface.LARGE_SECONDS", 0.2)
+    found = results(Backtracks, "large action")["large action"]
+    assert found.outcome is Outcome.FAILED
+    assert "takes more than" in found.message
+
+
+def test_a_time_limit_inside_another_gives_the_outer_one_back():
+    with pytest.raises(TooSlowError), time_limit(0.05):
+        with time_limit(10.0):
+            pass
+        while True:
+            time.sleep(0.01)
