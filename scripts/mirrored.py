@@ -10,7 +10,7 @@ PACKAGES = ("tinkergym", "backend")
 
 
 def modules() -> list[Path]:
-    """Return the modules that define something, as paths from the project's root."""
+    """Return the modules with behaviour, as paths from the project's root."""
     found = (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
     return [path.relative_to(ROOT) for path in found if _defines(path)]
 
@@ -31,12 +31,19 @@ def share() -> float:
 
 
 def _defines(path: Path) -> bool:
+    """Whether there is a function with a body: declarations alone have no behaviour to test."""
     if path.name == "__main__.py":
         return False
-    return any(
-        isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
+    functions = (
+        node
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     )
+    return any(not _is_constant(line) for function in functions for line in function.body)
+
+
+def _is_constant(line: ast.stmt) -> bool:
+    return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,29 @@
+import pytest
+
+from backend.engines.structured import structure_impossible, structure_refused
+from backend.engines.text_only import images_refused
+from tinkergym.schema.sampling import SampleRequest
+from tinkergym.schema.structured import Regex
+
+PLAIN = SampleRequest(request_id="r", policy="p", prompt_ids=[1], max_tokens=2, seed=0)
+PATTERN = PLAIN.model_copy(update={"structured": Regex(pattern="a+")})
+
+
+def test_a_plain_request_is_refused_nowhere():
+    assert structure_refused(PLAIN, "transformers") is None
+    assert structure_impossible(PLAIN, model="m", has_tokenizer=False, has_stop=False) is None
+    assert images_refused(PLAIN) is None
+
+
+@pytest.mark.parametrize(
+    ("has_tokenizer", "has_stop", "field"),
+    [(False, True, "structured"), (True, False, "stop_ids"), (True, True, None)],
+)
+def test_a_structure_needs_the_text_of_tokens_and_a_way_to_end(has_tokenizer, has_stop, field):
+    error = structure_impossible(PATTERN, model="m", has_tokenizer=has_tokenizer, has_stop=has_stop)
+    assert (error.field if error else None) == field
+
+
+def test_an_engine_that_samples_freely_names_itself():
+    error = structure_refused(PATTERN, "scripted")
+    assert (error.field, "scripted" in str(error)) == ("structured", True)

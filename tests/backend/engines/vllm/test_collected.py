@@ -1,0 +1,37 @@
+from types import SimpleNamespace
+
+import pytest
+
+from backend.engines.vllm.collected import Collected
+
+MESSAGE = {"stop_strings": [], "stop": [], "structured": None}
+
+
+def output(tokens, *, reason=None, reused=0):
+    logprobs = [{token: SimpleNamespace(logprob=-1.0)} for token in tokens]
+    completion = SimpleNamespace(token_ids=tokens, logprobs=logprobs, finish_reason=reason)
+    return SimpleNamespace(
+        outputs=[completion], prompt_logprobs=None, num_cached_tokens=reused, finished=reason is not None
+    )
+
+
+def collected(*outputs, **message):
+    found = Collected(MESSAGE | {"logprobs": 0, "prompt_logprobs": None, "top_logprobs": 0} | message, None)
+    for one in outputs:
+        found.take(one)
+    return found
+
+
+@pytest.mark.parametrize("reason", ["abort", "error"])
+def test_an_end_that_is_none_is_an_error_and_no_answer(reason):
+    found = collected(output([1], reason=reason))
+    assert found.complete
+    assert set(found.answer()) == {"error"}
+
+
+def test_a_structure_without_a_grammar_is_told_as_such():
+    assert set(collected(output([], reason="error"), structured="x").answer()) == {"invalid"}
+
+
+def test_an_answer_is_not_complete_before_its_last_output():
+    assert not collected(output([1, 2])).complete

@@ -1,0 +1,26 @@
+import stat
+import subprocess
+import sys
+import tempfile
+
+from backend.engines.vllm.folder import private_folder
+
+
+def test_a_folder_is_this_users_alone_and_goes_when_its_process_has_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left = tmp_path / f"tinkergym-vllm-{ended.pid}-x"
+    left.mkdir()
+    (tmp_path / "tinkergym-vllm-notes").mkdir()
+    folder = private_folder()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([folder.name, "tinkergym-vllm-notes"])
+    again = private_folder()
+    assert folder.is_dir()  # its process lives
+    assert again != folder
+
+
+def test_what_does_not_fit_into_shared_memory_goes_to_the_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert private_folder(2**60).parent == tmp_path

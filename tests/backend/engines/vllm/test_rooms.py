@@ -1,0 +1,59 @@
+import asyncio
+
+from backend.engines.vllm.rooms import Rooms
+
+
+def played(scene):
+    entered = []
+
+    async def enter(room):
+        entered.append(room)
+
+    async def run():
+        await scene(Rooms(enter, room=0))
+        return entered
+
+    return asyncio.run(asyncio.wait_for(run(), 30.0))
+
+
+def test_many_may_hold_one_room_and_another_is_entered_when_they_have_left():
+    async def scene(rooms):
+        together, seen = asyncio.Barrier(2), []
+
+        async def inside():
+            async with rooms.hold(0):
+                await together.wait()  # both are inside at once
+                seen.append(0)
+
+        async def next_door():
+            async with rooms.hold(1):
+                seen.append(1)
+
+        await asyncio.gather(inside(), inside(), next_door())
+        assert seen == [0, 0, 1]
+
+    assert played(scene) == [1]
+
+
+def test_who_is_alone_shares_the_room_with_nobody():
+    async def scene(rooms):
+        async with rooms.hold(0, alone=True):
+            with rooms.join() as room:
+                assert room is None
+        with rooms.join() as room:
+            assert room == 0
+
+    assert played(scene) == []
+
+
+def test_who_gives_up_waiting_holds_nobody_up():
+    async def scene(rooms):
+        async with rooms.hold(0):
+            waiting = asyncio.create_task(rooms.hold(1).__aenter__())
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            with rooms.join() as room:
+                assert room == 0
+
+    assert played(scene) == []

@@ -1,0 +1,19 @@
+import threading
+
+import pytest
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.remote.imported import imported, refuse_while_imported
+
+
+def test_no_job_starts_while_a_command_imports_a_module():
+    refuse_while_imported()
+    with pytest.raises(KeyError), imported("script"):
+        with pytest.raises(InvalidRequestError, match="script"):
+            refuse_while_imported()
+        # Other threads import nothing.
+        free = threading.Thread(target=refuse_while_imported)
+        free.start()
+        free.join()
+        raise KeyError
+    refuse_while_imported()

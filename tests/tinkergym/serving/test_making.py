@@ -1,0 +1,29 @@
+import pytest
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.serving.making import check_render_mode, description_of, maker
+from tinkergym.serving.settings import ServerSettings
+
+SETTINGS = ServerSettings(environment_id="board/TicTacToeVs-v0", token="a-long-token")
+
+
+def test_what_is_served_is_described_by_one_environment_that_is_made_for_it():
+    description = description_of(SETTINGS)
+    assert description["id"] == "board/TicTacToeVs-v0"
+    env = maker(SETTINGS)()
+    assert env.reset(seed=1)[0]
+    env.close()
+
+
+def test_what_cannot_be_made_is_refused_before_anybody_connects():
+    with pytest.raises(InvalidRequestError):
+        description_of(SETTINGS.model_copy(update={"environment_id": "nobody/Has-v0"}))
+
+
+def test_only_ways_of_rendering_that_can_travel_are_taken():
+    description = {"id": "x", "metadata": {"render_modes": ["rgb_array"]}}
+    assert check_render_mode(None, description) is None
+    assert check_render_mode("rgb_array", description) == "rgb_array"
+    with pytest.raises(InvalidRequestError) as refused:
+        check_render_mode("human", description)
+    assert refused.value.field == "render_mode"
