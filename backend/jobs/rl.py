@@ -476,7 +476,7 @@ class RLJob(JobLoop[JobSpec]):
         context = self._context
         with context.clock.part("certificate"):
             stayed, _ = learned_from(context.spec, played)
-            _, facts = context.notes.step(
+            counted, facts = context.notes.step(
                 context.spec,
                 step,
                 context.lease.attempt,
@@ -486,7 +486,18 @@ class RLJob(JobLoop[JobSpec]):
                 learned_from=[request.episode_id for request, _ in stayed],
                 learning_rate=metrics.get("learning_rate"),
             )
-            return facts + self._policies.take_facts()
+            facts += self._policies.take_facts()
+        if counted.matched_tokens < counted.trained_tokens:
+            other = counted.trained_tokens - counted.matched_tokens
+            warning = WarningEvent(
+                name="tokens_not_sampled",
+                message=f"{other} of the {counted.trained_tokens} tokens that step {step} learned from are "
+                "not those that the engine returned to their episodes; the run's certificate says which",
+                step=step,
+                count=other,
+            )
+            context.store.append_event(context.lease, warning)
+        return facts
 
     def _compare_last_version(self, prompts: Mapping[str, Sequence[Prompt]]) -> None:
         """Compare learner and engine on the last version, which plays no episode that would."""

@@ -1,0 +1,130 @@
+"""What jobs record for their certificates: exactly once, whatever is killed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tinkergym.schema.certificate import (
+    AdapterFacts,
+    AgreementFacts,
+    AttemptFacts,
+    PublishFacts,
+    StepFacts,
+    StepLedger,
+)
+from tinkergym.schema.events import JobState
+from tinkergym.schema.job_spec import EnvironmentRef, Sampling, SharedWith, Train
+
+KINDS = {
+    "attempt": AttemptFacts,
+    "publish": PublishFacts,
+    "agreement": AgreementFacts,
+    "adapter": AdapterFacts,
+    "step": StepFacts,
+    "ledger": StepLedger,
+}
+
+
+def facts(lab, job_id, kind):
+    return [KINDS[kind].model_validate_json(body) for body in lab.tenant.facts(job_id, kind)]
+
+
+def test_of_a_killed_and_resumed_job_each_step_episode_and_version_is_recorded_once(lab):
+    job_id = lab.start(steps=3, on_failure="drop", environment=EnvironmentRef(id="test/Fickle-v0"))
+    for _ in range(2):
+        lab.play_step(job_id)
+    # Half of the third step is played and acknowledged when the worker dies.
+    requests = lab.lease(job_id)
+    assert lab.submit(job_id, lab.play(requests[:2])) == ["accepted"] * 2
+    lab.replace_pool()
+    lab.pool.start_job(job_id)
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+    steps = facts(lab, job_id, "step")
+    assert [one.step for one in steps] == [1, 2, 3]
+    assert [one.episodes for one in steps] == [4, 4, 4]
+    assert all(one.trained_tokens == one.matched_tokens == one.captured_tokens > 0 for one in steps)
+    ledgers = facts(lab, job_id, "ledger")
+    known = [fate.episode_id for ledger in ledgers for fate in ledger.episodes]
+    assert known == [f"{job_id}:{step}:{index}" for step in (1, 2, 3) for index in range(4)]
+    assert all(fate.sha256 for ledger in ledgers for fate in ledger.episodes)
+    hashes = {}
+    for one in facts(lab, job_id, "publish"):
+        hashes.setdefault(one.version, set()).add(one.weights_sha256)
+    assert {version: len(found) for version, found in hashes.items()} == dict.fromkeys(range(4), 1)
+    agreed = facts(lab, job_id, "agreement")
+    assert {one.version for one in agreed} == set(range(4))
+    assert all(one.mean <= one.allowed for one in agreed)
+    (first, *_) = facts(lab, job_id, "adapter")
+    assert (first.version, first.nonzero_tensors) == (1, first.tensors)
+    assert first.engine_shift > 100 * next(one.mean for one in agreed if one.version == 1)
+    assert [one.attempt for one in facts(lab, job_id, "attempt")] == [1, 2]
+
+
+def test_an_episode_that_failed_or_was_handed_out_twice_is_told_apart(lab):
+    job_id = lab.start(
+        steps=1,
+        environment=EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 1.0}),
+        max_failed_fraction=1.0,
+    )
+    lab.lease(job_id, worker_id="gone")
+    lab.pool.vanished("gone", job_id)
+    lab.play_on(job_id)
+    (step,) = facts(lab, job_id, "step")
+    assert (step.episodes, step.trained, step.dropped) == (4, 0, {"environment_error": 4})
+    assert step.issued_again == 4
+    # Nothing was learned from; learner and engine were compared all the same.
+    assert {one.version for one in facts(lab, job_id, "agreement")} == {0, 1}
+
+
+def test_tokens_that_the_engine_did_not_return_are_warned_of(lab):
+    job_id = lab.start(steps=1, parity_threshold=1e3)
+    results = lab.play(lab.lease(job_id))
+    trajectory = results[0].trajectory
+    segment, turn = trajectory.segments[0], trajectory.turns[0]
+    ids = [*segment.token_ids]
+    ids[turn.start] = (ids[turn.start] + 1) % 200
+    other = trajectory.model_copy(update={"segments": [segment.model_copy(update={"token_ids": ids})]})
+    results[0] = results[0].model_copy(update={"trajectories": [other]})
+    lab.submit(job_id, results)
+    lab.until(job_id, lambda: lab.state(job_id).final)
+    assert lab.state(job_id) is JobState.COMPLETED
+    (step,) = facts(lab, job_id, "step")
+    assert 0 < step.matched_tokens < step.trained_tokens
+    (warning,) = [one for one in lab.events(job_id, "warning") if one.name == "tokens_not_sampled"]
+    assert warning.count == step.trained_tokens - step.matched_tokens
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_policies_of_a_game_are_recorded_each(lab, shared):
+    seats = {"o": Train(), "x": SharedWith(agent="o") if shared else Train()}
+    job_id = lab.start(
+        steps=1,
+        environment=EnvironmentRef(id="board/TicTacToe-v0", kwargs={"on_illegal": "random"}),
+        sampling=Sampling(max_turn_tokens=4, temperature=3.0),
+        agents=seats,
+    )
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+    (step,) = facts(lab, job_id, "step")
+    assert step.trained_tokens == step.matched_tokens == step.sampled_tokens > 0
+    trained = {"o"} if shared else {"o", "x"}
+    for kind in ("publish", "agreement"):
+        assert {(one.agent, one.version) for one in facts(lab, job_id, kind)} == {
+            (agent, version) for agent in trained for version in (0, 1)
+        }
+
+
+def test_a_policy_of_an_own_loop_has_its_publishes(lab):
+    job_id = lab.tenant.create_job(policy_spec(), {}).job_id
+    lab.pool.start_job(job_id)
+    lab.until_state(job_id, JobState.RUNNING)
+    (published,) = facts(lab, job_id, "publish")
+    assert published.version == 0
+    lab.tenant.request_cancel(job_id)
+
+
+def policy_spec():
+    from tinkergym.schema.policy_calls import PolicySpec
+
+    return PolicySpec()
