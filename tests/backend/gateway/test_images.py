@@ -1,0 +1,75 @@
+import pytest
+
+from tests.backend.vlm import picture
+from tinkergym.images.files import image_file
+from tinkergym.remote.image_upload import ImageUpload
+from tinkergym.remote.transport import Connection
+
+pytestmark = pytest.mark.service
+
+
+def put(client, file, data=None):
+    return client.put(f"/v1/images/{file.sha256}", content=file.data if data is None else data)
+
+
+def missing(client, *files):
+    answer = client.post("/v1/images/missing", json={"images": [file.sha256 for file in files]})
+    return answer.json()["images"]
+
+
+def test_an_image_is_kept_for_its_tenant_alone(gateway, client):
+    one, other = picture(1), picture(2)
+    assert put(client, one).json() == {"sha256": one.sha256}
+    assert put(client, one).status_code == 200
+    assert missing(client, one, other) == [other.sha256]
+    with gateway.client("bob") as bob:
+        assert missing(bob, one) == [one.sha256]
+    with gateway.client("") as stranger:
+        assert put(stranger, one).status_code == 401
+
+
+def test_what_is_no_image_of_that_name_is_refused(client):
+    one = picture(3)
+    answers = [
+        put(client, one, picture(4).data),
+        put(client, one, b""),
+        client.put("/v1/images/x", content=b""),
+    ]
+    assert [answer.status_code for answer in answers] == [422, 422, 422]
+    assert missing(client, one) == [one.sha256]
+
+
+def test_a_client_sends_each_image_once_and_asks_what_the_service_has(gateway, monkeypatch):
+    sent = []
+    call = Connection.call
+
+    def counting(self, method, path, **options):
+        sent.append((method, path))
+        return call(self, method, path, **options)
+
+    monkeypatch.setattr(Connection, "call", counting)
+    files = [picture(number) for number in (5, 6)]
+    hashes = [file.sha256 for file in files] * 8
+    with Connection(gateway.url, token=gateway.keys["ada"]) as connection:
+        upload = ImageUpload(connection, "/v1/images")
+        upload.send(hashes)
+        upload.send(hashes)
+        assert [method for method, _ in sent] == ["POST", "PUT", "PUT"]
+        ImageUpload(connection, "/v1/images").send(hashes)  # as another process would
+        assert [method for method, _ in sent] == ["POST", "PUT", "PUT", "POST"]
+    assert image_file(files[0].data) is files[0]
+
+
+def test_a_prompt_with_too_many_images_is_refused(client):
+    span = {"sha256": picture(1).sha256, "start": 0, "end": 1}
+    images = [span | {"start": place, "end": place + 1} for place in range(65)]
+    request = {
+        "request_id": "r",
+        "policy": "nano",
+        "prompt_ids": [1] * 70,
+        "max_tokens": 1,
+        "images": images,
+    }
+    answer = client.post("/v1/sample", json={"requests": [request]})
+    assert answer.status_code == 422
+    assert "limits.prompt_images" in answer.json()["error"]["hint"]

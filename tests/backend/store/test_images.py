@@ -1,0 +1,65 @@
+import hashlib
+import os
+
+import pytest
+
+from backend.store.blobs import LocalBlobs
+from backend.store.images import EveryImage, Images
+from tests.backend.vlm import picture
+from tinkergym.errors import InvalidImageError, InvalidRequestError, NotFoundError, PayloadTooLargeError
+
+SOME = {"most_bytes": 100_000, "most_pixels": 10_000, "most_in_all": 10**6, "may_forget": False}
+
+
+@pytest.fixture
+def blobs(tmp_path):
+    return LocalBlobs(tmp_path)
+
+
+def add(images, file, **limits):
+    images.add(file.sha256, file.data, **{**SOME, **limits})
+
+
+def test_an_image_is_one_tenants_alone_and_there_for_every_worker(blobs):
+    ada, bob = Images(blobs, "ada"), Images(blobs, "bob")
+    add(ada, picture(1))
+    hashes = [picture(1).sha256, picture(2).sha256]
+    assert (ada.missing(hashes), bob.missing(hashes)) == (hashes[1:], hashes)
+    ada.require(hashes[:1])
+    with pytest.raises(NotFoundError) as caught:
+        bob.require(hashes[:1])
+    assert caught.value.field == "images"
+    assert EveryImage(blobs).read(hashes[0]) == picture(1).data
+    with pytest.raises(NotFoundError):
+        EveryImage(blobs).read(hashes[1])
+
+
+def test_what_is_not_what_its_name_says_or_no_image_is_refused(blobs):
+    images = Images(blobs, "ada")
+    with pytest.raises(InvalidRequestError, match="SHA-256"):
+        images.add(picture(2).sha256, picture(1).data, **SOME)
+    broken = picture(1).data[:-30]
+    with pytest.raises(InvalidImageError):
+        images.add(hashlib.sha256(broken).hexdigest(), broken, **SOME)
+    for limit in ({"most_bytes": 100}, {"most_pixels": 64 * 63}):
+        with pytest.raises(InvalidImageError, match=r"limits\.image_"):
+            add(images, picture(1), **limit)
+    assert blobs.files() == []
+
+
+def test_a_tenants_share_is_kept_and_old_images_make_room_only_where_they_may(blobs, tmp_path):
+    images = Images(blobs, "ada")
+    room = len(picture(1).data) + len(picture(2).data)
+    add(images, picture(1))
+    add(images, picture(2))
+    (old,) = tmp_path.rglob(picture(1).sha256)
+    for may_forget in (False, True):
+        with pytest.raises(PayloadTooLargeError, match=r"limits\.images_bytes"):
+            add(images, picture(3), most_in_all=room, may_forget=may_forget)
+    os.utime(old, (0, 0))
+    with pytest.raises(PayloadTooLargeError):
+        add(images, picture(3), most_in_all=room + 500)
+    add(images, picture(3), most_in_all=room + 500, may_forget=True)
+    assert images.missing(picture(n).sha256 for n in (1, 2, 3)) == [picture(1).sha256]
+    # What is there already needs no room.
+    add(images, picture(2), most_in_all=0)
