@@ -227,9 +227,9 @@ class _Room:
             error="" if failed is None else f"{failed.stop_reason.value}: {failed.error}",
         )
 
-    def renderer(self, model: str) -> Any:
-        """Return the renderer of a policy's model."""
-        return next(policy for policy in self.policies.values() if policy.model == model).renderer
+    def renderer(self, key: str) -> Any:
+        """Return the renderer of a policy: of one model, two may have templates of their own."""
+        return next(one for named, one in self.policies.items() if str(named) == key).renderer
 
     def _check(self, match: Match) -> None:
         if set(match.seats) != set(self.agents):
@@ -271,7 +271,7 @@ class _Room:
             episode_id=episode_id,
             seed=match.seed,
             policy=policy.name,
-            model=policy.model,
+            model=str((policy.name, policy.version)),
             environment=ref,
             sampling_seed=sampling_seed(match.seed, self.agents.index(agent), _SAMPLING),
             policy_version=policy.version,

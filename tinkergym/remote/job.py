@@ -53,6 +53,7 @@ from tinkergym.schema.structured import Structured
 if TYPE_CHECKING:
     from tinkergym.datasets.stored_episodes import StoredEpisodes
     from tinkergym.evaluation.crossplay import CrossPlay
+    from tinkergym.evaluation.exploitability import Exploitability
     from tinkergym.evaluation.ratings import Ratings
     from tinkergym.evaluation.rescore import NewReward
     from tinkergym.remote.certificates import WrittenCertificate
@@ -444,6 +445,35 @@ class Job:
             how: See `crossplay`.
         """
         return self.crossplay(**how).ratings(anchor=anchor)
+
+    def exploitability(self, version: int | None = None, *, game: str | None = None) -> Exploitability:
+        """Compute what a best response wins against a version of the job's policies, in a small game.
+
+        The policies play their own seats, or one policy plays all; see `ratings.md`.
+
+        Args:
+            version: Of each policy; None takes the newest.
+            game: The game, if the job trained something else; None is the job's own.
+
+        Raises:
+            InvalidRequestError: the game is too large, or its chance cannot be listed.
+            NotFoundError: the version is not kept.
+        """
+        from tinkergym.evaluation.exploitability import GameTree
+        from tinkergym.evaluation.policy_strategy import policy_strategy
+        from tinkergym.registration.games import make_playable
+        from tinkergym.remote.game_players import game_of, version_players
+        from tinkergym.rollout.environment_host import system_prompt_of
+
+        view = self.view()
+        table = make_playable(game_of(view, game))
+        tree = GameTree(table)
+        chosen = view.policy_version if version is None else version
+        players = version_players(self._api, view, versions=[chosen])
+        policies = {agent: next(one.plays for one in players if one.can_play(agent)) for agent in tree.agents}
+        prompt = system_prompt_of(table)
+        strategy = policy_strategy(policies, tree.situations, environment_prompt=prompt)  # type: ignore[arg-type] # all are policies
+        return tree.exploitability(strategy)
 
     def checkpoints(self) -> list[CheckpointView]:
         """List the checkpoints that are still there, oldest first."""

@@ -1,0 +1,82 @@
+"""Which players of a game a reference and a job name. The service behind them is a stub."""
+
+from importlib.util import find_spec
+from types import SimpleNamespace
+
+import pytest
+
+from tinkergym.agent.renderer import Renderer
+from tinkergym.errors import InvalidRequestError, NotFoundError
+from tinkergym.registration.games import make_game
+from tinkergym.remote.game_players import find_player, game_of, version_players
+from tinkergym.remote.job import Job
+from tinkergym.remote.policy import Policy
+from tinkergym.schema.events import JobState
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, SharedWith, Train
+from tinkergym.schema.jobs import JobView
+from tinkergym.testing.bundles import byte_bundle
+from tinkergym.testing.samplers import ScriptedSampler
+
+
+def job_of(environment, newest=9, **agents):
+    spec = JobSpec(environment=environment, agents=agents, steps=10)
+    times = {"created_at": 0.0, "updated_at": 0.0, "attempt": 1}
+    return JobView(job_id="job-1", spec=spec, state=JobState.RUNNING, policy_version=newest, **times)
+
+
+class StubApi:
+    """Knows one job and what is kept of it."""
+
+    def __init__(self, view, kept=()):
+        self.view, self.kept = view, list(kept)
+
+    def job(self, job_id):
+        return self.view
+
+    def renderer(self, model, chat_template=None):
+        return byte_bundle()
+
+    def find_policy(self, reference):
+        agent = reference.partition("@")[0].partition("/")[2]
+        return SimpleNamespace(job_id="job-1", agent=agent, version=None, kept=self.kept)
+
+
+NIM = EnvironmentRef(id="games/Nim-v0")
+
+
+def test_a_policy_of_some_seats_plays_those_and_the_start_the_newest_and_some_between_are_chosen():
+    view = job_of(NIM, player_0=Train(), player_1=SharedWith(agent="player_0"))
+    players = version_players(StubApi(view, range(1, 10)), view, most=4)
+    assert [one.step for one in players] == [0, 3, 6, 9]
+    assert {one.seats for one in players} == {("player_0", "player_1")}
+    assert players[-1].name == "job-1/player_0@9"
+
+
+def test_a_reference_names_a_version_that_is_kept_or_the_newest():
+    view = job_of(NIM, player_0=Train(), player_1=Train())
+    api, game = StubApi(view, [4]), make_game("games/Nim-v0")
+    named = [find_player(api, f"job-1/player_1{at}", game).name for at in ("@4", "@0", "")]
+    assert named == ["job-1/player_1@4", "job-1/player_1@0", "job-1/player_1@9"]
+    with pytest.raises(NotFoundError) as refused:
+        find_player(api, "job-1/player_1@5", game)
+    assert refused.value.field == "versions"
+    assert find_player(api, "perfect", game).plays == "perfect"
+
+
+def test_a_job_of_one_seat_against_an_opponent_is_compared_in_the_game_itself():
+    vs = EnvironmentRef(id="games/NimVs-v0", kwargs={"opponent": "perfect", "on_illegal": "random"})
+    found = game_of(job_of(vs))
+    assert (found.id, found.kwargs) == ("games/Nim-v0", {"on_illegal": "random"})
+    with pytest.raises(InvalidRequestError) as refused:
+        game_of(job_of(EnvironmentRef(id="bandit/Bandit-v0")))
+    assert refused.value.field == "game"
+
+
+@pytest.mark.skipif(not find_spec("tinkergym_tabletop"), reason="the pack is not installed")
+def test_a_jobs_exploitability_is_that_of_its_policies(monkeypatch):
+    renderer = Renderer.from_bundle(byte_bundle())
+    monkeypatch.setattr(Policy, "sampler", lambda policy: ScriptedSampler(renderer, lambda prompt: "x"))
+    view = job_of(EnvironmentRef(id="tabletop/KuhnPoker-v0"), first=Train(), second=Train())
+    found = Job(StubApi(view, [3]), view).exploitability(3)
+    # To the stub every action is equally probable.
+    assert found.exploitability == pytest.approx(11 / 24)
