@@ -19,7 +19,7 @@ from benchmarks.common import Figure, service, write_result
 from tinkergym.reporting import verify
 
 ENVIRONMENT = "board/TicTacToeVs-v0"
-STEPS = 30
+STEPS = 10
 GOAL = 0.01
 
 

@@ -109,3 +109,15 @@ def test_supervised_runs_are_certified_too(client, tmp_path):
     written = job.certificate(tmp_path, bundle=True)
     assert set(verdicts(written).values()) == {"holds"}, written.checks
     assert verify(written.bundle).ok
+
+
+def test_a_jobs_episodes_train_further_as_they_are_and_under_another_reward(job, client):
+    episodes = job.episodes()
+    assert [(one.step, one.index) for one in episodes] == [(step, n) for step in (1, 2) for n in range(4)]
+    assert [one.step for one in job.episodes(first_step=2)] == [2] * 4
+    rows = episodes.to_sft(best_of=2)
+    settings = {"steps": 1, "batch_size": 2}
+    assert client.sft(rows, initial_policy=job.id, **settings).wait().state == "completed"
+    found = job.rescore(lambda episode: -len(episode.answers[0]))
+    assert found.summary["episodes"] == len(episodes.filter(completed=True))
+    assert found.sft(best_of=2, **settings).wait().state == "completed"
