@@ -16,6 +16,7 @@ TENANTLESS = {"/v1/health", "/v1/models", "/v1/renderer", "/v1/jobs", "/v1/sampl
 TENANTLESS |= {"/v1/environments", "/v1/evaluations", "/v1/policies"}
 
 
+TENANTLESS |= {"/v1/images/missing", "/v1/images/{sha256}"}
 TENANTLESS |= {"/v1/data/{data_id}", "/v1/data/chunks/{sha256}"}
 """Routes without a job's id in their path; /v1/sample has it in the body, of data and of references to
 policies their own tests tell.
@@ -57,6 +58,8 @@ def test_the_inventory_is_what_the_clients_know(client):
         ("POST", "/v1/renderer"),
         ("POST", "/v1/sample"),
         ("POST", "/v1/evaluations"),
+        ("POST", "/v1/images/missing"),
+        ("PUT", "/v1/images/{sha256}"),
         ("GET", "/v1/jobs"),
         ("POST", "/v1/jobs"),
         ("GET", "/v1/jobs/{job_id}"),
