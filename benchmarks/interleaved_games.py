@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import torch
 
+from backend.catalog.models import load_renderer_bundle
 from backend.engines.embedded.engine import TransformersEngine
 from backend.learner.learner import Learner
 from benchmarks.bench_engine import NANO
@@ -39,7 +40,7 @@ def measure() -> list[Figure]:
     for number, agent in enumerate(SEATS):
         learner.create_policy(agent, LoRA(rank=8), seed=number)
         engine.publish(agent, 1, learner.weights(agent))
-    renderer = Renderer.from_bundle(engine.renderer)
+    renderer = Renderer.from_bundle(load_renderer_bundle("nano", NANO))
     player = EpisodePlayer(sampler=EngineSampler(engine), make_env=make_playable)
     speeds: dict[str, list[float]] = {"games": [], "alone": []}
     tokens: dict[str, list[int]] = {"games": [], "alone": []}
