@@ -15,7 +15,8 @@ from tinkergym.schema.job_spec import JobSpec
 from tinkergym.schema.opponents import League
 
 Scores = dict[str, tuple[int, float]]
-"""`agent@version` of an opponent -> games against it, and points scored there: 1 a win, 0.5 a draw."""
+"""`agent@version` of an opponent -> games against it, and points scored there: 1 for earning more than it,
+0.5 for as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class LeagueBook:
             return
         scores = dict(self._after.get(step - 1, {}))
         for request, result in played:
+            returns = {one.agent: one.episode_return for one in result.trajectories}
             for one in result.trajectories:
                 if not (request.seats[one.agent].trained and one.completed):
                     continue
@@ -75,7 +77,7 @@ class LeagueBook:
                     if opponent != one.agent and class_of(seat.player) == "past":
                         key = f"{seat.policy.rpartition('@')[0].rpartition('/')[2]}@{seat.policy_version}"
                         games, points = scores.get(key, (0, 0.0))
-                        scores[key] = games + 1, points + _points(one.episode_return)
+                        scores[key] = games + 1, points + _points(one.episode_return - returns[opponent])
         self._after[step] = scores
         for old in [number for number in self._after if number <= step - self.lag]:
             del self._after[old]
@@ -109,5 +111,6 @@ class LeagueBook:
         }
 
 
-def _points(earned: float) -> float:
-    return 1.0 if earned > 0 else 0.0 if earned < 0 else 0.5
+def _points(lead: float) -> float:
+    # The sign of a return alone would say nothing in a game that pays, or fines, both players.
+    return 1.0 if lead > 0 else 0.0 if lead < 0 else 0.5

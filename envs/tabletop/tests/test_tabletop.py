@@ -217,6 +217,19 @@ def test_what_is_no_message_or_no_possible_offer_is_illegal_in_deal(words):
     assert table.rewards == {"player_0": -1.0, "player_1": 0.0}
 
 
+def test_an_offer_in_deal_can_be_accepted_by_the_other_player_only():
+    table = make_game("tabletop/Deal-v0")
+    table.reset(seed=0)
+    table.step("offer 0 0 0")
+    table.step("let me think")
+    assert not table.is_legal("player_0", "accept")
+    assert "accept" not in table.legal_actions("player_0")
+    table.step("take your time")
+    assert "accept" in table.legal_actions("player_1")
+    table.step("accept")
+    assert table.rewards == {"player_0": 0.0, "player_1": 1.0}
+
+
 def test_deal_ends_without_agreement_when_the_turns_are_used_up():
     earned = played(make_game("tabletop/Deal-v0", turns=3), ["hello", "hello", "bye"])
     assert earned == {"player_0": 0.0, "player_1": 0.0}

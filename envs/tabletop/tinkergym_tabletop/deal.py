@@ -54,7 +54,9 @@ class Deal(TextGame):
         self.worths = [worths[int(rng.integers(len(worths)))] for _ in (0, 1)]
         self.left = self.turns
         self.offer: list[int] | None = None
-        """What whoever made the last offer would keep."""
+        """What the player who made the last offer would keep."""
+        self.offered_by = -1
+        """Who made it. Only the other player can accept it, however often both spoke since."""
         for player in (0, 1):
             pile = ", ".join(
                 f"{count} {item} worth {worth} each"
@@ -70,14 +72,12 @@ class Deal(TextGame):
         return f"Turns left: {self.left}"
 
     def legal(self, player: int) -> list[str]:
-        """Return all offers, and `accept` after one; anything else is said to the other."""
-        del player
+        """Return all offers, and `accept` after one of the other's; anything else is said to the other."""
         offers = [f"offer {a} {b} {c}" for a, b, c in product(*(range(count + 1) for count in self.pile))]
-        return [*(["accept"] if self.offer is not None else []), *offers]
+        return [*(["accept"] if self._may_accept(player) else []), *offers]
 
     def read(self, player: int, action: str) -> Any:
         """Return the offer as numbers, `accept`, or what is said, in one line."""
-        del player
         words = action.split()
         if not words:
             raise IllegalMoveError("an empty message")
@@ -85,8 +85,8 @@ class Deal(TextGame):
             raise IllegalMoveError(f"a message of more than {_MOST_CHARACTERS} characters")
         first = words[0].casefold()
         if first == "accept" and len(words) == 1:
-            if self.offer is None:
-                raise IllegalMoveError("there is no offer to accept")
+            if not self._may_accept(player):
+                raise IllegalMoveError("there is no offer of the other player to accept")
             return "accept"
         if first != "offer":
             return " ".join(words)
@@ -108,7 +108,7 @@ class Deal(TextGame):
             self.tell("The other accepts.", 1 - player)
             return self._paid(player, mine, theirs)
         if isinstance(move, list):
-            self.offer = move
+            self.offer, self.offered_by = move, player
             shares = ", ".join(
                 f"{count - kept} {item}" for count, kept, item in zip(self.pile, move, _ITEMS, strict=True)
             )
@@ -119,6 +119,9 @@ class Deal(TextGame):
             return None
         self.tell("No agreement.")
         return [0.0, 0.0]
+
+    def _may_accept(self, player: int) -> bool:
+        return self.offer is not None and self.offered_by != player
 
     def _paid(self, player: int, mine: list[int], theirs: list[int]) -> list[float]:
         paid = [0.0, 0.0]
@@ -146,7 +149,7 @@ class Deal(TextGame):
     def fair(self, player: int, rng: np.random.Generator) -> str:
         """Accept at least half, else offer the split that gives most away and keeps six tenths."""
         del rng
-        if self.offer is not None:
+        if self.offer is not None and self._may_accept(player):
             left = [count - kept for count, kept in zip(self.pile, self.offer, strict=True)]
             if self._worth(player, left) >= _WORTH // 2:
                 return "accept"

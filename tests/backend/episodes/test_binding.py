@@ -109,10 +109,11 @@ def test_the_first_version_and_the_newest_ones_stay_opponents():
     assert snapshots(league, 27) == [0, 20, 25]
 
 
-def played(job, step, points):
+def played(job, step, points, others=0.0):
     known = LeagueBook(job).known(step)
+    seats = one_turn_episode(points, agent="x"), one_turn_episode(others, agent="o")
     return [
-        (request, result_of(request, one_turn_episode(points, agent="x")))
+        (request, result_of(request, *seats))
         for request in step_requests("job-1", job, step, known)
         if request.seats["o"].player == "past@0"
     ]
@@ -129,3 +130,14 @@ def test_results_count_for_opponents_once_every_request_may_know_them_and_surviv
     again = LeagueBook(job)
     again.restore(book.state())
     assert again.known(3) == book.known(3)
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "share"), [(3.0, 5.0, 1 / 22), (3.0, 3.0, 1 / 2), (-1.0, -2.0, 21 / 22)]
+)
+def test_who_earned_more_has_beaten_the_other_whatever_the_game_pays(own, others, share):
+    league = League(anchors=[], anchor_share=0, current_share=0, past="prioritized")
+    job = spec(agents={"x": Train(), "o": league})
+    book = LeagueBook(job)
+    book.add(1, played(job, 1, own, others))
+    assert book.known(3).beaten_share("x", 0) == pytest.approx(share)
