@@ -229,7 +229,8 @@ class ServiceConfig(Settings):
     until others are idle; those outside `preload` are then unloaded, least recently used first."""
 
     idle_policies: int = Field(8, ge=1)
-    """Policies of ended jobs that stay loaded per model after they were sampled."""
+    """Policies of ended jobs and past versions that stay loaded per model after they were sampled. More are
+    loaded only while more are being sampled."""
 
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """Where models run. `auto` uses a GPU if torch sees one. Bit-identical results are guaranteed on a

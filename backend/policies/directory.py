@@ -9,8 +9,13 @@ from dataclasses import dataclass
 
 from backend.compute.weights import PolicyWeights
 from backend.engines.protocol import BASE_POLICY, SamplingEngine
+from backend.policies.in_use import Answering, PoliciesInUse
+from tinkergym.agent.sampler import Deliver
 from tinkergym.errors import InvalidRequestError, NotFoundError, PolicyVersionGoneError
 from tinkergym.schema.sampling import SampleRequest
+
+_TRIES = 3
+"""To resolve a request before another pushes its policy out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +45,7 @@ class PolicyDirectory:
     def __init__(
         self, engine: SamplingEngine, *, model_names: Iterable[str], find: FindPolicy, keep_idle: int
     ) -> None:
-        """Serve `engine`; at most `keep_idle` policies stay loaded that are not being trained."""
+        """Serve `engine`; at most `keep_idle` policies stay loaded that are neither trained nor asked."""
         self._engine = engine
         self._model_names = frozenset(model_names)
         self._find = find
@@ -52,6 +57,7 @@ class PolicyDirectory:
         """The job that trains a policy here, by the policy's id."""
         self._not_from_base: set[str] = set()
         self._idle: OrderedDict[str, None] = OrderedDict()
+        self._in_use = PoliciesInUse()
 
     def hold(self, policy_id: str, *, job_id: str, agent: str = "", from_base: bool = True) -> None:
         """A job publishes this policy itself from now on.
@@ -127,6 +133,28 @@ class PolicyDirectory:
         elif policy_id in self._idle:
             self._touch(policy_id)
         return request.model_copy(update={"policy": name})
+
+    def answering(self, deliver: Deliver) -> Answering:
+        """Return what delivers answers as `deliver` does, for `resolve_for`."""
+        return self._in_use.answering(deliver)
+
+    def resolve_for(
+        self, answering: Answering, request: SampleRequest, *, is_training: Callable[[], bool]
+    ) -> SampleRequest:
+        """As `resolve`, and the policy stays loaded until `answering` has the answer.
+
+        A league may ask for more versions at once than stay loaded when they are idle.
+        """
+        for _ in range(_TRIES):
+            resolved = self.resolve(request, is_training=is_training)
+            if resolved.policy == BASE_POLICY or resolved.policy in self._jobs:
+                break
+            with self._lock:
+                if resolved.policy in self._idle:
+                    answering.takes(resolved)
+                    break
+            # Other requests pushed it out since it was resolved.
+        return resolved
 
     def _definite(self, request: SampleRequest) -> SampleRequest:
         """Resolve a name that says which version is meant, `job-ID/AGENT@40`: an opponent in a game.
@@ -210,6 +238,9 @@ class PolicyDirectory:
     def _became_idle(self, name: str) -> None:
         self._idle[name] = None
         self._idle.move_to_end(name)
-        while len(self._idle) > self._keep_idle:
-            oldest, _ = self._idle.popitem(last=False)
-            self._engine.retire(oldest)
+        for oldest in list(self._idle)[:-1]:
+            if len(self._idle) <= self._keep_idle:
+                break
+            if oldest not in self._in_use:
+                del self._idle[oldest]
+                self._engine.retire(oldest)

@@ -203,7 +203,7 @@ class PoolWorker:
     def sample(self, requests: Sequence[SampleRequest], deliver: Deliver, *, together: bool = False) -> None:
         """Answer each request once: through the engine, or through the gate of a job in lockstep."""
         self._sampled = True
-        deliver = self._captured.watching(deliver, requests)
+        deliver = answering = self._policies.answering(self._captured.watching(deliver, requests))
         refused: list[SampleFailure] = []
         ready: list[SampleRequest] = []
         # Only the episodes of a job's own rollout are in lockstep, and those carry their lease.
@@ -220,8 +220,8 @@ class PoolWorker:
                 if request.images:
                     tenant = self._tenant_of(request, job_id)
                     self._require_images(tenant, [image.sha256 for image in request.images])
-                resolved = self._policies.resolve(
-                    request, is_training=partial(_is_among, lease_id, leases, job_id)
+                resolved = self._policies.resolve_for(
+                    answering, request, is_training=partial(_is_among, lease_id, leases, job_id)
                 )
             except TinkerGymError as error:
                 view = ErrorView.model_validate(error.to_wire())

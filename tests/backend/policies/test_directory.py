@@ -5,7 +5,8 @@ import pytest
 from backend.compute.weights import AdapterWeights
 from backend.policies.directory import PolicyDirectory, StoredPolicy
 from tinkergym.errors import InvalidRequestError, NotFoundError, PolicyVersionGoneError
-from tinkergym.schema.sampling import SampleRequest
+from tinkergym.schema.events import ErrorView
+from tinkergym.schema.sampling import SampleFailure, SampleRequest
 
 WEIGHTS = AdapterWeights(rank=1, alpha=1.0, tensors={})
 
@@ -164,6 +165,40 @@ def test_the_policy_that_was_longest_not_asked_for_makes_room():
     for number in "1213":
         shelf.resolve(f"job-{number}")
     assert set(shelf.engine.loaded()) == {"policy-1", "policy-3"}
+
+
+def test_a_policy_stays_loaded_until_what_it_was_asked_is_answered():
+    shelf, answers = Shelf({"1": [1, 2, 3]}, keep_idle=1), []
+    answering = shelf.directory.answering(answers.extend)
+
+    def ask(version: int) -> str:
+        request = SampleRequest(
+            request_id=f"r{version}", policy=f"job-1@{version}", prompt_ids=[1], max_tokens=1
+        )
+        return shelf.directory.resolve_for(answering, request, is_training=lambda: True).policy
+
+    asked = [ask(version) for version in (1, 2, 3)]
+    assert set(shelf.engine.loaded()) == set(asked)
+    error = ErrorView.model_validate(NotFoundError("gone").to_wire())
+    answering([SampleFailure(request_id="r1", error=error), SampleFailure(request_id="r3", error=error)])
+    assert [answer.request_id for answer in answers] == ["r1", "r3"]
+    ask(2)
+    assert set(shelf.engine.loaded()) == {asked[1]}
+
+
+def test_a_client_that_is_gone_keeps_no_policy_loaded():
+    shelf = Shelf({"1": [1, 2]}, keep_idle=1)
+
+    class Gone:
+        gone = True
+
+        def __call__(self, answers):
+            raise AssertionError("its requests are dropped")
+
+    request = SampleRequest(request_id="r", policy="job-1@1", prompt_ids=[1], max_tokens=1)
+    shelf.directory.resolve_for(shelf.directory.answering(Gone()), request, is_training=lambda: False)
+    shelf.resolve("job-1@2")
+    assert set(shelf.engine.loaded()) == {"policy-1@2"}
 
 
 def test_policies_in_training_are_not_pushed_out():

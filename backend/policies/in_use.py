@@ -1,0 +1,72 @@
+"""Which policies have unanswered requests: they stay loaded until these are answered."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from tinkergym.agent.sampler import Deliver
+from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+
+
+class PoliciesInUse:
+    """Counts the requests under way, by the engine's name of the policy. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_policy: dict[str, set[Answering]] = {}
+
+    def __contains__(self, policy: str) -> bool:
+        with self._lock:
+            # The engine drops the requests of a client that is gone, and answers none of them.
+            users = {one for one in self._by_policy.pop(policy, ()) if not one.gone}
+            if users:
+                self._by_policy[policy] = users
+            return bool(users)
+
+    def answering(self, deliver: Deliver) -> Answering:
+        """Return what delivers answers as `deliver` does, and frees each request's policy before that."""
+        return Answering(self, deliver)
+
+    def _begin(self, policy: str, one: Answering) -> None:
+        with self._lock:
+            self._by_policy.setdefault(policy, set()).add(one)
+
+    def _end(self, policy: str, one: Answering) -> None:
+        with self._lock:
+            users = self._by_policy.get(policy, set())
+            users.discard(one)
+            if not users:
+                self._by_policy.pop(policy, None)
+
+
+class Answering:
+    """Hands on the answers to one batch of requests."""
+
+    def __init__(self, in_use: PoliciesInUse, deliver: Deliver) -> None:
+        self._in_use, self._deliver = in_use, deliver
+        self._lock = threading.Lock()
+        self._waiting: dict[str, set[str]] = {}
+        """The ids of unanswered requests, by policy."""
+
+    @property
+    def gone(self) -> bool:
+        """See `Deliver`."""
+        return bool(getattr(self._deliver, "gone", False))
+
+    def takes(self, resolved: SampleRequest) -> None:
+        """Note a request that is about to be handed to the engine."""
+        with self._lock:
+            self._waiting.setdefault(resolved.policy, set()).add(resolved.request_id)
+            self._in_use._begin(resolved.policy, self)
+
+    def __call__(self, answers: Sequence[Completion | SampleFailure]) -> None:
+        """Free the policies of what is answered, and hand the answers on."""
+        answered = {answer.request_id for answer in answers}
+        with self._lock:
+            for policy in list(self._waiting):
+                self._waiting[policy] -= answered
+                if not self._waiting[policy]:
+                    del self._waiting[policy]
+                    self._in_use._end(policy, self)
+        self._deliver(answers)
