@@ -16,12 +16,14 @@ from backend.episodes.played import Played, PlayedSeat, is_lost, trained_seats
 from tinkergym.schema.collapse_guard import CollapseGuard
 from tinkergym.schema.events import WarningEvent
 from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.policy_refs import policy_of
 
 _OWN = frozenset({"trained", "current", "past"})
 """Opponents that training moves; all others are anchors."""
 
 Figures = dict[str, float]
-"""Of one step: `anchor`, `own`, `entropy`, `drawn`, `long`; what the step had nothing for is missing."""
+"""Of one step: `anchor`, `own` and `entropy`, and of all games `drawn` and `long`. Where a job trains several
+policies, the first three are of each: `anchor/black`. What the step had nothing for is missing."""
 
 
 @dataclass(slots=True)
@@ -31,12 +33,12 @@ class CollapseWatch:
     spec: JobSpec
     guard: CollapseGuard
     _seen: list[Figures] = field(default_factory=list)
-    _best: tuple[float, float, int] | None = None
-    """The best mean against anchors, the mean of the other games then, and the step."""
+    _best: dict[str, tuple[float, float, int]] = field(default_factory=dict)
+    """By policy, the best mean against anchors, the mean of the other games then, and the step."""
     _good_step: int = 0
     """The last step with a checkpoint at which nothing was wrong."""
     _given: set[str] = field(default_factory=set)
-    """Alarms whose figure has not been good since."""
+    """Alarms whose figure has not been good since, with the policy."""
 
     @property
     def good_step(self) -> int:
@@ -62,8 +64,8 @@ class CollapseWatch:
         self._given = set(wrong)
         warnings = [
             WarningEvent(
-                name=name,
-                message=f"{text}, at step {step}. The last good version is {self._good_step}; go back to it "
+                name=name.partition("/")[0],
+                message=f"{text}, at step {step}. The last good version is {self._good_step}; go on from it "
                 f"with: {come_back(self._good_step)}",
                 step=step,
             )
@@ -77,7 +79,7 @@ class CollapseWatch:
         """Return what a checkpoint holds of it."""
         return {
             "seen": [dict(one) for one in self._seen],
-            "best": None if self._best is None else list(self._best),
+            "best": {of: list(best) for of, best in self._best.items()},
             "good_step": self._good_step,
             "given": sorted(self._given),
         }
@@ -85,40 +87,63 @@ class CollapseWatch:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what a checkpoint holds."""
         self._seen = [dict(one) for one in state["seen"]]
-        best = state["best"]
-        self._best = None if best is None else (float(best[0]), float(best[1]), int(best[2]))
+        self._best = {
+            of: (float(anchor), float(own), int(step)) for of, (anchor, own, step) in state["best"].items()
+        }
         self._good_step, self._given = int(state["good_step"]), set(state["given"])
 
     def _wrong(self, step: int) -> dict[str, str]:
         guard, wrong = self.guard, dict[str, str]()
-        anchor, own = self._mean("anchor"), self._mean("own") or 0.0
-        if anchor is not None:
-            if self._best is None or anchor >= self._best[0]:
-                self._best = (anchor, own, step)
-            best, own_then, at = self._best
-            if anchor < best - guard.anchor_drop and own >= own_then - guard.anchor_drop:
-                wrong["collapse_anchor_reward"] = (
-                    f"the return against anchors fell from {best:.3g} at step {at} to {anchor:.3g}, while "
-                    f"that of all other games went from {own_then:.3g} to {own:.3g}"
-                )
-        entropy, drawn, long = self._mean("entropy"), self._mean("drawn"), self._mean("long")
-        if entropy is not None and entropy < guard.least_entropy:
-            wrong["collapse_entropy"] = (
-                f"actions have an entropy of {entropy:.3g} nats per token, below {guard.least_entropy:g}"
-            )
+        for of in _policies(self.spec):
+            wrong |= self._wrong_of(of, step)
+        drawn, long = self._mean("drawn"), self._mean("long")
         if drawn is not None and drawn > guard.most_alike:
             wrong["collapse_draws"] = f"{drawn:.0%} of the games are drawn"
         if long is not None and long > guard.most_alike:
             wrong["collapse_length"] = f"{long:.0%} of the games are as long as limits.max_turns allows"
         return wrong
 
+    def _wrong_of(self, of: str, step: int) -> dict[str, str]:
+        """Return what is wrong with one policy; another one that does well does not hide it."""
+        guard, wrong, whose = self.guard, dict[str, str](), f" of {of[1:]}" if of else ""
+        anchor, own = self._mean(f"anchor{of}"), self._mean(f"own{of}") or 0.0
+        if anchor is not None:
+            if of not in self._best or anchor >= self._best[of][0]:
+                self._best[of] = anchor, own, step
+            best, own_then, at = self._best[of]
+            if anchor < best - guard.anchor_drop and own >= own_then - guard.anchor_drop:
+                wrong[f"collapse_anchor_reward{of}"] = (
+                    f"the return{whose} against anchors fell from {best:.3g} at step {at} to {anchor:.3g}, "
+                    f"while that of all other games went from {own_then:.3g} to {own:.3g}"
+                )
+        entropy = self._mean(f"entropy{of}")
+        if entropy is not None and entropy < guard.least_entropy:
+            wrong[f"collapse_entropy{of}"] = (
+                f"actions{whose} have an entropy of {entropy:.3g} nats per token, below "
+                f"{guard.least_entropy:g}"
+            )
+        return wrong
+
     def _is_near_best(self) -> bool:
-        anchor = self._mean("anchor")
-        return self._best is None or anchor is None or anchor >= self._best[0] - self.guard.anchor_drop / 2
+        means = {of: self._mean(f"anchor{of}") for of in self._best}
+        least = self.guard.anchor_drop / 2
+        return all(mean is None or mean >= self._best[of][0] - least for of, mean in means.items())
 
     def _mean(self, name: str) -> float | None:
         known = [one[name] for one in self._seen if name in one]
         return math.fsum(known) / len(known) if known else None
+
+
+def command_from(spec: JobSpec, job_id: str, version: int) -> str:
+    """Return the command that starts a job from a version; `...` stands for the job's other settings."""
+    command, agents = f"tinkergym train {spec.environment.id} ...", spec.trained_agents
+    whose = {agent: f"{policy_of(job_id, agent)}@{version}" for agent in agents}
+    if not version:
+        return command
+    if len(agents) == 1:
+        return f"{command} --from {whose[agents[0]]}"
+    # With --from all of them would begin with the same policy.
+    return command + "".join(f" --set agents.{name}.initial_policy={ref}" for name, ref in whose.items())
 
 
 def guard_metrics(spec: JobSpec, played: Played) -> dict[str, float]:
@@ -130,16 +155,30 @@ def figures_of(spec: JobSpec, played: Played) -> Figures:
     """Return what the guard looks at in a step's games that were played to an end."""
     good = [pair for pair in played if not is_lost(pair[1])]
     seats = [seat for seat in trained_seats(good) if seat.trajectory.completed]
-    anchors = [seat for seat in seats if not _kinds(seat) <= _OWN]
-    own = [seat for seat in seats if _kinds(seat) <= _OWN]
     found = {
-        "anchor": _mean([seat.trajectory.episode_return for seat in anchors]),
-        "own": _mean([seat.trajectory.episode_return for seat in own]),
-        "entropy": _entropy(seats),
         "drawn": _mean([_is_drawn(seat) for seat in seats]),
         "long": _mean([float(len(seat.trajectory.turns) >= spec.limits.max_turns) for seat in seats]),
     }
+    for of in _policies(spec):
+        its = [seat for seat in seats if of in ("", f"/{spec.policy_at(seat.trajectory.agent)}")]
+        found[f"anchor{of}"] = _return([seat for seat in its if not _kinds(seat) <= _OWN])
+        found[f"own{of}"] = _return([seat for seat in its if _kinds(seat) <= _OWN])
+        found[f"entropy{of}"] = _entropy(its)
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _policies(spec: JobSpec) -> list[str]:
+    """Return what stands behind the name of a figure, for each policy: nothing where there is one."""
+    agents = spec.trained_agents
+    return [f"/{agent}" for agent in agents] if len(agents) > 1 else [""]
+
+
+def _return(seats: Sequence[PlayedSeat]) -> float | None:
+    """Return the mean of the seats' mean returns: a seat that was drawn more often does not weigh more."""
+    by_seat: dict[str, list[float]] = {}
+    for seat in seats:
+        by_seat.setdefault(seat.trajectory.agent, []).append(seat.trajectory.episode_return)
+    return _mean([math.fsum(own) / len(own) for own in by_seat.values()])
 
 
 def _kinds(seat: PlayedSeat) -> set[str]:

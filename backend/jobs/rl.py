@@ -16,7 +16,7 @@ from backend.episodes.played import Played, trained_seats
 from backend.episodes.recorded_actions import record
 from backend.episodes.staleness import staleness_metrics, within_bound
 from backend.jobs.all_policies import AllPolicies, Taken, sha256_of, together
-from backend.jobs.collapse_watch import CollapseWatch, guard_metrics
+from backend.jobs.collapse_watch import CollapseWatch, command_from, guard_metrics
 from backend.jobs.completions import completion_metrics, speed_metrics, waste_warnings
 from backend.jobs.dynamic_sampling import learned_from
 from backend.jobs.environment_report import per_environment
@@ -351,7 +351,10 @@ class RLJob(JobLoop[JobSpec]):
                 context.baselines.add(earned, own.algorithm.decay)
         if self._watch is not None:
             warnings = self._watch.look(
-                step, played, is_saved=self._is_saved(step), come_back=self._command_to_come_back
+                step,
+                played,
+                is_saved=self._is_saved(step),
+                come_back=lambda version: command_from(spec, context.job_id, version),
             )
             context.store.append_events(context.lease, [*warnings])
         self._policies.note({name: part.state() for name, part in self._noting.items()})
@@ -385,12 +388,6 @@ class RLJob(JobLoop[JobSpec]):
         spec = self._context.spec
         due = step % spec.checkpoint_every == 0 or step == spec.steps
         return due or self._league.is_snapshot(step) or self._evaluations.is_due(step)
-
-    def _command_to_come_back(self, version: int) -> str:
-        context = self._context
-        agent = context.spec.trained_agents[0]
-        whose = f"{policy_of(context.job_id, agent)}@{version}"
-        return f"tinkergym train {context.spec.environment.id} ... --from {whose}" if version else "a new job"
 
     def _refuse_bad_episodes(self, step: int, played: Played) -> None:
         context, spec = self._context, self._context.spec

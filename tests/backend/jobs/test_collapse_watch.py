@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backend.episodes.episode_requests import step_requests
-from backend.jobs.collapse_watch import CollapseWatch, figures_of
+from backend.jobs.collapse_watch import CollapseWatch, command_from, figures_of
 from tests.backend.seats import result_of
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.collapse_guard import CollapseGuard
@@ -86,3 +86,29 @@ def test_a_resumed_guard_sees_what_an_undisturbed_one_sees():
     after = looked(second, rounds[4:], first=5)
     assert before + after == undisturbed
     assert len(undisturbed) == 2
+
+
+def test_a_policy_that_does_well_does_not_hide_the_collapse_of_another():
+    pair = SPEC.model_copy(update={"agents": {"x": Train(), "o": Train()}})
+    one = CollapseWatch(pair, CollapseGuard(window=2, anchor_drop=0.5))
+    alarms = []
+    for step, (x, o) in enumerate([(0.0, 0.6)] * 3 + [(0.6, 0.0)] * 3, 1):
+        played = [
+            (request, result_of(request, one_turn_episode({"x": x, "o": o}[agent], agent=agent)))
+            for request in step_requests("job-1", pair, step)
+            for agent in request.sampled_seats[:1]
+            if len(request.sampled_seats) == 1
+        ]
+        alarms += one.look(step, played, is_saved=True, come_back=str)
+    assert [alarm.name for alarm in alarms] == ["collapse_anchor_reward"]
+    assert "of o against anchors" in alarms[0].message
+
+
+def test_the_way_back_begins_every_policy_with_its_own_version():
+    assert command_from(SPEC, "job-1", 40).endswith(" ... --from job-1/x@40")
+    assert command_from(SPEC, "job-1", 0).endswith(" ...")
+    pair = SPEC.model_copy(update={"agents": {"x": Train(), "o": Train()}})
+    command = command_from(pair, "job-1", 40)
+    assert "--from" not in command
+    assert "agents.x.initial_policy=job-1/x@40" in command
+    assert "agents.o.initial_policy=job-1/o@40" in command
