@@ -235,7 +235,14 @@ class PolicyCheckpoints:
         # What the job began with stays: losses may compare the policy with it.
         kept = frozenset[int]().union(*self._kept_steps.values())
         made = [view for view in views if 0 < view.step <= step and view.step not in kept]
-        for old in made[: -self._spec.keep_checkpoints]:
+        superfluous = made[: -self._spec.keep_checkpoints]
+        # Other jobs may begin with a version or play against it; they were told that it is there.
+        in_use = (
+            self._store.versions_in_use(self._lease.job_id, self._bound.agent) if superfluous else set[int]()
+        )
+        for old in superfluous:
+            if old.policy_version in in_use:
+                continue
             # First out of the store, then off the disk: a kill in between leaves files, never a dangling
             # promise.
             self._store.remove_checkpoint(self._lease, old.step, self._bound.agent)

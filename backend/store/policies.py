@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import Connection, Row, delete, select
 from sqlalchemy.dialects.sqlite import insert
 
+from backend.store.built_on import versions_in_use
 from backend.store.database import Database
 from backend.store.records import JobLease, fenced
 from backend.store.tables import checkpoints, job_policies, policies, versions
@@ -87,6 +88,11 @@ class PolicyStore:
             connection.execute(
                 delete(checkpoints).where(checkpoints.c.policy_id == policy_id, checkpoints.c.step == step)
             )
+
+    def versions_in_use(self, job_id: str, agent: str = ONLY_AGENT) -> set[int]:
+        """Return the versions of the policy that a job trains which other unfinished jobs name."""
+        with self._db.read() as connection:
+            return versions_in_use(connection, job_id, agent)
 
     def policies_of(self, job_id: str) -> dict[str, str]:
         """Return the ids of the policies that a job trains, by agent; "" is the agent of a single policy."""

@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, select, update
 
 from backend.store import wishes
+from backend.store.built_on import references_of
 from backend.store.database import Database
 from backend.store.journal import evaluation_events
 from backend.store.keys import LOCAL_TENANT
@@ -29,11 +30,9 @@ from backend.store.tables import episodes, events, facts, jobs, policy_calls
 from backend.store.tenant_runs import TenantRuns
 from tinkergym.errors import ConflictError, InvalidRequestError, NotFoundError
 from tinkergym.schema.events import CheckpointView, EvaluationEvent, Event, JobState, StateEvent
-from tinkergym.schema.job_spec import JobSpec
 from tinkergym.schema.jobs import (
     INSTALLED_PACKS,
     AnyJobSpec,
-    DistillationSpec,
     InstalledPack,
     JobView,
     WrittenDataSpec,
@@ -221,7 +220,7 @@ class TenantStore(TenantRuns):
                 )
             its_own = {job_id, *policies_by_agent(connection, job_id).values()}
             for other_id, spec in self._unfinished(connection):
-                if its_own & _builds_on(spec):
+                if any(ref.owner in its_own for ref in references_of(spec)):
                     raise ConflictError(
                         f"{other_id}, which has not ended, builds on {job_id}",
                         hint="delete it when that job has ended",
@@ -379,14 +378,6 @@ class TenantStore(TenantRuns):
         if row is None or row.tenant_id != self.tenant_id:
             raise NotFoundError(f"there is no job {job_id!r}", hint="`tinkergym jobs` lists yours")
         return row
-
-
-def _builds_on(spec: AnyJobSpec) -> set[str]:
-    """Return the ids of the jobs and policies that a job begins with or learns from."""
-    named = [spec.initial_policy, spec.teacher if isinstance(spec, DistillationSpec) else ""]
-    if isinstance(spec, JobSpec):
-        named += [*spec.opponent_policies, *spec.beginnings.values(), *spec.replayed_jobs.values()]
-    return {PolicyRef.parse(text).owner for text in named if PolicyRef.is_meant(text)}
 
 
 def _was_sent(row: Row[Any], request_sha256: str) -> bool:

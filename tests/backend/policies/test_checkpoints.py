@@ -57,6 +57,15 @@ def test_only_the_newest_checkpoints_are_kept(lab):
     assert all(lab.service.episodes(job_id, step) == [] for step in (1, 2, 3, 4))
 
 
+def test_a_version_that_an_unfinished_job_names_is_kept(lab):
+    job_id = lab.start(steps=4, checkpoint_every=1, keep_checkpoints=1)
+    lab.play_step(job_id)
+    lab.until(job_id, lambda: len(lab.events(job_id, "checkpoint")) == 1)
+    lab.start(steps=1, initial_policy=f"{job_id}@1")
+    lab.play_on(job_id)
+    assert [view.step for view in lab.service.checkpoints(job_id)] == [1, 4]
+
+
 def test_after_going_back_behind_damaged_checkpoints_new_ones_are_kept(lab, written):
     job_id = lab.start(steps=4, checkpoint_every=1, keep_checkpoints=2)
     for made in (1, 2, 3):

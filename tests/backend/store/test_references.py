@@ -8,6 +8,8 @@ from sqlalchemy import insert
 from backend.store.tables import job_policies, policies
 from tinkergym.errors import ConflictError, InvalidRequestError, NotFoundError
 from tinkergym.schema.events import CheckpointView
+from tinkergym.schema.job_spec import JobSpec, Train
+from tinkergym.schema.opponents import Frozen, League
 from tinkergym.schema.policy_refs import PolicyRef
 
 
@@ -93,3 +95,23 @@ def test_a_job_is_not_deleted_while_another_builds_on_its_policy_by_that_name(ad
     ada.request_cancel(job_id)
     with pytest.raises(ConflictError):
         ada.delete_job(job_id, lambda: None)
+
+
+@pytest.mark.parametrize("how", ["initial_policy", "against", "anchor"])
+def test_a_version_that_an_unfinished_job_names_is_in_use(store, ada, job_id, policy_id, spec, how):
+    service = store.service()
+    assert service.versions_in_use(job_id) == set()
+    changes = {
+        "initial_policy": {"initial_policy": f"{policy_id}@7"},
+        "against": {"agents": {"x": Train(), "o": Frozen(f"{job_id}@7")}},
+        "anchor": {"agents": {"x": Train(), "o": League(anchors=[Frozen(f"{policy_id}@7")])}},
+    }[how]
+    other = ada.create_job(JobSpec.model_validate(spec.model_copy(update=changes).model_dump()), {})
+    assert service.versions_in_use(job_id) == {7}
+    ada.request_cancel(other.job_id)
+    assert service.versions_in_use(job_id) == set()
+
+
+def test_another_tenants_job_keeps_no_version(store, job_id, spec):
+    store.tenant("bob").create_job(spec.model_copy(update={"initial_policy": f"{job_id}@7"}), {})
+    assert store.service().versions_in_use(job_id) == set()

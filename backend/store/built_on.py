@@ -1,0 +1,42 @@
+"""What jobs that have not ended build on: policies that they begin with, learn from, or play against."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, or_, select
+
+from backend.store.records import FINAL_STATES
+from backend.store.tables import job_policies, jobs
+from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.jobs import AnyJobSpec, DistillationSpec, stored_spec
+from tinkergym.schema.policy_refs import PolicyRef
+
+
+def references_of(spec: AnyJobSpec) -> list[PolicyRef]:
+    """Return the policies and jobs that a job builds on."""
+    named = [spec.initial_policy, spec.teacher if isinstance(spec, DistillationSpec) else ""]
+    if isinstance(spec, JobSpec):
+        named += [*spec.opponent_policies, *spec.beginnings.values(), *spec.replayed_jobs.values()]
+    return [PolicyRef.parse(text) for text in named if PolicyRef.is_meant(text)]
+
+
+def versions_in_use(connection: Connection, job_id: str, agent: str) -> set[int]:
+    """Return the versions of a policy that jobs of its tenant still need, by the job that trains it."""
+    tenant_id = select(jobs.c.tenant_id).where(jobs.c.job_id == job_id).scalar_subquery()
+    policy_id = connection.scalar(
+        select(job_policies.c.policy_id).where(job_policies.c.job_id == job_id, job_policies.c.agent == agent)
+    )
+    specs = connection.scalars(
+        select(jobs.c.spec).where(
+            jobs.c.tenant_id == tenant_id,
+            jobs.c.job_id != job_id,
+            jobs.c.state.not_in(FINAL_STATES),
+            # Few jobs name this one; only those are read.
+            or_(jobs.c.spec.contains(job_id), jobs.c.spec.contains(policy_id)),
+        )
+    )
+    return {
+        ref.version
+        for spec in specs
+        for ref in references_of(stored_spec(spec))
+        if ref.version is not None and (ref.owner == policy_id or (ref.owner, ref.agent) == (job_id, agent))
+    }
