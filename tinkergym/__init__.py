@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tinkergym.registration import packs
-from tinkergym.version import __version__ as __version__
+from tinkergym.schema.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from tinkergym import algorithms, errors, opponents, spaces, tasks, wrappers

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium as gym
 
-from tinkergym.awaiting import settled
 from tinkergym.errors import EpisodeProtocolError, InvalidEnvironmentError
 from tinkergym.spaces import Text
 from tinkergym.tasks.grid import with_tasks
 from tinkergym.tasks.source import TaskSource
+from tinkergym.user_code.awaiting import settled
 
 Options = dict[str, Any]
 

@@ -7,7 +7,6 @@ from typing import Any, Literal, NotRequired, TypedDict, get_args
 
 from tinkergym.errors import ImageObservationError, InvalidImageError, UnsupportedPartError
 from tinkergym.images.files import image_file
-from tinkergym.quoting import quoted, type_in_words
 from tinkergym.trajectory.parts import (
     Content,
     ImagePart,
@@ -17,6 +16,7 @@ from tinkergym.trajectory.parts import (
     content_text,
     other_than_text,
 )
+from tinkergym.user_code.quoting import quoted, type_in_words
 
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: tuple[Role, ...] = get_args(Role)

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from backend.catalog.models import read_json, require_weights
 from backend.catalog.tensor_files import StoredTensor, first_not_finite, stored_tensors
 from tinkergym.errors import InvalidRequestError, UnknownModelError
-from tinkergym.quoting import quoted
+from tinkergym.user_code.quoting import quoted
 
 MOST_SCANNED_BYTES = 1 << 30
 """Weights of larger models are looked at for NaN by the worker that loads them, not by the gateway: a GiB

@@ -105,12 +105,16 @@ def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
             losses, trained_tokens = [part.loss for part in parts], sum(part.tokens for part in parts)
             if config.correction is not None and len(cuts) == 1 and algorithm.updates_per_step > 1:
                 sequences = _with_proximal(sequences, parts[0].learner_logprobs)
-        # Of a batch without any advantage no token has a loss that could be clipped.
-        metrics |= {"clip_fraction": 0.0} | metrics_over_parts(
-            [BatchPart(tokens=p.tokens, judged_tokens=p.judged_tokens, metrics=p.metrics) for p in parts]
-        )
+        metrics |= _metrics_of(parts)
     metrics["skipped_updates"] = float(skipped)
     return Learned(loss=float(np.mean(losses)), metrics=metrics, trained_tokens=trained_tokens)
+
+
+def _metrics_of(parts: Sequence[Updated]) -> dict[str, float]:
+    # Of a batch without any advantage no token has a loss that could be clipped.
+    return {"clip_fraction": 0.0} | metrics_over_parts(
+        [BatchPart(tokens=p.tokens, judged_tokens=p.judged_tokens, metrics=p.metrics) for p in parts]
+    )
 
 
 def _minibatches(groups: Sequence[int], count: int) -> list[slice]:

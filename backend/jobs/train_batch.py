@@ -7,7 +7,7 @@ job has a KL penalty, and what the value head expected before each, only where i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 
@@ -130,24 +130,29 @@ def train_batch(
             counted=counted,
             strata=_environments(spec, seats),
         )
+    return _assembled(spec, seats, credited, found, metrics | judged)
+
+
+def _assembled(
+    spec: JobSpec,
+    seats: Sequence[PlayedSeat],
+    credited: Mapping[Place, Credit],
+    found: Mapping[Place, FloatArray],
+    metrics: dict[str, float],
+) -> TrainBatch:
+    """Return the batch of the segments that have tokens to learn from."""
     sequences, versions, group_of, sources = [], [], [], []
     for (episode, number), credit in credited.items():
-        trajectory = trajectories[episode]
+        trajectory = seats[episode].trajectory
         mask = _learned(spec, trajectory, number)
         if mask.any():
-            reference_logprobs = found.get((episode, number))
-            sequences.append(
-                _sequence(spec, trajectory, number, credit, mask=mask, reference=reference_logprobs)
-            )
+            reference = found.get((episode, number))
+            sequences.append(_sequence(spec, trajectory, number, credit, mask=mask, reference=reference))
             versions.append(versions_of(trajectory, number, mask))
-            group_of.append(groups[episode])
+            group_of.append(seats[episode].group)
             sources.append(Source(seats[episode], number))
     return TrainBatch(
-        sequences=sequences,
-        groups=group_of,
-        metrics=metrics | judged,
-        versions=versions,
-        sources=sources,
+        sequences=sequences, groups=group_of, metrics=metrics, versions=versions, sources=sources
     )
 
 

@@ -32,8 +32,6 @@ from tinkergym.messages import (
     observation_messages,
     opening_messages,
 )
-from tinkergym.quoting import quoted
-from tinkergym.scalars import finite_number
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.trajectory.ledger import Ledger, Span
 from tinkergym.trajectory.parts import ImageSpan
@@ -46,6 +44,8 @@ from tinkergym.trajectory.trajectory import (
     Turn,
 )
 from tinkergym.trajectory.unchecked import unchecked
+from tinkergym.user_code.quoting import quoted
+from tinkergym.user_code.scalars import finite_number
 
 _CUT_OFF = frozenset(
     {

@@ -20,7 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 
 from tinkergym.errors import TemplateError
 from tinkergym.messages import Message
-from tinkergym.quoting import printable, quoted
+from tinkergym.user_code.quoting import printable, quoted
 
 _MOST_ROUNDS = 1_000_000
 """Of all loops over numbers in one rendering."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from tinkergym.cli.json_output import AsJson, emit
 from tinkergym.cli.options import EnvironmentId, EnvironmentSettings, TopK, TopP
 
 if TYPE_CHECKING:
+    from tinkergym.cli.eval_policy import PolicySource
     from tinkergym.evaluation.records import EpisodeRecord, RecordWriter
     from tinkergym.evaluation.scores import Scores
     from tinkergym.rollout.local_environment import Environment
@@ -63,6 +65,7 @@ _Crossplay = Annotated[
     ),
 ]
 _Pairs = Annotated[int, typer.Option(help="With --crossplay: seeds per two players.", min=1)]
+_USUAL_PAIRS = 50
 _Png = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="With --crossplay: the matrix as a picture; the ratings next to it."),
@@ -90,7 +93,7 @@ def evaluate(
     most_turns: _MostTurns = 200,
     out_file: _OutFile = None,
     crossplay: _Crossplay = None,
-    pairs: _Pairs = 50,
+    pairs: _Pairs = _USUAL_PAIRS,
     png: _Png = None,
     env_setting: EnvironmentSettings = None,
     as_json: AsJson = False,
@@ -111,22 +114,14 @@ def evaluate(
         refused = {"--policy": policy != "random", "--samples": samples != 1, "--tasks": tasks is not None}
         refused |= {"--by-index": by_index, "--out": out_file is not None, "--top-p": top_p is not None}
         refused |= {"--top-k": top_k is not None, "--max-turn-tokens": max_turn_tokens is not None}
-        options = CrossplayOptions(
-            players=crossplay, pairs=pairs, seed=seed, temperature=temperature, png=png, as_json=as_json
-        )
-        evaluate_crossplay(
-            env, env_setting or [], options, [name for name, given in refused.items() if given]
-        )
+        how: dict[str, Any] = {"pairs": pairs, "seed": seed, "temperature": temperature, "png": png}
+        options = CrossplayOptions(players=crossplay, as_json=as_json, **how)
+        evaluate_crossplay(env, env_setting or [], options, [name for name in refused if refused[name]])
         return
-    if png is not None or pairs != 50:
-        from tinkergym.errors import InvalidRequestError
-
-        raise InvalidRequestError("it is of --crossplay", field="--pairs" if png is None else "--png")
+    _refuse_of_crossplay(png, pairs)
     from tinkergym.cli.eval_policy import given, open_policy
     from tinkergym.cli.settings import find_environment, parse_settings
     from tinkergym.evaluation.baselines import POLICIES
-    from tinkergym.evaluation.records import RecordWriter
-    from tinkergym.evaluation.sampled_runs import wanted_episodes
     from tinkergym.evaluation.scores import Scores
     from tinkergym.rollout.local_environment import describe, without_token
 
@@ -140,20 +135,10 @@ def evaluate(
             described = _known(described, env)
         source = open_policy(policy, described, sampling, most_turns, stack)
         _refuse_idle(source.settings, samples)
-        settings = {
-            "environment": without_token(described.ref).model_dump(mode="json"),
-            "seed": seed,
-            "by_index": by_index,
-            **source.settings,
-        }
-        writer = stack.enter_context(RecordWriter(out_file, settings)) if out_file is not None else None
-        there = list(writer.episodes) if writer is not None else []
-        wanted = wanted_episodes(
-            seed=seed, tasks=tasks, samples=samples, by_index=by_index, done={r.key for r in there}
-        )
-        asked = {(seed + index, sample) for index in range(tasks) for sample in range(samples)}
-        records = [record for record in there if record.key in asked]
-        _play(source.play(wanted), records, writer, len(asked))
+        asked = _Asked(seed=seed, tasks=tasks, samples=samples, by_index=by_index)
+        settings: dict[str, Any] = {"environment": without_token(described.ref).model_dump(mode="json")}
+        settings |= {"seed": seed, "by_index": by_index, **source.settings}
+        records = _recorded(source, asked, settings, out_file)
     scores = Scores(records, success=success)
     if as_json:
         emit({"settings": settings, **scores.to_json(ks)})
@@ -161,6 +146,46 @@ def evaluate(
         _print(scores, ks, f"{env}, policy {source.name}{_how(source.settings)}", out_file)
     if not scores.completed:
         raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """Which episodes."""
+
+    seed: int
+    tasks: int
+    samples: int
+    by_index: bool
+
+
+def _recorded(
+    source: PolicySource, asked: _Asked, settings: dict[str, Any], out_file: Path | None
+) -> list[EpisodeRecord]:
+    """Play the episodes that the file does not have yet; return all that were asked for."""
+    from tinkergym.evaluation.records import RecordWriter
+    from tinkergym.evaluation.sampled_runs import wanted_episodes
+
+    keys = {(asked.seed + index, sample) for index in range(asked.tasks) for sample in range(asked.samples)}
+    with ExitStack() as stack:
+        writer = stack.enter_context(RecordWriter(out_file, settings)) if out_file is not None else None
+        there = list(writer.episodes) if writer is not None else []
+        wanted = wanted_episodes(
+            seed=asked.seed,
+            tasks=asked.tasks,
+            samples=asked.samples,
+            by_index=asked.by_index,
+            done={record.key for record in there},
+        )
+        records = [record for record in there if record.key in keys]
+        _play(source.play(wanted), records, writer, len(keys))
+    return records
+
+
+def _refuse_of_crossplay(png: Path | None, pairs: int) -> None:
+    from tinkergym.errors import InvalidRequestError
+
+    if png is not None or pairs != _USUAL_PAIRS:
+        raise InvalidRequestError("it is of --crossplay", field="--pairs" if png is None else "--png")
 
 
 def _play(

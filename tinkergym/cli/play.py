@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tinkergym.remote.job import Job
     from tinkergym.remote.policy import Policy
     from tinkergym.rollout.environment_host import AnyEnv
+    from tinkergym.rollout.local_environment import Environment
 
 MOST_STEPS = 1000
 """An environment that never ends is left after so many."""
@@ -88,62 +90,39 @@ def play(
         from tinkergym.cli.play_seat import play_seat
 
         _refuse_at_a_seat({"watch": watch, "top_p": top_p, "top_k": top_k, "raw": raw})
-        play_seat(
-            env,
-            env_setting or [],
-            seat=seat,
-            opponent=policy,
-            seeds=range(seed, seed + episodes),
-            temperature=temperature,
-            as_json=as_json,
-        )
+        seeds = range(seed, seed + episodes)
+        how: dict[str, Any] = {
+            "seat": seat,
+            "opponent": policy,
+            "temperature": temperature,
+            "as_json": as_json,
+        }
+        play_seat(env, env_setting or [], seeds=seeds, **how)
         return
     from tinkergym.cli.settings import find_environment, given, parse_settings
-    from tinkergym.registration.games import is_game
     from tinkergym.rollout.environment_host import system_prompt_of
     from tinkergym.rollout.local_environment import describe
 
-    if is_game(env):
-        raise InvalidRequestError(
-            f"{env} has several seats, and none was chosen",
-            hint="add --seat AGENT; `tinkergym play` of the id with Vs is against an opponent",
-            field="--seat",
-        )
+    _refuse_without_a_seat(env)
     sampling = given(temperature=temperature, top_p=top_p, top_k=top_k)
     if policy is None:
         _refuse_of_a_policy([*(["watch"] if watch else []), *sampling])
     described = describe(find_environment(env), parse_settings(env_setting or []))
-    if described.make is None:
-        from tinkergym.registration.environments import make
-
-        make(env)  # raises with the close matches
-        return
-    renderer = None
-    if raw is not None:
-        from tinkergym.agent.renderer import Renderer
-        from tinkergym.cli.model_files import find_bundle
-
-        renderer = Renderer.from_bundle(find_bundle(raw))
-    made = described.make(described.ref)
+    renderer = _renderer(raw) if raw is not None else None
+    made = _made(described, env)
     seeds = range(seed, seed + episodes)
-    table_of = _JsonTable if as_json else _Table
+    table_of = partial(_JsonTable if as_json else _Table, made, renderer=renderer)
     try:
         if policy is None:
-            _episodes(table_of(made, _ask_for_action, prompt=None, renderer=renderer), seeds, as_json=as_json)
+            _episodes(table_of(_ask_for_action, prompt=None), seeds, as_json=as_json)
             return
         from tinkergym.remote.client import Client
 
         with Client() as client:
             player = _player(client, policy, {"seed": seed, **sampling})
             player.environment_prompt = system_prompt_of(made)
-            table = table_of(
-                made,
-                player.act,
-                prompt=player.system_prompt,
-                renderer=renderer,
-                reset=player.reset,
-                seated=not watch and _take_opponents_seat(made, as_json=as_json),
-            )
+            seated = not watch and _take_opponents_seat(made, as_json=as_json)
+            table = table_of(player.act, prompt=player.system_prompt, reset=player.reset, seated=seated)
             _episodes(table, seeds, as_json=as_json)
     except (KeyboardInterrupt, EOFError) as left:
         (err if as_json else out).print("\nleft the game")
@@ -151,6 +130,32 @@ def play(
             raise typer.Exit(INTERRUPTED) from None
     finally:
         made.close()
+
+
+def _made(described: Environment, env: str) -> Any:
+    if described.make is None:
+        from tinkergym.registration.environments import make
+
+        return make(env)  # raises with the close matches
+    return described.make(described.ref)
+
+
+def _renderer(model: str) -> Renderer:
+    from tinkergym.agent.renderer import Renderer
+    from tinkergym.cli.model_files import find_bundle
+
+    return Renderer.from_bundle(find_bundle(model))
+
+
+def _refuse_without_a_seat(env: str) -> None:
+    from tinkergym.registration.games import is_game
+
+    if is_game(env):
+        raise InvalidRequestError(
+            f"{env} has several seats, and none was chosen",
+            hint="add --seat AGENT; `tinkergym play` of the id with Vs is against an opponent",
+            field="--seat",
+        )
 
 
 def _refuse_of_a_policy(names: Sequence[str]) -> None:

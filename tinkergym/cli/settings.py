@@ -16,7 +16,6 @@ from pydantic import BaseModel
 
 from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, TinkerGymError
 from tinkergym.games.text_game import TextGame
-from tinkergym.quoting import raised
 from tinkergym.registration.arguments import argument_hint
 from tinkergym.remote.imported import imported
 from tinkergym.rollout.environment_mix import EnvSources
@@ -25,6 +24,7 @@ from tinkergym.schema.environment_url import is_environment_url
 from tinkergym.schema.job_spec import JobSpec
 from tinkergym.schema.jobs import PreferenceSpec
 from tinkergym.schema.setting_errors import models_in
+from tinkergym.user_code.quoting import raised
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:

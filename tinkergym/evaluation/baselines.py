@@ -15,8 +15,8 @@ import numpy as np
 
 from tinkergym.errors import InvalidRequestError, InvalidRewardError
 from tinkergym.messages import observation_text
-from tinkergym.scalars import finite_number
 from tinkergym.trajectory.trajectory import StopReason, Trajectory, Turn
+from tinkergym.user_code.scalars import finite_number
 
 MOST_TURNS = 200
 """An episode is cut off after so many unless told otherwise."""

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tinkergym.awaiting import settled
 from tinkergym.core import SingleTurnEnv, TextEnv
 from tinkergym.datasets.stored_episodes import GroupKey, StoredEpisode, StoredEpisodes
 from tinkergym.display.tables import frame
@@ -27,6 +26,7 @@ from tinkergym.schema.algorithms import PPO
 from tinkergym.schema.job_spec import JobSpec, PlayedSpec
 from tinkergym.tasks.source import TaskSource
 from tinkergym.trajectory.parts import content_text
+from tinkergym.user_code.awaiting import settled
 
 FloatArray = npt.NDArray[np.float64]
 Score = Callable[[StoredEpisode], float]

@@ -15,7 +15,7 @@ import numpy as np
 
 from tinkergym.errors import IllegalMoveError, InvalidEnvironmentError, InvalidRewardError
 from tinkergym.games.illegal import quoted_action, read_legal
-from tinkergym.scalars import finite_number
+from tinkergym.user_code.scalars import finite_number
 
 Rewards = float | Sequence[float]
 """What a finished game pays: a number per player; or one number for the player who moved, whose single

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError
-from tinkergym.quoting import quoted
+from tinkergym.user_code.quoting import quoted
 
 Built = TypeVar("Built")
 

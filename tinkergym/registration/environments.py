@@ -18,13 +18,13 @@ from tinkergym.errors import (
     TinkerGymError,
     UnknownEnvironmentError,
 )
-from tinkergym.quoting import raised
 from tinkergym.registration.arguments import argument_hint, refuse_other_than_json
 from tinkergym.registration.known_games import registered_games
 from tinkergym.registration.pack_metadata import ENVIRONMENTS
 from tinkergym.registration.pack_output import output_to_stderr
 from tinkergym.registration.packs import Pack, claim_of, find_packs, ids_of, load, refuse_interrupt
 from tinkergym.schema.job_spec import EnvironmentRef
+from tinkergym.user_code.quoting import raised
 
 _lock = threading.RLock()
 _own_ids: set[str] = set()

@@ -19,7 +19,6 @@ from tinkergym.errors import (
     UnknownEnvironmentError,
 )
 from tinkergym.games.text_game import TextGame
-from tinkergym.quoting import raised
 from tinkergym.registration import environments as registration
 from tinkergym.registration.arguments import argument_hint
 from tinkergym.registration.known_games import RegisteredGame, registered_games, registered_here
@@ -27,6 +26,7 @@ from tinkergym.registration.pack_metadata import GAMES
 from tinkergym.registration.pack_output import output_to_stderr
 from tinkergym.registration.packs import Claim, claim_of, find_packs, load, refuse_interrupt
 from tinkergym.schema.job_spec import EnvironmentRef
+from tinkergym.user_code.quoting import raised
 
 if TYPE_CHECKING:
     from pettingzoo import AECEnv

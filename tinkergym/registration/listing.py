@@ -11,11 +11,11 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
-from tinkergym.quoting import printable
 from tinkergym.registration.known_games import registered_games
 from tinkergym.registration.listing_process import ListingProcess, ProcessLostError
 from tinkergym.registration.packs import Pack, find_packs
 from tinkergym.tasks.grid import Data, Turns
+from tinkergym.user_code.quoting import printable
 
 MAKE_SECONDS = 20.0
 """An environment that takes longer to be made is listed without what only it could say."""

@@ -22,10 +22,10 @@ logging.getLogger("tinkergym.registration.packs").setLevel(logging.ERROR)
 import gymnasium as gym  # noqa: E402 - as above
 
 from tinkergym.errors import InvalidEnvironmentError, TinkerGymError  # noqa: E402
-from tinkergym.quoting import quoted, raised  # noqa: E402
 from tinkergym.registration.environments import make  # noqa: E402
 from tinkergym.registration.known_games import registered_games  # noqa: E402
 from tinkergym.tasks.grid import cell_of  # noqa: E402
+from tinkergym.user_code.quoting import quoted, raised  # noqa: E402
 
 
 def main() -> None:

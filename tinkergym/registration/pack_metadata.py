@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from tinkergym.quoting import printable, quoted
+from tinkergym.user_code.quoting import printable, quoted
 
 ENVIRONMENTS, GAMES = "tinkergym.envs", "tinkergym.games"
 

@@ -20,7 +20,6 @@ from typing import Any
 import gymnasium as gym
 
 from tinkergym.errors import InvalidEnvironmentError, TinkerGymError
-from tinkergym.quoting import raised
 from tinkergym.registration.pack_metadata import (
     ENVIRONMENTS,
     GAMES,
@@ -30,6 +29,7 @@ from tinkergym.registration.pack_metadata import (
 )
 from tinkergym.registration.pack_output import output_to_stderr
 from tinkergym.schema.names import REMOTE_ID
+from tinkergym.user_code.quoting import raised
 
 _REMOTE_ENTRY_POINT = "tinkergym.serving.remote_env:make_remote"
 _PREFIX = "tinkergym-"

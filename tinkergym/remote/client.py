@@ -54,9 +54,9 @@ from tinkergym.schema.parsing import parse_any_spec
 from tinkergym.schema.policy_refs import PolicyRef
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.schema.structured import Structured
+from tinkergym.schema.version import __version__
 from tinkergym.schema.versions import require_same_version
 from tinkergym.schema.views import EnvironmentView, HealthView, ModelView, PolicyView, TrainedWith
-from tinkergym.version import __version__
 
 MOST_EPISODES_AT_ONCE = 256
 FIRST_PATIENCE_SECONDS = 1.0

@@ -34,8 +34,8 @@ from tinkergym.errors import (
     TooManyRequestsError,
     from_wire,
 )
+from tinkergym.schema.version import __version__
 from tinkergym.schema.versions import VERSION_HEADER
-from tinkergym.version import __version__
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 KINDS: Mapping[int, type[TinkerGymError]] = {

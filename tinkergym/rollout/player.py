@@ -21,7 +21,6 @@ from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.sampler import Sampler
 from tinkergym.errors import InternalServiceError, TinkerGymError, from_wire
-from tinkergym.quoting import quoted, type_in_words
 from tinkergym.rollout.call_register import CallRegister
 from tinkergym.rollout.environment_host import AnyEnv, Host, Report
 from tinkergym.rollout.executors import Executor, MakeEnv, executor_called
@@ -32,6 +31,7 @@ from tinkergym.schema.events import ErrorView
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 from tinkergym.trajectory.trajectory import FAILED_REASONS, StopReason, Trajectory
 from tinkergym.trajectory.unchecked import unchecked
+from tinkergym.user_code.quoting import quoted, type_in_words
 
 _TICK_SECONDS = 0.05
 """How often deadlines are looked at."""

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from tinkergym.awaiting import settled
 from tinkergym.errors import InvalidRequestError, InvalidRewardError
-from tinkergym.scalars import finite_number
+from tinkergym.user_code.awaiting import settled
+from tinkergym.user_code.scalars import finite_number
 
 PREFIX = "reward/"
 """Stands before a term's name in the metrics."""

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue, field_validator
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.quoting import quoted
 from tinkergym.schema.model import Choice
+from tinkergym.user_code.quoting import quoted
 
 _LONGEST_SCHEMA = 65_536
 """Characters of JSON."""

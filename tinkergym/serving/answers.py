@@ -22,9 +22,9 @@ from tinkergym.errors import (
     TinkerGymError,
     from_wire,
 )
-from tinkergym.quoting import quoted
 from tinkergym.serving.protocol import VERSION, Message
 from tinkergym.spaces import Text, space_from_json
+from tinkergym.user_code.quoting import quoted
 
 MOST_MESSAGE_BYTES = 2**28
 """Longest message that is taken, whatever the server says of its own limit."""

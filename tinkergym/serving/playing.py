@@ -18,10 +18,10 @@ from tinkergym.errors import (
     RemoteEnvironmentError,
     TinkerGymError,
 )
-from tinkergym.quoting import quoted
-from tinkergym.scalars import finite_number
 from tinkergym.serving.protocol import QUESTIONS, Frame, Message, encode, error_message
 from tinkergym.spaces import space_to_json
+from tinkergym.user_code.quoting import quoted
+from tinkergym.user_code.scalars import finite_number
 
 AnyEnv = gym.Env[Any, Any]
 

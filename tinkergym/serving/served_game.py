@@ -13,13 +13,13 @@ import gymnasium as gym
 
 from tinkergym.agent.coordinator import Position, Standing
 from tinkergym.errors import InvalidRequestError, RemoteAnswerError
-from tinkergym.quoting import quoted
 from tinkergym.registration.environments import make
 from tinkergym.registration.games import is_game, make_game
 from tinkergym.rollout.game_table import PLAYERS, GameTable
 from tinkergym.rollout.table_players import offered
 from tinkergym.schema.episodes import TablePlayer
 from tinkergym.spaces import Text
+from tinkergym.user_code.quoting import quoted
 
 AGENTS, OFFERED = "agents", "players_offered"
 """In the metadata of a game that is served: its agents, and the players that it offers by name."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from gymnasium import spaces
 
-from tinkergym.quoting import quoted
+from tinkergym.user_code.quoting import quoted
 
 
 def choose(space: spaces.Space[Any], values: Any, weights: Sequence[float] | None = None) -> Any:

@@ -12,11 +12,11 @@ import numpy as np
 from gymnasium import spaces
 
 from tinkergym.errors import UnsupportedSpaceError
-from tinkergym.quoting import quoted
 from tinkergym.spaces.chat import Chat
 from tinkergym.spaces.image import Image
 from tinkergym.spaces.numbers import DTYPES, to_lists
 from tinkergym.spaces.text import Text
+from tinkergym.user_code.quoting import quoted
 
 Document = dict[str, Any]
 

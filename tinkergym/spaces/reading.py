@@ -13,11 +13,11 @@ import numpy as np
 from gymnasium import spaces
 
 from tinkergym.errors import InvalidSpaceError
-from tinkergym.quoting import quoted
 from tinkergym.spaces.chat import Chat
 from tinkergym.spaces.image import Image
 from tinkergym.spaces.numbers import DTYPES, from_lists
 from tinkergym.spaces.text import Text
+from tinkergym.user_code.quoting import quoted
 
 _MOST_DEPTH = 32
 _MOST_BYTES = 2**26

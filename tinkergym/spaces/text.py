@@ -14,9 +14,9 @@ from gymnasium.vector.utils import space_utils as _batching
 from numpy.typing import NDArray
 
 from tinkergym.messages import is_unicode
-from tinkergym.quoting import quoted
 from tinkergym.spaces.choice import choose
 from tinkergym.spaces.unicode import UnicodeCharacters, all_characters, from_indices, to_indices
+from tinkergym.user_code.quoting import quoted
 
 _SAMPLED = "".join(map(chr, range(32, 127))) + "\näßéñ¿ΩЖ中文日本語한국어…€😀"
 _SAMPLED_LENGTH = 32

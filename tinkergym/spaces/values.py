@@ -14,12 +14,12 @@ import numpy as np
 from gymnasium import spaces
 
 from tinkergym.errors import InvalidValueError, TinkerGymError
-from tinkergym.quoting import quoted
 from tinkergym.spaces.chat import Chat
 from tinkergym.spaces.documents import unsupported
 from tinkergym.spaces.image import Image, Pixels
 from tinkergym.spaces.numbers import DTYPES, from_lists, to_lists
 from tinkergym.spaces.text import Text
+from tinkergym.user_code.quoting import quoted
 
 
 def to_json(space: spaces.Space[Any], value: Any) -> Any:

@@ -12,7 +12,6 @@ import gymnasium as gym
 from gymnasium.utils.env_checker import check_env
 
 from tinkergym.messages import observation_text
-from tinkergym.quoting import quoted
 from tinkergym.testing.checks_subject import (
     SEEDS,
     AnyEnv,
@@ -24,6 +23,7 @@ from tinkergym.testing.checks_subject import (
     first_difference,
     time_limit,
 )
+from tinkergym.user_code.quoting import quoted
 
 HOSTILE = {
     "an empty answer": "",

@@ -17,7 +17,7 @@ import numpy as np
 
 from tinkergym.errors import TinkerGymError
 from tinkergym.evaluation.baselines import RandomTextPolicy, TextPolicy
-from tinkergym.quoting import quoted
+from tinkergym.user_code.quoting import quoted
 
 SEEDS = range(5)
 MOST_STEPS = 24

@@ -7,7 +7,6 @@ from typing import Any
 from tinkergym.errors import InvalidRequestError
 from tinkergym.evaluation.baselines import GoldPolicy, LegalPolicy, RandomTextPolicy, TextPolicy, play_episode
 from tinkergym.messages import observation_text
-from tinkergym.quoting import quoted
 from tinkergym.tasks.grid import cell_of, declares_cell
 from tinkergym.testing.checks_subject import (
     SEEDS,
@@ -18,6 +17,7 @@ from tinkergym.testing.checks_subject import (
     comparable,
 )
 from tinkergym.trajectory.trajectory import Trajectory, reason_line
+from tinkergym.user_code.quoting import quoted
 
 _LONG = 40
 """Characters from which on an observation that comes again is no coincidence."""

@@ -32,6 +32,7 @@ from tinkergym.schema.parsing import parse_any_spec
 from tinkergym.schema.policy_refs import PolicyRef
 from tinkergym.schema.sampling import SampleBatch, SampleRequest
 from tinkergym.schema.updates import UpdateRequest
+from tinkergym.schema.version import __version__
 from tinkergym.schema.views import (
     EnvironmentView,
     HealthView,
@@ -43,7 +44,6 @@ from tinkergym.schema.views import (
 from tinkergym.testing.bundles import byte_bundle
 from tinkergym.testing.samplers import ScriptedSampler
 from tinkergym.testing.scripted_jobs import ScriptedJobs
-from tinkergym.version import __version__
 
 API_KEY = "tg-scripted"
 MODELS = ("nano", "nano-instruct")

@@ -22,7 +22,7 @@ from tinkergym.errors import (
     StorageFullError,
     TinkerGymError,
 )
-from tinkergym.quoting import quoted
+from tinkergym.user_code.quoting import quoted
 
 # EFBIG: the file has reached the size that the process may write.
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from tinkergym.quoting import quoted, type_in_words
+from tinkergym.user_code.quoting import quoted, type_in_words
 
 
 def finite_number(value: object) -> float:

@@ -14,8 +14,8 @@ import tinkergym as tg
 from tinkergym.core import refuse_unfinished
 from tinkergym.errors import InvalidEnvironmentError, InvalidRewardError
 from tinkergym.evaluation.baselines import RandomTextPolicy, play_episode
-from tinkergym.scalars import finite_number
 from tinkergym.trajectory.trajectory import StopReason
+from tinkergym.user_code.scalars import finite_number
 
 KINDS = [
     float,

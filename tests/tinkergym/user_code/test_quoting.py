@@ -1,6 +1,6 @@
 import pytest
 
-from tinkergym.quoting import printable, quoted, raised, type_in_words
+from tinkergym.user_code.quoting import printable, quoted, raised, type_in_words
 
 
 class Mute:

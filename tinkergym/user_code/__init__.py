@@ -1,0 +1,1 @@
+"""What users' code returns and raises: numbers, coroutines, and errors as text."""
