@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import tinkergym as tg
 from tinkergym.core import refuse_unfinished
-from tinkergym.errors import InvalidEnvironmentError, InvalidRewardError
+from tinkergym.errors import InvalidEnvironmentError
 from tinkergym.evaluation.baselines import RandomTextPolicy, play_episode
 from tinkergym.trajectory.trajectory import StopReason
 from tinkergym.user_code.scalars import finite_number
@@ -96,13 +96,15 @@ def test_wherever_an_episode_is_played_a_coroutine_is_named():
     trajectory = play_episode(Paying(judged("")), RandomTextPolicy(), seed=0)
     assert trajectory.stop_reason is StopReason.INVALID_REWARD
     assert "judged" in trajectory.error
+
+
+def test_an_async_term_is_awaited():
     rubric = tg.Rubric()
     rubric.term(judged)
-    with pytest.raises(InvalidRewardError, match="judged is an async def"):
-        rubric.score(answer="")
+    assert rubric.score(answer="").reward == 1.0
 
 
-@pytest.mark.parametrize("name", ["score", "ask"])
+@pytest.mark.parametrize("name", ["ask", "step"])
 def test_an_async_method_of_an_environment_is_found_before_a_job(client, name):
     async def method(self, what):
         return 1.0
