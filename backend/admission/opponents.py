@@ -1,4 +1,4 @@
-"""Frozen opponents of a game, made definite and checked: which version of whose policy plays a seat."""
+"""Resolves and checks the frozen opponents of a game: which version of whose policy plays a seat."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from backend.store.store import TenantStore
-from tinkergym.errors import ConflictError
+from tinkergym.errors import ConflictError, NotFoundError
 from tinkergym.schema.job_spec import JobSpec
 from tinkergym.schema.opponents import FixedPlayer, Frozen, League
 from tinkergym.schema.policy_refs import PolicyRef
@@ -70,11 +70,20 @@ def _definite(tenant: TenantStore, spec: JobSpec, frozen: Frozen, field: str) ->
 
 
 def _refuse_other_games(tenant: TenantStore, spec: JobSpec, agent: str, job_id: str) -> None:
-    """Refuse to replay a job in which other games were played, or too few."""
-    job, field = tenant.get_job(job_id), f"agents.{agent}"
+    """Refuse to replay a job whose games differ from this job's, or that has too few of them."""
+    field = f"agents.{agent}"
+    try:
+        job = tenant.get_job(job_id)
+    except NotFoundError as error:
+        error.field = field
+        raise
     theirs = job.spec
     if not isinstance(theirs, JobSpec) or agent not in theirs.learning_seats:
-        raise ConflictError(f"{job_id} trained nobody at the seat {agent!r}", field=field)
+        raise ConflictError(
+            f"{job_id} trained no policy at the seat {agent!r}",
+            hint="name a job that did",
+            field=field,
+        )
     same = {
         "environment": (theirs.environment, spec.environment),
         "seed": (theirs.seed, spec.seed),
@@ -85,8 +94,8 @@ def _refuse_other_games(tenant: TenantStore, spec: JobSpec, agent: str, job_id: 
     for name, (there, here) in same.items():
         if there != here:
             raise ConflictError(
-                f"{job_id} has {name} {there!r:.200}, and this job {here!r:.200}: its games are others",
-                hint="give this job the same",
+                f"{job_id} has {name} {there!r:.200}, and this job {here!r:.200}, so their games differ",
+                hint=f"give this job the same {name}",
                 field=field,
             )
     if job.step < spec.steps:

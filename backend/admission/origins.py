@@ -28,8 +28,15 @@ def with_definite_origins(catalog: ModelCatalog, tenant: TenantStore, spec: AnyJ
             student may write.
     """
     # A pool serves a name: a folder that is written in many ways would be loaded as often.
-    spec = spec.model_copy(update={"model": catalog.known_as(spec.model)})
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = {"model": catalog.known_as(spec.model)}
+    if isinstance(spec, JobSpec):
+        changes["agents"] = {
+            # The job's, by whichever of its names: another one was refused.
+            agent: seat.model_copy(update={"model": None}) if isinstance(seat, Train) else seat
+            for agent, seat in spec.agents.items()
+        }
+    spec = spec.model_copy(update=changes)
+    changes = {}
     if isinstance(spec, JobSpec) and spec.agents:
         changes |= _beginnings(tenant, spec)
     elif spec.initial_policy:

@@ -22,6 +22,7 @@ from backend.config import CONFIG_VARIABLE, GatewayLimits
 from backend.processes.bounded_pipes import communicate
 from tinkergym.errors import (
     InvalidEnvironmentError,
+    PromptTooLongError,
     ServiceUnavailableError,
     TinkerGymError,
     UnknownEnvironmentError,
@@ -30,7 +31,7 @@ from tinkergym.errors import (
 from tinkergym.registration.environments import require_known
 from tinkergym.registration.games import is_game
 from tinkergym.rollout.seat_check import scripted_players
-from tinkergym.schema.checks import refuse_long_prompt, refuse_wide_context
+from tinkergym.schema.checks import refuse_long_prompt, refuse_wide_context, shown_first
 from tinkergym.schema.job_spec import EnvironmentRef, EvaluatedSpec, JobSpec, PlayedSpec
 from tinkergym.schema.names import REMOTE_ID
 from tinkergym.schema.opponents import League
@@ -74,11 +75,22 @@ class Preflight:
             return Checked()
         found: list[Checked] = []
         for environment in spec.own_environments.values():
-            probe = self._probe(_alone(spec, environment), bundle)
-            refuse_long_prompt(probe.prompt_tokens, spec, bundle.context_length)
-            found.append(probe.checked)
+            found.append(self._seen_first(_alone(spec, environment), bundle))
         self.check_evaluations(spec)
         return _together(found)
+
+    def _seen_first(self, spec: PlayedSpec, bundle: RendererBundle) -> Checked:
+        """Make one environment, and see that the first prompt of every seat leaves room for an answer."""
+        shown = shown_first(spec)
+        checked = self._probe(shown[""], bundle).checked
+        for agent, own in shown.items():
+            try:
+                refuse_long_prompt(self._probe(own, bundle).prompt_tokens, own, bundle.context_length)
+            except PromptTooLongError as error:
+                if agent:
+                    error.field = f"agents.{agent}"
+                raise
+        return checked
 
     def check_evaluations(self, spec: EvaluatedSpec) -> None:
         """Make and reset the environments that a job is to be evaluated in by the service.

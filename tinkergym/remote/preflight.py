@@ -22,7 +22,7 @@ from tinkergym.rollout.seat_check import (
     players_offered,
     scripted_players,
 )
-from tinkergym.schema.checks import refuse_long_prompt
+from tinkergym.schema.checks import refuse_long_prompt, shown_first
 from tinkergym.schema.job_spec import JobSpec, PlayedSpec
 from tinkergym.schema.views import RendererBundle
 from tinkergym.trajectory.trajectory import StopReason
@@ -68,7 +68,13 @@ def check_environment(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundl
         table = _table_of(env, spec)
         if table is None:
             refuse_unfinished(env)
-        _check_first_prompt(env if table is None else table, spec, Renderer.from_bundle(bundle))
+        for agent, own in shown_first(spec).items():
+            try:
+                _check_first_prompt(env if table is None else table, own, Renderer.from_bundle(bundle))
+            except PromptTooLongError as error:
+                if agent:
+                    error.field = f"agents.{agent}"
+                raise
         prompt = system_prompt_of(env)
         if table is None:
             return Seen(system_prompt=prompt)

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 from tinkergym.errors import InvalidRequestError, PromptTooLongError
-from tinkergym.schema.job_spec import LEAST_TEMPERATURE, MOST_TEMPERATURE, PlayedSpec
+from tinkergym.schema.job_spec import LEAST_TEMPERATURE, MOST_TEMPERATURE, JobSpec, PlayedSpec
 from tinkergym.schema.jobs import WrittenDataSpec
 from tinkergym.schema.parsing import parse
 from tinkergym.schema.sampling import Cut
@@ -110,3 +110,17 @@ def refuse_long_prompt(prompt_tokens: int, spec: PlayedSpec, context_length: int
             hint=f"set it to {needed} or more, lower max_turn_tokens, or shorten the prompt",
             field="limits.max_context_tokens",
         )
+
+
+def shown_first(spec: PlayedSpec) -> dict[str, PlayedSpec]:
+    """Return the job, and as they hold for each seat with a system prompt or sampling of its own, by agent.
+
+    So each can be asked whether its first prompt and an answer fit. The job itself is under "".
+    """
+    agents = spec.trained_agents if isinstance(spec, JobSpec) and spec.agents else ()
+    own = {agent: spec.for_agent(agent) for agent in agents}
+    return {"": spec} | {
+        agent: one
+        for agent, one in own.items()
+        if (one.system_prompt, one.sampling) != (spec.system_prompt, spec.sampling)
+    }

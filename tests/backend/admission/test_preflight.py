@@ -105,6 +105,17 @@ def test_seats_that_are_not_the_games_are_refused(preflight, agents, field):
         assert "its agents are x, o" in caught.value.message
 
 
+@pytest.mark.parametrize(
+    "seat", [Train(system_prompt="s" * 100_000), Train(sampling=Sampling(max_turn_tokens=100_000))]
+)
+def test_a_seat_whose_own_prompt_and_answer_do_not_fit_is_refused_by_name(preflight, seat):
+    job = of_game(["x", "o"])
+    job = job.model_copy(update={"agents": {**job.agents, "o": seat}})
+    with pytest.raises(PromptTooLongError) as caught:
+        preflight.check(job)
+    assert caught.value.field == "agents.o"
+
+
 def test_a_game_whose_every_agent_has_a_seat_is_accepted_and_its_pack_known(preflight):
     assert preflight.check(of_game(["o", "x"])).packs.keys() == {"board"}
 
