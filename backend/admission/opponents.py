@@ -98,6 +98,12 @@ def _refuse_other_games(tenant: TenantStore, spec: JobSpec, agent: str, job_id: 
                 hint=f"give this job the same {name}",
                 field=field,
             )
+    if theirs.keep_episodes is not None and theirs.keep_episodes < job.step:
+        raise ConflictError(
+            f"{job_id} kept the actions of its last {theirs.keep_episodes} steps only (keep_episodes)",
+            hint="replay a job that keeps all of its episodes",
+            field=field,
+        )
     if job.step < spec.steps:
         raise ConflictError(
             f"{job_id} recorded {job.step} steps, and this job has {spec.steps}",

@@ -1,7 +1,7 @@
-"""What every policy did in a job's games, action by action, for jobs that replay a seat of it.
+"""What every policy did in a job's games, action by action, for jobs that replay one of its seats.
 
-One small file per step in the job's folder. It is written before the step's checkpoint and is the same when a
-step is repeated after a kill.
+One small file per step in the job's folder, kept for as many steps as the job's episodes are. It is written
+before the step's checkpoint, and is the same when a step is repeated after a kill.
 """
 
 from __future__ import annotations
@@ -21,8 +21,19 @@ Games = dict[str, dict[str, list[str]]]
 """By index of the episode and by agent."""
 
 
-def record(files: Blobs, step: int, played: Played) -> None:
-    """Write a step's actions to a job's files."""
+def record(files: Blobs, step: int, played: Played, *, keep: int | None) -> None:
+    """Write a step's actions to a job's files.
+
+    Args:
+        files: Of the job.
+        step: Its number.
+        played: Its episodes.
+        keep: Of how many of the newest steps they are kept; None keeps all.
+    """
+    if keep is not None:
+        files.delete(_key(step - keep))
+    if keep == 0:
+        return
     games: Games = {
         str(request.index): {
             one.agent: [content_text(turn.action) for turn in one.turns] for one in result.trajectories
@@ -34,7 +45,7 @@ def record(files: Blobs, step: int, played: Played) -> None:
 
 @dataclass(slots=True)
 class RecordedActions:
-    """Reads what other jobs recorded; one step of each is remembered."""
+    """Reads what other jobs recorded; keeps the newest step of each in memory."""
 
     job_files: Blobs
     """Of all jobs."""

@@ -340,7 +340,7 @@ class RLJob(JobLoop[JobSpec]):
         """Take the step's games into account, for later steps and for the checkpoint of this one."""
         context, spec = self._context, self._context.spec
         if spec.plays_game:
-            record(context.files, step, played)
+            record(context.files, step, played, keep=spec.keep_episodes)
         if spec.leagues:
             self._league.add(step, played)
         steered = self._settings_at(step)

@@ -132,7 +132,7 @@ class CrossPlay:
             seed: Of the bootstrap.
 
         Raises:
-            InvalidRequestError: `anchor` is none of the players, or all of them earn the same in every game.
+            InvalidRequestError: `anchor` is none of the players.
         """
         pairs: list[PairScore] = []
         left_out: Counter[str] = Counter({end.value: 0 for end in GameEnd if end is not GameEnd.PLAYED})

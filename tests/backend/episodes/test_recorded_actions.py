@@ -1,0 +1,50 @@
+"""Recorded actions are read back by step, episode and agent, and go when the job's episodes do."""
+
+from __future__ import annotations
+
+import pytest
+
+from backend.episodes.episode_requests import step_requests
+from backend.episodes.recorded_actions import RecordedActions, record
+from backend.store.blobs import LocalBlobs
+from tests.backend.seats import result_of
+from tinkergym.errors import NotFoundError
+from tinkergym.schema.algorithms import GRPO
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Train
+from tinkergym.testing.episodes import one_turn_episode
+
+SPEC = JobSpec(
+    environment=EnvironmentRef(id="board/TicTacToe-v0"),
+    agents={"x": Train(), "o": Train()},
+    algorithm=GRPO(group_size=2, groups_per_step=1),
+    steps=9,
+)
+
+
+def written(folder, keep, steps=3):
+    """Record some steps of job-1; return what can be read of all jobs."""
+    every = LocalBlobs(folder)
+    for step in range(1, steps + 1):
+        played = [
+            (request, result_of(request, *(one_turn_episode(agent=agent) for agent in "xo")))
+            for request in step_requests("job-1", SPEC, step)
+        ]
+        record(every.below("job-1"), step, played, keep=keep)
+    return RecordedActions(every)
+
+
+def test_an_action_is_found_by_step_episode_and_agent(tmp_path):
+    recorded = written(tmp_path, None)
+    assert [recorded.of("job-1", step, 1, "o") for step in (1, 3, 1)] == [["gone"]] * 3
+    assert recorded.of("job-1", 1, 99, "o") == []
+
+
+@pytest.mark.parametrize("keep", [0, 2])
+def test_actions_are_kept_for_as_many_steps_as_episodes(tmp_path, keep):
+    recorded = written(tmp_path, keep)
+    for step in (1, 2, 3):
+        if step > 3 - keep:
+            assert recorded.of("job-1", step, 0, "x") == ["gone"]
+        else:
+            with pytest.raises(NotFoundError):
+                recorded.of("job-1", step, 0, "x")
