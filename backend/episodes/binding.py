@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from tinkergym.schema.episodes import CURRENT
 from tinkergym.schema.job_spec import JobSpec, SharedWith, Train
 from tinkergym.schema.opponents import Base, FixedPlayer, League, Replay
 
@@ -156,7 +157,7 @@ def label_of(player: SeatPlayer) -> str:
     """Return what results of games with a player are kept under."""
     match player:
         case Current(trained=trained):
-            return "trained" if trained else "current"
+            return "trained" if trained else CURRENT
         case Past(version=version):
             return f"past@{version}"
         case _:

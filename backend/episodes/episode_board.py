@@ -144,7 +144,7 @@ class EpisodeBoard:
         seat = request.seats[trajectory.agent]
         oldest = newest = seat.policy_version
         wanted, hint = f"version {oldest}", "put the seat's policy_version into every request for tokens"
-        if request.max_staleness and seat.trained:
+        if request.max_staleness and seat.is_newest:
             newest = self.newest_version
             wanted, hint = f"versions {oldest} to {newest}", "name no version in requests for tokens"
         versions = (turn.policy_version for turn in trajectory.turns)
@@ -158,13 +158,13 @@ class EpisodeBoard:
             )
 
     def newest_sampled(self, result: EpisodeResult) -> int:
-        """Return the newest version of a trained policy that sampled a part of an episode of this board."""
+        """Return the newest version of a policy in training that sampled a part of an episode."""
         seats = self._slots[result.episode_id].request.seats
         return max(
             (
                 max((turn.policy_version for turn in one.turns), default=seats[one.agent].policy_version)
                 for one in result.trajectories
-                if seats[one.agent].trained
+                if seats[one.agent].is_newest
             ),
             default=0,
         )

@@ -113,7 +113,7 @@ class EpisodePlan:
             environment=request.environment,
             task_index=request.task_index,
             sampling_seed=seat.sampling_seed,
-            policy_version=None if request.max_staleness and seat.trained else seat.policy_version,
+            policy_version=None if request.max_staleness and seat.is_newest else seat.policy_version,
             temperature=seat.sampling.temperature if seat.temperature is None else seat.temperature,
             max_turn_tokens=seat.sampling.max_turn_tokens,
             limits=request.limits,

@@ -16,6 +16,10 @@ MOST_SEATS = 64
 """Of one episode."""
 
 
+CURRENT = "current"
+"""`SeatPlan.player` of the newest version of a policy in training, as an opponent that does not learn."""
+
+
 class TablePlayer(WireModel):
     """A player at the game's own table: it answers with text, and nothing of it is sampled or recorded."""
 
@@ -50,6 +54,11 @@ class SeatPlan(WireModel):
     """Who plays it, as results are kept apart by: `trained`, `current`, `past@20`, `random`, ..."""
     table: TablePlayer | None = None
     """If set, this plays the seat: the seat has no policy, and its episode no trajectory of it."""
+
+    @property
+    def is_newest(self) -> bool:
+        """Whether the newest version of a policy in training plays, also where it does not learn from it."""
+        return self.trained or self.player == CURRENT
 
 
 class EpisodeRequest(WireModel):

@@ -111,3 +111,11 @@ def test_two_policies_in_one_job_learn_the_bits_that_each_learns_against_a_recor
         assert lab.state(alone) is JobState.COMPLETED
         assert hashes(lab, alone, 2)[agent] == hashes(lab, together, 2)[agent] is not None
         assert other not in lab.service.policies_of(alone)
+
+
+def test_a_league_meets_the_newest_version_while_episodes_are_played_ahead(lab):
+    agents = {"x": Train(), "o": League(anchors=[], anchor_share=0, current_share=1.0)}
+    job_id = lab.start(**GAME, agents=agents, max_staleness=1, steps=4)
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+    assert all(step.failed_episodes == 0 for step in lab.events(job_id, "step"))
