@@ -7,7 +7,7 @@ Knows text only. The dialect is that of `transformers`: trimmed blocks, `tojson`
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -15,18 +15,11 @@ import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 
+from tinkergym.agent.template_sandbox import BoundedEnvironment, bounded
 from tinkergym.errors import TemplateError
 from tinkergym.messages import Message
 from tinkergym.user_code.quoting import printable, quoted
-
-_MOST_ROUNDS = 1_000_000
-"""Of all loops over numbers in one rendering."""
-_MOST_CHARACTERS = 50_000_000
-"""Of a conversation's text: ten times what fits a context of a million tokens."""
-_MOST_DIGITS = 300
 
 
 class ChatTemplate:
@@ -47,7 +40,8 @@ class ChatTemplate:
         """
         try:
             source.encode()  # half a surrogate pair has no tokens
-            self._template = _environment().from_string(source)
+            with bounded():
+                self._template = _environment().from_string(source)
         # Deep nesting ends in Python's own errors, not in Jinja's.
         except Exception as error:
             raise TemplateError(
@@ -66,15 +60,15 @@ class ChatTemplate:
             TemplateError: The template refuses these messages or fails on them.
         """
         try:
-            return self._template.render(
-                messages=messages,
-                add_generation_prompt=add_generation_prompt,
-                # Given as `transformers` gives them: to some templates, None and undefined differ.
-                tools=self._tools or None,
-                documents=None,
-                range=_Rounds().range,
-                **self.special_tokens,
-            )
+            with bounded(len(messages)):
+                return self._template.render(
+                    messages=messages,
+                    add_generation_prompt=add_generation_prompt,
+                    # Given as `transformers` gives them: to some templates, None and undefined differ.
+                    tools=self._tools or None,
+                    documents=None,
+                    **self.special_tokens,
+                )
         # A template is foreign code: whatever it raises, it is the template that cannot be used.
         except Exception as error:
             roles = ", ".join(str(message.get("role")) for message in messages)
@@ -96,51 +90,11 @@ class _Generation(Extension):
         return nodes.Scope(body, lineno=line)
 
 
-class _Rounds:
-    """Counts the rounds of one rendering's loops: nested, they would go on for ever."""
-
-    def __init__(self) -> None:
-        self._left = _MOST_ROUNDS
-
-    def range(self, *arguments: int) -> range:
-        """Stand for the template's `range`."""
-        rounds = safe_range(*arguments)
-        self._left -= len(rounds)
-        if self._left < 0:
-            raise OverflowError(f"its loops have more than {_MOST_ROUNDS} rounds")
-        return rounds
-
-
-class _Environment(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, in which a few characters cannot ask for all memory."""
-
-    intercepted_binops = frozenset({"*", "**"})
-
-    @staticmethod
-    def concat(chunks: Iterable[str]) -> str:
-        """Join what a template writes."""
-        parts = list(chunks)
-        if sum(map(len, parts)) > _MOST_CHARACTERS:
-            raise OverflowError(f"it writes more than {_MOST_CHARACTERS} characters")
-        return "".join(parts)
-
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Compute a product or a power."""
-        size = _size(left) * _size(right)
-        if size > _MOST_CHARACTERS or (operator == "**" and abs(right) * len(f"{left}") > _MOST_DIGITS):
-            raise OverflowError(f"it computes something too large with {operator}")
-        return super().call_binop(context, operator, left, right)
-
-
-def _size(operand: Any) -> float:
-    if isinstance(operand, str | bytes | list | tuple):
-        return float(len(operand))
-    return abs(float(operand))
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
-    environment.filters["tojson"] = _tojson
+def _environment() -> BoundedEnvironment:
+    environment = BoundedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.add_filter("tojson", _tojson)
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment

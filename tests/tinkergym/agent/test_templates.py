@@ -40,6 +40,32 @@ def test_one_that_cannot_be_compiled_is_named(source):
         "{% set n = namespace(x=10) %}{% for i in range(60) %}{% set n.x = n.x * n.x %}{% endfor %}",
         "{% for i in range(9999) %}{{ 'x' * 10000 }}{% endfor %}",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{% set s = 'x' * 9999 %}{% for a in s %}{% for b in s %}{% endfor %}{% endfor %}",
+        "{% for a in 'y' * 9999 %}{% for b in ('x' * 9999)|map('upper') %}{% endfor %}{% endfor %}",
+        "{% for a in 'x' * 9999 recursive %}{{ loop('y' * 9999) }}{% endfor %}",
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+        "{% set n = namespace(x='xx') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
+        "{% set n = namespace(x='xx') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+        "{% set n = namespace(x='xx') %}{% for i in range(9) %}"
+        "{% set n.x = n.x.replace('x', n.x) %}{% endfor %}",
+        "{% set n = namespace(x='xx') %}{% for i in range(9) %}"
+        "{% set n.x = n.x|replace('x', n.x) %}{% endfor %}",
+        "{% set s = 'x' * 99999 %}{{ ([s] * 99999)|join }}",
+        "{% set s = 'x' * 99999 %}{{ ([s] * 99999)|map('upper')|join|length }}",
+        "{{ ''.join(['x' * 99999] * 99999)|length }}",
+        "{{ ('x' * 99999).join('y' * 99999)|length }}",
+        "{{ ([[1] * 99999] * 99999)|sum(start=[])|length }}",
+        "{{ 'x'|center(10**10)|length }}",
+        "{{ 'x'.center(10**10)|length }}",
+        "{{ 'x'.encode().center(10**10)|length }}",
+        "{{ (1).to_bytes(10**10, 'big')|length }}",
+        "{{ ('%9999999999d' % 1)|length }}",
+        "{{ ('%*d' % (10**9, 1))|length }}",
+        "{{ '%9999999999d'|format(1)|length }}",
+        "{{ '{:9999999999}'.format(1)|length }}",
+        "{{ '{:{}}'.format(1, 10**9)|length }}",
+        "{{ [1]|batch(10**10, 0)|list|length }}",
+        "{{ [[1], [2]]|tojson(indent=10**9) }}",
     ],
 )
 def test_one_without_an_end_ends(source):
@@ -79,3 +105,19 @@ def test_ordinary_sums_and_loops_are_computed():
         "{% for i in range(2, 8, 3) %}{{ i }}{% endfor %} {{ 2**10 }} {{ '=' * 3 }} {{ 3 * 1.5 }} {{ a }}"
     )
     assert rendered(source, a="b") == "25 1024 === 4.5 b"
+
+
+def test_loops_sums_and_filters_that_templates_use_are_as_jinjas_own():
+    source = (
+        "{% for a in [1, 2, 3] if a != 2 %}{{ loop.index }}/{{ loop.length }}{{ ',' if not loop.last }}"
+        "{% endfor %} {% for k, v in {'a': 1}.items() %}{{ k ~ '=' ~ v }}{% else %}none{% endfor %} "
+        "{% for x in nothing %}{% else %}empty{% endfor %} {{ 'a' + 'b' }} {{ [1] + [2] }} "
+        "{{ '%s-%d' % ('x', 1234567) }} {{ '{}:{:>3}'.format('1234567', 5) }} {{ [1, 2]|join(', ') }} "
+        "{{ messages|map(attribute='content')|join }} {{ ', '.join(['a', 'b']) }} "
+        "{{ {'a': [1]}|tojson(indent=1)|length }} {{ 'a\nb'|indent(2)|replace('b', 'c') }} "
+        "{% for m in messages recursive %}{{ m.content if m is mapping else m }}"
+        "{{ loop(['z']) if m is mapping }}{% endfor %}"
+    )
+    assert rendered(source) == (
+        "1/2,2/2 a=1 empty ab [1, 2] x-1234567 1234567:  5 1, 2 hi a, b 18 a\n  c hiz"
+    )
