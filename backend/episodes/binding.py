@@ -31,7 +31,7 @@ class Current:
     agent: str
     """Whose policy."""
     trained: bool = True
-    """Whether it learns from this seat."""
+    """Whether the policy learns from this seat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ def bind(spec: JobSpec, step: int, group: int, view: LeagueView) -> dict[str, Se
     Args:
         spec: Of the job.
         step: Train step.
-        group: Its number; those past `groups_per_step` replace groups of the step.
+        group: Its number. Numbers from `groups_per_step` on are groups that replace others of the step.
         view: What the league knows when the step's requests are written.
     """
     draw = _Draw(spec=spec, step=step, group=group, view=view)
@@ -83,7 +83,7 @@ def bind(spec: JobSpec, step: int, group: int, view: LeagueView) -> dict[str, Se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Draw:
-    """The chance of one group."""
+    """Draws the opponents of one group."""
 
     spec: JobSpec
     step: int
@@ -94,7 +94,7 @@ class _Draw:
         return np.random.default_rng([self.spec.seed, self.step, self.group, *more, _BINDING])
 
     def opponents(self, league: League) -> dict[str, SeatPlayer]:
-        """Return who plays against one seat that learns; nobody if the group is played among all of them."""
+        """Return who plays against the one seat that learns; empty if all seats of the group learn."""
         share = share_of(self.spec, league, self.step, self.group)
         if share == "current":
             return {}
@@ -107,7 +107,7 @@ class _Draw:
         }
 
     def one(self, league: League, share: Share, of: str, rng: np.random.Generator) -> SeatPlayer:
-        """Return one opponent; `of` says whose versions the current and the past ones are."""
+        """Return one opponent; `of` is the agent whose current and past versions play."""
         if share == "anchor":
             anchors = league.anchors or [Base()]
             return anchors[int(rng.integers(len(anchors)))]
@@ -121,7 +121,7 @@ class _Draw:
 
 
 def _difficulty(beaten_share: float) -> float:
-    """Return the weight of an opponent: those that are always beaten teach little, but are not forgotten.
+    """Return the weight of an opponent: one that is always beaten teaches little, but keeps a small weight.
 
     Source:
         AlphaStar (doi:10.1038/s41586-019-1724-z), prioritized fictitious self-play with f(p) = (1 - p)^2.
@@ -132,7 +132,7 @@ def _difficulty(beaten_share: float) -> float:
 def share_of(spec: JobSpec, league: League, step: int, group: int, *, number: int = 0) -> Share:
     """Return which of the league's shares a group belongs to.
 
-    Not drawn group by group: so each share has in every step as many groups as it is promised, up to one.
+    Groups are not drawn one by one, so in every step each share has its number of groups, give or take one.
 
     Args:
         spec: Of the job.
@@ -154,7 +154,7 @@ def share_of(spec: JobSpec, league: League, step: int, group: int, *, number: in
 
 
 def label_of(player: SeatPlayer) -> str:
-    """Return what results of games with a player are kept under."""
+    """Return the name under which results of games with a player are recorded."""
     match player:
         case Current(trained=trained):
             return "trained" if trained else CURRENT
@@ -165,5 +165,5 @@ def label_of(player: SeatPlayer) -> str:
 
 
 def class_of(label: str) -> str:
-    """Return the kind of opponent that baselines are kept for: all past versions are one."""
+    """Return the kind of opponent that has its own baseline: all past versions share one."""
     return "past" if label.startswith("past@") else label

@@ -1,6 +1,6 @@
-"""What a job's leagues know: which versions are kept, and how games against them went. Plain numbers.
+"""What a job's leagues know: which versions are kept, and the results against them.
 
-It changes with the results of a step and is saved with the checkpoints, so a resumed job knows the same.
+It changes once per step and is saved with the checkpoints, so a resumed job draws the same opponents.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Known:
         return snapshots(league, self.newest)
 
     def beaten_share(self, agent: str, version: int) -> float:
-        """Return the share of points scored against a version; towards a half where little is known."""
+        """Return the share of points scored against a version, pulled towards 0.5 while games are few."""
         games, points = self.scores.get(f"{agent}@{version}", (0, 0.0))
         return (points + 1.0) / (games + 2.0)
 
 
 def snapshots(league: League, newest: int) -> list[int]:
-    """Return the versions that a league keeps when the version of step `newest` is out: 0 and the newest."""
+    """Return the snapshots that a league keeps once the version of step `newest` is published."""
     made = list(range(league.snapshot_every, newest + 1, league.snapshot_every))
     rest = made[-(league.most_snapshots - 1) :] if league.most_snapshots > 1 else []
     return [0, *rest]
@@ -51,15 +51,15 @@ class LeagueBook:
 
     spec: JobSpec
     _after: dict[int, Scores] = field(default_factory=lambda: {0: {}})
-    """By step, the scores when it was done. As many as the requests of later steps are written from."""
+    """The scores after each step, for the steps that requests yet to be written depend on."""
 
     @property
     def lag(self) -> int:
-        """How many steps before a step its requests may be written: what came later they cannot know."""
+        """How many steps ahead requests may be written: they cannot depend on what happens in between."""
         return max(2, self.spec.max_staleness + 1)
 
     def known(self, step: int) -> Known:
-        """Return what the requests of a step may know."""
+        """Return what the requests of a step may depend on."""
         newest = max(0, step - self.lag)
         return Known(newest, self._after.get(newest, {}))
 
@@ -83,11 +83,11 @@ class LeagueBook:
             del self._after[old]
 
     def is_snapshot(self, step: int) -> bool:
-        """Whether the version of a step is to be kept as an opponent."""
+        """Whether the version of a step becomes a snapshot."""
         return any(league.has_past and step % league.snapshot_every == 0 for league in self.spec.leagues)
 
     def kept(self, step: int) -> set[int]:
-        """Return the steps whose versions are opponents of some step from now on, when `step` is done."""
+        """Return the versions that some later step may still play against, once `step` is done."""
         return {
             version
             for league in self.spec.leagues
@@ -97,14 +97,14 @@ class LeagueBook:
         }
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint holds of it."""
+        """Return the state for a checkpoint."""
         return {
             str(step): {name: list(pair) for name, pair in scores.items()}
             for step, scores in self._after.items()
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what a checkpoint holds."""
+        """Restore the state of a checkpoint."""
         self._after = {
             int(step): {name: (int(games), float(points)) for name, (games, points) in scores.items()}
             for step, scores in state.items()

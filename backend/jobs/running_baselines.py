@@ -1,7 +1,8 @@
-"""Running baselines: what was earned so far at each seat of a game, against each kind of opponent.
+"""Running baselines: the mean return so far at each seat of a game, against each kind of opponent.
 
-A step's episodes are compared with the means before it and enter them afterwards. So a mean depends on
-nothing that it is compared with, and a step that is replayed after a kill meets the means that it met first.
+A step's episodes are compared with the means from before the step, and enter them afterwards. So a baseline
+never contains the episodes that it is compared with, and a step that is repeated after a kill sees the same
+baselines.
 """
 
 from __future__ import annotations
@@ -22,29 +23,29 @@ class RunningBaselines:
     """Decayed sum of returns and number of episodes."""
 
     def value(self, seat: PlayedSeat, decay: float) -> float:
-        """Return what is expected at a seat; 0 where nothing was played yet."""
+        """Return the expected return at a seat; 0 before the first episode."""
         total, count = self._sums.get(key_of(seat), (0.0, 0))
-        # Without the division the first means would be drawn to 0 (as in Adam, arXiv:1412.6980).
+        # Bias correction as in Adam (arXiv:1412.6980): without it the first means would be pulled towards 0.
         return total / (1.0 - decay**count) if count else 0.0
 
     def add(self, earned: Iterable[tuple[PlayedSeat, float]], decay: float) -> None:
-        """Let episodes enter the means, in their order."""
+        """Add episodes to the means, in order."""
         for seat, reward in earned:
             key = key_of(seat)
             total, count = self._sums.get(key, (0.0, 0))
             self._sums[key] = (decay * total + (1.0 - decay) * reward, count + 1)
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint holds of it."""
+        """Return the state for a checkpoint."""
         return {key: list(pair) for key, pair in self._sums.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what a checkpoint holds."""
+        """Restore the state of a checkpoint."""
         self._sums = {key: (float(total), int(count)) for key, (total, count) in state.items()}
 
 
 def key_of(seat: PlayedSeat) -> str:
-    """Return the mean that an episode belongs to: game, seat, and the kinds of its opponents."""
+    """Return the key of an episode's baseline: game, seat, and the kinds of its opponents."""
     request, agent = seat.request, seat.trajectory.agent
     opponents = sorted(class_of(one.player) for other, one in request.seats.items() if other != agent)
     return f"{request.environment.model_dump_json()}|{agent}|{'+'.join(opponents)}"

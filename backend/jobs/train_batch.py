@@ -174,7 +174,7 @@ def _against_before(
 
 
 def earned_by_seat(spec: JobSpec, played: Played, policy: str) -> list[tuple[PlayedSeat, float]]:
-    """Return what the seats of a policy earned in the episodes that count, as it is compared."""
+    """Return the shaped returns of a policy's seats in the episodes that count, before any KL penalty."""
     return [
         (seat, sum(shaped_rewards(spec, seat.trajectory)))
         for seat in trained_seats(played, policy)

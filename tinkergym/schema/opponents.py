@@ -1,6 +1,6 @@
-"""Who plays a seat that is not trained: fixed players, and leagues that they are drawn from.
+"""Opponents: fixed players for seats that are not trained, and leagues that draw from them.
 
-Settings only. Which of them plays in which episode is decided by the service, from the job's seed.
+Settings only. The service draws who plays each episode from the job's seed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_SNAPSHOTS = 100
 
 
 class _Named(Choice):
-    """A choice whose first setting may be written without its name."""
+    """A choice whose first setting can be passed by position."""
 
     first_setting: ClassVar[str]
 
@@ -30,7 +30,7 @@ class _Named(Choice):
 
 
 class Frozen(_Named):
-    """A policy that was trained before, at one version.
+    """One version of a policy that an earlier job trained.
 
     Example:
         >>> tg.opponents.Frozen("job-...@40")
@@ -39,18 +39,18 @@ class Frozen(_Named):
     first_setting: ClassVar[str] = "policy"
     kind: Literal["frozen"] = "frozen"
     policy: str = Field(pattern=rf"^{POLICY_REF}$", max_length=200)
-    """`job-...@40`, `job-.../black@best`, ...: on the same base model. Without a version the newest; the
-    service writes down which that was.
+    """`job-...@40`, `job-.../black@best`, ...: a policy on the same base model. Without a version,
+    the newest one; the job then records which that was.
     """
 
     @property
     def label(self) -> str:
-        """What results against it are kept under."""
+        """The name under which results against it are recorded."""
         return self.policy
 
 
 class Scripted(_Named):
-    """A player that the game offers by name: `random`, or one of its own, such as `heuristic`."""
+    """A scripted player that the game offers by name, such as `random` or `heuristic`."""
 
     first_setting: ClassVar[str] = "name"
     kind: Literal["scripted"] = "scripted"
@@ -58,7 +58,7 @@ class Scripted(_Named):
 
     @property
     def label(self) -> str:
-        """What results against it are kept under."""
+        """The name under which results against it are recorded."""
         return self.name
 
 
@@ -69,14 +69,14 @@ class Base(Choice):
 
     @property
     def label(self) -> str:
-        """What results against it are kept under."""
+        """The name under which results against it are recorded."""
         return "base"
 
 
 class Replay(_Named):
-    """What another job's policy did at this seat, action by action, for experiments with one moving part.
+    """Repeats what another job's policy did at this seat, action by action, so that only one thing changes.
 
-    That job has to be yours, with the same game, seed, groups and agents, and as many steps.
+    That job must be yours, with the same game, seed, groups and agents, and at least as many steps.
     """
 
     first_setting: ClassVar[str] = "job"
@@ -85,7 +85,7 @@ class Replay(_Named):
 
     @property
     def label(self) -> str:
-        """What results against it are kept under."""
+        """The name under which results against it are recorded."""
         return "replay"
 
 
@@ -107,25 +107,25 @@ class League(Choice):
     anchors: list[FixedPlayer] | None = Field(None, max_length=MOST_ANCHORS)
     """Fixed players. None takes the game's random player, or the base model where the game has none."""
     anchor_share: float = Field(0.2, ge=0, le=1)
-    """Of the groups; in every step as near as whole groups allow."""
+    """Share of the groups that play against anchors; in every step as close as whole groups allow."""
     current_share: float = Field(0.5, ge=0, le=1)
-    """Of the groups, against the newest version. In self-play that trains at all seats. What both shares
-    leave is played against past versions.
+    """Share of the groups that play against the newest version. In self-play, all seats learn there.
+    The other groups play against past versions.
     """
     past: Literal["uniform", "prioritized"] = "uniform"
-    """How a past version is drawn: each equally likely, or the more likely the less often it was beaten."""
+    """How a past version is drawn: all equally likely, or those that are rarely beaten more often."""
     snapshot_every: int = Field(10, ge=1)
-    """Train steps between two versions that are kept as opponents; version 0 is the first."""
+    """Train steps between two snapshots, the versions kept as opponents. The first is version 0."""
     most_snapshots: int = Field(20, ge=1, le=MOST_SNAPSHOTS)
-    """So many are kept, the newest ones and the first."""
+    """How many snapshots are kept: the first and the newest."""
     of: AgentId | None = None
-    """Whose policy the current and the past versions are of. None is the first seat with `Train`; in
-    self-play each seat's own.
+    """The agent whose policy the current and past versions belong to. None is the first seat with `Train`; in
+    self-play, each seat plays its own policy's versions.
     """
 
     @property
     def past_share(self) -> float:
-        """Of the groups, against past versions."""
+        """Share of the groups that play against past versions."""
         return max(0.0, 1.0 - self.anchor_share - self.current_share)
 
     @property
