@@ -70,7 +70,7 @@ def evaluate_crossplay(
 
 def _players(names: Sequence[str], game: Any, temperature: float | None, stack: ExitStack) -> list[Player]:
     from tinkergym.evaluation.matches import Player
-    from tinkergym.remote.game_players import find_player, is_offered, version_players
+    from tinkergym.remote.game_players import find_player, is_offered, versions_named
 
     if len(game.possible_agents) < 2:
         raise InvalidRequestError(
@@ -80,9 +80,8 @@ def _players(names: Sequence[str], game: Any, temperature: float | None, stack: 
         return [Player(name=name, plays=name) for name in names]
     api = stack.enter_context(_client(game, names))._api
     if len(names) == 1 and PolicyRef.is_meant(names[0]) and "@" not in names[0]:
-        found = api.find_policy(names[0])
-        versions = version_players(api, api.job(found.job_id), temperature=temperature)
-        return [*versions, Player(name="random", plays="random")]
+        versions = versions_named(api, names[0], temperature=temperature)
+        return [*versions, *(Player(name=name, plays=name) for name in ("random",) if is_offered(game, name))]
     return [find_player(api, name, game, temperature=temperature) for name in names]
 
 

@@ -82,21 +82,23 @@ def version_players(
     api: Api,
     view: JobView,
     *,
+    agents: Sequence[str] | None = None,
     versions: Sequence[int] | None = None,
     most: int = 5,
     temperature: float | None = None,
 ) -> list[Player]:
-    """Return versions of every policy of a job.
+    """Return versions of every policy of a job, or of some.
 
     Args:
         api: Of its service.
         view: The job.
+        agents: Whose policies; None takes all that the job trains.
         versions: Their numbers; None takes the start, the newest, and some that have a checkpoint.
         most: For each policy, if `versions` is None.
         temperature: Of their answers; None is as in training.
     """
-    spec = view.spec
-    agents = spec.trained_agents if isinstance(spec, JobSpec) else ("",)
+    if agents is None:
+        agents = view.spec.trained_agents if isinstance(view.spec, JobSpec) else ("",)
     found: list[Player] = []
     for agent in agents:
         kept = api.find_policy(policy_of(view.job_id, agent)).kept
@@ -108,6 +110,19 @@ def version_players(
         chosen = _spread(there, most) if versions is None else sorted(set(versions))
         found += [version_player(api, view, one, agent=agent, temperature=temperature) for one in chosen]
     return found
+
+
+def versions_named(api: Api, reference: str, *, temperature: float | None = None) -> list[Player]:
+    """Return versions of all policies of `job-ID`, or of the one that `job-ID/AGENT` or `policy-ID` names.
+
+    Raises:
+        NotFoundError: There is no such job or policy of yours.
+    """
+    ref = PolicyRef.parse(reference, field="players")
+    if ref.owner.startswith("job-") and not ref.agent:
+        return version_players(api, api.job(ref.owner), temperature=temperature)
+    found = api.find_policy(ref.whose)
+    return version_players(api, api.job(found.job_id), agents=(found.agent,), temperature=temperature)
 
 
 def game_of(view: JobView, game: str | None = None) -> EnvironmentRef:

@@ -8,7 +8,7 @@ import pytest
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import InvalidRequestError, NotFoundError
 from tinkergym.registration.games import make_game
-from tinkergym.remote.game_players import find_player, game_of, version_players
+from tinkergym.remote.game_players import find_player, game_of, version_players, versions_named
 from tinkergym.remote.job import Job
 from tinkergym.remote.policy import Policy
 from tinkergym.schema.events import JobState
@@ -50,6 +50,14 @@ def test_a_policy_of_some_seats_plays_those_and_the_start_the_newest_and_some_be
     assert [one.step for one in players] == [0, 3, 6, 9]
     assert {one.seats for one in players} == {("player_0", "player_1")}
     assert players[-1].name == "job-1/player_0@9"
+
+
+def test_a_job_means_versions_of_all_its_policies_and_one_of_them_only_its_own():
+    view = job_of(NIM, player_0=Train(), player_1=Train())
+    api = StubApi(view)
+    named = {ref: [one.name for one in versions_named(api, ref)] for ref in ("job-1", "job-1/player_1")}
+    own = ["job-1/player_1@0", "job-1/player_1@9"]
+    assert named == {"job-1": ["job-1/player_0@0", "job-1/player_0@9", *own], "job-1/player_1": own}
 
 
 def test_a_reference_names_a_version_that_is_kept_or_the_newest():
