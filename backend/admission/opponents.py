@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from backend.environments import judges
+from backend.environments.tokens import without_token
+from backend.environments.urls import is_remote
 from backend.store.store import TenantStore
 from tinkergym.errors import ConflictError, NotFoundError
-from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
 from tinkergym.schema.opponents import FixedPlayer, Frozen, League
 from tinkergym.schema.policy_refs import PolicyRef
 
@@ -69,6 +72,12 @@ def _definite(tenant: TenantStore, spec: JobSpec, frozen: Frozen, field: str) ->
     return frozen.model_copy(update={"policy": str(ref.at(found.version(field=field)))})
 
 
+def _without_secrets(ref: EnvironmentRef) -> EnvironmentRef:
+    """Return a reference to compare and to show: a stored job holds names in the place of secrets."""
+    shown = judges.without_key(ref)
+    return without_token(shown) if is_remote(shown) else shown
+
+
 def _refuse_other_games(tenant: TenantStore, spec: JobSpec, agent: str, job_id: str) -> None:
     """Refuse to replay a job whose games differ from this job's, or that has too few of them."""
     field = f"agents.{agent}"
@@ -85,7 +94,7 @@ def _refuse_other_games(tenant: TenantStore, spec: JobSpec, agent: str, job_id: 
             field=field,
         )
     same = {
-        "environment": (theirs.environment, spec.environment),
+        "environment": (_without_secrets(theirs.environment), _without_secrets(spec.environment)),
         "seed": (theirs.seed, spec.seed),
         "agents": (list(theirs.agents), list(spec.agents)),
         "algorithm.group_size": (theirs.algorithm.group_size, spec.algorithm.group_size),

@@ -67,6 +67,15 @@ def refuse_key(ref: EnvironmentRef) -> None:
         )
 
 
+def without_key(ref: EnvironmentRef) -> EnvironmentRef:
+    """Return the reference without its judge's key."""
+    judge = judge_of(ref)
+    if judge is None:
+        return ref
+    shown = {name: value for name, value in judge.items() if name != "api_key"}
+    return EnvironmentRef(id=ref.id, kwargs={**ref.kwargs, "judge": shown})
+
+
 def put_away(ref: EnvironmentRef, tokens: EnvTokens, tenant_id: str) -> EnvironmentRef:
     """Return the reference with its judge's key, if it has one, replaced by the key's name."""
     return _with_key(ref, lambda secret: tokens.put_away(secret, tenant_id))

@@ -130,7 +130,7 @@ class TenantStore(TenantRuns):
             page: list[JobView] = []
             size = 0
             for row in connection.execute(query.order_by(jobs.c.number.desc()).limit(limit)):
-                size += len(row.spec)
+                size += len(row.spec) + len(row.updates)
                 if page and size > _PAGE_CHARACTERS:
                     break
                 page.append(job_view(row))

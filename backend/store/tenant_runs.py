@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Row, select
@@ -85,16 +86,25 @@ class TenantRuns:
             first_step: The first that is wanted.
             last_step: The last; None is the newest.
         """
-        in_files = set(kept.steps)
         with self._db.read() as connection:
             self._own(connection, job_id)
             query = select(episodes.c.step).where(episodes.c.job_id == job_id).distinct()
             in_rows = set(connection.scalars(query))
-        for step in sorted(in_files | in_rows):
-            if step < first_step or (last_step is not None and step > last_step):
-                continue
-            # Of a step that is in both, which a kill can leave, the file is complete.
-            yield from kept.read(step) if step in in_files else self._rows(job_id, step)
+        # After the rows: a step that a running job moves is in its file before it leaves them.
+        for step in sorted(in_rows.union(kept.steps)):
+            if step >= first_step and (last_step is None or step <= last_step):
+                yield from self._of_step(job_id, kept, step)
+
+    def _of_step(self, job_id: str, kept: KeptEpisodes, step: int) -> Iterator[bytes]:
+        # Of a step that is in both, which a kill can leave, the file is complete. It is looked at again for a
+        # step that was moved after the first look.
+        for look in (kept.read, partial(self._rows, job_id), kept.read):
+            bodies = look(step)
+            first = next(bodies, None)
+            if first is not None:
+                yield first
+                yield from bodies
+                return
 
     def _rows(self, job_id: str, step: int) -> Iterator[bytes]:
         with self._db.read() as connection:

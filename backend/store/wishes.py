@@ -19,7 +19,7 @@ from tinkergym.schema.budget import Budget
 from tinkergym.schema.events import JobState, StateEvent, UpdateEvent
 from tinkergym.schema.jobs import stored_spec
 from tinkergym.schema.steering import changes_to, settings_now
-from tinkergym.schema.updates import SettingsUpdate
+from tinkergym.schema.updates import MOST_UPDATES, SettingsUpdate
 
 
 def pause(connection: Connection, row: Row[Any], now: float) -> None:
@@ -67,7 +67,7 @@ def change_settings(connection: Connection, row: Row[Any], now: float, settings:
     Those that have the value already are no change.
 
     Raises:
-        ConflictError: It has ended.
+        ConflictError: It has ended, or was changed too often.
         InvalidRequestError: A setting cannot be changed, or not to this value.
     """
     _refuse_ended(row, "be changed")
@@ -88,6 +88,11 @@ def change_settings(connection: Connection, row: Row[Any], now: float, settings:
         # Which step a worker learns in at this moment is its own to say.
         held = row.worker_id is not None
         added.append(SettingsUpdate(changes=others, from_step=None if held else next_step))
+    if len(known) + len(added) > MOST_UPDATES:
+        raise ConflictError(
+            f"the settings of {row.job_id} were changed {len(known)} times, and {MOST_UPDATES} are allowed",
+            hint="start another job with initial_policy to train on from its newest version",
+        )
     seq = row.last_seq
     for one in added:
         if one.from_step is not None:

@@ -62,6 +62,9 @@ from tinkergym.schema.policy_refs import PolicyRef
 from tinkergym.schema.sampling import SampleFailure, SampleRequest, lease_of_session
 from tinkergym.schema.views import RendererBundle
 
+_MOST_BUNDLES = 16
+"""Each holds the tokenizer, several megabytes; jobs bring chat templates of their own."""
+
 _log = logging.getLogger(__name__)
 _CLOSING_SECONDS = 6.0
 _LONGEST_POLL_SECONDS = 10.0
@@ -316,9 +319,13 @@ class PoolWorker:
             model, template = spec.model, spec.chat_template
         if model != self._model:
             raise NotFoundError(f"this pool serves {self._model!r}, not {model!r}", field="model")
-        if template not in self._bundles:
-            self._bundles[template] = load_renderer_bundle(self._model, self._model_dir, template)
-        return self._bundles[template]
+        bundle = self._bundles.get(template)
+        if bundle is None:
+            bundle = load_renderer_bundle(self._model, self._model_dir, template)
+            while len(self._bundles) >= _MOST_BUNDLES:
+                self._bundles.pop(next(iter(self._bundles)), None)
+            self._bundles[template] = bundle
+        return bundle
 
     def missing_images(self, wanted: ImageNames, player: Player) -> ImageNames:
         """Return which images the tenant of who plays has not sent."""

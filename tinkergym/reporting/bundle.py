@@ -102,7 +102,9 @@ def reading_bundle(path: Path) -> Iterator[Mapping[str, IO[bytes]]]:
     with tarfile.open(path, "r:*") as archive:
         found: dict[str, IO[bytes]] = {}
         for entry in archive:
-            file = archive.extractfile(entry) if entry.isfile() else None
+            # A sparse one would be as large as it likes to say.
+            plain = entry.isfile() and not entry.issparse()
+            file = archive.extractfile(entry) if plain else None
             if file is not None:
                 found[entry.name] = file
         yield found

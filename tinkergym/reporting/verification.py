@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import lzma
 import tarfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from tinkergym.errors import InvalidDataError
 from tinkergym.reporting.bundle import (
@@ -87,7 +88,7 @@ def verify(path: str | Path) -> Verification:
                     f"{path} has no {CERTIFICATE}", hint="name what job.certificate() wrote", field="path"
                 )
             return _bundle(files)
-    except (OSError, EOFError, tarfile.TarError) as error:
+    except (OSError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError) as error:
         raise InvalidDataError(
             f"{path} cannot be read: {error}", hint="name what job.certificate() wrote", field="path"
         ) from error
@@ -128,7 +129,7 @@ def _bundle(files: Mapping[str, IO[bytes]]) -> Verification:
         if name not in files:
             problems.append(f"{name}: it is missing")
             damaged.add(name)
-        elif hashlib.sha256(files[name].read()).hexdigest() != wanted.sha256:
+        elif hashlib.file_digest(files[name], "sha256").hexdigest() != wanted.sha256:  # type: ignore[arg-type]
             damaged.add(name)
     bodies = _Bodies(files)
     problems += _events(certificate, bodies, damaged)
@@ -196,7 +197,11 @@ def _ledgers(
         if line is None:
             problems.append(f"{LEDGER}: the line of step {step.step} is not the one that was recorded")
             continue
-        ledgers[step.step] = StepLedger.model_validate_json(line)
+        try:
+            ledgers[step.step] = StepLedger.model_validate_json(line)
+        except ValidationError:
+            problems.append(f"{LEDGER}: the line of step {step.step} is not a ledger")
+            continue
         if not _counts(step, ledgers[step.step].episodes):
             problems.append(f"{LEDGER}: the episodes of step {step.step} do not add up to its counts")
     if not problems and LEDGER in damaged and LEDGER in bodies.files:
@@ -257,20 +262,37 @@ def _checkpoints(certificate: Certificate, bodies: _Bodies, damaged: set[str]) -
         if not name.endswith("/manifest.json") or name in damaged:
             continue
         folder = name.removesuffix("/manifest.json")
-        manifest = json.loads(_whole(bodies.files[name]))
-        for file, entry in manifest["files"].items():
+        try:
+            manifest = _Manifest.model_validate_json(_whole(bodies.files[name]))
+        except ValidationError:
+            yield f"{name}: it is not the manifest of a checkpoint"
+            continue
+        for file, entry in manifest.files.items():
             packed = certificate.files.get(f"{folder}/{file}")
-            if packed is not None and packed.sha256 != entry["sha256"]:
+            if packed is not None and packed.sha256 != entry.sha256:
                 yield f"{folder}/{file}: it is not the file that the checkpoint's manifest names"
             if f"{folder}/{file}" in damaged:
                 yield f"{folder}/{file}: its bytes are not those of the trained policy"
         recorded = {one.view.sha256 for one in certificate.facts.checkpoints}
         published = {one.weights_sha256 for one in certificate.facts.publishes}
-        if manifest["weights_sha256"] not in published:
+        if manifest.weights_sha256 not in published:
             yield f"{name}: its weights were never published"
-        weights = manifest.get("weights_file", "")
-        if weights and manifest["files"][weights]["sha256"] not in recorded:
+        weights = manifest.weights_file
+        named = manifest.files.get(weights)
+        if weights and (named is None or named.sha256 not in recorded):
             yield f"{folder}/{weights}: the service recorded no checkpoint with these weights"
+
+
+class _Named(BaseModel):
+    sha256: str
+
+
+class _Manifest(BaseModel):
+    """What is looked at of a checkpoint's manifest, which anybody may have written."""
+
+    files: dict[str, _Named]
+    weights_sha256: str
+    weights_file: str = ""
 
 
 def _whole(file: IO[bytes]) -> bytes:

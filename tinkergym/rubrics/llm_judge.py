@@ -6,6 +6,7 @@ reward of 0: the episode is lost as `invalid_reward`.
 
 from __future__ import annotations
 
+import http.client
 import json
 import math
 import os
@@ -32,6 +33,8 @@ DEFAULT_PROMPT = (
 )
 _MOST_BYTES = 2**20
 _MOST_SHOWN = 300
+_MOST_ATTEMPTS, _MOST_TIMEOUT_SECONDS, _MOST_PAUSE_SECONDS = 10, 600.0, 60.0
+"""An environment's own time limit ends the wait for a judge, but not the thread that waits."""
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
@@ -73,7 +76,8 @@ class LLMJudge:
             pause_seconds: Before the second attempt; twice as long before each further one.
 
         Raises:
-            InvalidRequestError: The URL is not one of http or https, or has a user name or password in it.
+            InvalidRequestError: The URL is not one of http or https, or has a user name or password in it;
+                no header can carry the key; or a number is out of bounds.
         """
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -88,9 +92,22 @@ class LLMJudge:
                 hint="pass api_key instead",
                 field="url",
             )
-        if attempts < 1 or timeout_seconds <= 0 or not lowest < highest:
+        if api_key and not (isinstance(api_key, str) and re.fullmatch(r"[!-~]+", api_key)):
+            # The HTTP library would refuse it too, and show it in its error.
             raise InvalidRequestError(
-                "attempts must be at least 1, timeout_seconds above 0, and lowest below highest"
+                "the key has characters that no header can carry, such as a line break at its end",
+                hint="strip it",
+                field="api_key",
+            )
+        if (
+            not (1 <= attempts <= _MOST_ATTEMPTS and 0 < timeout_seconds <= _MOST_TIMEOUT_SECONDS)
+            or not 0 <= pause_seconds <= _MOST_PAUSE_SECONDS
+            or not lowest < highest
+        ):
+            raise InvalidRequestError(
+                f"attempts must be from 1 to {_MOST_ATTEMPTS}, timeout_seconds above 0 and at most "
+                f"{_MOST_TIMEOUT_SECONDS:g}, pause_seconds from 0 to {_MOST_PAUSE_SECONDS:g}, and lowest "
+                "below highest"
             )
         self.url, self.model, self._key, self.prompt = url.rstrip("/"), model, api_key, prompt
         self._lowest, self._highest = lowest, highest
@@ -187,7 +204,7 @@ class LLMJudge:
                 error.close()
                 if error.code not in _RETRIED:
                     break
-            except (urllib.error.URLError, OSError) as error:
+            except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
                 cause = str(getattr(error, "reason", error)) or type(error).__name__
             else:
                 return answer

@@ -6,8 +6,8 @@ from pydantic import Field, JsonValue
 
 from tinkergym.schema.model import WireModel
 
-MOST_UPDATES = 10_000
-"""Of one job."""
+MOST_UPDATES = 1000
+"""Of one job: each view of it shows all of them."""
 
 
 class SettingChange(WireModel):

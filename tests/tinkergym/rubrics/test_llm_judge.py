@@ -122,3 +122,24 @@ def test_a_url_that_cannot_be_asked_is_refused(url):
     with pytest.raises(InvalidRequestError) as raised:
         LLMJudge(url, model="m")
     assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("key", [f"{KEY}\n", f"{KEY} x", "ключ", 7])
+def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(key):
+    with pytest.raises(InvalidRequestError) as caught:
+        LLMJudge("https://judge.example/v1", model="small", api_key=key)
+    assert caught.value.field == "api_key"
+    assert str(key).strip() not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "setting", [{"attempts": 10**9}, {"pause_seconds": 1e9}, {"pause_seconds": -1}, {"timeout_seconds": 1e9}]
+)
+def test_nobody_waits_for_a_judge_without_end(setting):
+    with pytest.raises(InvalidRequestError):
+        LLMJudge("https://judge.example/v1", model="small", **setting)
+
+
+def test_a_url_that_cannot_be_asked_is_a_typed_error():
+    with pytest.raises(InvalidRewardError):
+        LLMJudge("https://judge.example/a b", model="small", attempts=1).score("x")

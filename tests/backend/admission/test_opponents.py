@@ -1,0 +1,31 @@
+import pytest
+
+from backend.admission.opponents import definite_opponents
+from backend.store.store import Store
+from tinkergym.errors import ConflictError
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Train
+from tinkergym.schema.opponents import Replay
+
+
+@pytest.fixture
+def ada(tmp_path):
+    store = Store.open(f"sqlite:///{tmp_path / 'store.sqlite3'}")
+    store.keys.ensure_tenant("ada")
+    yield store.tenant("ada")
+    store.close()
+
+
+def game(key, agents, **kwargs):
+    judge = {"url": "https://judge.example/v1", "model": "small", "api_key": key}
+    ref = EnvironmentRef(id="tabletop/Negotiation-v0", kwargs={**kwargs, "judge": judge})
+    return JobSpec(environment=ref, steps=5, agents=agents)
+
+
+def test_a_replay_is_compared_without_the_keys_of_judges_and_shows_none(ada):
+    theirs = ada.create_job(game("stored:abc", {"a": Train(), "b": Train()}), {}).job_id
+    agents = {"a": Train(), "b": Replay(theirs)}
+    for kwargs, said in (({"rounds": 2}, "environment"), ({}, "steps")):
+        with pytest.raises(ConflictError) as caught:
+            definite_opponents(ada, game("sk-very-secret", agents, **kwargs))
+        assert said in caught.value.message
+        assert "sk-very-secret" not in str(caught.value)
