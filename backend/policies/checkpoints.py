@@ -165,8 +165,11 @@ class PolicyCheckpoints:
         if not self._spec.initial_policy:
             yield FrozenPolicy(self._learner, None, shared=True)
             return
-        stays = asked_again and isinstance(self._adapter, LoRA)
-        if not (stays and self._beginning_id in self._learner.policy_ids):
+        is_adapter = isinstance(self._adapter, LoRA)
+        is_there = is_adapter and self._beginning_id in self._learner.policy_ids
+        # A caller that asks once leaves it to the one that asks in every step.
+        stays = is_there or (is_adapter and asked_again)
+        if not is_there:
             self._drop(self._beginning_id)
             directory = self._files.local(_folder(0))
             self._learner.load(self._beginning_id, directory, self._adapter, fresh_optimiser=True)
