@@ -92,12 +92,14 @@ class FileCatalog:
         directory = self._directory(model, with_weights=False)
         look = _look_of(directory)
         self._require_fit(model, directory, look)
+        name = (model, chat_template)
         with self._lock:
-            name = (model, chat_template)
             known = self._bundles.get(name)
-            if known is None or known[0] != look:
-                bundle = load_renderer_bundle(model, directory, chat_template)
-                known = self._bundles[name] = look, bundle
+        if known is None or known[0] != look:
+            # Without the lock: it renders the template, which comes with a job and may take seconds.
+            known = look, load_renderer_bundle(model, directory, chat_template)
+        with self._lock:
+            self._bundles[name] = known
             self._bundles.move_to_end(name)
             while len(self._bundles) > _REMEMBERED:
                 self._bundles.popitem(last=False)

@@ -27,7 +27,7 @@ def allowed(spec: Played, config: ServiceConfig) -> Played:
     Raises:
         InvalidRequestError: The operator does not allow this server, or a judge of the environment.
     """
-    refuse_open_keys(spec)
+    check_evaluations(spec, config)
     # What a client plays, it reaches from where it is.
     if spec.rollout != "server":
         for environment in spec.own_environments.values():
@@ -38,8 +38,8 @@ def allowed(spec: Played, config: ServiceConfig) -> Played:
     return spec.with_environments(lambda one: pinned(one, config.environment_urls) if is_remote(one) else one)
 
 
-def refuse_open_keys(spec: EvaluatedSpec) -> None:
-    """Refuse keys among the arguments of evaluations, which are stored as they are.
+def check_evaluations(spec: EvaluatedSpec, config: ServiceConfig) -> None:
+    """Refuse keys among the arguments of evaluations, which are stored as they are, and judges not allowed.
 
     The judge of the job's own environment goes with them, key included.
 
@@ -47,7 +47,10 @@ def refuse_open_keys(spec: EvaluatedSpec) -> None:
         InvalidRequestError: There is one.
     """
     for evaluation in spec.evaluate:
-        judges.refuse_key(EnvironmentRef(id=spec.name_of(evaluation), kwargs=evaluation.env_kwargs))
+        ref = EnvironmentRef(id=spec.name_of(evaluation), kwargs=evaluation.env_kwargs)
+        judges.refuse_key(ref)
+        if not isinstance(spec, PlayedSpec) or spec.rollout == "server":
+            judges.check_listed(ref, config.judge_urls)
 
 
 def to_store(spec: AnyJobSpec, config: ServiceConfig, tenant_id: str) -> AnyJobSpec:

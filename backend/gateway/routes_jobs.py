@@ -177,7 +177,7 @@ def _check(parts: GatewayParts, tenant: TenantStore, spec: AnyJobSpec) -> tuple[
         return spec, {}
     if isinstance(spec, WrittenDataSpec):
         datasets.check(parts.catalog, parts.config.uploads, parts.config.images, tenant, spec)
-        remote_environments.refuse_open_keys(spec)
+        remote_environments.check_evaluations(spec, parts.config)
         parts.job_check.check_evaluations(spec)
         return spec, {}
     found = parts.job_check.check(remote_environments.allowed(spec, parts.config))

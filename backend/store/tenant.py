@@ -334,7 +334,8 @@ class TenantStore(TenantRuns):
         Remembered until anybody commits, so that it may be asked for with every request.
 
         Args:
-            policy: A reference without a version: the policy's id, or its job's.
+            policy: The policy's id, or its job's; a number of a version may follow, as opponents in games
+                are named. Other references are none: which version they mean changes.
 
         Raises:
             InvalidRequestError: The job trains several policies, and the reference does not say which.
@@ -348,7 +349,7 @@ class TenantStore(TenantRuns):
             ref = PolicyRef.parse(policy)
         except InvalidRequestError:
             return None
-        if ref.whose != policy:
+        if policy not in (ref.whose, f"{ref.whose}@{ref.version}"):
             return None
         with self._db.read() as connection:
             try:

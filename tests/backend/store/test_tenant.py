@@ -128,3 +128,12 @@ def test_events_are_read_on_from_any_number(store, spec):
         service.set_state(lease, JobState.RUNNING)
     assert [event.seq for event in ada.events_after(job_id, 2, limit=3)] == [3, 4, 5]
     assert ada.events_after(job_id, 6) == []
+
+
+def test_a_policy_is_found_with_the_number_of_a_version_and_by_its_tenant_alone(store, spec):
+    ada, bob = store.tenant("ada"), store.tenant("bob")
+    job_id = ada.create_job(spec, {}).job_id
+    assert ada.model_and_worker(job_id) == ada.model_and_worker(f"{job_id}@3") == ("nano", None)
+    for unknown in (f"{job_id}@best", f"{job_id}@step:3", f"{job_id}@03", "job-unknown@3"):
+        assert ada.model_and_worker(unknown) is None
+    assert bob.model_and_worker(f"{job_id}@3") is None
