@@ -18,13 +18,18 @@ _LATELY_SECONDS = 3600.0
 """An image that was sent so lately may be of an episode that is being played."""
 
 
+_MOST_IMAGES = 50_000
+"""Of one tenant. A small file takes more of the disk than its size, and each upload looks at all of them."""
+
+
 class Images:
     """One tenant's images."""
 
-    def __init__(self, images: Blobs, tenant_id: str) -> None:
+    def __init__(self, images: Blobs, tenant_id: str, *, most_images: int = _MOST_IMAGES) -> None:
         """Use the tenant's folder of `images`; nothing is made until something is written."""
         # A tenant's id comes from an operator and may hold anything; a key may not.
         self._blobs = images.below(hashlib.sha256(tenant_id.encode()).hexdigest()[:32])
+        self._most_images = most_images
 
     def missing(self, hashes: Iterable[str]) -> list[str]:
         """Return which of these images the tenant has not sent."""
@@ -75,13 +80,19 @@ class Images:
 
     def _make_room(self, most: int, more: int, *, may_forget: bool) -> None:
         files = sorted(self._blobs.files(), key=lambda file: file.written_at)
-        used = sum(file.bytes for file in files)
+        used, left = sum(file.bytes for file in files), len(files)
         before = time.time() - _LATELY_SECONDS
         for file in files if may_forget else []:
-            if used + more <= most or file.written_at >= before:
+            if (used + more <= most and left < self._most_images) or file.written_at >= before:
                 break
             self._blobs.delete(file.key)
-            used -= file.bytes
+            used, left = used - file.bytes, left - 1
+        if left >= self._most_images:
+            raise PayloadTooLargeError(
+                f"a tenant may have {self._most_images} images",
+                hint="once your jobs have ended, images older than an hour make room",
+                field="images",
+            )
         if used + more > most:
             raise PayloadTooLargeError(
                 f"this image needs more than the {most} bytes of images that a tenant may have ({used} are "

@@ -315,8 +315,11 @@ class TenantStore(TenantRuns):
 
     def has_unfinished_jobs(self) -> bool:
         """Whether a job of the tenant has not ended."""
+        query = select(jobs.c.job_id).where(
+            jobs.c.tenant_id == self.tenant_id, jobs.c.state.not_in(FINAL_STATES)
+        )
         with self._db.read() as connection:
-            return bool(self._unfinished(connection))
+            return connection.execute(query.limit(1)).first() is not None
 
     def get_job_and_worker(self, job_id: str) -> tuple[JobView, str | None]:
         """Return one job, and the worker (a pool id) that holds it at the moment.

@@ -63,3 +63,15 @@ def test_a_tenants_share_is_kept_and_old_images_make_room_only_where_they_may(bl
     assert images.missing(picture(n).sha256 for n in (1, 2, 3)) == [picture(1).sha256]
     # What is there already needs no room.
     add(images, picture(2), most_in_all=0)
+
+
+def test_a_tenant_has_a_bounded_number_of_images_however_small(blobs, tmp_path):
+    images = Images(blobs, "ada", most_images=1)
+    add(images, picture(1))
+    with pytest.raises(PayloadTooLargeError) as caught:
+        add(images, picture(2), may_forget=True)  # the first is too new to go
+    assert caught.value.field == "images"
+    (old,) = tmp_path.rglob(picture(1).sha256)
+    os.utime(old, (0, 0))
+    add(images, picture(2), may_forget=True)
+    assert images.missing([picture(1).sha256, picture(2).sha256]) == [picture(1).sha256]
