@@ -5,6 +5,7 @@ Pure functions. The same settings, step and group give the same environment on e
 
 from __future__ import annotations
 
+import hashlib
 import json
 from bisect import bisect_right
 from collections import Counter
@@ -20,6 +21,9 @@ MOST_ENVIRONMENTS = 32
 
 _ENVIRONMENT = 2
 """Last word of the entropy that a step's first point is drawn from; those of other draws are different."""
+
+_MOST_CHARACTERS = 120
+"""Of the arguments in a name."""
 
 _POINTS = 2**32
 _GOLDEN = 2654435769
@@ -41,11 +45,17 @@ def names_of(environments: Sequence[tuple[str, Mapping[str, JsonValue]]]) -> lis
 
 
 def _written(kwargs: Mapping[str, JsonValue]) -> str:
-    # Names are shown to everybody who sees the job; a server's token is not.
-    return ",".join(f"{name}={_value(value)}" for name, value in sorted(kwargs.items()) if name != "token")
+    # Names are shown to everybody who sees the job; a server's token and a judge's key are not.
+    written = ",".join(f"{name}={_value(value)}" for name, value in sorted(kwargs.items()) if name != "token")
+    if len(written) <= _MOST_CHARACTERS:
+        return written
+    # Every step's metrics have the name in them.
+    return f"{written[:_MOST_CHARACTERS]}#{hashlib.sha256(written.encode()).hexdigest()[:8]}"
 
 
 def _value(value: JsonValue) -> str:
+    if isinstance(value, Mapping):
+        value = {name: one for name, one in value.items() if name != "api_key"}
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 

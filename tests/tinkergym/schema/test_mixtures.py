@@ -101,3 +101,15 @@ def test_an_evaluation_plays_the_arguments_of_the_environment_that_it_stands_for
         "held out:a/Easy-v0[size=3]",
         "held out:a/Easy-v0[size=9]",
     ]
+
+
+def test_a_name_is_short_holds_no_key_and_is_the_same_once_the_key_is_stored():
+    def names(key):
+        judge = {"url": "https://judge.example/v1", "model": "small", "api_key": key}
+        return names_of([("a/Easy-v0", {"judge": judge, "level": level}) for level in (1, 2)])
+
+    assert names("sk-secret") == names("stored:abc")
+    assert "sk-secret" not in "".join(names("sk-secret"))
+    long = names_of([("a/Easy-v0", {"text": "x" * 10_000 + tail}) for tail in "ab"])
+    assert len(set(long)) == 2
+    assert max(map(len, long)) < 200
