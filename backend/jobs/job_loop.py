@@ -163,7 +163,7 @@ class JobLoop(ABC, Generic[SpecT_co]):
         if not isinstance(spec, PlayedSpec) or spec.keep_episodes == 0:
             return
         kept = KeptEpisodes(self._context.files.below(EPISODES_FOLDER))
-        for number, packed in self._context.store.packed_episodes(self._context.job_id, step).items():
+        for number, packed in self._context.store.packed_episodes(self._context.job_id, step):
             kept.write(number, packed)
         if spec.keep_episodes is not None:
             kept.keep_newest(spec.keep_episodes)

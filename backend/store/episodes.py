@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -111,18 +111,20 @@ class EpisodeStore:
             )
             return {row.episode_id: StoredEpisode(sha256=row.sha256, captured=row.captured) for row in rows}
 
-    def packed_episodes(self, job_id: str, through_step: int) -> dict[int, list[bytes]]:
-        """Return the kept results up to a step, zlib over the JSON of each, by step and as they came."""
-        found: dict[int, list[bytes]] = {}
+    def packed_episodes(self, job_id: str, through_step: int) -> Iterator[tuple[int, list[bytes]]]:
+        """Yield the kept results up to a step, zlib over the JSON of each, by step and as they came.
+
+        Step by step: those of all steps between two checkpoints may be more than the memory.
+        """
+        of_job = episodes.c.job_id == job_id
         with self._db.read() as connection:
-            rows = connection.execute(
-                select(episodes.c.step, episodes.c.result)
-                .where(episodes.c.job_id == job_id, episodes.c.step <= through_step)
-                .order_by(episodes.c.step, episodes.c.number)
-            )
-            for row in rows:
-                found.setdefault(row.step, []).append(row.result)
-        return found
+            query = select(episodes.c.step).where(of_job, episodes.c.step <= through_step)
+            steps = connection.scalars(query.distinct().order_by(episodes.c.step)).all()
+        for step in steps:
+            with self._db.read() as connection:
+                query = select(episodes.c.result).where(of_job, episodes.c.step == step)
+                packed = connection.scalars(query.order_by(episodes.c.number)).all()
+            yield step, list(packed)
 
     def discard_episodes(
         self, lease: JobLease, *, through_step: int | None = None, from_step: int | None = None

@@ -44,7 +44,7 @@ def test_a_step_that_moves_into_a_file_meanwhile_is_not_missed(store, spec, tmp_
     service.save_episodes(lease, 1, [result])
 
     def move():
-        for step, packed in service.packed_episodes(lease.job_id, 1).items():
+        for step, packed in service.packed_episodes(lease.job_id, 1):
             KeptEpisodes(files).write(step, packed)
         service.discard_episodes(lease, through_step=1)
 
