@@ -31,6 +31,7 @@ _MOST_MADE = 10 * _MOST_CHARACTERS
 _ITEM = 8
 """Characters that an item of a list takes as much as."""
 _MOST_DIGITS = 300
+_SEQUENCES = (str, list, tuple)
 _ROUNDS, _JOINED = "tinkergym_rounds", "tinkergym_joined"
 """Filters that the compiler puts in; they replace what a loop and `~` do by themselves."""
 
@@ -100,15 +101,17 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Compute a product, a power, a sum or a format."""
-        if operator == "+" and isinstance(left, str | list | tuple):
-            _allowance.get().make(len(left) + _length(right))
-        elif operator == "%" and isinstance(left, str):
+        if operator == "+":  # most of what templates compute
+            if isinstance(left, _SEQUENCES) and isinstance(right, _SEQUENCES):
+                _allowance.get().make(len(left) + len(right))
+            return left + right
+        if operator == "%" and isinstance(left, str):
             _refuse_wide(left, right if isinstance(right, tuple) else [right])
         elif operator in {"*", "**"}:
             size = _size(left) * _size(right)
             if size > _MOST_CHARACTERS or (operator == "**" and abs(right) * len(f"{left}") > _MOST_DIGITS):
                 raise OverflowError(f"it computes something too large with {operator}")
-            if isinstance(left, str | list | tuple) or isinstance(right, str | list | tuple):
+            if isinstance(left, _SEQUENCES) or isinstance(right, _SEQUENCES):
                 _allowance.get().make(int(size))
         return super().call_binop(context, operator, left, right)
 
@@ -173,6 +176,8 @@ def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _foreseen(name: str, given: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """Refuse a filter or method that would make much out of little; return what it is to be given."""
+    if len(given) < 2 and not kwargs and name not in _OF_ONE:
+        return given
     size, others = _length(given[0]) if given else 0, [*given[1:], *kwargs.values()]
     longest = max((len(one) for one in others if isinstance(one, str | bytes)), default=0)
     number = max((abs(one) for one in others if isinstance(one, int)), default=0)
@@ -200,6 +205,8 @@ def _foreseen(name: str, given: tuple[Any, ...], kwargs: dict[str, Any]) -> tupl
 _WIDE = frozenset({"center", "ljust", "rjust", "zfill", "batch", "slice", "round", "to_bytes"})
 _WIDENS_LINES = frozenset({"expandtabs", "indent", "tojson", "wordwrap"})
 _WIDEST = 1000
+_OF_ONE = frozenset({"join", "sum", "format"})
+"""What may make much of its first argument alone."""
 
 
 def _weighed(items: Iterable[Any], *, sums: bool) -> Iterator[Any]:
@@ -211,7 +218,7 @@ def _weighed(items: Iterable[Any], *, sums: bool) -> Iterator[Any]:
 
 
 def _noted(made: Any) -> Any:
-    if isinstance(made, str | list | tuple):
+    if isinstance(made, _SEQUENCES):
         _allowance.get().make(len(made))
     return made
 
