@@ -117,7 +117,7 @@ def test_the_job_that_another_begins_with_is_written_down_with_its_version(gatew
     assert (other.status_code, error_of(other)["field"]) == (409, "initial_policy")
     full = error_of(client.post("/v1/jobs", json=sft(data, initial_policy=first, adapter={"kind": "full"})))
     assert "an adapter of rank 8 and alpha 16, and this job is to train all parameters" in full["message"]
-    assert "adapter=tg.LoRA(rank=8, alpha=16)" in full["hint"]
+    assert "adapter=tg.LoRA(rank=8, alpha=16.0)" in full["hint"]
     whole = checkpointed(gateway, client, {**spec, "adapter": {"kind": "full"}}, 5)
     lora = error_of(client.post("/v1/jobs", json=sft(data, initial_policy=whole)))
     assert "adapter=tg.FullParameters(), on the command line --full" in lora["hint"]

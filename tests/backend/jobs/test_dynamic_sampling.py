@@ -247,7 +247,7 @@ def test_a_job_that_is_taken_up_in_the_middle_of_a_round_ends_with_the_same_weig
     lab.play_on(broken)
     assert lab.state(broken) is JobState.COMPLETED
     assert lab.events(broken, "step")[0].metrics["replaced_groups"] == replaced
-    assert lab.events(broken, "warning") == []
+    assert {one.name for one in lab.events(broken, "warning")} == {"completions_cut"}
 
 
 def test_stored_rounds_are_replayed_to_the_bit(lab):
@@ -263,7 +263,7 @@ def test_stored_rounds_are_replayed_to_the_bit(lab):
     lab.play_on(job_id)
     assert lab.state(job_id) is JobState.COMPLETED
     assert lab.weights(job_id, 1) == first
-    assert lab.events(job_id, "warning") == []
+    assert {one.name for one in lab.events(job_id, "warning")} == {"completions_cut"}
 
 
 @pytest.mark.parametrize("interrupted", [False, True])

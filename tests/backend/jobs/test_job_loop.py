@@ -19,11 +19,11 @@ def lock_database(monkeypatch, write, *, times):
     """Refuse a write of step 3, as often as that."""
     written, refused = getattr(ServiceStore, write), []
 
-    def maybe(store, lease, *arguments):
+    def maybe(store, lease, *arguments, **named):
         if store.job(lease.job_id).step == (2 if write == "record_step" else 3) and len(refused) < times:
             refused.append(write)
             raise ServiceUnavailableError("the database was locked for 15 s by another process")
-        return written(store, lease, *arguments)
+        return written(store, lease, *arguments, **named)
 
     monkeypatch.setattr(ServiceStore, write, maybe)
 

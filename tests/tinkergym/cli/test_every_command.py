@@ -11,8 +11,11 @@ import typer
 
 import tinkergym as tg
 from tinkergym.cli.main import app
+from tinkergym.remote.certificates import WrittenCertificate
 from tinkergym.remote.export import Exported
 from tinkergym.remote.job import Job
+from tinkergym.reporting.certificate_checks import certify
+from tinkergym.schema.certificate import EventsFacts, RunFacts
 from tinkergym.schema.events import CheckpointView, JobState
 
 BOARD = "board/TicTacToeVs-v0"
@@ -57,6 +60,8 @@ TABLE = {
     "jobs delete": (LINES, ["job-1", "--yes"], "bytes"),
     "jobs checkpoints": (ONE, ["job-1"], "checkpoints"),
     "jobs download": (ONE, ["job-1", "--to", "fetched"], "folder"),
+    "jobs certificate": (ONE, ["job-1"], "sha256"),
+    "verify": (ONE, ["run.json"], "checked"),
     "status": (ONE, [], "memory"),
     "export": (ONE, ["job-1", "exported"], "policy_version"),
     "play": (LINES, ["noisy:Env", "--episodes", "2"], "messages"),
@@ -92,6 +97,17 @@ def workplace(start_service, tg_run, tmp_path, monkeypatch):
     # A real one needs a trained model; what it writes has tests of its own.
     done = Exported(folder=tmp_path, policy_version=1, is_adapter=True, bytes=1)
     monkeypatch.setattr(Job, "export", lambda *_, **__: done)
+    with tg.Client() as client:
+        facts = RunFacts(
+            job=client.job("job-1").view(),
+            service_version="0.1.0",
+            made_at=0.0,
+            events=EventsFacts(count=0, head_sha256=""),
+        )
+    certificate = certify(facts)
+    (tmp_path / "run.json").write_text(certificate.model_dump_json())
+    written = WrittenCertificate(certificate=certificate, json=tmp_path / "run.json")
+    monkeypatch.setattr(Job, "certificate", lambda *_, **__: written)
     service.files = {"adapter_config.json": b"{}", "adapter_model.safetensors": b""}
     files = {name: len(content) for name, content in service.files.items()}
     service.jobs.get("job-1").checkpoints.append(
@@ -123,7 +139,8 @@ def test_with_json_nothing_else_is_on_the_standard_output(workplace, tg_run, nam
         assert tg_run("train", "noisy:Env", "--steps", "9", "--detach", "--json").exit_code == 0
     result = tg_run(*name.split(), *arguments, "--json", typed="b2\nb3\n")
     printed = documents(result.stdout)
-    assert result.exit_code == 0, result.output
+    # Nothing was recorded of the certificate's run, which `verify` finds.
+    assert result.exit_code == (1 if name == "verify" else 0), result.output
     assert shown in printed[0]
     assert len(printed) == 1 if form is ONE else len(printed) >= 1
     if "noisy:Env" in arguments:
