@@ -26,6 +26,7 @@ MIRRORED = {
     "CHANGELOG.md": "changelog.md",
     "backend/models/nano/README.md": "reference/models/nano.md",
     "backend/models/nano-instruct/README.md": "reference/models/nano-instruct.md",
+    "backend/models/nano-vl/README.md": "reference/models/nano-vl.md",
 }
 """Files of the repository that the site shows, and where; packs and examples are added to them."""
 

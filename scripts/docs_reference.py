@@ -19,7 +19,17 @@ PYTHON_PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "client": ("Client, jobs and policies", ("Client", "Job", "Policy")),
     "training": (
         "Training settings",
-        ("GRPO", "LoRA", "FullParameters", "Sampling", "Limits", "Train", "SharedWith", "EvaluateEvery"),
+        (
+            "GRPO",
+            "LoRA",
+            "FullParameters",
+            "Sampling",
+            "Limits",
+            "Budget",
+            "Train",
+            "SharedWith",
+            "EvaluateEvery",
+        ),
     ),
     "environments": ("Environments", ("TextEnv", "SingleTurnEnv", "make", "register")),
     "games": ("Games", ("TextGame", "make_game", "register_game")),
@@ -30,6 +40,7 @@ PYTHON_PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 PACKAGE_PAGES = (
     "algorithms",
+    "opponents",
     "tasks",
     "registration",
     "spaces",
