@@ -22,7 +22,7 @@ def packed(name, body, *, sparse=False):
 
 
 def broken_gzip():
-    body = bytearray(gzip.compress(packed("certificate.json", bytes(range(256)) * 200)))
+    body = bytearray(gzip.compress(packed("certificate.json", bytes(range(256)) * 200), mtime=0))
     body[len(body) // 2] ^= 0xFF
     return bytes(body)
 
@@ -37,8 +37,19 @@ def broken_gzip():
         packed("certificate.json", b"[]"),
         packed("certificate.json", b"{}", sparse=True),
         packed("../certificate.json", b"{}"),
-        gzip.compress(packed("certificate.json", b"{}"))[:-20],
+        gzip.compress(packed("certificate.json", b"{}"), mtime=0)[:-20],
         broken_gzip(),
+    ],
+    ids=[
+        "empty",
+        "cut",
+        "no_fields",
+        "deep",
+        "no_object",
+        "sparse",
+        "outside",
+        "cut_gzip",
+        "broken_gzip",
     ],
 )
 def test_what_is_no_certificate_is_named(tmp_path, body):
