@@ -52,8 +52,8 @@ def test_a_policy_is_asked_by_its_own_id(client, job):
     assert client.ask(request.model_copy(update={"policy_version": 3})).policy_version == 3
     with pytest.raises(PolicyVersionGoneError):
         client.ask(request.model_copy(update={"policy_version": 2}))
-    with pytest.raises(NotFoundError):
-        client.ask(request.model_copy(update={"policy": f"{job.id}@3"}))
+    named = client.ask(request.model_copy(update={"policy": f"{job.id}@3"}))
+    assert named == client.ask(request.model_copy(update={"policy_version": 3}))
 
 
 def test_an_older_version_is_evaluated(client, job):
