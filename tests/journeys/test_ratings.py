@@ -1,7 +1,6 @@
 """Versions of policies that learned a game are compared, rated, and measured against a best response."""
 
 import json
-from importlib.util import find_spec
 
 import pytest
 from typer.testing import CliRunner
@@ -78,7 +77,6 @@ def test_a_person_takes_a_seat_against_a_version(service, job_id):
     assert wrong.exit_code != 0
 
 
-@pytest.mark.skipif(not find_spec("tinkergym_tabletop"), reason="the pack is not installed")
 def test_a_models_exploitability_is_exact(client):
     from tinkergym.evaluation.exploitability import GameTree
     from tinkergym.evaluation.policy_strategy import policy_strategy

@@ -23,6 +23,7 @@ from tinkergym.rollout.local_environment import EnvSource, describe
 from tinkergym.schema.environment_url import is_environment_url
 from tinkergym.schema.job_spec import JobSpec
 from tinkergym.schema.jobs import PreferenceSpec
+from tinkergym.schema.nested import merged
 from tinkergym.schema.setting_errors import models_in
 from tinkergym.user_code.quoting import raised
 
@@ -129,18 +130,6 @@ def _dotted(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
         # A section in which nothing is said says nothing itself.
         names += _dotted(value, f"{prefix}{name}.") if isinstance(value, dict) else [prefix + name]
     return names
-
-
-def merged(*layers: dict[str, Any]) -> dict[str, Any]:
-    """Return nested settings in which later layers win."""
-    result: dict[str, Any] = {}
-    for layer in layers:
-        for key, value in layer.items():
-            below = result.get(key)
-            result[key] = (
-                merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
-            )
-    return result
 
 
 def given(**options: Any) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from tinkergym.reporting.recipe_picture import Run, draw
 from tinkergym.reporting.report import curve
 from tinkergym.schema.events import EvaluationEvent, Event, StepEvent
 from tinkergym.schema.jobs import AnyJobSpec, JobView
+from tinkergym.schema.nested import merged
 
 SHORT = "short"
 """The table of a settings file that a short run adds to the others."""
@@ -122,9 +123,9 @@ class Recipe:
             raise InvalidRequestError(
                 f"the settings of recipe {self.name!r} have no table [{stage}]", field=stage
             )
-        merged = _merged(self.tables[stage], self.tables.get(SHORT, {}).get(stage, {}) if self.short else {})
-        merged.setdefault("seed", self.seed)
-        return merged | ({"shuffle_rewards": True} if self.control and stage == "train" else {})
+        found = merged(self.tables[stage], self.tables.get(SHORT, {}).get(stage, {}) if self.short else {})
+        found.setdefault("seed", self.seed)
+        return found | ({"shuffle_rewards": True} if self.control and stage == "train" else {})
 
     def watch(self, job: RecipeJob) -> None:
         """Show a job until it ends.
@@ -145,6 +146,7 @@ class Recipe:
             **facts: Other results of the recipe; JSON values.
         """
         steps = [event.body for event in job.events() if isinstance(event.body, StepEvent)]
+        evaluations = job.evaluations()
         run = Run(
             recipe=self.name,
             seed=self.seed,
@@ -153,8 +155,8 @@ class Recipe:
             rewards=[(s.step, s.reward_mean) for s in steps if s.reward_mean is not None],
             evaluations=[
                 (done.step, done.mean, done.low, done.high)
-                for done in job.evaluations()
-                if done.mean is not None and done.name == job.evaluations()[0].name
+                for done in evaluations
+                if done.mean is not None and done.name == evaluations[0].name
             ],
             metric=metric,
             metrics=[(s.step, s.metrics[metric]) for s in steps if metric in s.metrics],
@@ -191,13 +193,3 @@ def _read(file: Path, there: Sequence[str]) -> dict[str, Any]:
         ) from error
     except tomllib.TOMLDecodeError as error:
         raise InvalidRequestError(f"{file} is not TOML: {error}") from error
-
-
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested settings in which `above` wins."""
-    merged = dict(below)
-    for key, value in above.items():
-        inner = merged.get(key)
-        both = isinstance(inner, Mapping) and isinstance(value, Mapping)
-        merged[key] = _merged(inner, value) if both and inner is not None else value
-    return merged

@@ -1,5 +1,4 @@
 import json
-from importlib.util import find_spec
 
 import pytest
 
@@ -12,7 +11,6 @@ from tinkergym.testing.bundles import byte_bundle
 from tinkergym.testing.samplers import ScriptedSampler
 
 NIM = "games/Nim-v0"
-needs_tabletop = pytest.mark.skipif(not find_spec("tinkergym_tabletop"), reason="the pack is not installed")
 
 
 class Says:
@@ -122,14 +120,12 @@ def test_a_game_that_broke_is_a_failure_and_no_result():
     assert "the player broke" in result.error
 
 
-@needs_tabletop
 def test_with_three_players_each_takes_every_seat_against_two_of_the_other():
     found = crossplay(scripted("random", "cautious"), "tabletop/LiarsDice-v0", pairs=30)
     assert found.cell("cautious", "random").games == 90
     assert found.ratings()["cautious"].low > 0
 
 
-@needs_tabletop
 def test_partners_who_earn_the_same_are_rated_alike():
     found = crossplay(scripted("random", "code"), "tabletop/Signals-v0", pairs=20)
     assert found.cell("random", "code").mean_return == found.cell("code", "random").mean_return

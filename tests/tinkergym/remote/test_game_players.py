@@ -1,6 +1,5 @@
 """Which players of a game a reference and a job name. The service behind them is a stub."""
 
-from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
@@ -80,7 +79,6 @@ def test_a_job_of_one_seat_against_an_opponent_is_compared_in_the_game_itself():
     assert refused.value.field == "game"
 
 
-@pytest.mark.skipif(not find_spec("tinkergym_tabletop"), reason="the pack is not installed")
 def test_a_jobs_exploitability_is_that_of_its_policies(monkeypatch):
     renderer = Renderer.from_bundle(byte_bundle())
     monkeypatch.setattr(Policy, "sampler", lambda policy: ScriptedSampler(renderer, lambda prompt: "x"))

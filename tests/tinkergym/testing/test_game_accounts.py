@@ -1,16 +1,13 @@
-from importlib.util import find_spec
-
 import pytest
 
 import tinkergym as tg
 from tinkergym.testing.game_accounts import play_accounted
 
 GAMES = ["board/TicTacToe-v0", "board/Gomoku-v0", "games/Nim-v0", "games/RockPaperScissors-v0"]
-if find_spec("tinkergym_tabletop"):
-    GAMES += [
-        f"tabletop/{name}-v0"
-        for name in ("KuhnPoker", "LeducPoker", "PrisonersDilemma", "Signals", "LiarsDice", "Deal")
-    ]
+GAMES += [
+    f"tabletop/{name}-v0"
+    for name in ("KuhnPoker", "LeducPoker", "PrisonersDilemma", "Signals", "LiarsDice", "Deal")
+]
 
 
 @pytest.mark.parametrize("name", GAMES)
