@@ -245,10 +245,6 @@ class ServiceConfig(Settings):
     """What samples: `transformers` in the pool worker, `vllm` in a process of its own, or `scripted`,
     which draws tokens uniformly, to try out the service."""
 
-    cuda_graphs: bool = False
-    """Replay recorded decoding steps on a GPU, with `engine="transformers"`. Each recording is compared
-    with a computed step first."""
-
     vllm: VllmSettings = VllmSettings()
     """Only read with `engine="vllm"`."""
 
@@ -333,16 +329,12 @@ class ServiceConfig(Settings):
         return self
 
     @model_validator(mode="after")
-    def _settings_of_an_engine_on_a_gpu_have_both(self) -> Self:
-        for asked, setting, engine, instead in (
-            (self.cuda_graphs, "cuda_graphs=true", "transformers", " (vLLM has vllm.enforce_eager)"),
-            (self.vllm.full_weights == "device", "vllm.full_weights=device", "vllm", ""),
-        ):
-            if asked and (self.engine != engine or self.device == "cpu"):
-                raise ValueError(
-                    f"{setting} is for engine={engine} on a GPU, not for engine={self.engine} with "
-                    f"device={self.device}; leave it out{instead}"
-                )
+    def _weights_that_stay_on_a_gpu_have_one(self) -> Self:
+        if self.vllm.full_weights == "device" and (self.engine != "vllm" or self.device == "cpu"):
+            raise ValueError(
+                f"vllm.full_weights=device is for engine=vllm on a GPU, not for engine={self.engine} with "
+                f"device={self.device}; leave it out"
+            )
         return self
 
     @property

@@ -1,10 +1,10 @@
-"""The embedded engine on one GPU, its steps computed and replayed; `python -m benchmarks.gpu_engine`.
+"""The embedded engine on one GPU; `python -m benchmarks.gpu_engine`.
 
 `gpu.py` says what the machine can do, this what the engine makes of it: tokens per second of a batch,
 against what the memory's bandwidth allows, and whether its logprobs are those of a training forward.
 Needs what `gpu.py` needs, and the package itself.
 
-`--device cpu --tiny` runs all of it in seconds, to see that the script works: there steps are only computed.
+`--device cpu --tiny` runs all of it in seconds, to see that the script works.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ import torch
 
 from backend.engines.asking import Asked
 from backend.engines.embedded.engine import TransformersEngine
-from backend.engines.embedded.recorded_steps import CudaGraphs
 from benchmarks import gpu
 from tinkergym.schema.sampling import Completion, SampleRequest
 
 RESULT = Path(__file__).parent / "results" / "gpu_engine.json"
-WAYS = ("computed", "replayed")
 
 
 def main() -> int:
@@ -42,51 +40,38 @@ def main() -> int:
         for shape in ((gpu.TINY,) if options.tiny else gpu.SHAPES)
     }
     for name, numbers in found.items():
-        print(f"{name}: logprobs differ by {numbers['parity']:.1e} on average", end="")
-        for way in numbers["seconds_per_token"]:
-            rate, share = numbers["tokens_per_second"][way], numbers["share"][way]
-            print(f"; {way} {rate:,.0f} tokens/s, {share:.0%} of the roof", end="")
-        print()
+        print(
+            f"{name}: logprobs differ by {numbers['parity']:.1e} on average; "
+            f"{numbers['tokens_per_second']:,.0f} tokens/s, {numbers['share']:.0%} of the roof"
+        )
     gpu.write_details(options, RESULT, machine, found, work=asdict(work))
     return int(any(numbers["parity"] > gpu.PARITY_ASKED for numbers in found.values()))
 
 
 def measure(shape: gpu.Shape, work: gpu.Work, machine: gpu.Machine, device: torch.device) -> dict[str, Any]:
-    """Build the model and let the engine decode with it, in both ways by turns."""
+    """Build the model and let the engine decode with it."""
     model = gpu.build(shape, device, length=work.prompt_tokens + work.decode_tokens)
     roof = work.batch * machine.bandwidth / gpu.bytes_per_step(model, work)
-    seconds: dict[str, list[float]] = {}
-    engines = {}
+    seconds, gaps = [], []
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
-        for way in WAYS if device.type == "cuda" else WAYS[:1]:
-            engines[way] = TransformersEngine(
-                Path(folder),
-                device=str(device),
-                dtype=torch.bfloat16,
-                cache_bytes=8 << 30,
-                recorder=CudaGraphs(device) if way == "replayed" else None,
-            )
-        gaps = []
-        for run in range(work.runs + 2):
-            for way, engine in engines.items():
-                first = _ask(engine, work, shape, tokens=1, run=run)[1]
-                answers, all_of_them = _ask(engine, work, shape, tokens=work.decode_tokens, run=run)
-                if run > 1:
-                    seconds.setdefault(way, []).append((all_of_them - first) / (work.decode_tokens - 1))
-                if run == 2:
-                    gaps.append(_gap(model, answers, device))
-        replayed = {way: engine.stats().replayed_steps for way, engine in engines.items()}
-        for engine in engines.values():
-            engine.close()
-    per_token = {way: statistics.median(each) for way, each in seconds.items()}
+        engine = TransformersEngine(
+            Path(folder), device=str(device), dtype=torch.bfloat16, cache_bytes=8 << 30
+        )
+        for run in range(work.runs + 1):
+            first = _ask(engine, work, shape, tokens=1, run=run)[1]
+            answers, all_of_them = _ask(engine, work, shape, tokens=work.decode_tokens, run=run)
+            if run:  # the first one warms up
+                seconds.append((all_of_them - first) / (work.decode_tokens - 1))
+                gaps.append(_gap(model, answers, device))
+        engine.close()
+    per_token = statistics.median(seconds)
     return {
         "parity": max(gaps),
-        "replayed_steps": replayed,
         "seconds_per_token": per_token,
-        "tokens_per_second": {way: work.batch / each for way, each in per_token.items()},
+        "tokens_per_second": work.batch / per_token,
         "roof_tokens_per_second": roof,
-        "share": {way: work.batch / each / roof for way, each in per_token.items()},
+        "share": work.batch / per_token / roof,
     }
 
 

@@ -12,13 +12,11 @@ import torch
 from backend.catalog.models import read_model_facts
 from backend.config import DType, VllmSettings
 from backend.engines.embedded.engine import TransformersEngine
-from backend.engines.embedded.recorded_steps import CudaGraphs
 from backend.engines.embedded.token_sampling import uniforms
 from backend.engines.protocol import SamplingEngine
 from backend.engines.scripted.engine import ScriptedEngine
 from backend.engines.vllm.engine import VllmEngine
 from backend.vision.pixels import ImageSource
-from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.sampling import SampleRequest
 
 EngineName = Literal["transformers", "vllm", "scripted"]
@@ -34,7 +32,6 @@ def make_engine(
     vllm: VllmSettings,
     log: Path,
     dtype: DType = "float32",
-    cuda_graphs: bool = False,
     images: ImageSource | None = None,
 ) -> SamplingEngine:
     """Start the engine of a pool.
@@ -49,11 +46,10 @@ def make_engine(
         vllm: Its settings.
         log: Where vLLM's processes write what they print.
         dtype: Of weights and cache.
-        cuda_graphs: Whether the embedded engine records decoding steps.
         images: Where image files come from.
 
     Raises:
-        InvalidRequestError: The engine cannot run the model, or there is no GPU to record steps of.
+        InvalidRequestError: The engine cannot run the model.
         MissingExtraError: vLLM is not installed.
     """
     if name == "vllm":
@@ -77,18 +73,10 @@ def make_engine(
             logprob=-math.log(vocabulary),
             model_directory=model_directory,
         )
-    place = torch.device(device)
-    if cuda_graphs and place.type != "cuda":
-        raise InvalidRequestError(
-            f"cuda_graphs=true needs a GPU, and models compute on {device!r}",
-            hint="leave cuda_graphs out",
-            field="cuda_graphs",
-        )
     return TransformersEngine(
         model_directory,
         device=device,
         dtype=getattr(torch, dtype),
         device_lock=device_lock,
-        recorder=CudaGraphs(place) if cuda_graphs else None,
         images=images,
     )

@@ -502,7 +502,6 @@ class PoolWorker:
             vllm=config.vllm,
             log=config.log_dir / "vllm.log",
             dtype=config.dtype,
-            cuda_graphs=config.cuda_graphs,
             images=self._images,
         )
 

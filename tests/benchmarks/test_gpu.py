@@ -38,7 +38,7 @@ def details(script, folder):
 def test_the_engine_decodes_on_a_cpu_with_a_tiny_model_as_a_forward_does(tmp_path):
     numbers = details("gpu_engine", tmp_path)
     assert numbers["parity"] <= 2e-2
-    assert numbers["replayed_steps"] == {"computed": 0}
+    assert numbers["share"] > 0
 
 
 def test_weights_are_handed_to_another_process_without_a_gpu_too(tmp_path):

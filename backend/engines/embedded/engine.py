@@ -22,7 +22,6 @@ from backend.compute.weights import PolicyWeights, weights_sha256
 from backend.engines.counters import Counters
 from backend.engines.embedded.packed_model import PackedModel
 from backend.engines.embedded.policy_shelf import LoadedPolicy
-from backend.engines.embedded.recorded_steps import Recorder
 from backend.engines.embedded.rows import Row, failure, version_gone
 from backend.engines.embedded.slot_scheduler import SlotScheduler
 from backend.engines.embedded.slot_table import SlotLimits
@@ -71,8 +70,6 @@ class EngineStats:
     """Sequences that lost their cache to others while they could still have been of use."""
     preemptions: int
     failed_forwards: int
-    replayed_steps: int
-    """Forwards that were replayed, see `recorder`."""
     slots: int
     slot_tokens: int
     """Length of each slot at the moment."""
@@ -93,7 +90,6 @@ class TransformersEngine:
         iteration_tokens: int = 4096,
         most_rows: int | None = None,
         merged_adapters: int = 4,
-        recorder: Recorder | None = None,
         images: ImageSource | None = None,
     ) -> None:
         """Load a model and start the engine's thread.
@@ -113,12 +109,10 @@ class TransformersEngine:
                 do not make a forward better, it is better that some are answered early: their environments
                 act while the others are computed.
             merged_adapters: Adapters whose merged weights are kept.
-            recorder: What records steps in which all rows of one policy get one token, such as `CudaGraphs`;
-                None computes every step.
             images: Where image files come from, for a model that takes them; None takes no images.
 
         Raises:
-            InvalidRequestError: The model cannot be run by this engine, or not be recorded.
+            InvalidRequestError: The model cannot be run by this engine.
         """
         self._facts: ModelFacts = read_model_facts(model_directory)
         self._turns = _Turns(device_lock or threading.Lock())
@@ -132,7 +126,6 @@ class TransformersEngine:
                 device=torch.device(device),
                 dtype=dtype,
                 merged_limit=merged_adapters,
-                recorder=recorder,
             )
         if images is not None and self._facts.image_token_id is not None:
             self._model.show_images(ImageReader(model_directory, self._facts.image_token_id, images))
@@ -173,7 +166,6 @@ class TransformersEngine:
             evictions=counters.evictions,
             preemptions=counters.preemptions,
             failed_forwards=counters.failed_forwards,
-            replayed_steps=self._model.replayed_steps,
             slots=table.cache.slots,
             slot_tokens=table.cache.length,
         )
@@ -239,7 +231,6 @@ class TransformersEngine:
                 # Its successor takes memory when it is first used.
                 self._scheduler = self._new_scheduler(self._limits, self._most_rows)
                 self._model.shelf.forget_merged()
-                self._model.forget_recordings()
                 if torch.cuda.is_available():
                     torch.cuda.empty_cache()
                 self._asleep = True
@@ -387,8 +378,6 @@ class TransformersEngine:
             replace(self._limits, first_slots=max(1, len(taken)), first_length=longest),
             # Nobody is answered before all are.
             most_rows=max(1, len(taken)),
-            # A step is computed at first and replayed later, not to the same bit.
-            replay=False,
         )
         outcomes: list[Row | Completion | SampleFailure] = []
         for request, policy in taken:
@@ -419,14 +408,13 @@ class TransformersEngine:
             waited = self._turns.waited_seconds - waited
             self._busy_seconds += time.perf_counter() - begin - waited
 
-    def _new_scheduler(self, limits: SlotLimits, most_rows: int, *, replay: bool = True) -> SlotScheduler:
+    def _new_scheduler(self, limits: SlotLimits, most_rows: int) -> SlotScheduler:
         return SlotScheduler(
             self._model,
             limits,
             self._counters,
             iteration_tokens=self._iteration_tokens,
             most_rows=most_rows,
-            replay=replay,
         )
 
 

@@ -9,11 +9,9 @@ only, a trial with a few tokens does not show. And only if it gives their very o
 """
 
 # Annotations stay what they are, not strings: see `backend.compute.compiled`.
-import itertools
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,16 +30,12 @@ from backend.engines.embedded.packed_attention import (
 )
 from backend.engines.embedded.packed_batch import Bucket, BucketShape, Indices, PackedBatch, buckets_in
 from backend.engines.embedded.policy_shelf import AdapterSite, PolicyShelf
-from backend.engines.embedded.recorded_steps import RecordedSteps, places_of
 from backend.engines.embedded.slot_cache import SlotCache
 
 _READ = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
 """Of transformers 5."""
 _STEADY_POSITIONS = frozenset({"default", "linear", "llama3", "yarn"})
 """Rotary positions that mean the same however long a sequence grows."""
-_MOST_PLACES = 256
-_numbers = itertools.count()
-"""For places of weights and cache; one that was forgotten gets another the next time."""
 
 
 class Linear(NamedTuple):
@@ -84,15 +78,6 @@ class Numbers(NamedTuple):
     onednn: bool
     """Whether linear layers go through oneDNN."""
     least_queries: int
-
-
-class Weights(NamedTuple):
-    """What a forward reads and writes besides the numbers of its batch."""
-
-    embedding: Tensor
-    layers: list[Layer]
-    norm: Tensor
-    head: Linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,16 +130,13 @@ class _LayerModules:
 class LeanDecoder:
     """A model of transformers, read as embedding, layers of attention and gated MLP, norm and head."""
 
-    def __init__(
-        self, model: Any, shelf: PolicyShelf, *, onednn: bool, recorded: RecordedSteps | None = None
-    ) -> None:
+    def __init__(self, model: Any, shelf: PolicyShelf, *, onednn: bool) -> None:
         """Find the modules.
 
         Args:
             model: A causal LM.
             shelf: What puts policies into it.
             onednn: Whether all of its linear layers go through oneDNN.
-            recorded: What keeps recordings of batches with `few_shapes`, if there are to be any.
 
         Raises:
             ValueError: It is none of those that were read, looks through a window, or computes otherwise.
@@ -182,11 +164,6 @@ class LeanDecoder:
         self._layers = [_layer(module, shelf, self._numbers.head_dim) for module in decoder.layers]
         self._head = _linear(model.lm_head, shelf)
         self._room = _Room(device)
-        self._recorded, self._shelf = recorded, shelf
-        self._state: tuple[int, int] | None = None
-        """Of weights and cache, when their places were looked at."""
-        self._place = 0
-        self._known_places: dict[Hashable, int] = {}
         self._run = compiled(_decoded) if device.type == "cpu" else _decoded
 
     def logits(self, token_ids: Indices, batch: PackedBatch, keep: Indices) -> Tensor:
@@ -206,77 +183,20 @@ class LeanDecoder:
         packed = self._room.filled([*parts, *batch.bucket_numbers])
         # Linear layers that do not go through oneDNN go through MKL, and want to be divided.
         with attention_undivided() if self._numbers.onednn else nullcontext():
-            if self._recorded is None or not batch.few_shapes:
-                return self.computed(packed, counts, batch.shapes, self.weights(batch.cache))
-            return self._recorded.run(_Step(self, packed[: sum(counts)], counts, batch))
-
-    def weights(self, cache: SlotCache) -> Weights:
-        """Return what the policies that are bound compute with, and the cache's memory."""
-        dim = self._numbers.head_dim
-        return Weights(
-            embedding=self._embedding["weight"],
-            layers=[layer.now(number, cache, dim) for number, layer in enumerate(self._layers)],
-            norm=self._norm["weight"],
-            head=self._head.now(),
-        )
-
-    def computed(
-        self, packed: Tensor, counts: list[int], shapes: list[BucketShape], weights: Weights
-    ) -> Tensor:
-        """Return [wanted, vocabulary]; see `_decoded`."""
-        embedding, layers, norm, head = weights
-        return self._run(
-            packed, counts, shapes, embedding, self._frequencies, layers, norm, head, self._numbers
-        )
-
-    def place_of(self, cache: SlotCache) -> int:
-        """Return a number for the places of weights and cache; to look at all of them takes a while."""
-        state = self._shelf.bindings, cache.place
-        if state != self._state:
-            places = places_of(self.weights(cache))
-            if len(self._known_places) >= _MOST_PLACES:
-                self._known_places.clear()
-            self._state = state
-            self._place = self._known_places.setdefault(places, next(_numbers))
-        return self._place
-
-
-class _Step:
-    """A batch of single tokens as `recorded_steps.Step`."""
-
-    def __init__(self, decoder: LeanDecoder, packed: Tensor, counts: list[int], batch: PackedBatch) -> None:
-        self.numbers = packed
-        self.kind = repr((counts, batch.shapes)), decoder.place_of(batch.cache)
-        self._decoder, self._counts, self._batch = decoder, counts, batch
-
-    def compute(self, numbers: Tensor) -> Tensor:
-        """Run it."""
-        return self._decoder.computed(numbers, self._counts, self._batch.shapes, self._weights)
-
-    def written(self) -> Tensor:
-        """Return the new tokens' keys and values of all layers, one behind the other."""
-        places = self._places()
-        return torch.cat([flat.index_select(0, places) for flat in self._stores()])
-
-    def blank(self) -> None:
-        """Fill them with zeros."""
-        places = self._places()
-        for flat in self._stores():
-            flat.index_fill_(0, places, 0)
-
-    @cached_property
-    def _weights(self) -> Weights:
-        """What is bound; a step that is replayed need not know."""
-        return self._decoder.weights(self._batch.cache)
-
-    def _places(self) -> Tensor:
-        before, count = sum(self._counts[:3]), self._counts[3]
-        return self.numbers[before : before + count]
-
-    def _stores(self) -> Iterator[Tensor]:
-        for layer in self._weights.layers:
-            for store in (layer.keys, layer.values):
-                yield store.view(-1, store.shape[-1])
+            return self._run(
+                packed,
+                counts,
+                batch.shapes,
+                self._embedding["weight"],
+                self._frequencies,
+                [
+                    layer.now(number, batch.cache, self._numbers.head_dim)
+                    for number, layer in enumerate(self._layers)
+                ],
+                self._norm["weight"],
+                self._head.now(),
+                self._numbers,
+            )
 
 
 class _Room:

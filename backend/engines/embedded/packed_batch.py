@@ -20,10 +20,6 @@ from backend.engines.embedded.slot_cache import SlotCache
 
 Indices = NDArray[np.int64]
 
-_REACH_STEP = 256
-_BLOCK_STEP = 16
-"""To which multiples keys and slots that are read are filled up where there shall be few shapes."""
-
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -94,20 +90,15 @@ class PackedBatch:
     Worked out by numpy: for a few hundred numbers its calls cost a tenth of torch's and keep Python's lock.
     """
 
-    def __init__(
-        self, cache: SlotCache, spans: Sequence[Span], device: torch.device, *, few_shapes: bool = False
-    ) -> None:
+    def __init__(self, cache: SlotCache, spans: Sequence[Span], device: torch.device) -> None:
         """Work the numbers out.
 
         Args:
             cache: Where the spans' slots are.
             spans: One behind the other in the packed row.
             device: Of the model.
-            few_shapes: Whether more keys and slots are read than must be, so that most steps that follow
-                each other have the same shape. One span may then be there several times.
         """
         self.cache = cache
-        self.few_shapes = few_shapes
         self.tokens = sum(span.tokens for span in spans)
         starts = np.array([span.start for span in spans])
         lengths = np.array([span.tokens for span in spans])
@@ -160,8 +151,6 @@ class PackedBatch:
         reach = int((starts + lengths).max())
         if on_cpu:
             reach = min(filled_keys(reach), self.cache.length)
-        if self.few_shapes:
-            reach = min(-(-reach // _REACH_STEP) * _REACH_STEP, self.cache.length)
         columns = np.arange(width)
         padded = real = nothing = np.zeros(0, dtype=np.int64)
         run = int(offsets[0])
@@ -169,7 +158,7 @@ class PackedBatch:
             run = -1
             padded = (offsets[:, None] + np.minimum(columns, lengths[:, None] - 1)).reshape(-1)
             real = (columns < lengths[:, None]).reshape(-1).nonzero()[0]
-        low, high, seats = self._wide_block(slots) if self.few_shapes else _block(slots)
+        low, high, seats = _block(slots)
         numbers = [
             starts,
             padded,
@@ -188,12 +177,6 @@ class PackedBatch:
             counts=[len(own) for own in numbers],
         )
         return shape, numbers
-
-    def _wide_block(self, slots: Indices) -> tuple[int, int, Indices | None]:
-        """As `_block`, with few beginnings and ends, and for slots of which some are the same."""
-        low = int(slots.min()) // _BLOCK_STEP * _BLOCK_STEP
-        high = min(-(-(int(slots.max()) + 1) // _BLOCK_STEP) * _BLOCK_STEP, self.cache.slots)
-        return (low, high, slots - low) if 3 * len(slots) >= 2 * (high - low) else (0, 0, None)
 
 
 def _bucket_members(spans: Sequence[Span]) -> list[list[int]]:

@@ -28,7 +28,6 @@ from backend.engines.embedded.lean_decoder import LeanDecoder
 from backend.engines.embedded.packed_attention import ATTENTION_NAME
 from backend.engines.embedded.packed_batch import Indices, PackedBatch, Span
 from backend.engines.embedded.policy_shelf import AdapterSegment, PolicyShelf
-from backend.engines.embedded.recorded_steps import RecordedSteps, Recorder, rows_for
 from backend.engines.embedded.slot_cache import SlotCache
 from backend.engines.embedded.token_sampling import choose_tokens
 from backend.vision.pixels import ImageReader
@@ -50,7 +49,6 @@ class PackedModel:
         device: torch.device,
         dtype: torch.dtype,
         merged_limit: int = 4,
-        recorder: Recorder | None = None,
     ) -> None:
         """Load a model and check that it can be run packed.
 
@@ -59,14 +57,11 @@ class PackedModel:
             device: Where it is run.
             dtype: Of weights and cache.
             merged_limit: See `PolicyShelf`.
-            recorder: What records steps that only decode, if they are to be replayed.
 
         Raises:
-            InvalidRequestError: Its architecture needs something that a packed batch does not give it, or
-                steps shall be recorded and it is not lean.
+            InvalidRequestError: Its architecture needs something that a packed batch does not give it.
         """
         self.device, self.dtype = device, dtype
-        self._recorded = RecordedSteps(recorder) if recorder is not None else None
         disable_progress_bar()
         try:
             self._model: Any = load_whole(
@@ -90,29 +85,11 @@ class PackedModel:
         self.images: ShownImages | None = None
         """What puts images into prompts, for a model that takes them."""
         self._lean: LeanDecoder | None = None
-        self._not_lean = ""
         self.bytes_per_token = self._take_on_packed_attention(directory)
-        if recorder is not None and self._lean is None:
-            raise InvalidRequestError(
-                f"{str(directory)!r} is run by transformers' own modules, which are not recorded, since "
-                f"{self._not_lean}",
-                hint="set cuda_graphs=false; Llama, Mistral, Qwen 2 and Qwen 3 without windows are recorded",
-                field="cuda_graphs",
-            )
 
     def show_images(self, reader: ImageReader) -> None:
         """From now on take prompts with images, read by `reader`."""
         self.images = ShownImages(self._model, self.shelf, reader)
-
-    @property
-    def replayed_steps(self) -> int:
-        """How many forwards were replayed instead of being computed."""
-        return self._recorded.replayed if self._recorded is not None else 0
-
-    def forget_recordings(self) -> None:
-        """Give back the memory of recorded steps."""
-        if self._recorded is not None:
-            self._recorded.forget()
 
     @property
     def is_lean(self) -> bool:
@@ -126,8 +103,6 @@ class PackedModel:
         wanted: Sequence[int],
         segments: Sequence[AdapterSegment],
         cache: SlotCache,
-        *,
-        replay: bool = False,
     ) -> Tensor:
         """Run new tokens of several sequences; to be called in inference mode.
 
@@ -137,13 +112,10 @@ class PackedModel:
             wanted: Indices of the spans whose next-token logits are needed.
             segments: Which spans' tokens belong to which policy.
             cache: Holds the sequences' past and takes up the new tokens.
-            replay: Whether recorded steps may be used; their last bits may be others.
 
         Returns:
             [len(wanted), vocabulary], theirs until the next call.
         """
-        if replay and self._can_record(spans, wanted, segments):
-            return self._replayed(token_ids, spans, segments[0], cache)
         batch = PackedBatch(cache, spans, self.device)
         return self._computed(token_ids, batch, batch.last_tokens(wanted), segments)
 
@@ -179,31 +151,6 @@ class PackedModel:
             position_ids=positions[None], use_cache=False, packed=batch, **options
         ).logits[0]
         return output if self._keep_rows else output[rows]
-
-    def _can_record(
-        self, spans: Sequence[Span], wanted: Sequence[int], segments: Sequence[AdapterSegment]
-    ) -> bool:
-        return (
-            self._recorded is not None
-            and self._recorded.works
-            and self._lean is not None
-            # Which tokens are of which adapter would be another shape.
-            and len(segments) == 1
-            and len(wanted) == len(spans)
-            and all(span.tokens == 1 for span in spans)
-        )
-
-    def _replayed(
-        self, token_ids: Sequence[int], spans: Sequence[Span], segment: AdapterSegment, cache: SlotCache
-    ) -> Tensor:
-        assert self._lean is not None
-        rows = rows_for(len(spans))
-        # The last row again: it writes what it has written.
-        more = rows - len(spans)
-        self.shelf.bind([AdapterSegment(segment.policy, slice(0, rows), slice(0, rows))])
-        batch = PackedBatch(cache, [*spans, *([spans[-1]] * more)], self.device, few_shapes=True)
-        ids = np.array([*token_ids, *([token_ids[-1]] * more)], dtype=np.int64)
-        return self._lean.logits(ids, batch, batch.last_tokens(range(rows)))[: len(spans)]
 
     def _take_on_packed_attention(self, directory: Path) -> int:
         other = _beside_attention(self._model)
@@ -244,16 +191,16 @@ class PackedModel:
     def _lean_decoder(self, samples: list[list[int]], expected: Tensor) -> LeanDecoder | None:
         """Return one if the model is made for it: if its logits are the same to the bit."""
         try:
-            self._lean = LeanDecoder(self._model, self.shelf, onednn=self._onednn, recorded=self._recorded)
+            self._lean = LeanDecoder(self._model, self.shelf, onednn=self._onednn)
             with torch.inference_mode():
                 found = self._run_in_two_halves(samples, self._sample_cache(samples))
         except Exception as error:
-            self._not_lean = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {error}"
         else:
             if torch.equal(found, expected):
                 return self._lean
-            self._not_lean = "their logits are others in the last bits"
-        _log.info("the model is run by transformers' own modules: %s", self._not_lean)
+            reason = "their logits are others in the last bits"
+        _log.info("the model is run by transformers' own modules: %s", reason)
         return None
 
     def _sample_cache(self, samples: list[list[int]]) -> SlotCache:

@@ -167,8 +167,6 @@ class PolicyShelf:
         self._lock = threading.Lock()
         """Guards both of these, and the counts of users."""
         self._bound: list[Tensor] | None = None
-        self.bindings = 0
-        """How often other tensors were put into the model."""
         self._mixed: set[LoadedPolicy] = set()
         """The adapters that were last put side by side."""
         self._mixed_factors: dict[str, tuple[_Columns, Tensor, Tensor]] = {}
@@ -357,7 +355,6 @@ class PolicyShelf:
         for (parameters, key), tensor in zip(self._places, table, strict=True):
             parameters[key] = tensor
         self._bound = table
-        self.bindings += 1
 
     def _table_of(self, policy: LoadedPolicy) -> list[Tensor]:
         if policy.table is None:

@@ -5,7 +5,6 @@ Knows tensors only; which request sits in which slot is the slot table's affair.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _Numbers = NDArray[np.int64]
-_places = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +45,6 @@ class SlotCache:
         self.length = length
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
-        self.place = next(_places)
-        """Another number whenever its memory is elsewhere; that of no other cache."""
 
     @property
     def bytes_per_token(self) -> int:
@@ -85,7 +81,6 @@ class SlotCache:
             self._layers[layer] = LayerShape(heads, key_dim, value_dim)
             self.keys[layer] = self._zeros(heads, key_dim)
             self.values[layer] = self._zeros(heads, value_dim)
-            self.place = next(_places)
         return self.keys[layer], self.values[layer]
 
     def resize(self, *, slots: int, length: int, keep: Mapping[int, int]) -> None:
@@ -98,7 +93,6 @@ class SlotCache:
         """
         common = min(length, self.length)
         self.slots, self.length = slots, length
-        self.place = next(_places)
         old = torch.tensor(list(keep.keys()), dtype=torch.long, device=self._device)
         new = torch.tensor(list(keep.values()), dtype=torch.long, device=self._device)
         for layer, shape in self._layers.items():

@@ -79,7 +79,6 @@ class SlotScheduler:
         *,
         iteration_tokens: int,
         most_rows: int,
-        replay: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin without rows.
@@ -90,10 +89,9 @@ class SlotScheduler:
             counters: What is counted on.
             iteration_tokens: Most tokens in one forward.
             most_rows: Most rows that are computed at a time.
-            replay: Whether the model's recorded steps may be used.
             clock: Tells which tenants asked for something lately.
         """
-        self._model, self._replay = model, replay
+        self._model = model
         self._iteration_tokens = iteration_tokens
         self._most_rows = most_rows
         self.table = SlotTable(
@@ -350,9 +348,7 @@ class SlotScheduler:
             logits = logits[wanted]
         else:
             segments = _segments(works, wanted)
-            logits = self._model.logits(
-                token_ids, spans, wanted, segments, self.table.cache, replay=self._replay
-            )
+            logits = self._model.logits(token_ids, spans, wanted, segments, self.table.cache)
         self._counters.iterations += 1
         self._hand_to_twins(works)
         for work in works:

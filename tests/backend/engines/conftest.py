@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,36 +21,6 @@ from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
 NANO = Path(PACKAGED_MODELS["nano"])
 _LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
-
-class Replays:
-    """Records steps as `CudaGraphs` does, on any device: a replay reads and writes the same memory."""
-
-    def __init__(self) -> None:
-        self.recorded = self.forgotten = 0
-        self._kept: list[weakref.ref[torch.Tensor]] = []
-
-    @property
-    def kept(self) -> int:
-        """How many recordings somebody still has."""
-        gc.collect()
-        return sum(tensor() is not None for tensor in self._kept)
-
-    def record(self, step: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
-        self.recorded += 1
-        found = step()
-        self._kept.append(weakref.ref(found))
-
-        def replay() -> torch.Tensor:
-            again = step()
-            assert again.shape == found.shape
-            assert again.data_ptr() == found.data_ptr()
-            return found
-
-        return replay
-
-    def forget(self) -> None:
-        self.forgotten += 1
 
 
 class Subject(Protocol):
@@ -263,7 +231,6 @@ def vllm_subject() -> Iterator[ModelSubject]:
     params=[
         "scripted",
         "transformers",
-        "transformers-recorded",
         pytest.param("vllm", marks=[pytest.mark.slow, pytest.mark.service]),
     ]
 )
@@ -276,11 +243,7 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
         for policy in made.engine.loaded():
             made.engine.retire(policy)
         return
-    if request.param == "scripted":
-        made = ScriptedSubject()
-    else:
-        recorder = Replays() if request.param.endswith("recorded") else None
-        made = ModelSubject(TransformersEngine(NANO, recorder=recorder))
+    made = ScriptedSubject() if request.param == "scripted" else ModelSubject(TransformersEngine(NANO))
     yield made
     made.engine.close()
 
