@@ -112,7 +112,7 @@ class EnvironmentProcess:
         try:
             prompt, holds = self._ask("make", (), {})
         except BaseException:
-            self.kill()
+            self._end()  # and whoever wants to may try again
             raise
         self.metadata = {} if prompt is None else {"system_prompt": prompt}
         if holds:
@@ -126,6 +126,10 @@ class EnvironmentProcess:
     def step(self, action: Any) -> Any:
         """Step the environment there."""
         return self._ask("step", (action,), {})
+
+    def apply(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return `function(env, *arguments)`, called there."""
+        return self._ask(function, arguments, {})
 
     def close(self) -> None:
         """Let the environment close and its process end; kill it if it does not."""
@@ -143,6 +147,10 @@ class EnvironmentProcess:
         """End the process at once, whatever it does."""
         with self._lock:
             self._killed = True
+        self._end()
+
+    def _end(self) -> None:
+        with self._lock:
             if self._process is not None:
                 self._process.kill()
                 self._process.join(_KILL_SECONDS)
@@ -157,13 +165,16 @@ class EnvironmentProcess:
             pass  # not started yet, or dead
         return ""
 
-    def _ask(self, name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    def _ask(
+        self, call: str | Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> Any:
         try:
-            self._calls.send_bytes(pickle.dumps((name, arguments, keywords)))
+            self._calls.send_bytes(pickle.dumps((call, arguments, keywords)))
             answer = self._calls.recv_bytes()
         except (OSError, EOFError):
             self.died = not self._killed
-            raise ForwardedError(f"the environment's process ended {self._ending()} during {name}") from None
+            during = f" during {call}" if isinstance(call, str) else ""
+            raise ForwardedError(f"the environment's process ended {self._ending()}{during}") from None
         value, error, stop_reason = pickle.loads(answer)
         if error:
             raise ForwardedError(error, stop_reason)
@@ -201,15 +212,17 @@ def _serve(make: Callable[[], AnyEnv], calls: Connection, control: Connection) -
             break
         value, error, reason = None, "", StopReason.ENVIRONMENT_ERROR
         try:
-            name, arguments, keywords = pickle.loads(message)
+            call, arguments, keywords = pickle.loads(message)
             if env is None:
                 env = make()
                 prompt = (getattr(env, "metadata", None) or {}).get("system_prompt")
                 value = prompt, end_episode_of(env) is not None
-            elif name == "end_episode":
+            elif call == "end_episode":
                 env.unwrapped.end_episode()  # type: ignore[attr-defined]
+            elif isinstance(call, str):
+                value = getattr(env, call)(*arguments, **keywords)
             else:
-                value = getattr(env, name)(*arguments, **keywords)
+                value = call(env, *arguments)
         # Foreign code: even a SystemExit of its own is its failure, and the next episode may go well.
         except BaseException as caught:
             error, reason = traceback_of(caught), stop_reason_of(caught)

@@ -1,29 +1,32 @@
-"""How the environments of a server are made and called: in the server's process, or in one each."""
+"""How the environments of a server are made, and what clients are told of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
-from tinkergym.errors import InvalidRequestError
+from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError
 from tinkergym.registration.environments import register
-from tinkergym.rollout.environment_host import AnyEnv
+from tinkergym.rollout.environment_host import AnyEnv, ForwardedError
+from tinkergym.rollout.environment_process import EnvironmentProcess
 from tinkergym.serving.playing import describe
-from tinkergym.serving.process_env import ProcessEnv
 from tinkergym.serving.protocol import Message
 from tinkergym.serving.served_game import make_served
 from tinkergym.serving.settings import ServerSettings
 
 
 def maker(settings: ServerSettings, render_mode: str | None = None) -> Callable[[], AnyEnv]:
-    """Return what makes one environment of the server."""
+    """Return what makes one environment of the server; can be sent to a process."""
     kwargs = settings.kwargs if render_mode is None else {**settings.kwargs, "render_mode": render_mode}
-    if settings.processes:
-        return lambda: ProcessEnv(
-            settings.environment_id, kwargs, settings.max_message_bytes, entry_point=settings.entry_point
-        )
-    if settings.entry_point:
-        register(settings.environment_id, settings.entry_point)
-    return lambda: make_served(settings.environment_id, kwargs)
+    return partial(_make, settings.environment_id, settings.entry_point, kwargs)
+
+
+def _make(environment_id: str, entry_point: str, kwargs: Mapping[str, Any]) -> AnyEnv:
+    # Registered where it is made: in a process of its own nothing is.
+    if entry_point:
+        register(environment_id, entry_point)
+    return make_served(environment_id, kwargs)
 
 
 def description_of(settings: ServerSettings) -> Message:
@@ -32,11 +35,21 @@ def description_of(settings: ServerSettings) -> Message:
     Raises:
         InvalidRequestError: It is unknown, cannot be made, or has spaces that cannot travel.
     """
-    env = maker(settings)()
+    if not settings.processes:
+        env = maker(settings)()
+        try:
+            return describe(env)
+        finally:
+            env.close()
+    process = EnvironmentProcess(maker(settings))
     try:
-        return env.exchange({"op": "about"}) if isinstance(env, ProcessEnv) else describe(env)
+        process.start()
+        description: Message = process.apply(describe)
+    except ForwardedError as error:
+        raise InvalidEnvironmentError(error.text, field="environment") from None
     finally:
-        env.close()
+        process.close()
+    return description
 
 
 def check_render_mode(mode: object, description: Message) -> str | None:

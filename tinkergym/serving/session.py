@@ -9,10 +9,10 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 
-from tinkergym.errors import EnvironmentTimeoutError, StepIndexError, TinkerGymError
-from tinkergym.rollout.environment_host import AnyEnv, EnvironmentHost, Report, TakeReports
+from tinkergym.errors import EnvironmentGoneError, EnvironmentTimeoutError, StepIndexError, TinkerGymError
+from tinkergym.rollout.environment_host import AnyEnv, EnvironmentHost, ForwardedError, Report, TakeReports
+from tinkergym.rollout.environment_process import EnvironmentProcess, ProcessHost
 from tinkergym.serving.playing import failed, play
-from tinkergym.serving.process_env import ProcessEnv
 from tinkergym.serving.protocol import Frame, Message, encode, error_message
 
 _MOST_KEPT = 256
@@ -27,16 +27,18 @@ class Session:
         session_id: str,
         *,
         make: Callable[[], AnyEnv],
+        in_a_process: bool,
         report: TakeReports,
         step_timeout_seconds: float,
         max_message_bytes: int,
         now: float,
     ) -> None:
-        """Start the environment's thread.
+        """Start the environment's thread, which starts its process if it has one.
 
         Args:
             session_id: Drawn by the client.
-            make: Creates the environment, in its thread.
+            make: Creates the environment, where it lives.
+            in_a_process: Whether that is a process of its own.
             report: Takes the host's reports, in its thread, and hands them to `reported` on the event loop.
             step_timeout_seconds: For one call.
             max_message_bytes: Longest answer.
@@ -53,14 +55,13 @@ class Session:
         """Told when the server ends the session; belongs to the connection that serves it at the moment."""
         self._step_timeout = step_timeout_seconds
         self._most_bytes = max_message_bytes
-        self._env: AnyEnv | None = None
-        self._make = make
         self._index = -1
         self._op = ""
         self._request: Frame = ""
         self._answer: asyncio.Future[Frame] | None = None
         self._call_ends_at = 0.0
-        self.host = EnvironmentHost(self._make_env, report, name=f"session {session_id[:8]}")
+        host = ProcessHost if in_a_process else EnvironmentHost
+        self.host = host(make, report, name=f"session {session_id[:8]}")
 
     @property
     def busy(self) -> bool:
@@ -115,8 +116,18 @@ class Session:
             )
         self._answer.set_result(frame)
 
-    def _play(self, env: AnyEnv, message: Message) -> Frame:
-        return env.play(message) if isinstance(env, ProcessEnv) else play(env, message, self._most_bytes)
+    def _play(self, env: AnyEnv | EnvironmentProcess, message: Message) -> Frame:
+        if not isinstance(env, EnvironmentProcess):
+            return play(env, message, self._most_bytes)
+        try:
+            # Frames are put together over there, so the server's process spends nothing on them.
+            frame: Frame = env.apply(play, message, self._most_bytes)
+        except ForwardedError as error:
+            gone = EnvironmentGoneError(
+                error.text, hint="its last words are in the server's output; reset begins another"
+            )
+            return encode(error_message(gone, index=message["i"]))
+        return frame
 
     def overdue(self, now: float) -> bool:
         """Whether a call has run for longer than it may."""
@@ -125,7 +136,7 @@ class Session:
     def give_up(self) -> None:
         """Answer the call that hangs with an error, and leave its environment behind."""
         assert self._answer is not None
-        where = self.host.where() if not isinstance(self._env, ProcessEnv) else ""
+        where = self.host.where()
         at = f"; it is here:\n{where.rstrip()}" if where else ""
         error = EnvironmentTimeoutError(
             f"{self._op} did not return within the server's {self._step_timeout:g} s{at}",
@@ -134,12 +145,6 @@ class Session:
         self.ended = error
         self._answer.set_result(encode(error_message(error, index=self._index)))
         self.host.abandon()
-        self.kill()
-
-    def kill(self) -> None:
-        """End the environment's process, if it has one: a thread cannot be ended."""
-        if isinstance(self._env, ProcessEnv):
-            self._env.kill()
 
     def end(self, reason: TinkerGymError) -> None:
         """Make no further call, and close the environment after the one that runs."""
@@ -151,10 +156,6 @@ class Session:
         on_end, self.on_end = self.on_end, None
         if on_end is not None:
             on_end(reason)
-
-    def _make_env(self) -> AnyEnv:
-        self._env = self._make()
-        return self._env
 
 
 def _brief(frame: Frame) -> Frame:

@@ -79,6 +79,7 @@ class Sessions:
         session = Session(
             session_id,
             make=maker(self._settings, render_mode),
+            in_a_process=self._settings.processes,
             report=self._take,
             step_timeout_seconds=self._settings.step_timeout_seconds,
             max_message_bytes=self._settings.max_message_bytes,
@@ -128,7 +129,7 @@ class Sessions:
         if self._closing:
             await asyncio.wait(self._closing, timeout=seconds)
         for session in sessions:
-            session.kill()
+            session.host.abandon()
 
     # --- inside ---
 
@@ -167,7 +168,6 @@ class Sessions:
         ended = await self._loop.run_in_executor(None, host.join, _CLOSE_SECONDS)
         self._forget(session)
         if not ended:
-            session.kill()
             host.abandon()
             self._stuck.append(host)
 
