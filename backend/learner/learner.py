@@ -23,6 +23,7 @@ import numpy.typing as npt
 import torch
 from pydantic import JsonValue
 
+from backend.compute.busy_clock import BusyClock
 from backend.compute.device_lock import DeviceLock, computing_with
 from backend.compute.fair_lock import FairLock
 from backend.compute.memory import give_memory_back
@@ -37,7 +38,6 @@ from backend.learner.activations import (
 from backend.learner.adapters import AdapterSet
 from backend.learner.aggregation import token_weights
 from backend.learner.batching import MicroBatch
-from backend.learner.busy_clock import BusyClock
 from backend.learner.causal_lm import CausalLM
 from backend.learner.checkpoints import CheckpointManifest
 from backend.learner.image_sight import let_see

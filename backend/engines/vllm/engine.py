@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from backend.catalog.models import ModelFacts, read_model_facts
+from backend.compute.busy_clock import BusyClock
 from backend.compute.weights import AdapterWeights, FullWeights, PolicyWeights, require_finite, weights_sha256
 from backend.config import VLLM_LEAST_TEMPERATURE, DType, VllmSettings
 from backend.engines.embedded.rows import failure, nobody_waits, version_gone
@@ -184,7 +185,7 @@ class VllmEngine:
         """Set while there is no process, since nobody needs it."""
         self._closing = False
         self._broken: TinkerGymError | None = None
-        self._busy = _BusyClock()
+        self._busy = BusyClock()
         self._thread = threading.Thread(target=self._run, name="vllm-engine", daemon=True)
         self._start()
 
@@ -203,7 +204,7 @@ class VllmEngine:
     @property
     def busy_seconds(self) -> float:
         """Seconds in which at least one request was being worked on."""
-        return self._busy.seconds()
+        return self._busy.seconds
 
     @property
     def reused_tokens(self) -> int:
@@ -840,29 +841,6 @@ class VllmEngine:
             hint=f"{_SEE_THE_LOG}; what engine=transformers runs stands in docs/operating/engines.md",
             field="engine",
         )
-
-
-class _BusyClock:
-    """Counts the seconds in which something was open."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._total = 0.0
-        self._since: float | None = None
-
-    def count(self, open_now: int) -> None:
-        """Say how much is open."""
-        with self._lock:
-            now = time.perf_counter()
-            if self._since is not None:
-                self._total += now - self._since
-            self._since = now if open_now else None
-
-    def seconds(self) -> float:
-        """Return the sum until now."""
-        with self._lock:
-            running = time.perf_counter() - self._since if self._since is not None else 0.0
-            return self._total + running
 
 
 def _refuse_device_weights(settings: VllmSettings, device: torch.device) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import time
 
-from backend.learner.busy_clock import BusyClock
+from backend.compute.busy_clock import BusyClock
 
 
 def test_work_of_several_at_a_time_counts_once_and_waiting_not_at_all():
@@ -11,5 +11,16 @@ def test_work_of_several_at_a_time_counts_once_and_waiting_not_at_all():
     with clock.working(), clock.working(), clock.working():
         within = clock.seconds
     assert 0 <= within <= clock.seconds <= time.perf_counter() - began
+    after = clock.seconds
+    assert clock.seconds == after
+
+
+def test_it_runs_while_something_that_was_counted_is_under_way():
+    clock = BusyClock()
+    clock.count(2)
+    clock.count(1)
+    within = clock.seconds
+    clock.count(0)
+    assert clock.seconds >= within
     after = clock.seconds
     assert clock.seconds == after
