@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from tinkergym.cli.console import INTERRUPTED, err, out, typed
+from tinkergym.cli.console import INTERRUPTED, err, out
 from tinkergym.cli.json_output import AsJson, emit
 from tinkergym.cli.options import EnvironmentId, EnvironmentSettings
 
@@ -78,7 +78,7 @@ _STYLES = {"ok": "green", "failed": "red", "skipped": "yellow"}
 
 def _print(name: str, what: str, outcome: str, message: str, hint: str) -> None:
     style = _STYLES[outcome]
-    told = typed(f"{message} ({hint})" if hint and message else message or what)
+    told = f"{message} ({hint})" if hint and message else message or what
     out.print(
         f"[{style}]{outcome:7}[/] {name:22} {escape(' '.join(told.split()))}", highlight=False, soft_wrap=True
     )

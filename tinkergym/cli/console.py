@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -68,33 +66,11 @@ def _reason(end: BaseException) -> TinkerGymError | None:
     return None
 
 
-def _env_settings(written: re.Match[str]) -> str:
-    return " ".join(f"--env-set {name}=..." for name in re.findall(r"'(\w+)': \.\.\.", written[0]))
-
-
-_OPTIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
-    (r"\bon_overlong='drop'", "--drop-overlong"),
-    (r"\b(rollout)='(\w+)'", r"--\1 \2"),
-    (r"\b([a-z_]+\.[a-z_]+)='([^']+)'", r"--set \1=\2"),
-    (r"\benv_kwargs=\{'[^}]*\}", _env_settings),
-    (r"\bgets env_kwargs and\b", "gets what --env-set says and"),
-)
-"""Settings as errors write them, in Python's words, and as a command line does."""
-
-
-def typed(text: str) -> str:
-    """Say the settings that a text names as they are typed here."""
-    for python, here in _OPTIONS:
-        text = re.sub(python, here, text)
-    return text
-
-
 def complain(error: TinkerGymError, *, as_json: bool = False) -> None:
     """Print an error as people read it: what is wrong, then what to do; also as JSON if that is wanted."""
     if as_json:
         json_output.emit_error(error)
     where = f"{error.field}: " if error.field else ""
-    message, hint = typed(error.message), typed(error.hint)
-    err.print(f"error: {where}{message}", style="red", markup=False, highlight=False, soft_wrap=True)
-    if hint:
-        err.print(f"  {hint}", markup=False, highlight=False, soft_wrap=True)
+    err.print(f"error: {where}{error.message}", style="red", markup=False, highlight=False, soft_wrap=True)
+    if error.hint:
+        err.print(f"  {error.hint}", markup=False, highlight=False, soft_wrap=True)

@@ -134,12 +134,12 @@ def test_a_module_that_breaks_when_it_is_imported_is_one_sentence(tg_run, tmp_pa
     assert "Traceback" not in result.output
 
 
-def test_an_argument_that_a_class_lacks_is_told_as_it_is_typed_and_blamed_on_no_line_of_ours(tg_run, broken):
+def test_an_argument_that_a_class_lacks_is_named_and_blamed_on_no_line_of_ours(tg_run, broken):
     source = Path("brokenly.py").read_text()
     Path("lately.py").write_text(f"{source}\n    def __init__(self, path, size): pass\n")
     result = tg_run("check", "lately:Env")
     assert result.exit_code == 1
-    assert "it needs path and size, as in --env-set path=... --env-set size=..." in result.output
+    assert "it needs path and size, as in env_kwargs=" in result.output
     assert "settings.py" not in result.output
 
 

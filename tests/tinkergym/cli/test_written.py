@@ -40,5 +40,5 @@ def test_rows_that_are_too_long_can_be_left_out_by_the_option_that_the_refusal_n
     rows.write_text(
         f'{{"prompt": "{"x" * 3000}", "completion": "y"}}\n{{"prompt": "1?", "completion": "y"}}\n'
     )
-    assert "or choose --drop-overlong" in run("sft", str(rows)).output
+    assert "or choose on_overlong='drop'" in run("sft", str(rows)).output
     assert run("sft", str(rows), "--drop-overlong").exit_code == 0
