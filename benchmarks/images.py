@@ -23,6 +23,7 @@ from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
 from backend.vision.pixels import ImageReader
+from backend.vision.shared import SharedImages
 from backend.vision.tower import ImageTower
 from benchmarks.common import Figure, service, write_result
 from tinkergym.agent.agent_loop import AgentLoop
@@ -62,8 +63,10 @@ class _Player:
     def __init__(self) -> None:
         self.files = _Files()
         self.renderer = Renderer.from_bundle(load_renderer_bundle("nano-vl", MODEL))
-        self.engine = TransformersEngine(MODEL, images=self.files)
-        self.learner = Learner(MODEL, images=self.files, cpu_threads=torch.get_num_threads())
+        # As a pool has it: engine and learner know images together.
+        images = SharedImages(self.files)
+        self.engine = TransformersEngine(MODEL, images=images)
+        self.learner = Learner(MODEL, images=images, cpu_threads=torch.get_num_threads())
 
     def step(self, policy: str, number: int, group: int) -> float:
         """Play, learn and publish; return the mean difference of logprobs, in nats."""
@@ -146,31 +149,41 @@ def _share(player: _Player) -> tuple[float, dict[str, float]]:
     """Return the part of a step's time in which images are read and seen, by engine and learner together."""
     policy = "LoRA"
     player.step(policy, 50, 1)
-    spent = [0.0]
-    with _timed(ImageReader, "image", spent), _timed(ImageTower, "_computed", spent):
+    clock = _Clock()
+    with clock.timed(ImageReader, "image"), clock.timed(ImageTower, "features"):
         begin = time.perf_counter()
         for number in (51, 52, 53):
             player.step(policy, number, 1)
         whole = time.perf_counter() - begin
-    return spent[0] / whole, {"images": spent[0], "steps": whole}
+    return clock.seconds / whole, {"images": clock.seconds, "steps": whole}
 
 
-@contextmanager
-def _timed(kind: Any, name: str, spent: list[float]) -> Iterator[None]:
-    method = getattr(kind, name)
+class _Clock:
+    """Counts the time in some methods; what one calls of the others counts once."""
 
-    def timed(*arguments: Any) -> Any:
-        begin = time.perf_counter()
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._inside = 0
+
+    @contextmanager
+    def timed(self, kind: Any, name: str) -> Iterator[None]:
+        method = getattr(kind, name)
+
+        def timed(*arguments: Any) -> Any:
+            self._inside += 1
+            begin = time.perf_counter()
+            try:
+                return method(*arguments)
+            finally:
+                self._inside -= 1
+                if not self._inside:
+                    self.seconds += time.perf_counter() - begin
+
+        setattr(kind, name, timed)
         try:
-            return method(*arguments)
+            yield
         finally:
-            spent[0] += time.perf_counter() - begin
-
-    setattr(kind, name, timed)
-    try:
-        yield
-    finally:
-        setattr(kind, name, method)
+            setattr(kind, name, method)
 
 
 def _sent() -> dict[str, int]:

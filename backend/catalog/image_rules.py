@@ -1,7 +1,7 @@
 """How a model's processor writes images into a prompt, read from its files.
 
-Of the processors that transformers has, those are known here whose rule is the same for every image, so that
-a client can apply it without the model's code.
+Of the processors that transformers has, those are known here whose rule a client can apply without the
+model's code: an image takes always as many tokens, or as many as its size says.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from backend.compute.seeing import sees
+from backend.compute.seeing import has_mrope, sees
 from tinkergym.errors import UnknownModelError
-from tinkergym.schema.views import ImageRules
+from tinkergym.schema.views import ImageRules, ImageSizing
 
 _AROUND, _WHOLE = "<fake_token_around_image>", "<global-img>"
+_QWEN_SIZES = ("patch_size", "merge_size")
 
 
 def image_rules(
@@ -24,7 +25,8 @@ def image_rules(
 
     Args:
         config: `config.json`.
-        processor: `processor_config.json`; empty if there is none.
+        processor: `processor_config.json`, or an older model's `preprocessor_config.json` under
+            `image_processor`; empty if there is neither.
         token_ids: The tokenizer's, by text.
         directory: For messages.
 
@@ -34,6 +36,10 @@ def image_rules(
     if not sees(config.get("model_type")):
         return None
     settings = processor.get("image_processor") or {}
+    if not isinstance(config.get("image_token_id"), int):
+        raise _lacking(directory, "image_token_id")
+    if has_mrope(config.get("model_type")):
+        return _by_size(config, settings, directory)
     # Idefics3's own default is to cut images.
     if settings.get("do_image_splitting", True):
         raise UnknownModelError(
@@ -43,16 +49,33 @@ def image_rules(
         )
     tokens = processor.get("image_seq_len")
     missing = [text for text in (_AROUND, _WHOLE) if text not in token_ids]
-    if not isinstance(tokens, int) or missing or not isinstance(config.get("image_token_id"), int):
-        lacking = missing[0] if missing else "image_seq_len or image_token_id"
-        raise UnknownModelError(
-            f"the model in {str(directory)!r} does not say how images are written: {lacking} is missing",
-            hint="save its processor beside the weights, with AutoProcessor and save_pretrained",
-            field="model",
-        )
+    if not isinstance(tokens, int) or missing:
+        raise _lacking(directory, missing[0] if missing else "image_seq_len")
     return ImageRules(
         placeholder=config["image_token_id"],
         tokens=tokens,
         before=[token_ids[_AROUND], token_ids[_WHOLE]],
         after=[token_ids[_AROUND]],
+    )
+
+
+def _by_size(config: Mapping[str, Any], settings: Mapping[str, Any], directory: Path) -> ImageRules:
+    """Return the rule of the Qwen-VL family, whose template writes the markers itself."""
+    size = settings.get("size") or {}
+    least = settings.get("min_pixels") or size.get("shortest_edge")
+    most = settings.get("max_pixels") or size.get("longest_edge")
+    missing = [name for name in _QWEN_SIZES if not isinstance(settings.get(name), int)]
+    if missing or not isinstance(least, int) or not isinstance(most, int):
+        raise _lacking(directory, missing[0] if missing else "size")
+    sizing = ImageSizing(
+        factor=settings["patch_size"] * settings["merge_size"], least_pixels=least, most_pixels=most
+    )
+    return ImageRules(placeholder=config["image_token_id"], tokens=0, by_size=sizing)
+
+
+def _lacking(directory: Path, name: str) -> UnknownModelError:
+    return UnknownModelError(
+        f"the model in {str(directory)!r} does not say how images are written: {name} is missing",
+        hint="save its processor beside the weights, with AutoProcessor and save_pretrained",
+        field="model",
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -27,7 +27,7 @@ from backend.compute.seeing import sees
 from tinkergym.agent.templates import ChatTemplate
 from tinkergym.agent.turn_ends import find_stop_ids, special_ids
 from tinkergym.errors import TemplateError, UnknownModelError
-from tinkergym.schema.views import EXPORT_FILE, ImageRules, RendererBundle, TrainedWith
+from tinkergym.schema.views import EXPORT_FILE, ImageRules, ProcessorFile, RendererBundle, TrainedWith
 
 EXPERT = re.compile(r"(.+\.)experts\.")
 """How the name of a tensor begins that belongs to an expert of a mixture; with the path of the mixture."""
@@ -177,6 +177,9 @@ def image_rules_of(directory: Path) -> ImageRules | None:
     tokenizer_file = directory / "tokenizer.json"
     tokenizer = _parse_json(_read_text(tokenizer_file, most_bytes=_MOST_TOKENIZER_BYTES), tokenizer_file)
     processor = read_json(directory / "processor_config.json", missing_ok=True)
+    if "image_processor" not in processor:
+        older = read_json(directory / "preprocessor_config.json", missing_ok=True)
+        processor = {**processor, "image_processor": older}
     return image_rules(config, processor, _token_ids(tokenizer), directory)
 
 
@@ -215,8 +218,9 @@ def load_renderer_bundle(name: str, directory: Path, chat_template: str = "") ->
         )
     most_tokens = read_model_facts(directory).context_length
     images = image_rules_of(directory)
-    made_of = [tokenizer_json, template, special, stop_ids, most_tokens]
-    content = json.dumps([*made_of, *([images.model_dump()] if images else [])], sort_keys=True)
+    made_of: list[Any] = [tokenizer_json, template, special, stop_ids, most_tokens]
+    made_of += [images.model_dump(exclude_none=True)] if images else []
+    content = json.dumps(made_of, sort_keys=True)
     return RendererBundle(
         model=name,
         tokenizer_json=tokenizer_json,
@@ -226,8 +230,18 @@ def load_renderer_bundle(name: str, directory: Path, chat_template: str = "") ->
         context_length=most_tokens,
         images=images,
         sha256=hashlib.sha256(content.encode()).hexdigest(),
+        processor_files=_processor_files(directory) if images else {},
         trained_with=_trained_with(directory),
     )
+
+
+def _processor_files(directory: Path) -> dict[ProcessorFile, str]:
+    names: tuple[ProcessorFile, ...] = get_args(ProcessorFile)
+    return {
+        name: _read_text(directory / name, most_bytes=_MOST_JSON_BYTES)
+        for name in names
+        if (directory / name).is_file()
+    }
 
 
 def model_fingerprint(directory: Path) -> str:

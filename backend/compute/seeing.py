@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-IMAGE_MODELS = frozenset({"idefics3"})
-"""By `model_type`: a decoder with positions in one dimension, behind a vision tower and a connector."""
+MROPE_MODELS = frozenset({"qwen2_vl", "qwen2_5_vl", "qwen3_vl"})
+"""Tokens of an image have positions in two dimensions more than others: time, height and width."""
+IMAGE_MODELS = frozenset({"idefics3"}) | MROPE_MODELS
+"""By `model_type`: a decoder behind a vision tower and a connector."""
 
 
 def sees(model_type: object) -> bool:
     """Whether models of this type are run with images."""
     return model_type in IMAGE_MODELS
+
+
+def has_mrope(model_type: object) -> bool:
+    """Whether an image's tokens have positions in three dimensions."""
+    return model_type in MROPE_MODELS

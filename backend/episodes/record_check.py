@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backend.learner.sequences import TokenLimits, image_fault
+from backend.learner.sequences import TokenLimits, image_fault, left_out_image
 from tinkergym.errors import InvalidRequestError, UnsupportedPartError
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.trajectory.trajectory import Segment, Trajectory, Turn
@@ -27,7 +27,10 @@ def require_sound(result: EpisodeResult, limits: TokenLimits) -> None:
     """
     for trajectory in result.trajectories:
         for segment in trajectory.segments:
-            if wrong := image_fault(segment.images, segment.token_ids, limits) or _left_out(segment, limits):
+            ids = segment.token_ids
+            if wrong := image_fault(segment.images, ids, limits) or left_out_image(
+                segment.images, ids, segment.loss_mask, limits
+            ):
                 raise UnsupportedPartError(
                     f"agent {trajectory.agent!r}'s record of episode {result.episode_id}: {wrong}",
                     hint="hand in what AgentLoop.trajectory() returned, with the images that were shown",
@@ -51,17 +54,6 @@ def images_of(result: EpisodeResult) -> list[str]:
         for segment in trajectory.segments
         for image in segment.images
     ]
-
-
-def _left_out(segment: Segment, limits: TokenLimits) -> str:
-    """Return which placeholder has no image, in words; those that the policy sampled need none."""
-    if limits.images is None or limits.images.placeholder not in segment.token_ids:
-        return ""
-    covered = {place for image in segment.images for place in range(image.start, image.end)}
-    for place, token in enumerate(segment.token_ids):
-        if token == limits.images.placeholder and place not in covered and not segment.loss_mask[place]:
-            return f"the placeholder at token {place} of a segment is of no image that the record names"
-    return ""
 
 
 def _of_tokens(trajectory: Trajectory, limits: TokenLimits) -> str:

@@ -16,11 +16,19 @@ from backend.gateway.bodies import Tenant, body_of, describes
 from backend.gateway.parts import GatewayParts, parts_of
 from backend.gateway.pool_choice import job_and_pool
 from backend.gateway.shown import shown_to
+from backend.store.images import Images
 from backend.store.store import PoolRecord, TenantStore
 from tinkergym.errors import ConflictError, ServiceUnavailableError
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs import JobView
-from tinkergym.schema.policy_calls import CallView, Load, NumberedCall, PolicyCallsView, PolicySpec
+from tinkergym.schema.policy_calls import (
+    CallView,
+    Load,
+    NumberedCall,
+    PolicyCallsView,
+    PolicySpec,
+    images_in,
+)
 from tinkergym.schema.policy_refs import PolicyRef
 from tinkergym.schema.views import PolicyView
 
@@ -72,6 +80,8 @@ async def call_policy(
     if isinstance(wanted.call, Load):
         # Another tenant's policy is answered like one that does not exist.
         await run_in_threadpool(tenant.find_policy, PolicyRef.parse(wanted.call.policy))
+    if images := images_in(wanted.call):
+        await run_in_threadpool(Images(parts.config.images, tenant.tenant_id).require, images)
     await run_in_threadpool(parts.store.policy_calls().add, job.job_id, wanted.seq, wanted.call)
     if pool is not None:
         await _ring(parts, pool, job.job_id, wanted.seq, 0.0)

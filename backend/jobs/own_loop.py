@@ -11,7 +11,7 @@ import time
 from backend.jobs.job_control import ClientSilentError
 from backend.jobs.job_loop import JobLoop
 from backend.learner.losses import LossConfig
-from backend.learner.sequences import BatchTotals, TrainSequence
+from backend.learner.sequences import BatchTotals, TokenLimits, TrainSequence, left_out_image
 from backend.learner.sft_loss import LikelihoodLoss
 from backend.learner.token_loss import TokenLoss
 from backend.store.policy_calls import StoredCall
@@ -122,7 +122,7 @@ class PolicyJob(JobLoop[PolicySpec]):
                 )
                 return CallResult(metrics=stepped.metrics, skipped=stepped.skipped)
             case Logprobs():
-                found = context.policy.logprobs([_sequence(own) for own in call.sequences])
+                found = context.policy.logprobs(_sequences(call, context.policy.limits))
                 return CallResult(logprobs=[own.tolist() for own in found])
             case Publish():
                 self._done_step = seq
@@ -137,7 +137,7 @@ class PolicyJob(JobLoop[PolicySpec]):
 
     def _forward_backward(self, call: ForwardBackward) -> CallResult:
         context = self._context
-        sequences = [_sequence(own) for own in call.sequences]
+        sequences = _sequences(call, context.policy.limits)
         # The sum over tokens: the client's gradient is with respect to each logprob.
         totals = BatchTotals(tokens=1, sequences=1) if call.loss == "linear" else None
         result = context.policy.forward_backward(sequences, _loss(call), totals=totals)
@@ -185,6 +185,17 @@ def _trained_tokens(call: PolicyCall) -> int:
     return sum(sum(own.trained) for own in call.sequences)
 
 
+def _sequences(call: ForwardBackward | Logprobs, limits: TokenLimits) -> list[TrainSequence]:
+    for number, own in enumerate(call.sequences):
+        if wrong := left_out_image(own.images, own.token_ids, own.trained, limits):
+            raise InvalidRequestError(
+                f"sequence {number}: {wrong}",
+                hint="pass `images`, as prompt_images returns them for messages",
+                field="sequences.images",
+            )
+    return [_sequence(own) for own in call.sequences]
+
+
 def _sequence(own: TokenSequence) -> TrainSequence:
     count = len(own.token_ids)
     return TrainSequence(
@@ -194,6 +205,7 @@ def _sequence(own: TokenSequence) -> TrainSequence:
         advantage=own.advantage,
         temperature=own.temperature,
         reference_logprobs=own.reference_logprobs,
+        images=own.images,
     )
 
 

@@ -7,7 +7,7 @@ model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -18,8 +18,12 @@ import numpy.typing as npt
 from backend.compute.same_rounding import filled_keys
 from backend.learner.image_numbers import ImageNumbers
 from backend.learner.sequences import TrainSequence
+from tinkergym.trajectory.parts import ImageSpan
 
 IntArray = npt.NDArray[np.int64]
+
+Rope = Callable[[Sequence[ImageSpan], int], IntArray]
+"""Given where images stand in a sequence and how many of its tokens are wanted, returns [3, tokens]."""
 
 _ATTENTION_FACTOR = 4
 """Attention works on padded rows, which are cheap beside the rest: so many places may there be per node."""
@@ -68,6 +72,9 @@ class MicroBatch:
     """[I], the nodes that are parts of images."""
     image_rows: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """[I], which part each is, where the parts of all `images` stand one behind the other."""
+    rope: IntArray | None = None
+    """[3, N], positions for the rotary embedding of a model that tells apart where in an image a token is;
+    None where they are `positions` in all three."""
 
 
 def micro_batches(
@@ -77,6 +84,7 @@ def micro_batches(
     share_prefixes: bool,
     only: npt.NDArray[np.bool_] | None = None,
     lanes: int = 1,
+    rope: Rope | None = None,
 ) -> list[list[MicroBatch]]:
     """Cut a train batch into micro-batches, in a reproducible order; returns what is computed at a time.
 
@@ -93,8 +101,9 @@ def micro_batches(
             length, so that rows of one length meet and little is padded.
         only: [number of sequences], which of them to take; None takes all.
         lanes: How many threads compute at a time; without `share_prefixes` one does.
+        rope: Gives a sequence with images positions in three dimensions.
     """
-    rows = _rows(sequences, only)
+    rows = _rows(sequences, only, rope)
     if not rows:
         return []
     if share_prefixes:
@@ -163,9 +172,13 @@ class _Row:
     temperature: float
     numbers: ImageNumbers
     """Of the whole train batch."""
+    rope: IntArray | None
+    """[3, length], if the model tells positions apart and there are images."""
 
 
-def _rows(sequences: Sequence[TrainSequence], only: npt.NDArray[np.bool_] | None) -> list[_Row]:
+def _rows(
+    sequences: Sequence[TrainSequence], only: npt.NDArray[np.bool_] | None, rope: Rope | None
+) -> list[_Row]:
     rows, slot = [], 0
     numbers = ImageNumbers()
     for number, sequence in enumerate(sequences):
@@ -174,7 +187,9 @@ def _rows(sequences: Sequence[TrainSequence], only: npt.NDArray[np.bool_] | None
             ids = np.array(sequence.token_ids, dtype=np.int64)
             targets, temperature = ids[targets_at], float(sequence.temperature)
             numbers.put_into(ids, sequence.images)
-            rows.append(_Row(ids[: targets_at[-1]], targets_at, targets, slot, temperature, numbers))
+            end = int(targets_at[-1])
+            places = rope(sequence.images, end) if rope and sequence.images else None
+            rows.append(_Row(ids[:end], targets_at, targets, slot, temperature, numbers, places))
         slot += len(targets_at)
     return rows
 
@@ -187,7 +202,7 @@ def _common_prefix(left: IntArray, right: IntArray) -> int:
 
 def _assemble(rows: list[_Row], shared: list[int], *, one_block: bool) -> MicroBatch:
     nodes_of_row: list[IntArray] = []
-    token_ids, positions = [], []
+    token_ids, positions, ropes = [], [], []
     nodes = 0
     for index, row in enumerate(rows):
         length, common = len(row.ids), shared[index] if index else 0
@@ -195,6 +210,7 @@ def _assemble(rows: list[_Row], shared: list[int], *, one_block: bool) -> MicroB
         nodes_of_row.append(np.concatenate([nodes_of_row[-1][:common], new]) if index else new)
         token_ids.append(row.ids[common:])
         positions.append(np.arange(common, length))
+        ropes.append(None if row.rope is None else row.rope[:, common:])
         nodes += length - common
 
     # In this order a sequence's extensions follow right after it.
@@ -235,7 +251,17 @@ def _assemble(rows: list[_Row], shared: list[int], *, one_block: bool) -> MicroB
         images=images,
         image_nodes=image_nodes,
         image_rows=image_rows,
+        rope=_whole_rope(ropes, positions),
     )
+
+
+def _whole_rope(ropes: Sequence[IntArray | None], positions: Sequence[IntArray]) -> IntArray | None:
+    if all(rope is None for rope in ropes):
+        return None
+    parts = [
+        np.tile(plain, (3, 1)) if rope is None else rope for rope, plain in zip(ropes, positions, strict=True)
+    ]
+    return np.concatenate(parts, axis=1)
 
 
 def _blocks(

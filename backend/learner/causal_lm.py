@@ -27,15 +27,18 @@ from backend.catalog.context_length import context_length
 from backend.catalog.recurrence import keeps_a_state
 from backend.compute.fast_linears import speed_up_linears
 from backend.compute.fast_norms import speed_up_norms
+from backend.compute.seeing import has_mrope
 from backend.compute.whole_model import load_whole
 from backend.learner.activations import kept_bytes, layers_of, recompute
-from backend.learner.batching import MicroBatch, micro_batches
+from backend.learner.batching import IntArray, MicroBatch, micro_batches
 from backend.learner.sequences import TokenLimits, TrainSequence
 from backend.learner.shared_attention import ATTENTION, AttentionLayout, attending
 from backend.learner.swiglu import slim_swiglu
-from backend.vision.tower import ImageTower, KeptFeatures, embedded
+from backend.vision.positions import mrope_positions
+from backend.vision.tower import BASE, ImageTower, KeptFeatures, embedded, kept_or_computed
 from tinkergym.errors import InvalidRequestError, UnknownModelError, UnsupportedPartError
 from tinkergym.schema.views import ImageRules
+from tinkergym.trajectory.parts import ImageSpan
 
 _PROBE_LENGTH = 12
 _KEPT_PROBE_LENGTH = 128
@@ -75,7 +78,8 @@ class CausalLM:
         self.tower: ImageTower | None = None
         """What sees images; None for a model that takes text only, or while there are no images."""
         self.image_rules: ImageRules | None = None
-        self._kept_features = KeptFeatures()
+        self._of_base = KeptFeatures()
+        self._has_mrope = False
         self._tower_rests = False
         self.shares_prefixes = False
         self.splits_head = False
@@ -122,6 +126,7 @@ class CausalLM:
             share_prefixes=self.shares_prefixes,
             only=only,
             lanes=lanes if self.can_run_in_lanes else 1,
+            rope=self._rope if self._has_mrope else None,
         )
 
     @property
@@ -169,12 +174,11 @@ class CausalLM:
         themselves.
         """
         ids = torch.from_numpy(batch.token_ids).to(self.device)
-        name, given = ("inputs_embeds", self._seen(batch, ids)) if batch.images else ("input_ids", ids)
+        name, given, more = "input_ids", ids, dict[str, Any]()
+        if batch.images:
+            name, (given, more) = "inputs_embeds", self._seen(batch, ids)
         if self.shares_prefixes:
-            inputs: dict[str, Any] = {
-                name: given[None],
-                "position_ids": torch.from_numpy(batch.positions)[None].to(self.device),
-            }
+            inputs: dict[str, Any] = {name: given[None], "position_ids": self._positions(batch), **more}
             layout = AttentionLayout.of(batch, self.device)
         else:
             # Padding on the right needs no mask: causal attention never looks at what comes later.
@@ -184,9 +188,23 @@ class CausalLM:
             out = (self._through or self.run)(**inputs)
         return self._at_predictions(batch, out)
 
-    def see(self, tower: ImageTower, rules: ImageRules) -> None:
-        """From now on take images."""
-        self.tower, self.image_rules = tower, rules
+    def see(self, tower: ImageTower, rules: ImageRules, of_base: KeptFeatures) -> None:
+        """From now on take images.
+
+        Args:
+            tower: Of the model.
+            rules: How images stand in a sequence.
+            of_base: Features that the base model's tower made, for whoever computes the same.
+        """
+        self._has_mrope = has_mrope(self.model.config.model_type)
+        if self._has_mrope and not (self.shares_prefixes and self.splits_head):
+            raise InvalidRequestError(
+                f"a model of type {self.model.config.model_type!r} whose decoder has no plain attention, or "
+                "whose output head is more than one matrix, cannot be trained on images",
+                hint="choose another of its family, without sliding windows",
+                field="model",
+            )
+        self.tower, self.image_rules, self._of_base = tower, rules, of_base
 
     @contextmanager
     def tower_at_rest(self, rests: bool) -> Iterator[None]:
@@ -197,14 +215,50 @@ class CausalLM:
         finally:
             self._tower_rests = before
 
-    def _seen(self, batch: MicroBatch, ids: torch.Tensor) -> torch.Tensor:
-        """Return [N, hidden], the embeddings of a micro-batch's nodes with images where they stand."""
-        features = torch.cat([self._features(sha256) for sha256, _ in batch.images])
+    def look_at(self, hashes: Sequence[str]) -> None:
+        """Compute what is not kept of these images, all together, if the tower rests.
+
+        Else each of several threads would compute what its own micro-batch shows.
+        """
+        if self._tower_rests and self.tower is not None and hashes:
+            self._features(hashes)
+
+    def _seen(self, batch: MicroBatch, ids: torch.Tensor) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Return [N, hidden], the embeddings of a micro-batch's nodes with images where they stand.
+
+        And what else the decoder is given of them.
+        """
+        found = self._features([sha256 for sha256, _ in batch.images])
+        for (sha256, tokens), own in zip(batch.images, found, strict=True):
+            if len(own) != tokens:
+                raise InvalidRequestError(
+                    f"the image {sha256} has {len(own)} tokens, and a sequence shows it with {tokens}",
+                    hint="train on episodes as they were played, each with its own images",
+                    field="images",
+                )
         rows = torch.from_numpy(batch.image_rows).to(self.device)
         nodes = torch.from_numpy(batch.image_nodes).to(self.device)
-        return embedded(self.model, ids, nodes, features[rows])
+        first, *deeper = torch.split(torch.cat(found)[rows], self.hidden_size, dim=-1)
+        more: dict[str, Any] = {}
+        if deeper:
+            mask = torch.zeros(len(ids), dtype=torch.bool, device=self.device)
+            mask[nodes] = True  # its order is that of the nodes, which ascend
+            more = {"visual_pos_masks": mask[None], "deepstack_visual_embeds": deeper}
+        return embedded(self.model, ids, nodes, first), more
 
-    def _features(self, sha256: str) -> torch.Tensor:
+    def _positions(self, batch: MicroBatch) -> torch.Tensor:
+        """Return [1, N], or [4, 1, N]: positions, and behind them those of the rotary embedding."""
+        plain = torch.from_numpy(batch.positions)[None]
+        if batch.rope is None:
+            return plain.to(self.device)
+        return torch.cat([plain, torch.from_numpy(batch.rope)])[:, None].to(self.device)
+
+    def _rope(self, images: Sequence[ImageSpan], tokens: int) -> IntArray:
+        assert self.tower is not None
+        reader = self.tower.reader
+        return mrope_positions(0, tokens, images, reader.grid)
+
+    def _features(self, hashes: Sequence[str]) -> list[torch.Tensor]:
         if self.tower is None:
             raise UnsupportedPartError(
                 "a sequence has a part of the kind 'image', and this model takes text",
@@ -212,13 +266,9 @@ class CausalLM:
                 field="images",
             )
         if not self._tower_rests:
-            return self.tower.features(sha256)
-        found = self._kept_features.find("base", sha256)
-        if found is None:
-            with torch.no_grad():
-                found = self.tower.features(sha256)
-            self._kept_features.keep("base", sha256, found)
-        return found
+            return self.tower.features(hashes)
+        found = kept_or_computed(self._of_base, BASE, hashes, self.tower.features)
+        return [found[sha256] for sha256 in hashes]
 
     def run(self, **inputs: Any) -> torch.Tensor:
         """Run the decoder, or what `features` needs instead of it, on transformers' inputs; [..., width]."""

@@ -39,6 +39,7 @@ from backend.learner.shards import shards
 from backend.learner.spikes import LEAST_LOSS, SpikeWatch
 from backend.learner.token_loss import TokenLoss
 from backend.learner.train_pass import BatchPart, ForwardBackwardResult, metrics_over_parts
+from backend.vision.pixels import ImageSource
 from tinkergym.errors import InvalidRequestError, NonFiniteGradientError, TinkerGymError
 from tinkergym.schema.job_spec import FullParameters, LoRA
 from tinkergym.schema.optimizer import AdamW
@@ -66,6 +67,7 @@ class DataParallelLearner:
         divide_from: int = 10**8,
         start_ranks: StartRanks = child_ranks,
         folder: Path | None = None,
+        images: ImageSource | None = None,
     ) -> None:
         """Start the ranks and wait until each has loaded the model.
 
@@ -81,6 +83,7 @@ class DataParallelLearner:
                 a smaller one that would save less than 2 GB, and each layer costs the ranks some messages.
             start_ranks: What starts their processes.
             folder: Where they may put what they find each other by; None takes the system's for such things.
+            images: Where image files come from, for a model that takes them; it is sent to each rank.
 
         Raises:
             UnknownModelError: There is no model that can be loaded.
@@ -100,6 +103,7 @@ class DataParallelLearner:
             threads=threads_per_rank,
             silence_seconds=silence_seconds,
             divide_from=divide_from,
+            images=images,
         )
         self._count = ranks
         self._divided: dict[str, bool] = {}

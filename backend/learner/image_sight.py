@@ -6,17 +6,17 @@ from pathlib import Path
 
 from backend.catalog.models import image_rules_of
 from backend.learner.causal_lm import CausalLM
-from backend.vision.pixels import ImageReader, ImageSource
+from backend.vision.shared import SharedImages
 from backend.vision.tower import ImageTower
 
 
-def let_see(lm: CausalLM, directory: Path, images: ImageSource | None) -> None:
+def let_see(lm: CausalLM, directory: Path, images: SharedImages | None) -> None:
     """Let a model take images, if it can and there are any.
 
     Args:
         lm: The model.
         directory: Of the base model, with its processor.
-        images: Where the files come from.
+        images: Where the files come from, and what is known of them.
 
     Raises:
         UnknownModelError: Its processor cannot be used.
@@ -25,4 +25,5 @@ def let_see(lm: CausalLM, directory: Path, images: ImageSource | None) -> None:
         return
     rules = image_rules_of(directory)
     if rules is not None:
-        lm.see(ImageTower(lm.model, ImageReader(directory, rules.placeholder, images)), rules)
+        tower = ImageTower(lm.model, images.reader(directory, rules.placeholder))
+        lm.see(tower, rules, images.base_features(directory, lm.device, lm.model.dtype))

@@ -65,6 +65,7 @@ from backend.learner.token_loss import TokenLoss
 from backend.learner.train_pass import ForwardBackwardResult, TrainPass
 from backend.learner.value_head import ValueHead, ValuePass
 from backend.vision.pixels import ImageSource
+from backend.vision.shared import SharedImages, shared
 from tinkergym.errors import ConflictError, NonFiniteLossError, NotFoundError
 from tinkergym.schema.job_spec import FullParameters, LoRA
 from tinkergym.schema.optimizer import AdamW
@@ -140,7 +141,7 @@ class Learner:
         micro_batch_tokens: int | None = None,
         cpu_threads: int = 1,
         learners: int = 1,
-        images: ImageSource | None = None,
+        images: ImageSource | SharedImages | None = None,
     ) -> None:
         """Load the base model.
 
@@ -169,9 +170,9 @@ class Learner:
         """Held while one policy's weights are in the base model, or any is changed."""
         self._lock = threading.Lock() if device_lock is None else device_lock
         self._lanes = Lanes(cpu_threads if self.device.type == "cpu" else 1)
-        self._images = images
+        self._images = None if images is None else shared(images)
         self._base = CausalLM.load(model_dir, device=self.device, dtype=dtype)
-        let_see(self._base, Path(model_dir), images)
+        let_see(self._base, Path(model_dir), self._images)
         self._micro_batching = self._fitting(micro_batch_tokens, learners)
         if self._micro_batching.recompute:
             self._base.recompute_layers()
@@ -681,10 +682,8 @@ class Learner:
             work = partial(train_pass.run, gradient=gradient)
             turns = policy.turns(len(batches)) if policy else len(batches)
             for together in batches:
-                with (
-                    self._computing_lanes_of(together) as cores,
-                    policy.using() if policy else self._adapters.using(None),
-                ):
+                self._look_at(policy, together)
+                with self._computing_lanes_of(together) as cores, self._using(policy):
                     for found in self._lanes.run(work, together, cores):
                         train_pass.add(found)
             for _ in range(turns - len(batches)):
@@ -694,6 +693,23 @@ class Learner:
         finally:
             if policy:
                 policy.release()
+
+    def _look_at(self, policy: Policy | None, batches: Sequence[MicroBatch]) -> None:
+        """Have the images of micro-batches seen with all threads, before each lane takes its own."""
+        hashes = list(dict.fromkeys(sha256 for batch in batches for sha256, _ in batch.images))
+        if hashes:
+            with self._computing(), self._using(policy):
+                (policy.lm if policy else self._base).look_at(hashes)
+
+    @contextmanager
+    def _using(self, policy: Policy | None) -> Iterator[None]:
+        """Have the weights of a policy, or the base model's, in its model."""
+        if policy is not None:
+            with policy.using():
+                yield
+        else:
+            with self._adapters.using(None), self._base.tower_at_rest(True):
+                yield
 
 
 def _trained(policy: Policy) -> int:

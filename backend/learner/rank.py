@@ -28,7 +28,8 @@ from backend.learner.divided_policy import DividedPolicy
 from backend.learner.learner import Learner
 from backend.learner.optimiser import OptimStepResult
 from backend.learner.policies import FullPolicy
-from tinkergym.errors import InternalServiceError, TinkerGymError
+from backend.vision.pixels import ImageSource
+from tinkergym.errors import InternalServiceError, InvalidRequestError, TinkerGymError
 from tinkergym.schema.job_spec import FullParameters
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -54,6 +55,8 @@ class RankOptions:
     silence_seconds: float
     divide_from: int
     """Parameters of a full-parameter policy that is divided over the ranks."""
+    images: ImageSource | None = None
+    """Where image files come from; each rank reads and sees those of its part of a batch."""
 
 
 class Rank(Learner):
@@ -86,6 +89,7 @@ class Rank(Learner):
             micro_batch_tokens=options.micro_batch_tokens,
             cpu_threads=options.threads,
             learners=1 if on_gpu else options.ranks,
+            images=options.images,
         )
 
     def optim_step(
@@ -161,6 +165,13 @@ class Rank(Learner):
     def _full_policy(self, model_dir: str, adapter: FullParameters) -> FullPolicy:
         if self.parameter_count < self._divide_from:
             return super()._full_policy(model_dir, adapter)
+        if self._base.image_rules is not None:
+            # Its vision tower and its embeddings compute outside of what is put together for a forward pass.
+            raise InvalidRequestError(
+                f"a model with {self.parameter_count} parameters that takes images is not divided over ranks",
+                hint="train tg.LoRA(), or let the operator raise learner_divide_from above that number",
+                field="adapter",
+            )
         lm = self._own_model(model_dir, torch.float32)
         return DividedPolicy(lm, adapter, self._mesh, compute_dtype=self._dtype)
 

@@ -221,10 +221,23 @@ def image_fault(images: Sequence[ImageSpan], token_ids: Sequence[int], limits: T
     if rules is None:
         return "it has a part of the kind 'image', and the model takes text" if images else ""
     for number, image in enumerate(images):
-        if image.end - image.start != rules.tokens:
+        if rules.tokens and image.end - image.start != rules.tokens:
             return f"image {number} has {image.end - image.start} tokens, and the model's have {rules.tokens}"
         if set(token_ids[image.start : image.end]) != {rules.placeholder}:
             return f"image {number} stands where the tokens are no placeholders"
+    return ""
+
+
+def left_out_image(
+    images: Sequence[ImageSpan], token_ids: Sequence[int], loss_mask: Sequence[bool], limits: TokenLimits
+) -> str:
+    """Return which placeholder has no image, in words; those that the policy sampled need none."""
+    if limits.images is None or limits.images.placeholder not in token_ids:
+        return ""
+    covered = {place for image in images for place in range(image.start, image.end)}
+    for place, token in enumerate(token_ids):
+        if token == limits.images.placeholder and place not in covered and not loss_mask[place]:
+            return f"the placeholder at token {place} is of no image that is named"
     return ""
 
 

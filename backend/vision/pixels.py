@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tinkergym.errors import InvalidRequestError, UnknownModelError
+from tinkergym.errors import InvalidImageError, InvalidRequestError, UnknownModelError
 from tinkergym.images.files import opened
 from tinkergym.trajectory.parts import ImageSpan
 
+_INPUTS = ("pixel_values", "pixel_attention_mask", "image_grid_thw")
 _MOST_KEPT_BYTES = 256 << 20
+_MOST_TEXTS = 1000
 
 
 class ImageSource(Protocol):
@@ -39,49 +42,60 @@ class ImageSource(Protocol):
 class ReadImage:
     """An image, ready for the tower."""
 
-    values: Tensor
-    """[1, 1, channels, height, width] float32."""
-    mask: Tensor
-    """[1, 1, height, width], which pixels are real."""
+    inputs: Mapping[str, Tensor]
+    """What the model's `get_image_features` takes for it, by name: for Idefics3 pixels
+    [1, 1, channels, height, width] float32 and their mask, for the Qwen-VL family patches [P, numbers]
+    float32 and how many of them are one above and beside the other."""
     token_ids: tuple[int, ...]
     """What the processor writes into a prompt for it, markers included."""
     first: int
     """Where the placeholders begin in those."""
     tokens: int
     """How many placeholders."""
+    grid: tuple[int, int] | None = None
+    """Rows and columns of those, for models that tell positions by them."""
+
+    @property
+    def bytes(self) -> int:
+        """The memory that it takes."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.inputs.values())
 
 
 class ImageReader:
     """Reads images by hash, with the processor of one model. Thread-safe."""
 
-    def __init__(self, directory: Path, placeholder: int, source: ImageSource) -> None:
+    def __init__(
+        self, directory: Path, placeholder: int, source: ImageSource, *, most_bytes: int = _MOST_KEPT_BYTES
+    ) -> None:
         """Load the processor.
 
         Args:
             directory: Of the model.
             placeholder: The model's `image_token_id`.
             source: Of image files.
+            most_bytes: Memory for images that were read; those used longest ago make room.
 
         Raises:
             UnknownModelError: transformers cannot load it.
         """
         # Only here: most services have no image model.
-        from transformers import AutoProcessor
+        from backend.vision.processor import load_processor
 
         self.placeholder = placeholder
-        self._source = source
+        self._source, self._most_bytes = source, most_bytes
         try:
-            self._processor: Any = AutoProcessor.from_pretrained(directory, local_files_only=True)
+            self._processor: Any = load_processor(directory)
         except (OSError, ValueError, ImportError) as error:
             raise UnknownModelError(
                 f"the processor in {str(directory)!r} cannot be loaded: {error}",
                 hint="save it beside the weights, with AutoProcessor and save_pretrained",
                 field="model",
             ) from error
-        self._text = str(self._processor.tokenizer.convert_ids_to_tokens(placeholder))
         self._lock = threading.Lock()
         self._known: OrderedDict[str, ReadImage] = OrderedDict()
         self._bytes = 0
+        self._written: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+        """Token ids of what the processor writes for an image, by its text."""
 
     def image(self, sha256: str) -> ReadImage:
         """Return an image.
@@ -99,10 +113,29 @@ class ImageReader:
         with self._lock:
             if sha256 not in self._known:
                 self._known[sha256] = read
-                self._bytes += _size(read)
-            while self._bytes > _MOST_KEPT_BYTES and len(self._known) > 1:
-                self._bytes -= _size(self._known.popitem(last=False)[1])
+                self._bytes += read.bytes
+            while self._bytes > self._most_bytes and len(self._known) > 1:
+                self._bytes -= self._known.popitem(last=False)[1].bytes
         return read
+
+    def grid(self, sha256: str) -> tuple[int, int]:
+        """Return the rows and columns of an image's tokens, for a model that tells positions by them.
+
+        Raises:
+            NotFoundError: There is no such file.
+            InvalidImageError: It cannot be read.
+        """
+        grid = self.image(sha256).grid
+        assert grid is not None, "the processor says no grid"
+        return grid
+
+    def file(self, sha256: str) -> bytes:
+        """Return an image's file.
+
+        Raises:
+            NotFoundError: There is no such file.
+        """
+        return self._source.read(sha256)
 
     def check(self, token_ids: Sequence[int], images: Sequence[ImageSpan]) -> None:
         """Compare a prompt's placeholders with what the model's processor itself writes for its images.
@@ -145,17 +178,51 @@ class ImageReader:
                 )
 
     def _read(self, data: bytes) -> ReadImage:
+        # The processor's two halves: called whole, it would tokenize the same text again for each image.
         with opened(data) as picture:
-            found = self._processor(text=[self._text], images=[[picture.convert("RGB")]])
-        ids = tuple(map(int, found["input_ids"][0]))
+            found = self._processed(picture.convert("RGB"))
+        inputs = {name: np.asarray(found[name]) for name in _INPUTS if name in found}
+        inputs["pixel_values"] = inputs["pixel_values"].astype(np.float32, copy=False)
+        if not inputs["pixel_values"].any():
+            # transformers takes it for padding, and leaves it out.
+            raise InvalidImageError(
+                "an image is of one even colour, which the model's processor turns into zeros",
+                hint="show another",
+            )
+        ids = self._ids(str(self._processor.replace_image_token(found, image_idx=0)))
         return ReadImage(
-            values=torch.from_numpy(np.asarray(found["pixel_values"], dtype=np.float32)),
-            mask=torch.from_numpy(np.asarray(found["pixel_attention_mask"])),
+            inputs={name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()},
             token_ids=ids,
             first=ids.index(self.placeholder),
             tokens=ids.count(self.placeholder),
+            grid=self._grid(inputs),
         )
 
+    def _processed(self, picture: Any) -> Any:
+        try:
+            if "Idefics3" in type(self._processor.image_processor).__name__:
+                return self._processor.image_processor(
+                    [[picture]], return_tensors="np", return_row_col_info=True
+                )
+            return self._processor.image_processor([picture], return_tensors="np")
+        except ValueError as error:  # such as a side too short for its patches
+            raise InvalidImageError(
+                f"the model's processor cannot use an image of {picture.width} x {picture.height} pixels: "
+                f"{error}",
+                hint="show an image of another shape",
+            ) from error
 
-def _size(image: ReadImage) -> int:
-    return image.values.numel() * 4 + image.mask.numel() * image.mask.element_size()
+    def _grid(self, inputs: Mapping[str, npt.NDArray[Any]]) -> tuple[int, int] | None:
+        if "image_grid_thw" not in inputs:
+            return None
+        _, rows, columns = (int(number) for number in inputs["image_grid_thw"][0])
+        merged = int(self._processor.image_processor.merge_size)
+        return rows // merged, columns // merged
+
+    def _ids(self, text: str) -> tuple[int, ...]:
+        with self._lock:
+            if text not in self._written:
+                self._written[text] = tuple(map(int, self._processor.tokenizer(text)["input_ids"]))
+                if len(self._written) > _MOST_TEXTS:
+                    self._written.popitem(last=False)
+            return self._written[text]

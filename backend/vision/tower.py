@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +13,12 @@ from torch import Tensor
 from backend.vision.pixels import ImageReader, ReadImage
 from tinkergym.errors import InvalidRequestError
 
+BASE = "base"
+"""The weights of a base model's tower, which nobody trains, as a key of `KeptFeatures`."""
 _MOST_KEPT_BYTES = 256 << 20
+_MOST_TOGETHER = 16
+_MOST_VALUES = 1 << 24
+"""Numbers in the images that are computed together, if there are several."""
 
 
 class ImageTower:
@@ -22,65 +28,123 @@ class ImageTower:
         """Use a model of transformers that has `get_image_features`."""
         self._model = model
         self.reader = reader
+        self._rounds_alike: dict[Hashable, bool] = {}
+        """Whether so many images of a shape have the same features together as alone."""
 
-    def features(self, sha256: str) -> Tensor:
-        """Return an image's features, [tokens, hidden].
+    def features(self, hashes: Sequence[str]) -> list[Tensor]:
+        """Return the features of images, [tokens, width] each, in order.
 
-        One image at a time: in a batch of others its last bits would depend on them.
+        The width is the decoder's, and once more for each of its layers that is given features as well.
+
+        An image's features never depend on the images that are computed with it, so that a run which goes on
+        from a checkpoint, and finds other ones in its caches, computes the same bits. Where several together
+        round differently than each alone, as on most GPUs, they are computed one by one.
 
         Raises:
-            InvalidRequestError: The tower returns another number of vectors than the image has tokens.
+            InvalidRequestError: The tower returns another number of vectors than an image has tokens.
         """
-        return self._computed(self.reader.image(sha256))
+        images = [self.reader.image(sha256) for sha256 in hashes]
+        found: dict[int, Tensor] = {}
+        for places in _parts(images):
+            vectors = self._together([images[place] for place in places])
+            found |= dict(zip(places, vectors, strict=True))
+        return [found[place] for place in range(len(images))]
 
-    def _computed(self, image: ReadImage) -> Tensor:
+    def _together(self, images: Sequence[ReadImage]) -> list[Tensor]:
+        """Compute images of one shape."""
+        if len(images) == 1:
+            return self._computed(images)
+        key = _shape(images[0]), len(images), torch.get_num_threads(), torch.is_grad_enabled()
+        alike = self._rounds_alike.get(key)
+        if alike:
+            return self._computed(images)
+        alone = [vectors for image in images for vectors in self._computed([image])]
+        if alike is None:
+            with torch.no_grad():
+                together = self._computed(images)
+            self._rounds_alike[key] = all(map(torch.equal, alone, together))
+        return alone
+
+    def _computed(self, images: Sequence[ReadImage]) -> list[Tensor]:
         device = self._model.get_input_embeddings().weight.device
-        found: Tensor = self._model.get_image_features(
-            pixel_values=image.values.to(device), pixel_attention_mask=image.mask.to(device), return_dict=True
-        ).pooler_output
-        vectors = found.reshape(-1, found.shape[-1])
-        if len(vectors) != image.tokens:
-            # transformers takes an image whose values are all exactly 0 for padding, for one.
+        inputs = {
+            name: torch.cat([image.inputs[name] for image in images]).to(device) for name in images[0].inputs
+        }
+        vectors = _side_by_side(self._model.get_image_features(**inputs, return_dict=True))
+        wanted = [image.tokens for image in images]
+        if len(vectors) != sum(wanted):
             raise InvalidRequestError(
-                f"the model makes {len(vectors)} vectors of an image that has {image.tokens} tokens",
-                hint="the image may be of one even colour; show another",
-                field="images",
+                f"the model makes {len(vectors)} vectors of images that have {sum(wanted)} tokens",
+                hint="save the processor beside the weights that it belongs to",
+                field="model",
             )
-        return vectors
+        return list(torch.split(vectors, wanted))
+
+
+def _side_by_side(found: Any) -> Tensor:
+    """Return what a tower found, [tokens, width], with what it has for deeper layers beside it."""
+    layers = [found.pooler_output, *(getattr(found, "deepstack_features", None) or ())]
+    flat = [layer if isinstance(layer, Tensor) else torch.cat(list(layer)) for layer in layers]
+    return torch.cat([layer.reshape(-1, layer.shape[-1]) for layer in flat], dim=-1)
 
 
 class KeptFeatures:
-    """Features of images by what computed them and the image's hash; the ones used last, up to a size."""
+    """Features of images by what computed them and the image's hash; the ones used last, up to a size.
+
+    Thread-safe.
+    """
 
     def __init__(self, most_bytes: int = _MOST_KEPT_BYTES) -> None:
         self._most = most_bytes
         self._bytes = 0
         self._kept: OrderedDict[tuple[Hashable, str], Tensor] = OrderedDict()
+        self._lock = threading.Lock()
 
     def find(self, weights: Hashable, sha256: str) -> Tensor | None:
         """Return what was kept, if it is still here."""
-        found = self._kept.get((weights, sha256))
-        if found is not None:
-            self._kept.move_to_end((weights, sha256))
-        return found
+        with self._lock:
+            found = self._kept.get((weights, sha256))
+            if found is not None:
+                self._kept.move_to_end((weights, sha256))
+            return found
 
     def keep(self, weights: Hashable, sha256: str, features: Tensor) -> None:
         """Keep features; the ones that were not used for longest make room."""
-        self._kept[weights, sha256] = features
-        self._bytes += features.numel() * features.element_size()
-        while self._bytes > self._most and len(self._kept) > 1:
-            old = self._kept.popitem(last=False)[1]
-            self._bytes -= old.numel() * old.element_size()
+        with self._lock:
+            if (weights, sha256) in self._kept:
+                return
+            # Not a view of what was computed with it, which would stay as long.
+            self._kept[weights, sha256] = features = features.clone()
+            self._bytes += features.numel() * features.element_size()
+            while self._bytes > self._most and len(self._kept) > 1:
+                old = self._kept.popitem(last=False)[1]
+                self._bytes -= old.numel() * old.element_size()
 
-    def drop(self, gone: Sequence[Hashable]) -> None:
-        """Forget what these weights computed."""
-        for key in [key for key in self._kept if key[0] in gone]:
-            old = self._kept.pop(key)
-            self._bytes -= old.numel() * old.element_size()
+    def drop_if(self, gone: Callable[[Any], bool]) -> None:
+        """Forget what weights computed of which `gone` says so."""
+        with self._lock:
+            for key in [key for key in self._kept if gone(key[0])]:
+                old = self._kept.pop(key)
+                self._bytes -= old.numel() * old.element_size()
 
-    def weights(self) -> set[Hashable]:
-        """Return whose features are kept."""
-        return {weights for weights, _ in self._kept}
+
+def kept_or_computed(
+    kept: KeptFeatures,
+    weights: Hashable,
+    hashes: Sequence[str],
+    compute: Callable[[Sequence[str]], list[Tensor]],
+) -> dict[str, Tensor]:
+    """Return the features of images, by hash; what is not kept is computed together, without a gradient."""
+    found = {sha256: kept.find(weights, sha256) for sha256 in hashes}
+    missing = [sha256 for sha256, features in found.items() if features is None]
+    if missing:
+        # A tensor made in inference mode could not be part of a learner's forward pass.
+        with torch.inference_mode(False), torch.no_grad():
+            computed = compute(missing)
+        for sha256, features in zip(missing, computed, strict=True):
+            kept.keep(weights, sha256, features)
+            found[sha256] = features
+    return {sha256: features for sha256, features in found.items() if features is not None}
 
 
 def embedded(model: Any, ids: Tensor, places: Tensor, vectors: Tensor) -> Tensor:
@@ -96,6 +160,20 @@ def embedded(model: Any, ids: Tensor, places: Tensor, vectors: Tensor) -> Tensor
     return found.index_copy(0, places, vectors.to(found.dtype)) if len(places) else found
 
 
-def joined(parts: Sequence[Tensor]) -> Tensor:
-    """Return the features of several images one behind the other."""
-    return torch.cat(list(parts))
+def _parts(images: Sequence[ReadImage]) -> Iterator[list[int]]:
+    """Divide images into those that are computed together, of one shape; as few sizes as possible."""
+    shapes: dict[Hashable, list[int]] = {}
+    for place, image in enumerate(images):
+        shapes.setdefault(_shape(image), []).append(place)
+    for places in shapes.values():
+        each = max(tensor.numel() for tensor in images[places[0]].inputs.values())
+        size = min(_MOST_TOGETHER, max(1, _MOST_VALUES // each))
+        done = 0
+        while done < len(places):
+            size = 1 << (min(size, len(places) - done).bit_length() - 1)
+            yield places[done : done + size]
+            done += size
+
+
+def _shape(image: ReadImage) -> Hashable:
+    return tuple(tuple(tensor.shape) for tensor in image.inputs.values())

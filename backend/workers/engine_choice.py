@@ -16,7 +16,7 @@ from backend.engines.embedded.token_sampling import uniforms
 from backend.engines.protocol import SamplingEngine
 from backend.engines.scripted.engine import ScriptedEngine
 from backend.engines.vllm.engine import VllmEngine
-from backend.vision.pixels import ImageSource
+from backend.vision.shared import SharedImages
 from tinkergym.schema.sampling import SampleRequest
 
 EngineName = Literal["transformers", "vllm", "scripted"]
@@ -32,7 +32,7 @@ def make_engine(
     vllm: VllmSettings,
     log: Path,
     dtype: DType = "float32",
-    images: ImageSource | None = None,
+    images: SharedImages | None = None,
 ) -> SamplingEngine:
     """Start the engine of a pool.
 
@@ -46,7 +46,7 @@ def make_engine(
         vllm: Its settings.
         log: Where vLLM's processes write what they print.
         dtype: Of weights and cache.
-        images: Where image files come from.
+        images: Where image files come from, and what is known of them.
 
     Raises:
         InvalidRequestError: The engine cannot run the model.
@@ -54,7 +54,13 @@ def make_engine(
     """
     if name == "vllm":
         return VllmEngine(
-            model_directory, device=device, threads=threads, settings=vllm, log=log, dtype=dtype
+            model_directory,
+            device=device,
+            threads=threads,
+            settings=vllm,
+            log=log,
+            dtype=dtype,
+            images=images,
         )
     if name == "scripted":
         facts = read_model_facts(model_directory)

@@ -47,6 +47,7 @@ from backend.policies.stored_weights import stored_weights
 from backend.policies.trained_policy import TrainedPolicy
 from backend.store.images import EveryImage, Images
 from backend.store.store import JobLease, Store
+from backend.vision.shared import SharedImages
 from backend.workers.endpoint import Player, PoolEndpoint
 from backend.workers.engine_choice import make_engine
 from backend.workers.env_worker_files import EnvWorkerFiles
@@ -120,7 +121,7 @@ class PoolWorker:
         # Also where no job asked before: the operator's own models, and weights too large for the gateway.
         refuse_unfit(model, self._model_dir)
         self._device = _device(config.device, ranks=config.learner_ranks)
-        self._images = EveryImage(config.images)
+        self._images = SharedImages(EveryImage(config.images))
         self._device_lock = DeviceLock(cpu_threads=config.torch_threads if self._device == "cpu" else None)
         self._engine = self._make_engine()
         try:
@@ -518,6 +519,7 @@ class PoolWorker:
             divide_from=self._config.learner_divide_from,
             start_ranks=self._start_ranks,
             folder=self._config.run_dir,
+            images=EveryImage(self._config.images),
         )
 
     def _open_model(self, model: str) -> Learner:

@@ -223,3 +223,41 @@ def test_an_idle_policy_gives_up_its_place_and_comes_back_as_it_was(client):
 def test_the_example_learns(service, capsys):
     rewards = runpy.run_path(str(EXAMPLE))["main"](steps=12)
     assert sum(rewards[-3:]) > sum(rewards[:3]) + 0.3
+
+
+def test_a_loop_of_ones_own_shows_images_and_each_is_what_its_logprobs_say(client):
+    import numpy as np
+
+    pictures = np.random.default_rng(0).integers(0, 255, (2, 64, 64, 3), np.uint8)
+
+    def shown(*numbers):
+        parts = [{"type": "image", "image": pictures[number]} for number in numbers]
+        return [{"role": "user", "content": [*parts, {"type": "text", "text": "Find the area."}]}]
+
+    with client.create_policy(model="nano-vl") as policy:
+        (answer,) = policy.sample(shown(0, 1), max_tokens=4)
+        first, second = policy.prompt_images(shown(0, 1))
+        ids = policy.prompt_ids(shown(0, 1))
+        record = {
+            "token_ids": [*ids, *answer.token_ids],
+            "loss_mask": [False] * len(ids) + [True] * len(answer.token_ids),
+            "images": [first, second],
+        }
+        swapped = [
+            first.model_copy(update={"sha256": second.sha256}),
+            second.model_copy(update={"sha256": first.sha256}),
+        ]
+        found = policy.logprobs([record, {**record, "images": swapped}]).result()
+        assert found[0] == pytest.approx(answer.sampling_logprobs, abs=1e-5)
+        assert found[1] != pytest.approx(answer.sampling_logprobs, abs=1e-3)
+        for _ in range(3):
+            policy.forward_backward([record])
+            policy.optim_step(1e-2)
+        assert sum(policy.logprobs([record]).result()[0]) > sum(found[0])
+        policy.publish()
+        (deterministic,) = policy.sample(shown(1), max_tokens=2, deterministic=True)
+        assert len(deterministic.token_ids) <= 2
+        with pytest.raises(InvalidRequestError) as caught:
+            policy.logprobs([{**record, "images": [first]}]).result()
+        assert caught.value.field == "sequences.images"
+        policy.cancel()

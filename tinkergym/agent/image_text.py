@@ -7,17 +7,20 @@ be taken for an image.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tinkergym.agent.templates import ChatTemplate
-from tinkergym.errors import TemplateError, UnsupportedPartError
+from tinkergym.errors import InvalidImageError, TemplateError, UnsupportedPartError
+from tinkergym.images.files import alive
 from tinkergym.messages import Message
-from tinkergym.schema.views import ImageRules
+from tinkergym.schema.views import ImageRules, ImageSizing
 from tinkergym.trajectory.parts import ImagePart, ImageSpan, TextPart
 
 MARK = "\U0010fffe"
 """Stands for an image where a message is one string; Unicode says that no text uses it."""
+_MOST_NARROW = 200
 
 
 class ImageTemplate:
@@ -96,46 +99,101 @@ def hashes_of(messages: Sequence[Message]) -> list[str]:
     ]
 
 
-def expanded(ids: Sequence[int], rules: ImageRules, images: int) -> list[int]:
+def counts_of(messages: Sequence[Message], rules: ImageRules) -> list[int]:
+    """Return how many tokens each image in messages takes, in order.
+
+    Raises:
+        InvalidImageError: That depends on an image's size, and the image is not in this process.
+    """
+    hashes = hashes_of(messages)
+    if rules.by_size is None:
+        return [rules.tokens] * len(hashes)
+    counts = []
+    for sha256 in hashes:
+        file = alive(sha256)  # messages hold what they show
+        if file is None:
+            raise InvalidImageError(
+                f"the image {sha256} is not in this process, and its size says how many tokens it takes",
+                hint="show the image itself, not its hash alone",
+            )
+        counts.append(count_by_size(rules.by_size, height=file.height, width=file.width))
+    return counts
+
+
+def count_by_size(sizing: ImageSizing, *, height: int, width: int) -> int:
+    """Return how many tokens an image of this size takes, as the processors of the Qwen-VL family resize it.
+
+    Raises:
+        InvalidImageError: It is too long and narrow.
+    """
+    if max(height, width) > _MOST_NARROW * min(height, width):
+        raise InvalidImageError(
+            f"an image of {width} x {height} pixels is too narrow for the model: one side is more than "
+            f"{_MOST_NARROW} times the other",
+            hint="show a part of it",
+        )
+    factor = sizing.factor
+    rows, columns = round(height / factor), round(width / factor)
+    pixels = rows * columns * factor * factor
+    if pixels > sizing.most_pixels:
+        shrink = math.sqrt((height * width) / sizing.most_pixels)
+        rows = max(1, math.floor(height / shrink / factor))
+        columns = max(1, math.floor(width / shrink / factor))
+    elif pixels < sizing.least_pixels:
+        grow = math.sqrt(sizing.least_pixels / (height * width))
+        rows = math.ceil(height * grow / factor)
+        columns = math.ceil(width * grow / factor)
+    return rows * columns
+
+
+def expanded(ids: Sequence[int], rules: ImageRules, counts: Sequence[int]) -> list[int]:
     """Return ids with each placeholder in the place of an image expanded as the processor does it.
+
+    Args:
+        ids: Of the template's text.
+        rules: Of the model.
+        counts: How many tokens each image takes, in order.
 
     Raises:
         TemplateError: The template did not write one placeholder per image.
     """
     written = sum(token == rules.placeholder for token in ids)
-    if written != images:
+    if written != len(counts):
         raise TemplateError(
-            f"the chat template shows {written} of {images} images",
+            f"the chat template shows {written} of {len(counts)} images",
             hint="use the template that came with the model's processor",
         )
-    if not images:
-        return list(ids)
-    body = [*rules.before, *[rules.placeholder] * rules.tokens, *rules.after]
+    left = iter(counts)
     out: list[int] = []
     for token in ids:
-        out += body if token == rules.placeholder else (token,)
+        if token == rules.placeholder:
+            out += [*rules.before, *[rules.placeholder] * next(left), *rules.after]
+        else:
+            out.append(token)
     return out
 
 
-def image_spans(ids: Sequence[int], rules: ImageRules, hashes: Sequence[str]) -> list[ImageSpan]:
+def image_spans(
+    ids: Sequence[int], rules: ImageRules, hashes: Sequence[str], counts: Sequence[int]
+) -> list[ImageSpan]:
     """Return where images stand in ids that `expanded` returned, or that end with such ids.
 
     Args:
         ids: Of text that was given, not sampled.
         rules: Of the model.
         hashes: Of the images, in order; if the ids show fewer, their last ones.
+        counts: How many tokens each takes.
     """
-    starts: list[int] = []
+    left = sum(token == rules.placeholder for token in ids)
+    first = len(counts)
+    while left > 0 and first > 0:
+        first -= 1
+        left -= counts[first]
+    assert left == 0, "the placeholders are not those of the images"
+    spans: list[ImageSpan] = []
     place = 0
-    while place < len(ids):
-        if ids[place] == rules.placeholder:
-            starts.append(place)
-            place += rules.tokens
-        else:
-            place += 1
-    assert len(starts) <= len(hashes), "there are more placeholders than images"
-    shown = hashes[len(hashes) - len(starts) :]
-    return [
-        ImageSpan(sha256=sha256, start=start, end=start + rules.tokens)
-        for sha256, start in zip(shown, starts, strict=True)
-    ]
+    for sha256, count in zip(hashes[first:], counts[first:], strict=True):
+        place = ids.index(rules.placeholder, place)
+        spans.append(ImageSpan(sha256=sha256, start=place, end=place + count))
+        place += count
+    return spans

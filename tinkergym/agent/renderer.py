@@ -13,7 +13,14 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from tinkergym.agent.growth import ASKED, Reply, grows
-from tinkergym.agent.image_text import ImageTemplate, expanded, hashes_of, image_spans, with_marks
+from tinkergym.agent.image_text import (
+    ImageTemplate,
+    counts_of,
+    expanded,
+    hashes_of,
+    image_spans,
+    with_marks,
+)
 from tinkergym.agent.literal_text import LiteralText
 from tinkergym.agent.stop_strings import StopStrings
 from tinkergym.agent.templates import ChatTemplate
@@ -142,7 +149,9 @@ class Renderer:
         Of the rest of such ids, the last images.
         """
         hashes = hashes_of(messages)
-        return image_spans(token_ids, self.images, hashes) if hashes and self.images is not None else []
+        if not hashes or self.images is None:
+            return []
+        return image_spans(token_ids, self.images, hashes, counts_of(messages, self.images))
 
     def continuation(self, messages: Sequence[Message], *, answer_closed: bool) -> list[int]:
         """Return the ids between the end of a sampled answer and the start of the next.
@@ -353,7 +362,7 @@ class Renderer:
         for message in messages:
             if type(message["content"]) is not str and self.images is not None:
                 ids, end = self._encode([with_marks(m) for m in messages], render)
-                return expanded(ids, self.images, len(hashes_of(messages))), end
+                return expanded(ids, self.images, counts_of(messages, self.images)), end
             if len(message) > 2 or type(message["content"]) is not str:  # with a `name`, or in parts
                 return self._encode([{**m, "content": plain_text(m)} for m in messages], render)
             characters += len(message["content"])

@@ -198,6 +198,8 @@ def _add_tokenizer(api: Api, model: str, chat_template: str, folder: Path) -> st
     (folder / "tokenizer_config.json").write_text(
         json.dumps(_tokenizer_config(bundle), indent=2) + "\n", encoding="utf-8"
     )
+    for name, text in bundle.processor_files.items():
+        (folder / name).write_text(text, encoding="utf-8")
     return ""
 
 

@@ -15,10 +15,11 @@ from urllib.parse import quote
 
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import ClientClosedError, InvalidRequestError, JobFailedError, TinkerGymError, from_wire
-from tinkergym.messages import Message
+from tinkergym.messages import Message, observation_messages
 from tinkergym.remote.api import Api
 from tinkergym.remote.ask import sampled_together
 from tinkergym.remote.http_sampler import HttpSampler
+from tinkergym.remote.image_upload import ImageUpload
 from tinkergym.schema.checks import require_count
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs import JobView
@@ -36,8 +37,10 @@ from tinkergym.schema.policy_calls import (
     Publish,
     Save,
     TokenSequence,
+    images_in,
 )
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+from tinkergym.trajectory.parts import ImageSpan
 
 _WAIT_SECONDS = 20.0
 _CALL_SECONDS = 60.0
@@ -91,6 +94,7 @@ class TrainingPolicy:
         self._sampled_calls = 0
         self._broken: BaseException | None = None
         self._sampler: HttpSampler | None = None
+        self._images = ImageUpload(api.connection, "/v1/images")
         self._threads = [
             threading.Thread(target=act, name=f"{self.id}-{name}", daemon=True)
             for name, act in (("send", self._send), ("hear", self._hear))
@@ -280,12 +284,13 @@ class TrainingPolicy:
                     **wanted,
                     "request_id": f"{call}/{place * n + number}",
                     "prompt_ids": ids,
+                    **({"images": images} if images else {}),
                     "seed": seeds[place * n + number],
                     # They are the same for all of a prompt.
                     "prompt_logprobs": prompt_logprobs and number == 0,
                 },
             )
-            for place, ids in enumerate(map(self.prompt_ids, prompts))
+            for place, (ids, images) in enumerate(map(self._read_prompt, prompts))
             for number in range(n)
         ]
         found = self._sampled_together(requests) if deterministic else self._sampled(requests)
@@ -293,11 +298,14 @@ class TrainingPolicy:
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:
         """Return a prompt's token ids, as the model's chat template writes them."""
-        if isinstance(prompt, str):
-            return list(self.renderer.start([{"role": "user", "content": prompt}]))
-        if prompt and isinstance(prompt[0], int):
-            return [int(token) for token in prompt if isinstance(token, int)]
-        return list(self.renderer.start([dict(message) for message in prompt]))  # type: ignore[arg-type, misc]
+        return self._read_prompt(prompt)[0]
+
+    def prompt_images(self, prompt: Prompt) -> list[ImageSpan]:
+        """Return where the images of messages stand in their `prompt_ids`, for a `TokenSequence`.
+
+        Sends those that the service does not have.
+        """
+        return self._read_prompt(prompt)[1]
 
     def text(self, completion: Completion) -> str:
         """Return what a completion says, without a stop string that ended it."""
@@ -338,7 +346,23 @@ class TrainingPolicy:
 
     # --- inside ---
 
+    def _read_prompt(self, prompt: Prompt) -> tuple[list[int], list[ImageSpan]]:
+        if isinstance(prompt, str):
+            return list(self.renderer.start([{"role": "user", "content": prompt}])), []
+        if prompt and isinstance(prompt[0], int):
+            return [int(token) for token in prompt if isinstance(token, int)], []
+        messages: list[Message] = [dict(message) for message in prompt]  # type: ignore[arg-type, misc]
+        if all(isinstance(message.get("content"), str) for message in messages):
+            return list(self.renderer.start(messages)), []
+        messages = observation_messages(messages)
+        ids = self.renderer.start(messages)
+        images = self.renderer.spans(ids, messages)
+        # Now: what is shown as pixels is held by these messages alone.
+        self._images.send(image.sha256 for image in images)
+        return list(ids), images
+
     def _add(self, call: PolicyCall, read: Callable[[CallResult], _Value]) -> Future[_Value]:
+        self._images.send(images_in(call))
         self._room.acquire()
         with self._lock:
             if self._closed:
@@ -411,13 +435,14 @@ class TrainingPolicy:
         return self._api.job(self.id).state
 
     def _sampled_together(self, requests: list[SampleRequest]) -> list[Completion]:
+        self._images.send(image.sha256 for request in requests for image in request.images)
         answers = sampled_together(self._api.connection, requests)
         return [answers[request.request_id] for request in requests]
 
     def _sampled(self, requests: list[SampleRequest]) -> list[Completion]:
         with self._lock:
             if self._sampler is None:
-                self._sampler = HttpSampler(self._api.connection, "/v1/sample")
+                self._sampler = HttpSampler(self._api.connection, "/v1/sample", images=self._images)
             sampler = self._sampler
         arrived: queue.Queue[Completion | SampleFailure] = queue.Queue()
 

@@ -11,6 +11,7 @@ from tinkergym.schema.events import ErrorView, JobState
 from tinkergym.schema.job_spec import LONGEST_SECONDS, TrainingSpec
 from tinkergym.schema.model import UserSettings, WireModel
 from tinkergym.schema.policy_refs import DEFINITE_POLICY_REF
+from tinkergym.trajectory.parts import MOST_PARTS, ImageSpan, misplaced_image
 from tinkergym.trajectory.trajectory import MOST_TOKENS
 
 MOST_SEQUENCES = 4096
@@ -50,6 +51,14 @@ class TokenSequence(WireModel):
     temperature: float = Field(1.0, gt=0)
     reference_logprobs: list[float] | None = Field(None, max_length=MOST_TOKENS)
     """One per token with `loss_mask` True, for `kl_coefficient`."""
+    images: list[ImageSpan] = Field([], max_length=MOST_PARTS)
+    """Where images stand, in order; on tokens that are not trained on. The files are sent first."""
+
+    @model_validator(mode="after")
+    def _images_stand_on_given_tokens(self) -> Self:
+        if self.images and (wrong := misplaced_image(self.images, self.trained)):
+            raise ValueError(wrong)
+        return self
 
     @property
     def trained(self) -> list[bool]:
@@ -132,6 +141,13 @@ PolicyCall = Annotated[
 POLICY_CALL: TypeAdapter[ForwardBackward | OptimStep | Logprobs | Publish | Save | Load] = TypeAdapter(
     PolicyCall
 )
+
+
+def images_in(call: PolicyCall) -> list[str]:
+    """Return the hashes of the images that a call's sequences show, each once."""
+    if not isinstance(call, ForwardBackward | Logprobs):
+        return []
+    return list(dict.fromkeys(image.sha256 for own in call.sequences for image in own.images))
 
 
 class NumberedCall(WireModel):

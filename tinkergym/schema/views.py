@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tinkergym.schema.chat_templates import MOST_CHARACTERS
 from tinkergym.schema.job_spec import Reasoning
 from tinkergym.schema.model import WireModel
+
+ProcessorFile = Literal["processor_config.json", "preprocessor_config.json"]
+"""In the folder of a model that takes images, says what its processor makes of them."""
 
 EXPORT_FILE = "tinkergym.json"
 """In the folder of an export, says where the policy comes from, and what `TrainedWith` has."""
@@ -22,16 +25,37 @@ class TrainedWith(WireModel):
     reasoning: Reasoning = "keep"
 
 
+class ImageSizing(WireModel):
+    """How many tokens an image takes by its size: it is resized to whole squares, of which each is one token.
+
+    Height and width are rounded to multiples of `factor`, and then made smaller or larger until their product
+    lies within the bounds.
+    """
+
+    factor: int = Field(ge=1, le=4096)
+    """Pixels on the side of a square."""
+    least_pixels: int = Field(ge=1)
+    most_pixels: int = Field(ge=1)
+
+
 class ImageRules(WireModel):
     """How a model's processor writes an image into a prompt."""
 
     placeholder: int = Field(ge=0)
     """The token id that the chat template writes once per image, and that stands for all of its tokens."""
-    tokens: int = Field(ge=1, le=100_000)
-    """How many of them an image takes."""
+    tokens: int = Field(ge=0, le=100_000)
+    """How many of them an image takes; 0 if that depends on its size."""
+    by_size: ImageSizing | None = None
+    """How it depends."""
     before: list[int] = Field([], max_length=16)
     """Token ids in front of them."""
     after: list[int] = Field([], max_length=16)
+
+    @model_validator(mode="after")
+    def _says_how_many(self) -> Self:
+        if (self.tokens == 0) is (self.by_size is None):
+            raise ValueError("an image takes either so many tokens, or as many as its size says")
+        return self
 
 
 class RendererBundle(WireModel):
@@ -48,6 +72,8 @@ class RendererBundle(WireModel):
     images: ImageRules | None = None
     """None for a model that takes text only."""
     sha256: str
+    processor_files: dict[ProcessorFile, str] = {}
+    """Of a model that takes images, for exports; no part of the hash."""
     trained_with: TrainedWith | None = None
     """Of the folder of an export; no part of the hash, which is of what makes tokens."""
 

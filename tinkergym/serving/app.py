@@ -20,6 +20,7 @@ from tinkergym.errors import (
     TinkerGymError,
 )
 from tinkergym.serving.making import check_render_mode
+from tinkergym.serving.named_blobs import named
 from tinkergym.serving.protocol import (
     CALLS,
     PATH,
@@ -128,6 +129,8 @@ class _Conversation:
         self._settings = settings
         self._about = about
         self._session: Session | None = None
+        self._by_hash = False
+        """Whether the client takes hashes for bytes that it was sent before."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -171,20 +174,41 @@ class _Conversation:
             if isinstance(op, str) and op in CALLS:
                 if self._session is None:
                     raise InvalidRequestError(f"{op} needs a session", hint="send open first")
-                return await self._session.call(message, frame, time.monotonic())
+                return await self._shown(
+                    self._session, await self._session.call(message, frame, time.monotonic())
+                )
             if op == "open":
                 return encode(self._open(message))
             if op == "about":
                 _check_version(message)
                 return encode(self._about)
+            if op == "blobs":
+                return encode({"blobs": self._wanted(message.get("hashes"))})
             if op == "close":
                 return encode(await self._close())
             raise InvalidRequestError(f"there is no op {op!r}", hint="see tinkergym/serving/protocol.py")
         except TinkerGymError as error:
             return encode(error_message(error))
 
+    async def _shown(self, session: Session, frame: Frame) -> Frame:
+        """Return a call's answer with hashes in place of bytes that were sent before, if the client can."""
+        if not self._by_hash:
+            return frame
+        if len(frame) < _LARGE_FRAME:
+            frame, session.shown = named(frame, self._sessions.sent)
+        else:
+            frame, session.shown = await asyncio.to_thread(named, frame, self._sessions.sent)
+        return frame
+
+    def _wanted(self, hashes: object) -> list[bytes]:
+        shown = self._session.shown if self._session is not None else {}
+        if not isinstance(hashes, list) or not all(isinstance(one, str) and one in shown for one in hashes):
+            raise InvalidRequestError("blobs asks for bytes that the last answer does not show")
+        return [bytes(shown[one]) for one in dict.fromkeys(hashes)]
+
     def _open(self, message: Message) -> Message:
         _check_version(message)
+        self._by_hash = message.get("by_hash") is True
         mode = check_render_mode(message.get("render_mode"), self._about["environment"])
         resume = message.get("resume") is True
         session = self._sessions.open(message.get("session"), resume=resume, render_mode=mode)

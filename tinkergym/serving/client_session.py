@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -34,7 +35,9 @@ from tinkergym.serving.answers import (
     read_limits,
 )
 from tinkergym.serving.connection import ConnectionLostError, EnvConnection
+from tinkergym.serving.named_blobs import SEEN, contents
 from tinkergym.serving.protocol import MESSAGE_BYTES, VERSION, Frame, Message, decode, encode
+from tinkergym.serving.values import Blob
 
 Value = TypeVar("Value")
 
@@ -96,7 +99,13 @@ class EnvSession:
             EnvironmentBusyError: All places are taken.
         """
         session_id = secrets.token_hex(16)
-        message = {"op": "open", "version": VERSION, "session": session_id, "render_mode": render_mode}
+        message = {
+            "op": "open",
+            "version": VERSION,
+            "session": session_id,
+            "render_mode": render_mode,
+            "by_hash": True,
+        }
         ends_at = time.monotonic() + busy_seconds
         while True:
             try:
@@ -209,7 +218,7 @@ class EnvSession:
         while True:
             try:
                 connection = self._connected()
-                answer = _decoded(connection.exchange(frame, timeout_seconds))
+                answer = _whole(connection, connection.exchange(frame, timeout_seconds), timeout_seconds)
                 break
             except RemoteAnswerError:
                 self._drop()
@@ -247,7 +256,13 @@ class EnvSession:
                 raise _AwayError(error.message) from None
             self._connection = connection
             if self._session_id:
-                resume = {"op": "open", "version": VERSION, "session": self._session_id, "resume": True}
+                resume = {
+                    "op": "open",
+                    "version": VERSION,
+                    "session": self._session_id,
+                    "resume": True,
+                    "by_hash": True,
+                }
                 answer = _decoded(connection.exchange(encode(resume), _CONNECT_SECONDS))
                 if "error" in answer:
                     raise _error_of(answer)
@@ -264,9 +279,29 @@ class _AwayError(Exception):
     """The server says that it cannot answer at the moment."""
 
 
-def _decoded(frame: Frame) -> Message:
+def _whole(connection: EnvConnection, frame: Frame, timeout_seconds: float) -> Message:
+    """Return the message in a frame; bytes that it names and this process lacks are asked for."""
     try:
-        return decode(frame)
+        hashes, came = contents(frame)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise RemoteAnswerError(f"a frame is no message of this protocol: {str(error)[:200]}") from None
+    SEEN.add(came)
+    known: dict[str, Blob] = {**SEEN.find(hashes), **came}
+    missing = [sha256 for sha256 in hashes if sha256 not in known]
+    if missing:
+        asked = encode({"op": "blobs", "hashes": missing})
+        blobs = _decoded(connection.exchange(asked, timeout_seconds)).get("blobs")
+        if not isinstance(blobs, list) or not all(isinstance(blob, bytes) for blob in blobs):
+            raise RemoteAnswerError("the server does not have the bytes that its answer names")
+        asked_for = {hashlib.sha256(blob).hexdigest(): blob for blob in blobs}
+        SEEN.add(asked_for)
+        known |= asked_for
+    return _decoded(frame, known)
+
+
+def _decoded(frame: Frame, known: Mapping[str, Blob] | None = None) -> Message:
+    try:
+        return decode(frame, known)
     except InvalidRequestError as error:
         raise RemoteAnswerError(error.message, hint=error.hint) from None
 

@@ -10,6 +10,8 @@ The client speaks first and gets one answer to each message:
 - `open` takes a place under an id that the client drew, or takes it up again after a lost connection.
 - `reset`, `step`, `render` and `ask` are the calls. They are numbered from 0 within a session, under `i`. The
   last number sent again, in the same words, gets the stored answer: nothing is played twice.
+- `blobs` asks for bytes of the last call's answer, by their SHA-256. A client that says `by_hash` in `open`
+  is sent the hash alone, in `$blobs`, of arrays and bytes that the server has sent before.
 - `close` gives the place back.
 
 An answer that carries an `error` has the error's type, message, hint and field.
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from tinkergym.errors import InvalidRequestError, TinkerGymError
@@ -38,6 +41,9 @@ MOST_JSON_CHARACTERS: Final = 2**26
 MOST_JSON_VALUES: Final = 2**20
 """Of that JSON, strings counted by their commas: each value takes many times what it does in the frame."""
 
+MOST_BLOB_BYTES: Final = 2**28
+"""Of all arrays and bytes in a message, those that are named by their hash included."""
+
 _LENGTH = struct.Struct("<I")
 
 Message = dict[str, Any]
@@ -55,20 +61,60 @@ def encode(message: Message) -> Frame:
         packed = {key: pack(value, blobs) for key, value in message.items()}
         if not blobs:
             return _json(packed)
-        head = _json({**packed, "$blobs": [len(blob) for blob in blobs]}).encode()
+        return join_frame({**packed, "$blobs": [len(blob) for blob in blobs]}, blobs)
     except RecursionError:
         raise TypeError("it is nested too deeply to travel") from None
-    return b"".join((_LENGTH.pack(len(head)), head, *blobs))
 
 
-def decode(frame: Frame) -> Message:
-    """Return the message in a frame.
+def join_frame(head: Message, blobs: Sequence[Blob]) -> bytes:
+    """Return the binary frame of a message's JSON, `$blobs` included, and the bytes that travel with it."""
+    encoded = _json(head).encode()
+    return b"".join((_LENGTH.pack(len(encoded)), encoded, *blobs))
+
+
+def split_frame(data: bytes) -> tuple[Message, list[Blob]]:
+    """Return the JSON of a binary frame, and the bytes that came with it.
 
     Raises:
-        InvalidRequestError: It carries none.
+        ValueError: It is none.
+        TypeError: Its JSON is no object.
     """
     try:
-        return _decode_text(frame) if isinstance(frame, str) else _decode_binary(frame)
+        (length,) = _LENGTH.unpack_from(data)
+    except struct.error as error:
+        raise ValueError(str(error)) from None
+    begin = _LENGTH.size + length
+    if begin > len(data):
+        raise ValueError(f"a head of {length} bytes is announced, but {len(data)} came in all")
+    head = _object(bytes(data[_LENGTH.size : begin]).decode())
+    entries = head.get("$blobs")
+    if not isinstance(entries, list) or not all(
+        type(n) is str or (type(n) is int and n >= 0) for n in entries
+    ):
+        raise ValueError("$blobs must list the lengths of what follows")
+    lengths = [n for n in entries if type(n) is int]
+    if begin + sum(lengths) != len(data):
+        raise ValueError(f"$blobs lists {sum(lengths)} bytes, but {len(data) - begin} follow")
+    view = memoryview(data)
+    blobs: list[Blob] = []
+    for n in lengths:
+        blobs.append(view[begin : begin + n])
+        begin += n
+    return head, blobs
+
+
+def decode(frame: Frame, known: Mapping[str, Blob] | None = None) -> Message:
+    """Return the message in a frame.
+
+    Args:
+        frame: As it came.
+        known: Bytes that the frame may name by their hash.
+
+    Raises:
+        InvalidRequestError: It carries none, or names bytes that are not known.
+    """
+    try:
+        return _decode_text(frame) if isinstance(frame, str) else _decode_binary(frame, known or {})
     except (ValueError, TypeError, struct.error, RecursionError) as error:
         raise InvalidRequestError(
             f"a frame is no message of this protocol: {type(error).__name__}: {str(error)[:200]}",
@@ -98,22 +144,18 @@ def _decode_text(text: str) -> Message:
     return {key: unpack(value, []) for key, value in message.items()} if '"$' in text else message
 
 
-def _decode_binary(data: bytes) -> Message:
-    (length,) = _LENGTH.unpack_from(data)
-    begin = _LENGTH.size + length
-    if begin > len(data):
-        raise ValueError(f"a head of {length} bytes is announced, but {len(data)} came in all")
-    message = _object(bytes(data[_LENGTH.size : begin]).decode())
-    lengths = message.pop("$blobs", None)
-    if not isinstance(lengths, list) or not all(type(n) is int and n >= 0 for n in lengths):
-        raise ValueError("$blobs must list the lengths of what follows")
-    if begin + sum(lengths) != len(data):
-        raise ValueError(f"$blobs lists {sum(lengths)} bytes, but {len(data) - begin} follow")
-    view = memoryview(data)
+def _decode_binary(data: bytes, known: Mapping[str, Blob]) -> Message:
+    message, came = split_frame(data)
+    parts = iter(came)
     blobs: Blobs = []
-    for n in lengths:
-        blobs.append(view[begin : begin + n])
-        begin += n
+    for entry in message.pop("$blobs"):
+        if type(entry) is str and entry not in known:
+            raise ValueError(f"$blobs names bytes that are not known: {entry[:64]}")
+        blobs.append(known[entry] if type(entry) is str else next(parts))
+    total = sum(len(blob) for blob in blobs if blob is not None)
+    if total > MOST_BLOB_BYTES:
+        # A hash is short, and what it stands for is copied wherever it is named.
+        raise ValueError(f"its arrays have {total} bytes, and at most {MOST_BLOB_BYTES} are taken")
     return {key: unpack(value, blobs) for key, value in message.items()}
 
 

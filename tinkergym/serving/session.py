@@ -14,6 +14,7 @@ from tinkergym.rollout.environment_host import AnyEnv, EnvironmentHost, Forwarde
 from tinkergym.rollout.environment_process import EnvironmentProcess, ProcessHost
 from tinkergym.serving.playing import failed, play
 from tinkergym.serving.protocol import Frame, Message, encode, error_message
+from tinkergym.serving.values import Blob
 
 _MOST_KEPT = 256
 """Characters of a request up to which it is kept as it is; of a longer one, its hash."""
@@ -53,6 +54,8 @@ class Session:
         """Why there will be no further call; None while there may be."""
         self.on_end: Callable[[TinkerGymError], None] | None = None
         """Told when the server ends the session; belongs to the connection that serves it at the moment."""
+        self.shown: dict[str, Blob] = {}
+        """Bytes of the last answer, by hash, for a client that lacks some."""
         self._step_timeout = step_timeout_seconds
         self._most_bytes = max_message_bytes
         self._index = -1

@@ -15,6 +15,7 @@ from tinkergym.errors import (
 )
 from tinkergym.rollout.environment_host import EnvironmentHost, Report
 from tinkergym.serving.making import maker
+from tinkergym.serving.named_blobs import SentBlobs
 from tinkergym.serving.session import Session
 from tinkergym.serving.settings import ServerSettings
 
@@ -36,6 +37,8 @@ class Sessions:
             settings: The server's.
             clock: Seconds, monotonic.
         """
+        self.sent = SentBlobs()
+        """What the server has sent, to whichever client."""
         self._settings = settings
         self._clock = clock
         self._loop = asyncio.get_running_loop()

@@ -30,7 +30,8 @@ from backend.engines.stop_strings import stops_of, stops_refused
 from backend.engines.structured import structure_refused
 from backend.engines.text_only import images_refused
 from backend.errors import SERVICE_LOG
-from backend.vision.pixels import ImageReader, ImageSource
+from backend.vision.pixels import ImageSource
+from backend.vision.shared import SharedImages, shared
 from tinkergym.errors import (
     InternalServiceError,
     InvalidRequestError,
@@ -90,7 +91,7 @@ class TransformersEngine:
         iteration_tokens: int = 4096,
         most_rows: int | None = None,
         merged_adapters: int = 4,
-        images: ImageSource | None = None,
+        images: ImageSource | SharedImages | None = None,
     ) -> None:
         """Load a model and start the engine's thread.
 
@@ -128,7 +129,11 @@ class TransformersEngine:
                 merged_limit=merged_adapters,
             )
         if images is not None and self._facts.image_token_id is not None:
-            self._model.show_images(ImageReader(model_directory, self._facts.image_token_id, images))
+            known = shared(images)
+            self._model.show_images(
+                known.reader(model_directory, self._facts.image_token_id),
+                known.base_features(model_directory, self._model.device, dtype),
+            )
         self._limits = SlotLimits(
             slots=max_slots,
             bytes=_cache_bytes(self._model.device) if cache_bytes is None else cache_bytes,

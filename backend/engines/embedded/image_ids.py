@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from torch import Tensor
 from backend.engines.embedded.packed_batch import Indices
 from backend.engines.embedded.policy_shelf import AdapterSegment, LoadedPolicy, PolicyShelf
 from backend.vision.pixels import ImageReader
-from backend.vision.tower import ImageTower, KeptFeatures
+from backend.vision.positions import mrope_positions
+from backend.vision.tower import BASE, ImageTower, KeptFeatures, kept_or_computed
 from tinkergym.errors import TinkerGymError
 from tinkergym.schema.sampling import SampleRequest
 
@@ -31,14 +33,38 @@ _MOST_NUMBERED = 100_000
 """Images that keep their number. One that is forgotten gets another; what a cache has of it is not found."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What a decoder is given of a packed batch with images: N tokens, I of them parts of images."""
+
+    embeddings: Tensor
+    """[N, hidden]"""
+    places: Tensor
+    """[I], ascending: which tokens those are."""
+    deeper: list[Tensor]
+    """[I, hidden] for each of the first layers, to be added to what comes out of it; mostly there is none."""
+
+
 class ShownImages:
     """Which images have which ids, and their features under each policy."""
 
-    def __init__(self, model: Any, shelf: PolicyShelf, reader: ImageReader) -> None:
-        """Use the engine's model."""
+    def __init__(
+        self, model: Any, shelf: PolicyShelf, reader: ImageReader, of_base: KeptFeatures | None = None
+    ) -> None:
+        """Use the engine's model.
+
+        Args:
+            model: Of transformers.
+            shelf: Its policies.
+            reader: Of images.
+            of_base: What the base model made of images, for whoever computes the same beside this; None
+                shares it with nobody.
+        """
         self._model, self._shelf, self._reader = model, shelf, reader
         self._tower = ImageTower(model, reader)
-        self._kept = KeptFeatures()
+        self._of_base = of_base or KeptFeatures()
+        self._own = KeptFeatures()
+        """Features by the policy that made them with a tower of its own."""
         self._lock = threading.Lock()
         self._numbers: OrderedDict[str, int] = OrderedDict()
         self._hashes: dict[int, str] = {}
@@ -73,42 +99,60 @@ class ShownImages:
         """Return ids that a vocabulary has."""
         return [token if token < IMAGE_IDS else self._reader.placeholder for token in ids]
 
-    def embedded(self, ids: Indices, segments: Sequence[AdapterSegment]) -> Tensor:
-        """Return [tokens, hidden]: what the decoder is given for a packed batch. Binds what it needs."""
-        found = torch.empty(0)
+    def positions(self, request: SampleRequest, start: int, end: int) -> Indices:
+        """Return [3, end - start], positions of tokens of a request's sequence for `has_mrope` models."""
+        return mrope_positions(start, end, request.images, self._reader.grid)
+
+    def embedded(self, ids: Indices, segments: Sequence[AdapterSegment]) -> Shown:
+        """Return what the decoder is given for a packed batch. Binds what it needs."""
+        parts, places, deeper = [], [], []
+        hidden = int(self._model.get_input_embeddings().weight.shape[1])
         for segment in segments:
             own = ids[segment.tokens]
             shown = np.flatnonzero(own >= IMAGE_IDS)
-            features = {
-                int(number): self._features(segment.policy, self._hashes[int(number)])
-                for number in np.unique((own[shown] - IMAGE_IDS) // _PLACES)
-            }
+            numbers, which = np.unique((own[shown] - IMAGE_IDS) // _PLACES, return_inverse=True)
+            features = self._features(segment.policy, [self._hashes[number] for number in numbers.tolist()])
             # The embedding is the policy's own, too, if it is trained whole.
             self._bind(segment.policy)
             part = self._model.get_input_embeddings()(
                 torch.from_numpy(np.where(own < IMAGE_IDS, own, 0)).to(self._device)
             )
-            for number, vectors in features.items():
-                at = shown[(own[shown] - IMAGE_IDS) // _PLACES == number]
-                rows = (own[at] - IMAGE_IDS) % _PLACES
-                part[torch.from_numpy(at).to(self._device)] = vectors[torch.from_numpy(rows).to(self._device)]
-            found = part if not len(found) else torch.cat([found, part])
-        return found
+            if features:
+                begins = np.cumsum([0, *(len(vectors) for vectors in features)])
+                rows = begins[which] + (own[shown] - IMAGE_IDS) % _PLACES
+                vectors = torch.cat(features)[torch.from_numpy(rows).to(self._device)]
+                first, *more = torch.split(vectors, hidden, dim=-1)
+                part = part.index_copy(0, torch.from_numpy(shown).to(self._device), first.to(part.dtype))
+                places.append(shown + segment.tokens.start)
+                deeper.append(more)
+            parts.append(part)
+        return Shown(
+            embeddings=torch.cat(parts),
+            places=torch.from_numpy(np.concatenate(places)).to(self._device),
+            deeper=[torch.cat(list(layer)) for layer in zip(*deeper, strict=True)],
+        )
 
     @property
     def _device(self) -> torch.device:
         device: torch.device = self._model.get_input_embeddings().weight.device
         return device
 
-    def _features(self, policy: LoadedPolicy, sha256: str) -> Tensor:
-        weights = policy if self._sees_otherwise(policy) else self._shelf.base
-        found = self._kept.find(weights, sha256)
-        if found is None:
-            self._kept.drop([one for one in self._kept.weights() if not getattr(one, "live", True)])
+    def _features(self, policy: LoadedPolicy, hashes: Sequence[str]) -> list[Tensor]:
+        if not hashes:
+            return []
+        key: Hashable
+        if self._sees_otherwise(policy):
+            weights, kept, key = policy, self._own, policy
+            kept.drop_if(lambda one: not one.live)
+        else:
+            weights, kept, key = self._shelf.base, self._of_base, BASE
+
+        def compute(missing: Sequence[str]) -> list[Tensor]:
             self._bind(weights)
-            found = self._tower.features(sha256)
-            self._kept.keep(weights, sha256, found)
-        return found
+            return self._tower.features(missing)
+
+        found = kept_or_computed(kept, key, hashes, compute)
+        return [found[sha256] for sha256 in hashes]
 
     def _sees_otherwise(self, policy: LoadedPolicy) -> bool:
         """Whether the policy's features are not those of the base model."""

@@ -22,8 +22,9 @@ from backend.catalog.models import read_model_facts
 from backend.catalog.recurrence import keeps_a_state
 from backend.compute.fast_linears import all_through_onednn, speed_up_linears
 from backend.compute.fast_norms import speed_up_norms
+from backend.compute.seeing import has_mrope
 from backend.compute.whole_model import load_whole
-from backend.engines.embedded.image_ids import IMAGE_IDS, ShownImages
+from backend.engines.embedded.image_ids import IMAGE_IDS, Shown, ShownImages
 from backend.engines.embedded.lean_decoder import LeanDecoder
 from backend.engines.embedded.packed_attention import ATTENTION_NAME
 from backend.engines.embedded.packed_batch import Indices, PackedBatch, Span
@@ -31,7 +32,9 @@ from backend.engines.embedded.policy_shelf import AdapterSegment, PolicyShelf
 from backend.engines.embedded.slot_cache import SlotCache
 from backend.engines.embedded.token_sampling import choose_tokens
 from backend.vision.pixels import ImageReader
+from backend.vision.tower import KeptFeatures
 from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.sampling import SampleRequest
 
 _log = logging.getLogger(__name__)
 
@@ -82,14 +85,15 @@ class PackedModel:
         self._keep_rows = "logits_to_keep" in inspect.signature(self._model.forward).parameters
         self.vocabulary = int(self._model.get_input_embeddings().weight.shape[0])
         self.shelf = PolicyShelf(self._model, merged_limit=merged_limit)
+        self._has_mrope = has_mrope(self._model.config.model_type)
         self.images: ShownImages | None = None
         """What puts images into prompts, for a model that takes them."""
         self._lean: LeanDecoder | None = None
         self.bytes_per_token = self._take_on_packed_attention(directory)
 
-    def show_images(self, reader: ImageReader) -> None:
-        """From now on take prompts with images, read by `reader`."""
-        self.images = ShownImages(self._model, self.shelf, reader)
+    def show_images(self, reader: ImageReader, of_base: KeptFeatures | None = None) -> None:
+        """From now on take prompts with images; see `ShownImages`."""
+        self.images = ShownImages(self._model, self.shelf, reader, of_base)
 
     @property
     def is_lean(self) -> bool:
@@ -103,6 +107,8 @@ class PackedModel:
         wanted: Sequence[int],
         segments: Sequence[AdapterSegment],
         cache: SlotCache,
+        *,
+        rope: Indices | None = None,
     ) -> Tensor:
         """Run new tokens of several sequences; to be called in inference mode.
 
@@ -112,12 +118,28 @@ class PackedModel:
             wanted: Indices of the spans whose next-token logits are needed.
             segments: Which spans' tokens belong to which policy.
             cache: Holds the sequences' past and takes up the new tokens.
+            rope: What `rope` returned for the spans.
 
         Returns:
             [len(wanted), vocabulary], theirs until the next call.
         """
         batch = PackedBatch(cache, spans, self.device)
-        return self._computed(token_ids, batch, batch.last_tokens(wanted), segments)
+        return self._computed(token_ids, batch, batch.last_tokens(wanted), segments, rope)
+
+    def rope(self, requests: Sequence[SampleRequest], spans: Sequence[Span]) -> Indices | None:
+        """Return [3, tokens], positions for the rotary embedding; None where they are those of the tokens.
+
+        Args:
+            requests: Whose tokens the spans are.
+            spans: As for `logits`.
+        """
+        if self.images is None or not self._has_mrope or not any(request.images for request in requests):
+            return None
+        parts = [
+            self.images.positions(request, span.start, span.end)
+            for request, span in zip(requests, spans, strict=True)
+        ]
+        return np.concatenate(parts, axis=1)
 
     def all_logits(
         self,
@@ -125,13 +147,20 @@ class PackedModel:
         spans: Sequence[Span],
         segments: Sequence[AdapterSegment],
         cache: SlotCache,
+        *,
+        rope: Indices | None = None,
     ) -> Tensor:
         """Run new tokens as `logits` does, and return the logits after each: [tokens, vocabulary]."""
         batch = PackedBatch(cache, spans, self.device)
-        return self._computed(token_ids, batch, np.arange(batch.tokens), segments)
+        return self._computed(token_ids, batch, np.arange(batch.tokens), segments, rope)
 
     def _computed(
-        self, token_ids: Sequence[int], batch: PackedBatch, keep: Indices, segments: Sequence[AdapterSegment]
+        self,
+        token_ids: Sequence[int],
+        batch: PackedBatch,
+        keep: Indices,
+        segments: Sequence[AdapterSegment],
+        rope: Indices | None = None,
     ) -> Tensor:
         # numpy reads a long list several times faster than torch does.
         ids = np.array(token_ids, dtype=np.int64)
@@ -139,18 +168,33 @@ class PackedModel:
         if self.images is not None and (ids >= IMAGE_IDS).any():
             shown = self.images.embedded(ids, segments)
         self.shelf.bind(segments)
-        if self._lean is not None and not self.shelf.one_by_one:
+        if self._lean is not None and not self.shelf.one_by_one and shown is None and rope is None:
             return self._lean.logits(ids, batch, keep)
         positions, rows = (torch.from_numpy(numbers).to(self.device) for numbers in (batch.positions, keep))
-        options = {"logits_to_keep": rows} if self._keep_rows else {}
+        options: dict[str, Any] = {"position_ids": positions[None], "use_cache": False, "packed": batch}
+        if rope is not None:
+            three = torch.from_numpy(rope).to(self.device)
+            options["position_ids"] = torch.cat([positions[None], three])[:, None]
         if shown is None:
             options["input_ids"] = torch.from_numpy(ids).to(self.device)[None]
         else:
-            options["inputs_embeds"] = shown[None]
-        output: Tensor = self._model(
-            position_ids=positions[None], use_cache=False, packed=batch, **options
-        ).logits[0]
+            options["inputs_embeds"] = shown.embeddings[None]
+            if shown.deeper:
+                return self._with_deeper(shown, options, rows)
+        if self._keep_rows:
+            options["logits_to_keep"] = rows
+        output: Tensor = self._model(**options).logits[0]
         return output if self._keep_rows else output[rows]
+
+    def _with_deeper(self, shown: Shown, options: dict[str, Any], rows: Tensor) -> Tensor:
+        """Run the decoder with what a vision tower has for its first layers; return [rows, vocabulary]."""
+        mask = torch.zeros(len(shown.embeddings), dtype=torch.bool, device=self.device)
+        mask[shown.places] = True
+        states = self._model.get_decoder()(
+            **options, visual_pos_masks=mask[None], deepstack_visual_embeds=shown.deeper
+        ).last_hidden_state
+        logits: Tensor = self._model.get_output_embeddings()(states[0, rows])
+        return logits
 
     def _take_on_packed_attention(self, directory: Path) -> int:
         other = _beside_attention(self._model)

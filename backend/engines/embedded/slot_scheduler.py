@@ -348,7 +348,8 @@ class SlotScheduler:
             logits = logits[wanted]
         else:
             segments = _segments(works, wanted)
-            logits = self._model.logits(token_ids, spans, wanted, segments, self.table.cache)
+            rope = self._model.rope([work.row.request for work in works], spans)
+            logits = self._model.logits(token_ids, spans, wanted, segments, self.table.cache, rope=rope)
         self._counters.iterations += 1
         self._hand_to_twins(works)
         for work in works:
@@ -360,7 +361,8 @@ class SlotScheduler:
     def _scored(self, works: list[_Work], spans: list[Span], token_ids: list[int]) -> Tensor:
         """Give rows the logprobs of their prompts' tokens; return [works, V], the logits after each work."""
         segments = _segments(works, range(len(works)), rows=[work.tokens for work in works])
-        logits = self._model.all_logits(token_ids, spans, segments, self.table.cache)
+        rope = self._model.rope([work.row.request for work in works], spans)
+        logits = self._model.all_logits(token_ids, spans, segments, self.table.cache, rope=rope)
         # What follows each token; behind a prompt's last one there is nothing yet, and any id will do.
         following: list[int] = []
         for work, span in zip(works, spans, strict=True):

@@ -48,7 +48,10 @@ from backend.engines.vllm.folder import private_folder
 from backend.engines.vllm.process import HOST, Message, VllmProcess, reason_in
 from backend.engines.vllm.settings import engine_arguments, has_tokenizer, process_environment, sleep_mode
 from backend.engines.vllm.shared_weights import share_in_file, share_on_device
+from backend.engines.vllm.shown import HandedImages
 from backend.errors import SERVICE_LOG
+from backend.vision.pixels import ImageSource
+from backend.vision.shared import SharedImages, shared
 from tinkergym.errors import (
     InternalServiceError,
     InvalidRequestError,
@@ -125,6 +128,7 @@ class VllmEngine:
         log: Path | None = None,
         host: Sequence[str] = HOST,
         dtype: DType = "float32",
+        images: ImageSource | SharedImages | None = None,
     ) -> None:
         """Start vLLM and wait until it has answered a canary.
 
@@ -136,6 +140,7 @@ class VllmEngine:
             log: Where vLLM's processes write what they print; None keeps it only while the engine lives.
             host: The command of the process that holds vLLM, without its last argument.
             dtype: Of weights and cache.
+            images: Where image files come from, for a model that takes them; None takes no images.
 
         Raises:
             MissingExtraError: vLLM is not installed.
@@ -152,8 +157,15 @@ class VllmEngine:
         self._folder = private_folder(self._facts.parameters * 4)
         self._log_file = log or self._folder / "vllm.log"
         length = self._facts.context_length
+        self._images = self._handed_images(images)
         self._arguments = engine_arguments(
-            settings, model_directory, length, device, dtype, shapes=self._shapes
+            settings,
+            model_directory,
+            length,
+            device,
+            dtype,
+            shapes=self._shapes,
+            sees=self._images is not None,
         )
         self._numbers, self._keys = itertools.count(1), itertools.count(_BASE_KEY + 1)
         self._lock = threading.Lock()
@@ -188,6 +200,12 @@ class VllmEngine:
         self._busy = BusyClock()
         self._thread = threading.Thread(target=self._run, name="vllm-engine", daemon=True)
         self._start()
+
+    def _handed_images(self, images: ImageSource | SharedImages | None) -> HandedImages | None:
+        directory, placeholder = self._facts.directory, self._facts.image_token_id
+        if images is None or placeholder is None:
+            return None
+        return HandedImages(shared(images).reader(directory, placeholder), self._folder / "images")
 
     def _start(self) -> None:
         self._thread.start()
@@ -225,6 +243,7 @@ class VllmEngine:
     def submit(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
         """Queue requests; each is answered exactly once through `deliver`."""
         refused: list[Completion | SampleFailure] = []
+        self._read_images(requests)
         with self._lock:
             for asked in requests:
                 request = self._settled(asked)
@@ -233,6 +252,8 @@ class VllmEngine:
                     refused.append(failure(request, message))
                 else:
                     self._ask(_Open({"do": "sample", **message}, request, deliver))
+            if self._images is not None:
+                self._images.tidy(self._images_in_use)
         if refused:
             deliver(refused)
 
@@ -244,6 +265,7 @@ class VllmEngine:
         """
         answers: list[Completion | SampleFailure | None] = [None] * len(requests)
         messages: dict[int, Message] = {}
+        self._read_images(requests)
         with self._lock:
             requests = [self._settled(request) for request in requests]
             # A salt that was never used before is a fresh cache.
@@ -358,7 +380,18 @@ class VllmEngine:
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
+    def _read_images(self, requests: Sequence[SampleRequest]) -> None:
+        """Read images before the lock is taken; what fails is refused later."""
+        for request in requests:
+            if self._images is not None and request.images:
+                self._images.refusal(request)
+
     # --- any thread, with the lock ---
+
+    def _images_in_use(self) -> set[str]:
+        messages = [entry.message for entry in self._open.values()]
+        asked = [one for message in messages for one in message.get("requests", [message])]
+        return {image["sha256"] for one in asked for image in one.get("images", [])}
 
     def _ask(self, entry: _Open) -> None:
         """Send a message, now or when vLLM is ready again."""
@@ -439,12 +472,13 @@ class VllmEngine:
             # The key stands for one version of one policy, so neither its other versions nor other owners
             # find what is computed here.
             "salt": f"{key} {split_session(request.session_id)[0]}",
+            "images": self._images.message(request.images) if self._images and request.images else [],
         }
 
     def _stops(self, request: SampleRequest) -> list[int]:
         return [token for token in request.stop_ids if 0 <= token < self._facts.vocabulary_size]
 
-    def _refusal(self, request: SampleRequest) -> InvalidRequestError | None:
+    def _refusal(self, request: SampleRequest) -> TinkerGymError | None:
         if len(request.prompt_ids) >= self.context_length:
             return PromptTooLongError(
                 f"a prompt of {len(request.prompt_ids)} tokens fills the context of {self.context_length}",
@@ -458,7 +492,8 @@ class VllmEngine:
                 hint="was it encoded with another model's tokenizer?",
                 field="prompt_ids",
             )
-        if (refused := images_refused(request)) is not None:
+        refused = images_refused(request) if self._images is None else self._images.refusal(request)
+        if refused is not None:
             return refused
         if 0 < request.temperature < VLLM_LEAST_TEMPERATURE:
             return InvalidRequestError(
@@ -662,7 +697,9 @@ class VllmEngine:
         Returns:
             Whether it ever became ready.
         """
-        environment = process_environment(scratch, str(self._device), self._threads)
+        # Of two threads that compute images on a CPU, one waits for the other most of the time (0.32.0).
+        threads = self._threads if self._images is None else 1
+        environment = process_environment(scratch, str(self._device), threads)
         with self._lock:
             if self._closing:
                 return False

@@ -12,11 +12,12 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 from transformers.core_model_loading import revert_weight_conversion
 
 from backend.catalog.models import EXPERT
 from backend.compute.weights import AdapterWeights, FullWeights, PolicyWeights
+from backend.compute.whole_model import model_class
 
 _ADAPTER = "adapter_model.safetensors"
 _SHARED_EXPERT = re.compile(r"shared\w*\.")
@@ -128,7 +129,7 @@ def as_in_files(
         return weights
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory))
+            model = model_class(directory).from_config(AutoConfig.from_pretrained(directory))
         return FullWeights(tensors=revert_weight_conversion(model, dict(weights.tensors)))
     except Exception as error:
         # What does not fit is told by who asked.

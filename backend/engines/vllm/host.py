@@ -64,8 +64,11 @@ _GONE: Message = {"gone": True}
 class Host:
     """Answers messages with vLLM."""
 
-    def __init__(self, engine: AsyncLLM, send: Callable[[Message], None], *, model_directory: Path) -> None:
+    def __init__(
+        self, engine: AsyncLLM, send: Callable[[Message], None], *, model_directory: Path, sees: bool = False
+    ) -> None:
         self._engine = engine
+        self._images = _images_of(engine) if sees else None
         self._send = send
         self._model_directory = model_directory
         self._adapters: dict[int, LoRARequest] = {}
@@ -203,10 +206,15 @@ class Host:
         )
         return await self._engine.add_request(
             f"r{message['id']}",
-            tokens_input(message["prompt"], cache_salt=message["salt"]),
+            await self._input(message),
             settings,
             lora_request=self._adapter(message["policy"], room),
         )
+
+    async def _input(self, message: Message) -> Any:
+        if self._images is not None and message["images"]:
+            return await self._images.input(message)
+        return tokens_input(message["prompt"], cache_salt=message["salt"])
 
     def _adapter(self, key: int, room: int) -> LoRARequest | None:
         if key == _BASE or key in self._full:
@@ -305,6 +313,9 @@ class Host:
         # Every request's cache is salted by its policy; what is reset here is what the salt does not cover:
         # states of weights that are gone, which would only take room.
         await self._engine.reset_prefix_cache()
+        if self._images is not None:
+            # The worker forgot what it had seen, and the scheduler would go by it.
+            await self._engine.reset_encoder_cache()
         self._resident = resident
 
     # --- sleep ---
@@ -345,6 +356,7 @@ class Host:
             "stop_strings": [],
             "top_logprobs": 0,
             "prompt_logprobs": False,
+            "images": [],
         }
         with self._rooms.join() as room:
             if room is None or self._asleep or self._going_to_bed.locked():
@@ -367,6 +379,13 @@ class Host:
         os._exit(1)
 
 
+def _images_of(engine: AsyncLLM) -> Any:
+    # Only here: what it imports is for models that see.
+    from backend.engines.vllm.host_images import HostImages
+
+    return HostImages(engine)
+
+
 def _hash_of_what_vllm_reads(message: Message) -> str:
     shared = "shared" in message
     tensors = open_weights(message["shared"]) if shared else read_adapter(Path(message["path"]))
@@ -382,7 +401,8 @@ async def serve(connection: socket.socket) -> None:
 
     first = json.loads(await reader.readline())
     engine = AsyncLLM.from_engine_args(_engine_args(first["settings"]))
-    host = Host(engine, send, model_directory=Path(first["settings"]["model"]))
+    settings = first["settings"]
+    host = Host(engine, send, model_directory=Path(settings["model"]), sees="limit_mm_per_prompt" in settings)
     watching = asyncio.ensure_future(host.watch())
     await host.prepare(first["policies"])
     send({"ready": True})

@@ -9,6 +9,9 @@ from typing import Any, Literal
 
 from backend.config import DType, VllmSettings
 from backend.engines.vllm.files import lora_targets
+from backend.engines.vllm.shown import MOST_IMAGES
+
+_LEAST_IMAGE_TOKENS = 16
 
 
 def sleep_mode(settings: VllmSettings, device: str) -> Literal["offload", "end"]:
@@ -31,8 +34,19 @@ def engine_arguments(
     dtype: DType = "float32",
     *,
     shapes: Mapping[str, tuple[int, ...]],
+    sees: bool = False,
 ) -> dict[str, Any]:
-    """Return vLLM's engine arguments, as JSON can carry them; for `shapes` see `model_shapes`."""
+    """Return vLLM's engine arguments, as JSON can carry them.
+
+    Args:
+        settings: The operator's.
+        model_directory: Of the model.
+        context_length: Most tokens of prompt and answer together.
+        device: `cpu`, `cuda`, ...
+        dtype: Of weights and cache.
+        shapes: As `model_shapes` returns them.
+        sees: Whether prompts show images.
+    """
     memory: dict[str, Any] = (
         {"kv_cache_memory_bytes": settings.cache_bytes, "block_size": 32}
         if device == "cpu"
@@ -60,7 +74,19 @@ def engine_arguments(
         "lora_target_modules": lora_targets(shapes),
         # What falls out of this cache is read from its file again.
         "max_cpu_loras": 4 * settings.adapters_at_once + 1,
+        **(_of_images(context_length) if sees else {}),
         **memory,
+    }
+
+
+def _of_images(context_length: int) -> dict[str, Any]:
+    return {
+        # vLLM takes room for as many as there may be, and each takes some tokens.
+        "limit_mm_per_prompt": {"image": max(1, min(MOST_IMAGES, context_length // _LEAST_IMAGE_TOKENS))},
+        # Else an adapter on the vision tower would be left out without a word.
+        "enable_tower_connector_lora": True,
+        # The host keeps what it read of images, by their hash.
+        "mm_processor_cache_gb": 0,
     }
 
 

@@ -1,5 +1,9 @@
 """An installed pack and the jobs that use it."""
 
+from pathlib import Path
+
+from backend.catalog.models import load_renderer_bundle
+from backend.config import PACKAGED_MODELS
 from tinkergym.errors import (
     UnknownModelError,
 )
@@ -34,6 +38,18 @@ class Odd(gym.Env):
             os._exit(7)
         if self.how == "image":
             return {"text": "look", "screen": np.zeros((4, 4, 3), np.uint8)}, {}
+        if self.how == "shown":
+            return {"text": "look", "image": np.arange(192, dtype=np.uint8).reshape(8, 8, 3)}, {}
+        if self.how == "many":
+            shades = [np.full((8, 8, 3), shade, np.uint8) for shade in range(self.length)]
+            return {"text": "look", "images": shades}, {}
+        if self.how == "animated":
+            import io
+            from PIL import Image
+            frames = [Image.new("RGB", (4, 4), color) for color in ("red", "blue")]
+            file = io.BytesIO()
+            frames[0].save(file, format="PNG", save_all=True, append_images=frames[1:])
+            return {"text": "look", "image": file.getvalue()}, {}
         if self.how == "silent":
             return [], {}
         if self.how == "numbers":
@@ -56,6 +72,8 @@ class Catalog:
         return []
 
     def renderer(self, model, chat_template=""):
+        if model == "nano-vl":
+            return load_renderer_bundle(model, Path(PACKAGED_MODELS[model]))
         if model != "bytes":
             raise UnknownModelError(f"unknown model {model!r}", field="model")
         return byte_bundle(context_length=200)

@@ -6,6 +6,7 @@ from backend.config import GatewayLimits
 from tests.backend.admission.packs import Catalog, spec
 from tinkergym.errors import (
     InvalidEnvironmentError,
+    PromptTooLongError,
 )
 
 pytestmark = pytest.mark.service
@@ -28,6 +29,8 @@ def test_what_an_environment_prints_disturbs_nobody(pack, preflight):
         ({"how": "dies"}, "last words"),
         ({"how": "numbers"}, "must be a str.*TrainRemotely"),
         ({"how": "image"}, "an image under 'screen'"),
+        ({"how": "shown"}, "this model takes text"),
+        ({"how": "animated"}, "animated"),
         ({"how": "silent"}, "empty list of messages"),
         ({"how": "no_info"}, "reset"),
         ({"nonsense": 1}, "nonsense"),
@@ -37,6 +40,12 @@ def test_an_environment_that_cannot_start_is_refused_with_its_own_words(pack, pr
     with pytest.raises(InvalidEnvironmentError, match=text) as caught:
         preflight.check(spec(**kwargs))
     assert caught.value.field == "environment"
+
+
+def test_images_are_for_a_model_that_sees_as_far_as_its_context_holds_them(pack, preflight):
+    assert preflight.check(spec(how="many", length=3, model="nano-vl")).packs == {"odd": "0.3"}
+    with pytest.raises(PromptTooLongError, match="1024 tokens"):
+        preflight.check(spec(how="many", length=60, model="nano-vl"))
 
 
 def test_an_environment_that_hangs_is_stopped_with_all_that_it_started(pack):

@@ -87,7 +87,7 @@ def test_the_mark_of_an_image_cannot_be_written():
 def test_a_template_that_shows_no_images_is_told_of():
     rules = renderer().images
     with pytest.raises(TemplateError, match="0 of 1"):
-        expanded([1, 2, 3], rules, 1)
+        expanded([1, 2, 3], rules, [rules.tokens])
     blind = Renderer.from_bundle(byte_bundle().model_copy(update={"images": rules}))
     with pytest.raises(TemplateError):
         blind.start([*observation_messages({"image": PIXELS, "text": "x"}), assistant("y")])

@@ -122,6 +122,7 @@ def request_for(policy, number):
         "prompt_logprobs": False,
         "structured": None,
         "salt": "",
+        "images": [],
     }
 
 

@@ -1,0 +1,95 @@
+"""Images on their way to vLLM: read and checked here, handed over as files, named by their hash."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from backend.vision.pixels import ImageReader
+from tinkergym.errors import InvalidRequestError, TinkerGymError
+from tinkergym.schema.sampling import SampleRequest
+from tinkergym.trajectory.parts import ImageSpan
+
+MOST_IMAGES = 64
+"""In one prompt: vLLM takes memory for them when it starts."""
+_MOST_BYTES = 256 << 20
+"""Of files in the folder; one that is gone is written again when it is shown again."""
+
+Message = dict[str, Any]
+
+
+class HandedImages:
+    """Writes images where vLLM's process reads them. Thread-safe."""
+
+    def __init__(self, reader: ImageReader, folder: Path, *, most_bytes: int = _MOST_BYTES) -> None:
+        """Begin with no file.
+
+        Args:
+            reader: Of the model's images.
+            folder: A new one, for this alone.
+            most_bytes: Of the files that stay there; those shown longest ago make room.
+        """
+        self._reader, self._folder, self._most = reader, folder, most_bytes
+        self._lock = threading.Lock()
+        self._there: OrderedDict[str, int] = OrderedDict()
+        """How large each file is."""
+        folder.mkdir(mode=0o700)
+
+    def refusal(self, request: SampleRequest) -> TinkerGymError | None:
+        """Return why a request's images cannot be shown; None if they can. Reads them."""
+        if len(request.images) > MOST_IMAGES:
+            return InvalidRequestError(
+                f"a prompt shows {len(request.images)} images, and vLLM takes at most {MOST_IMAGES} here",
+                hint="show fewer, or run the service with engine=transformers",
+                field="images",
+            )
+        try:
+            self._reader.check(request.prompt_ids, request.images)
+        except TinkerGymError as error:
+            return error
+        return None
+
+    def message(self, images: Sequence[ImageSpan]) -> list[Message]:
+        """Return what vLLM's process is told of a prompt's images.
+
+        Each with its hash and file, and where its tokens begin and end in the prompt, markers included.
+        """
+        told = []
+        for image in images:
+            read = self._reader.image(image.sha256)
+            begin = image.start - read.first
+            told.append(
+                {
+                    "sha256": image.sha256,
+                    "path": str(self._file(image.sha256)),
+                    "begin": begin,
+                    "end": begin + len(read.token_ids),
+                    "placeholder": self._reader.placeholder,
+                }
+            )
+        return told
+
+    def tidy(self, in_use: Callable[[], set[str]]) -> None:
+        """Remove files if there are too many; none of an image in use."""
+        with self._lock:
+            if sum(self._there.values()) <= self._most:
+                return
+            needed = in_use()
+            for sha256 in [sha256 for sha256 in self._there if sha256 not in needed]:
+                (self._folder / sha256).unlink(missing_ok=True)
+                del self._there[sha256]
+                if sum(self._there.values()) <= self._most:
+                    return
+
+    def _file(self, sha256: str) -> Path:
+        path = self._folder / sha256
+        with self._lock:
+            if sha256 not in self._there:
+                data = self._reader.file(sha256)
+                path.write_bytes(data)
+                self._there[sha256] = len(data)
+            self._there.move_to_end(sha256)
+        return path

@@ -1,0 +1,129 @@
+"""Bytes that are shown again, and travel once."""
+
+import json
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import tinkergym as tg
+from tinkergym.errors import InvalidRequestError
+from tinkergym.serving import client_session
+from tinkergym.serving.connection import EnvConnection
+from tinkergym.serving.named_blobs import SeenBlobs, SentBlobs, contents, named
+from tinkergym.serving.protocol import decode, encode, join_frame, split_frame
+from tinkergym.testing.environment_server import TOKEN
+
+LARGE, OTHER, SMALL = (np.full((20, 30, 3), shade, np.uint8) for shade in (1, 2, 3))
+SMALL = SMALL[:2, :2]
+
+
+class Gallery(gym.Env):
+    """Shows one picture in each episode of a seed, and again after each action."""
+
+    observation_space = gym.spaces.Box(0, 255, (32, 32, 3), np.uint8)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.picture = self.np_random.integers(0, 256, (32, 32, 3), np.uint8)
+        return self.picture, {}
+
+    def step(self, action):
+        return self.picture, 0.0, False, False, {}
+
+
+tg.register("serving-test/Gallery-v0", Gallery)
+
+
+@pytest.fixture
+def received(monkeypatch):
+    """The frames that this process was sent."""
+    frames = []
+    exchange = EnvConnection.exchange
+
+    def noted(self, frame, timeout_seconds):
+        frames.append(exchange(self, frame, timeout_seconds))
+        return frames[-1]
+
+    monkeypatch.setattr(EnvConnection, "exchange", noted)
+    monkeypatch.setattr(client_session, "SEEN", SeenBlobs())
+    return frames
+
+
+def test_a_picture_of_a_group_travels_once_and_arrives_in_each_of_its_episodes(serve, received, monkeypatch):
+    url = serve("serving-test/Gallery-v0")
+    here = Gallery()
+    for _ in range(4):
+        env = tg.make("tinkergym/Remote-v0", url=url, token=TOKEN)
+        for seed in (3, 4):
+            expected, _ = here.reset(seed=seed)
+            for shown in (env.reset(seed=seed)[0], env.step(1)[0], env.step(0)[0]):
+                np.testing.assert_array_equal(shown, expected)
+        env.close()
+    assert sum(map(len, received)) < 2 * (32 * 32 * 3) + 20_000
+    # Another process has seen nothing, and asks for what it lacks.
+    monkeypatch.setattr(client_session, "SEEN", SeenBlobs())
+    received.clear()
+    env = tg.make("tinkergym/Remote-v0", url=url, token=TOKEN)
+    for shown in (env.reset(seed=4)[0], env.step(1)[0]):
+        np.testing.assert_array_equal(shown, expected)
+    env.close()
+    assert sum(len(frame) > 32 * 32 * 3 for frame in received) == 1
+
+
+def test_what_was_sent_before_is_named_by_its_hash_and_found_again():
+    sent, seen = SentBlobs(), SeenBlobs()
+    message = {"observation": [LARGE, SMALL, LARGE], "info": {"raw": b"y" * 300}}
+    for number, expected_hashes in enumerate([1, 2]):
+        frame, shown = named(encode(message), sent)
+        hashes, came = contents(frame)
+        seen.add(came)
+        assert len(hashes) == expected_hashes
+        assert set(hashes) <= shown.keys()
+        found = decode(frame, seen.find(hashes))
+        np.testing.assert_array_equal(found["observation"][2], LARGE)
+        np.testing.assert_array_equal(found["observation"][1], SMALL)
+        assert found["info"] == message["info"], number
+    assert named('{"i":0}', sent) == ('{"i":0}', {})
+
+
+@pytest.mark.parametrize("entry", ["ab" * 32, "", True, -1, 1.0, None])
+def test_a_frame_that_names_what_is_not_known_is_refused(entry):
+    head, blobs = split_frame(encode({"observation": LARGE}))
+    head["$blobs"] = [entry]
+    with pytest.raises(InvalidRequestError):
+        decode(join_frame(head, [] if isinstance(entry, str) else blobs), {"cd" * 32: b"x"})
+
+
+def test_a_short_frame_cannot_take_much_memory_by_naming_bytes_often(monkeypatch):
+    monkeypatch.setattr("tinkergym.serving.protocol.MOST_BLOB_BYTES", 10_000)
+    head = {"values": [{"$bytes": number} for number in range(30)], "$blobs": ["ab" * 32] * 30}
+    with pytest.raises(InvalidRequestError, match="bytes"):
+        decode(join_frame(head, []), {"ab" * 32: b"x" * 1000})
+
+
+def test_what_is_kept_and_noted_has_an_end():
+    seen = SeenBlobs(most_bytes=1000)
+    seen.add({"a": b"x" * 600})
+    seen.add({"b": b"y" * 600})
+    assert seen.find(["a", "b"]).keys() == {"b"}
+    sent = SentBlobs(most=1)
+    assert [sent.note("a"), sent.note("a"), sent.note("b"), sent.note("a")] == [False, True, False, False]
+
+
+def test_a_client_that_knows_no_hashes_is_sent_everything(serve):
+    from websockets.sync.client import connect
+
+    from tinkergym.serving.protocol import PATH, VERSION
+
+    url = serve("serving-test/Gallery-v0")
+    for _ in range(2):
+        with connect(url + PATH, additional_headers={"Authorization": f"Bearer {TOKEN}"}) as wire:
+            session = np.random.default_rng().bytes(16).hex()
+            wire.send(json.dumps({"op": "open", "version": VERSION, "session": session}))
+            wire.recv()
+            wire.send(json.dumps({"op": "reset", "i": 0, "seed": 5, "options": None}))
+            assert decode(wire.recv())["observation"].shape == (32, 32, 3)
+            wire.send(json.dumps({"op": "blobs", "hashes": ["ab" * 32]}))
+            assert "error" in decode(wire.recv())

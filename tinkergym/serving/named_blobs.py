@@ -1,0 +1,104 @@
+"""Bytes that an environment shows again, such as an image, travel once: later frames name them by SHA-256.
+
+The server sends bytes of a hash that it has never sent to anybody, and else the hash alone. A client that
+lacks them asks for them. Knows frames, neither sockets nor sessions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from tinkergym.serving.protocol import Frame, join_frame, split_frame
+from tinkergym.serving.values import Blob
+
+LEAST_BYTES = 256
+"""Shorter ones are not worth a hash."""
+_MOST_SENT = 100_000
+_MOST_KEPT_BYTES = 64 * 2**20
+
+
+class SentBlobs:
+    """Hashes of what a server has sent; the newest of them. Thread-safe."""
+
+    def __init__(self, most: int = _MOST_SENT) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._hashes: OrderedDict[str, None] = OrderedDict()
+
+    def note(self, sha256: str) -> bool:
+        """Note that it is sent; return whether it was before."""
+        with self._lock:
+            known = sha256 in self._hashes
+            self._hashes[sha256] = None
+            self._hashes.move_to_end(sha256)
+            if len(self._hashes) > self._most:
+                self._hashes.popitem(last=False)
+            return known
+
+
+class SeenBlobs:
+    """Bytes that this process was sent, by hash; those seen last, up to a size. Thread-safe."""
+
+    def __init__(self, most_bytes: int = _MOST_KEPT_BYTES) -> None:
+        self._most = most_bytes
+        self._lock = threading.Lock()
+        self._bytes = 0
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
+
+    def find(self, hashes: list[str]) -> dict[str, bytes]:
+        """Return those that are here."""
+        with self._lock:
+            found = {sha256: self._kept[sha256] for sha256 in hashes if sha256 in self._kept}
+            for sha256 in found:
+                self._kept.move_to_end(sha256)
+            return found
+
+    def add(self, blobs: Mapping[str, Blob]) -> None:
+        """Keep some."""
+        with self._lock:
+            for sha256, blob in blobs.items():
+                if sha256 not in self._kept:
+                    self._kept[sha256] = bytes(blob)
+                    self._bytes += len(blob)
+            while self._bytes > self._most:
+                self._bytes -= len(self._kept.popitem(last=False)[1])
+
+
+SEEN = SeenBlobs()
+"""Of all environments that this process plays: those of a group show the same."""
+
+
+def named(frame: Frame, sent: SentBlobs) -> tuple[Frame, dict[str, Blob]]:
+    """Return a frame in which hashes stand for what was sent before, and what it shows, by hash."""
+    if isinstance(frame, str):
+        return frame, {}
+    head, blobs = split_frame(frame)
+    shown: dict[str, Blob] = {}
+    before = False
+    for number, blob in enumerate(blobs):
+        if len(blob) >= LEAST_BYTES:
+            sha256 = hashlib.sha256(blob).hexdigest()
+            if sent.note(sha256) or sha256 in shown:
+                head["$blobs"][number], before = sha256, True
+            shown[sha256] = blob
+    if not before:
+        return frame, shown
+    kept = [blob for blob, entry in zip(blobs, head["$blobs"], strict=True) if type(entry) is int]
+    return join_frame(head, kept), shown
+
+
+def contents(frame: Frame) -> tuple[list[str], dict[str, Blob]]:
+    """Return the hashes that stand for bytes in a frame, and the bytes that later ones may name, by hash.
+
+    Raises:
+        ValueError: The frame is none.
+        TypeError: Its JSON is no object.
+    """
+    if isinstance(frame, str):
+        return [], {}
+    head, blobs = split_frame(frame)
+    hashes = list(dict.fromkeys(entry for entry in head["$blobs"] if type(entry) is str))
+    return hashes, {hashlib.sha256(blob).hexdigest(): blob for blob in blobs if len(blob) >= LEAST_BYTES}
