@@ -12,15 +12,14 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from backend.environments.urls import normal_origins
 from backend.errors import ConfigError
 from backend.store.blobs import Blobs, LocalBlobs
+from tinkergym.chat_endpoint import origin_list
 from tinkergym.errors import InvalidRequestError
-from tinkergym.rubrics.llm_judge import origin_of
 from tinkergym.schema.parsing import parse
 
 DType = Literal["float32", "bfloat16"]
@@ -198,6 +197,10 @@ class ServiceConfig(Settings):
     """Origins of judges that environments played by the service may ask: `https://judge.example.org`. See
     `LLMJudge`."""
 
+    opponent_urls: list[str] = []
+    """Origins of models that may play seats of games on the service: `https://models.example.org`. See
+    `tg.opponents.External`."""
+
     episodes_per_worker: int = Field(256, ge=1)
     """Episodes that one environment worker plays at once."""
 
@@ -287,16 +290,10 @@ class ServiceConfig(Settings):
     def _origins(cls, value: list[str]) -> list[str]:
         return normal_origins(value)
 
-    @field_validator("judge_urls")
+    @field_validator("judge_urls", "opponent_urls")
     @classmethod
-    def _judges(cls, value: list[str]) -> list[str]:
-        for entry in value:
-            parts = urlsplit(entry)
-            if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
-                raise ValueError(f"{entry!r} is not an origin; write https://judge.example.org")
-            if parts.username or parts.password:
-                raise ValueError("an origin has no user name or password; jobs bring their keys")
-        return [origin_of(entry) for entry in value]
+    def _models_elsewhere(cls, value: list[str]) -> list[str]:
+        return origin_list(value)
 
     @field_validator("models")
     @classmethod

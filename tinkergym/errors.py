@@ -187,6 +187,14 @@ class InvalidRewardError(TinkerGymError):
     """The environment cannot say what reward was earned: a term raised, or gave no finite number."""
 
 
+class NoCompletionError(TinkerGymError):
+    """A model behind an OpenAI-style URL did not answer in time, or not with a completion."""
+
+
+class OpponentFailedError(TinkerGymError):
+    """A model elsewhere that plays a seat of a game gave no answer; the message names the seat."""
+
+
 class InvalidToolError(InvalidRequestError):
     """A tool cannot be offered to a model: its annotations, its docstring or its name are wrong."""
 

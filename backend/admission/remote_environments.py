@@ -1,14 +1,14 @@
-"""Jobs whose environment is behind a server, or asks a judge: who may, and what of them is stored."""
+"""Jobs that reach environment servers, judges or models elsewhere: who may, and what of them is stored."""
 
 from __future__ import annotations
 
 from typing import TypeVar
 
 from backend.config import ServiceConfig
-from backend.environments import judges
+from backend.environments import judges, opponent_models
 from backend.environments.tokens import EnvTokens, without_token
 from backend.environments.urls import as_remote, is_remote, pinned
-from tinkergym.schema.job_spec import EnvironmentRef, EvaluatedSpec, PlayedSpec
+from tinkergym.schema.job_spec import EnvironmentRef, EvaluatedSpec, JobSpec, PlayedSpec
 from tinkergym.schema.jobs import AnyJobSpec
 
 Played = TypeVar("Played", bound=PlayedSpec)
@@ -25,9 +25,14 @@ def allowed(spec: Played, config: ServiceConfig) -> Played:
     """Return the job as the service would play it, with the server's address looked up.
 
     Raises:
-        InvalidRequestError: The operator does not allow this server, or a judge of the environment.
+        InvalidRequestError: The operator does not allow this server, a judge of the environment, or a model
+            that plays a seat.
     """
     check_evaluations(spec, config)
+    if isinstance(spec, JobSpec) and spec.rollout == "server":
+        opponent_models.check_listed(spec, config.opponent_urls)
+    elif isinstance(spec, JobSpec):
+        opponent_models.refuse_keys(spec)
     # What a client plays, it reaches from where it is.
     if spec.rollout != "server":
         for environment in spec.own_environments.values():
@@ -66,4 +71,6 @@ def to_store(spec: AnyJobSpec, config: ServiceConfig, tenant_id: str) -> AnyJobS
             return tokens.put_away(environment, tenant_id)
         return without_token(environment)
 
+    if isinstance(spec, JobSpec):
+        spec = opponent_models.put_away(spec, tokens, tenant_id)
     return spec.with_environments(stored)

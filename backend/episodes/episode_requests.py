@@ -15,7 +15,7 @@ from backend.episodes.recorded_actions import RecordedActions
 from backend.episodes.staleness import oldest_version
 from tinkergym.schema.episodes import EpisodeRequest, SeatPlan, TablePlayer
 from tinkergym.schema.job_spec import JobSpec
-from tinkergym.schema.opponents import Base, FixedPlayer, Frozen, Replay, Scripted
+from tinkergym.schema.opponents import Base, External, FixedPlayer, Frozen, Replay, Scripted
 from tinkergym.schema.policy_refs import PolicyRef, policy_of
 from tinkergym.trajectory.trajectory import ONLY_AGENT
 
@@ -163,6 +163,10 @@ def fixed_seat(job_id: str, spec: JobSpec, player: FixedPlayer | Replay, seed: i
             policy = spec.model
         case Scripted(name=name):
             table = TablePlayer(kind="scripted", name=name)
+        case External():
+            prompt = spec.system_prompt if player.system_prompt is None else player.system_prompt
+            asked = player.model_copy(update={"system_prompt": prompt})
+            table = TablePlayer(kind="external", name=player.model, external=asked)
         case Replay(job=job):
             table = TablePlayer(kind="replay", name=job)
     return SeatPlan(

@@ -10,7 +10,7 @@ import time
 from backend.admission.models import FileCatalog
 from backend.admission.preflight import Preflight
 from backend.config import ServiceConfig
-from backend.environments.judges import allow_only
+from backend.environments import judges, opponent_models
 from backend.gateway.app import create_app
 from backend.gateway.event_tail import EventTail
 from backend.gateway.parts import GatewayParts
@@ -28,7 +28,9 @@ def main() -> None:
     # One line per request to a pool is too much.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     config = ServiceConfig.from_environment()
-    allow_only(config.judge_urls)  # for the processes that check environments and play evaluations
+    # For the processes that check environments and play evaluations.
+    judges.allow_only(config.judge_urls)
+    opponent_models.allow_only(config.opponent_urls)
     store = Store.open(config.store_url)
     # Only requests delete jobs, and there are none yet.
     JobFolders(config.job_files).finish(store.has_job)

@@ -17,18 +17,20 @@ from backend.episodes.played import Played
 from backend.jobs.job_context import JobContext
 from backend.jobs.step_report import environment_metrics
 from backend.policies.trained_policy import TrainedPolicy
-from tinkergym.evaluation.statistics import mean_interval
-from tinkergym.schema.episodes import EpisodeRequest, SeatPlan
+from tinkergym.evaluation.statistics import clustered_interval
+from tinkergym.schema.episodes import MOST_SEATS, EpisodeRequest, SeatPlan
 from tinkergym.schema.evaluate_every import MOST_EPISODES, EvaluateEvery
 from tinkergym.schema.events import EvaluationEvent, WarningEvent
 from tinkergym.schema.job_spec import EvaluatedSpec, JobSpec, Limits, PlayedSpec
 from tinkergym.schema.opponents import Base
 from tinkergym.schema.policy_refs import policy_of
-from tinkergym.trajectory.trajectory import ONLY_AGENT
+from tinkergym.trajectory.trajectory import ONLY_AGENT, Trajectory
 
 _ALL_STEPS = 10**10
 """No evaluation makes another one void."""
 _LOOK_SECONDS = 0.5
+_APART = MOST_EPISODES + MOST_SEATS
+"""Between the episode numbers of two evaluations: the last mirrored set of games is always complete."""
 _OWN = "evaluated"
 """Who plays the seat that is measured."""
 
@@ -144,30 +146,37 @@ class Evaluations:
 
     def _record(self, step: int, wanted: EvaluateEvery, played: Played) -> None:
         context = self._context
+        agent = context.spec.agent_of(wanted)
         # Of a game those of the policy that is evaluated, wherever it sat.
         trajectories = [
             next(one for one in result.trajectories if request.seats[one.agent].player == _OWN)
-            for request, result in played
+            for request, result in sorted(played, key=lambda one: one[0].index)
         ]
-        returns = [one.episode_return for one in trajectories if one.completed]
-        low, high = mean_interval(returns) if len(returns) > 1 else (math.nan, math.nan)
+        sets = _whole_sets(trajectories, size=len(self._seats_of(wanted)))
+        counted = [one for some in sets for one in some]
+        returns = [one.episode_return for one in counted]
+        low, high = (
+            clustered_interval([[one.episode_return for one in some] for some in sets])
+            if len(sets) > 1
+            else (math.nan, math.nan)
+        )
         name = context.spec.name_of(wanted)
-        mean = math.fsum(returns) / len(returns) if returns else None
         before = self._recorded.setdefault(name, [])
         event = EvaluationEvent(
             name=name,
+            agent=agent,
             step=step,
             policy_version=step,
             episodes=len(trajectories),
-            failed_episodes=len(trajectories) - len(returns),
+            failed_episodes=sum(not one.completed for one in trajectories),
             sampled_tokens=sum(one.sampled_tokens for one in trajectories),
-            mean=mean,
+            mean=math.fsum(returns) / len(returns) if returns else None,
             low=low if math.isfinite(low) else None,
             high=high if math.isfinite(high) else None,
             stop_reasons=dict(Counter(one.stop_reason.value for one in trajectories).most_common()),
-            metrics=environment_metrics([one for one in trajectories if one.completed]),
+            metrics=environment_metrics(counted),
         )
-        decided_by = context.spec.best_decided_by
+        decided_by = context.spec.best_decided_by(agent)
         if decided_by is not None and decided_by[0] == name and _is_best(event, before, decided_by[1]):
             event = event.model_copy(update={"best": True})
         context.store.append_event(context.lease, event)
@@ -184,22 +193,29 @@ class Evaluations:
 
     def _keep_checkpoints(self) -> None:
         """Have the best version kept, and those that are being played."""
-        best = [event.step for events in self._recorded.values() for event in events if event.best]
-        for policy in self._context.policies.values():
+        for agent, policy in self._context.policies.items():
+            best = [
+                event.step
+                for events in self._recorded.values()
+                for event in events
+                if event.best and event.agent == agent
+            ]
             policy.keep_steps({*self._pending, *best[-1:]})
 
     def _requests(self, step: int, number: int) -> list[EpisodeRequest]:
         context, spec, played = self._context, self._context.spec, self._played
         wanted = self._wanted[number]
+        seats = len(self._seats_of(wanted))
         return [
             EpisodeRequest(
                 job_id=context.job_id,
-                episode_id=episode_id(self._board, step, number * MOST_EPISODES + index),
+                episode_id=episode_id(self._board, step, number * _APART + index),
                 step=step,
                 index=index,
                 group=number,
                 environment=spec.environment_of(wanted),
-                seed=wanted.seed + index,
+                # Mirrored: one game per seat that the policy can take, all of one seed.
+                seed=wanted.seed + index // seats,
                 seats=self._seats(step, number, index),
                 limits=played.limits if played else Limits(),
                 executor=played.executor if played else "thread",
@@ -207,8 +223,16 @@ class Evaluations:
                 lease_id="",
                 lease_seconds=0.0,
             )
-            for index in range(wanted.episodes)
+            for index in range(math.ceil(wanted.episodes / seats) * seats)
         ]
+
+    def _seats_of(self, wanted: EvaluateEvery) -> list[str]:
+        """Return the agents that the evaluated policy plays in turn."""
+        spec = self._context.spec
+        if not isinstance(spec, JobSpec) or not spec.agents:
+            return [ONLY_AGENT]
+        own = spec.agent_of(wanted)
+        return [agent for agent in spec.learning_seats if spec.policy_at(agent) == own]
 
     def _seats(self, step: int, number: int, index: int) -> dict[str, SeatPlan]:
         """Return who plays an episode: the policy, and in a game the opponent at all other seats."""
@@ -219,8 +243,7 @@ class Evaluations:
         if not agents:
             return {ONLY_AGENT: self._own_seat(context.job_id, spec, step, seed, wanted.temperature)}
         assert isinstance(spec, JobSpec)
-        own = wanted.agent or spec.trained_agents[0]
-        seats = [agent for agent in spec.learning_seats if spec.policy_at(agent) == own]
+        own, seats = spec.agent_of(wanted), self._seats_of(wanted)
         taken = seats[index % len(seats)]
         policy = policy_of(context.job_id, own)
         plan = self._own_seat(policy, spec.for_agent(own), step, seed, wanted.temperature)
@@ -249,6 +272,15 @@ class Evaluations:
             trained=False,
             player=_OWN,
         )
+
+
+def _whole_sets(trajectories: Sequence[Trajectory], *, size: int) -> list[list[Trajectory]]:
+    """Return the mirrored sets of games, one game per seat, of which none failed.
+
+    The games of a set share their seed. One alone would weigh its seat more than the others.
+    """
+    sets = [list(trajectories[start : start + size]) for start in range(0, len(trajectories), size)]
+    return [some for some in sets if all(one.completed for one in some)]
 
 
 def _is_best(newest: EvaluationEvent, before: Sequence[EvaluationEvent], metric: str) -> bool:

@@ -90,14 +90,15 @@ class EnvWorkerProcess:
 
     def run(self) -> None:
         """Play until the process ends."""
-        from backend.environments.judges import allow_only
+        from backend.environments import judges, opponent_models
         from backend.environments.tokens import EnvTokens
         from backend.workers.env_worker import run_env_worker
         from backend.workers.environments import environment_maker
 
         _log_to_stderr()
         config = ServiceConfig.model_validate_json(self._config_json)
-        allow_only(config.judge_urls)
+        judges.allow_only(config.judge_urls)
+        opponent_models.allow_only(config.opponent_urls)
         try:
             run_env_worker(
                 url=self._address.url,

@@ -25,7 +25,7 @@ from backend.store.tables import events, jobs, tenants
 from backend.store.usage import Wish, counted, wish_of
 from tinkergym.errors import NotFoundError
 from tinkergym.schema.events import CheckpointEvent, ErrorView, JobState, StateEvent, StepEvent
-from tinkergym.schema.job_spec import EnvironmentRef, PlayedSpec
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, PlayedSpec
 from tinkergym.schema.jobs import JobView, stored_spec
 
 
@@ -72,7 +72,10 @@ class LeaseStore:
                     enter_state(connection, row, self._clock(), body)
 
     def environments_in_use(self) -> list[EnvironmentRef]:
-        """Return the environments of all jobs that play episodes and have not ended."""
+        """Return the environments of all jobs that play episodes and have not ended.
+
+        Models elsewhere that play are among them, as references to nothing but their keys.
+        """
         with self._db.read() as connection:
             specs = connection.scalars(select(jobs.c.spec).where(jobs.c.state.not_in(FINAL_STATES))).all()
         parsed = (stored_spec(spec) for spec in specs)
@@ -80,7 +83,10 @@ class LeaseStore:
             environment
             for spec in parsed
             if isinstance(spec, PlayedSpec)
-            for environment in spec.own_environments.values()
+            for environment in (
+                *spec.own_environments.values(),
+                *_opponents_keys(spec),
+            )
         ]
 
     def jobs_with_expired_lease(self, now: float) -> list[str]:
@@ -269,6 +275,12 @@ class LeaseStore:
             body = StateEvent(state=state, reason=reason, error=error, attempt=row.attempt)
             _finish(connection, row, now, body)
             return True
+
+
+def _opponents_keys(spec: PlayedSpec) -> list[EnvironmentRef]:
+    """Return the names of the keys of models elsewhere that play, each where a token's name would stand."""
+    models = spec.external_models if isinstance(spec, JobSpec) else []
+    return [EnvironmentRef(id="opponent", kwargs={"token": one.api_key}) for one in models]
 
 
 def _expired(now: float) -> ColumnElement[bool]:

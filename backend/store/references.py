@@ -34,7 +34,7 @@ class ReferredPolicy:
     kept: tuple[CheckpointView, ...]
     """Its checkpoints, oldest first."""
     best_version: int | None = None
-    """That was best in the job's first evaluation; None where there was none."""
+    """That was best in the policy's first evaluation; None where there was none."""
 
     def version(self, *, field: str = "policy") -> int:
         """Return the version that the reference names; without one, the newest that is kept.
@@ -57,7 +57,9 @@ class ReferredPolicy:
         ref, kept = self.ref, self.kept
         if ref.name == "best" and self.best_version is None:
             raise _not_kept(
-                kept, f"{ref.whose} has no best version: its job was started without evaluate=", field
+                kept,
+                f"{ref.whose} has no best version: its job evaluates no version of it, see evaluate=",
+                field,
             )
         version = self.best_version if ref.name == "best" else ref.version
         chosen = [
@@ -112,7 +114,12 @@ def find_policy(
         agent=agent,
         kept=tuple(checkpoint_views(connection, job_id, agent)),
         best_version=next(
-            (one.policy_version for one in reversed(evaluation_events(connection, job_id)) if one.best), None
+            (
+                one.policy_version
+                for one in reversed(evaluation_events(connection, job_id))
+                if one.best and one.agent == agent
+            ),
+            None,
         )
         if ref.name == "best"
         else None,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from backend.environments import judges
+from backend.environments import judges, opponent_models
 from backend.environments.tokens import EnvTokens
 from backend.environments.urls import is_remote, pinned
 from tinkergym.registration.games import make_playable
 from tinkergym.rollout.environment_host import AnyEnv
+from tinkergym.rollout.game_table import GameTable, seated
 from tinkergym.rollout.host_pool import MakeEnv
 from tinkergym.schema.job_spec import EnvironmentRef
 
@@ -28,5 +29,8 @@ def environment_maker(listed: Sequence[str], tokens: EnvTokens) -> MakeEnv:
 
 def _make(listed: Sequence[str], tokens: EnvTokens, ref: EnvironmentRef) -> AnyEnv:
     ref = pinned(tokens.fetch(ref), listed) if is_remote(ref) else judges.fetch(ref, tokens)
-    made: AnyEnv = make_playable(ref)
+    made: AnyEnv = seated(make_playable(ref))
+    if isinstance(made, GameTable):
+        # Here the names of stored keys become keys, for players that are models elsewhere.
+        made.secrets = partial(opponent_models.fetch, tokens)
     return made

@@ -145,12 +145,17 @@ class Coordinator:
     def fail(self, stop_reason: StopReason, error: str = "") -> None:
         """End the episode for a reason that lies outside of it; a second end is ignored.
 
-        A failure is the acting seat's. A limit, such as `episode_timeout`, cuts the episode off for all.
+        A failure is the acting seat's, unless a player failed whom no loop plays: then it is nobody's here. A
+        limit, such as `episode_timeout`, cuts the episode off for all.
         """
         if self._state is AgentState.TERMINATED:
             return
         if stop_reason in COMPLETED_REASONS:
             self._cut_off(stop_reason, error)
+        elif stop_reason is StopReason.OPPONENT_FAILED:
+            self._end(stop_reason)
+            for loop in self._loops.values():
+                loop.fail(stop_reason, error, void=True)
         elif self._acting and stop_reason in FAILED_REASONS:
             self._loops[self._acting].fail(stop_reason, error)
             self._end_failed(self._acting, stop_reason, error)

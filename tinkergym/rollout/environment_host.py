@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import gymnasium as gym
 
-from tinkergym.errors import InvalidEnvironmentError, InvalidRewardError
+from tinkergym.errors import InvalidEnvironmentError, InvalidRewardError, OpponentFailedError
 from tinkergym.messages import is_unicode
 from tinkergym.rollout.call_register import CallRegister
 from tinkergym.trajectory.trajectory import StopReason
@@ -251,6 +251,8 @@ def stop_reason_of(error: BaseException) -> StopReason:
     """Return what an error that `reset` or `step` raised means for the episode."""
     if isinstance(error, ForwardedError):
         return error.stop_reason
+    if isinstance(error, OpponentFailedError):
+        return StopReason.OPPONENT_FAILED
     unknown = isinstance(error, InvalidRewardError)
     return StopReason.INVALID_REWARD if unknown else StopReason.ENVIRONMENT_ERROR
 

@@ -12,6 +12,7 @@ import gymnasium as gym
 
 from tinkergym.agent.coordinator import Position, Standing
 from tinkergym.errors import InvalidEnvironmentError
+from tinkergym.rollout.external_player import ReadSecret
 from tinkergym.rollout.table_players import SeatedPlayer, acting_failed, seat_player
 from tinkergym.schema.episodes import TablePlayer
 
@@ -36,6 +37,9 @@ def seated(made: Any) -> Any:
 
 class GameTable:
     """One game. What an agent is shown and paid is what `AECEnv.last` says when its turn comes."""
+
+    secrets: ReadSecret | None = None
+    """Turns the name of a stored key into the key, where a service plays."""
 
     def __init__(self, game: Any) -> None:
         """Sit around the game.
@@ -77,7 +81,7 @@ class GameTable:
             players = options[PLAYERS]
             options = {name: value for name, value in options.items() if name != PLAYERS} or None
         self._players = {
-            agent: (player, seat_player(self.unwrapped, agent, player, own_seed))
+            agent: (player, seat_player(self.unwrapped, agent, player, own_seed, self.secrets))
             for agent, (player, own_seed) in players.items()
         }
         self._game.reset(seed=seed, options=options)
@@ -98,11 +102,11 @@ class GameTable:
         for agent, reward in self._game.rewards.items():
             self._owed[agent] = self._owed.get(agent, 0.0) + reward
 
-    def _play_here(self, agent: str) -> None:
+    def _play_here(self, agent: str, observation: Any) -> None:
         """Let a player of this table act."""
         player, seated_player = self._players[agent]
         try:
-            action = seated_player.act(agent)
+            action = seated_player.act(agent, observation)
         except Exception as error:  # a game's own player is foreign code
             raise acting_failed(agent, player, error) from error
         self._act(action)
@@ -116,7 +120,7 @@ class GameTable:
             self._owed[agent] = 0.0
             over = bool(terminated or truncated)
             if agent in self._players and not over:
-                self._play_here(agent)
+                self._play_here(agent, observation)
                 continue
             standing = Standing(
                 agent=agent,

@@ -10,15 +10,29 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError
+from tinkergym.chat_endpoint import origin_of
+from tinkergym.errors import (
+    InvalidEnvironmentError,
+    InvalidRequestError,
+    NoCompletionError,
+    OpponentFailedError,
+    TinkerGymError,
+)
+from tinkergym.rollout.environment_host import system_prompt_of
+from tinkergym.rollout.external_player import ExternalPlayer, ReadSecret
 from tinkergym.schema.episodes import TablePlayer
 
 
 class SeatedPlayer(Protocol):
     """Plays one agent of one game."""
 
-    def act(self, agent: str) -> Any:
-        """Return the agent's action; it is the agent's turn."""
+    def act(self, agent: str, observation: Any) -> Any:
+        """Return the agent's action; it is the agent's turn.
+
+        Args:
+            agent: Whom it plays.
+            observation: What happened since the agent's last action.
+        """
         ...
 
 
@@ -36,8 +50,9 @@ class ScriptedPlayer:
         self._game, self._name = game, name
         self._rng = np.random.default_rng(seed)
 
-    def act(self, agent: str) -> str:
+    def act(self, agent: str, observation: Any) -> str:
         """Return what the game's player does."""
+        del observation
         return str(self._game.scripted_action(agent, self._name, self._rng))
 
 
@@ -48,18 +63,21 @@ class RecordedPlayer:
         """Sit down with a record of one game."""
         self._left = list(reversed(actions))
 
-    def act(self, agent: str) -> str:
+    def act(self, agent: str, observation: Any) -> str:
         """Return the next action.
 
         Raises:
             InvalidEnvironmentError: The game takes another course than the recorded one, and has more turns.
         """
+        del observation
         if not self._left:
             raise InvalidEnvironmentError(f"the record of agent {agent!r} ends before the game does")
         return self._left.pop()
 
 
-def seat_player(game: Any, agent: str, player: TablePlayer, seed: int) -> SeatedPlayer:
+def seat_player(
+    game: Any, agent: str, player: TablePlayer, seed: int, secrets: ReadSecret | None = None
+) -> SeatedPlayer:
     """Return who plays an agent in one episode.
 
     Args:
@@ -67,12 +85,16 @@ def seat_player(game: Any, agent: str, player: TablePlayer, seed: int) -> Seated
         agent: The agent.
         player: As the service drew it.
         seed: Of this episode and seat.
+        secrets: See `ExternalPlayer`.
 
     Raises:
         InvalidRequestError: The game offers no such player.
     """
     if player.kind == "replay":
         return RecordedPlayer(player.actions)
+    if player.kind == "external":
+        assert player.external is not None
+        return ExternalPlayer(player.external, system_prompt=system_prompt_of(game), secrets=secrets)
     check_player(game, agent, player)
     return ScriptedPlayer(game, player.name, seed)
 
@@ -116,8 +138,14 @@ def _can_play(check: Any, name: str) -> bool:
     return True
 
 
-def acting_failed(agent: str, player: TablePlayer, error: Exception) -> InvalidEnvironmentError:
+def acting_failed(agent: str, player: TablePlayer, error: Exception) -> TinkerGymError:
     """Name the seat in an error of its player."""
+    if isinstance(error, NoCompletionError):
+        where = origin_of(player.external.url) if player.external is not None else ""
+        return OpponentFailedError(
+            f"agent {agent!r}, played by {player.name!r} at {where}, gave no answer: {error.message}",
+            field=f"agents.{agent}",
+        )
     return InvalidEnvironmentError(
         f"agent {agent!r}, played by {player.name!r}, could not act: {type(error).__name__}: {error}",
         hint="mend the game's player, or choose another",

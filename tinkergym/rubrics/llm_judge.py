@@ -6,19 +6,15 @@ reward of 0: the episode is lost as `invalid_reward`.
 
 from __future__ import annotations
 
-import http.client
 import json
 import math
 import os
 import re
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
-from tinkergym.errors import InvalidRequestError, InvalidRewardError
+from tinkergym.chat_endpoint import ChatEndpoint, origin_of
+from tinkergym.errors import InvalidRequestError, InvalidRewardError, NoCompletionError
 from tinkergym.rubrics.rubric import Term
 
 ALLOWED_VARIABLE = "TINKERGYM_JUDGE_URLS"
@@ -31,11 +27,7 @@ DEFAULT_PROMPT = (
     "You grade answers. Read the task, the answer and, if there is one, the reference answer. Reply with a "
     "number from 0 (wrong) to 1 (right) and nothing else."
 )
-_MOST_BYTES = 2**20
 _MOST_SHOWN = 300
-_MOST_ATTEMPTS, _MOST_TIMEOUT_SECONDS, _MOST_PAUSE_SECONDS = 10, 600.0, 60.0
-"""An environment's own time limit ends the wait for a judge, but not the thread that waits."""
-_RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
@@ -79,39 +71,18 @@ class LLMJudge:
             InvalidRequestError: The URL is not one of http or https, or has a user name or password in it;
                 no header can carry the key; or a number is out of bounds.
         """
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidRequestError(
-                f"{url!r} is not an http or https URL",
-                hint="give the API's base, as https://host/v1",
-                field="url",
-            )
-        if parts.username or parts.password:
-            raise InvalidRequestError(
-                "the URL has a user name or password in it, which logs would show",
-                hint="pass api_key instead",
-                field="url",
-            )
-        if api_key and not (isinstance(api_key, str) and re.fullmatch(r"[!-~]+", api_key)):
-            # The HTTP library would refuse it too, and show it in its error.
-            raise InvalidRequestError(
-                "the key has characters that no header can carry, such as a line break at its end",
-                hint="strip it",
-                field="api_key",
-            )
-        if (
-            not (1 <= attempts <= _MOST_ATTEMPTS and 0 < timeout_seconds <= _MOST_TIMEOUT_SECONDS)
-            or not 0 <= pause_seconds <= _MOST_PAUSE_SECONDS
-            or not lowest < highest
-        ):
-            raise InvalidRequestError(
-                f"attempts must be from 1 to {_MOST_ATTEMPTS}, timeout_seconds above 0 and at most "
-                f"{_MOST_TIMEOUT_SECONDS:g}, pause_seconds from 0 to {_MOST_PAUSE_SECONDS:g}, and lowest "
-                "below highest"
-            )
-        self.url, self.model, self._key, self.prompt = url.rstrip("/"), model, api_key, prompt
+        if not lowest < highest:
+            raise InvalidRequestError("lowest must be below highest", field="lowest")
+        self._endpoint = ChatEndpoint(
+            url,
+            model=model,
+            api_key=api_key,
+            timeout_seconds=timeout_seconds,
+            attempts=attempts,
+            pause_seconds=pause_seconds,
+        )
+        self.url, self.model, self.prompt = self._endpoint.url, model, prompt
         self._lowest, self._highest = lowest, highest
-        self._timeout, self._attempts, self._pause = timeout_seconds, attempts, pause_seconds
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> LLMJudge:
@@ -166,70 +137,15 @@ class LLMJudge:
             InvalidRewardError: It did not answer.
         """
         refuse_unlisted(self.url)
-        body = {
-            "model": self.model,
-            "temperature": 0,
-            "messages": [
-                {"role": "system", "content": self.prompt},
-                {"role": "user", "content": question},
-            ],
-        }
-        answer = self._post(json.dumps(body).encode())
+        messages = [{"role": "system", "content": self.prompt}, {"role": "user", "content": question}]
         try:
-            said = json.loads(answer)["choices"][0]["message"]["content"]
-        except (ValueError, LookupError, TypeError):
-            said = None
-        if not isinstance(said, str):
+            return self._endpoint.complete(messages, temperature=0)
+        except NoCompletionError as error:
             raise InvalidRewardError(
-                f"{self!r} answered something else than a chat completion", field="judge"
-            )
-        return said
-
-    def _post(self, body: bytes) -> bytes:
-        headers = {"Content-Type": "application/json"}
-        if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
-        request = urllib.request.Request(f"{self.url}/chat/completions", data=body, headers=headers)
-        cause = ""
-        for attempt in range(self._attempts):
-            if attempt:
-                time.sleep(self._pause * 2 ** (attempt - 1))
-            try:
-                with _OPENER.open(request, timeout=self._timeout) as response:
-                    answer: bytes = response.read(_MOST_BYTES + 1)
-                if len(answer) > _MOST_BYTES:
-                    raise InvalidRewardError(f"{self!r} answered over {_MOST_BYTES} bytes", field="judge")
-            except urllib.error.HTTPError as error:
-                cause = f"it answered with status {error.code}"
-                error.close()
-                if error.code not in _RETRIED:
-                    break
-            except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
-                cause = str(getattr(error, "reason", error)) or type(error).__name__
-            else:
-                return answer
-        raise InvalidRewardError(
-            f"{self!r} gave no score: {cause}", hint="see whether the judge's service answers", field="judge"
-        )
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would lead past the operator's list, and take the key along."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
-# Without the proxies of the environment: the address that is checked is the one that is connected to.
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
-
-
-def origin_of(url: str) -> str:
-    """Return scheme, host and port of a URL."""
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    host = parts.hostname or ""
-    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+                f"{self!r} gave no score: {error.message}",
+                hint="see whether the judge's service answers",
+                field="judge",
+            ) from None
 
 
 def refuse_unlisted(url: str, listed: Sequence[str] | None = None) -> None:

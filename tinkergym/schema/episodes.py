@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from tinkergym.schema.events import JobState
 from tinkergym.schema.job_spec import EnvironmentRef, ExecutorName, Limits, Reasoning, Sampling
 from tinkergym.schema.model import MOST_EPISODES, MOST_RESULTS, WireModel
+from tinkergym.schema.opponents import External
 from tinkergym.trajectory.trajectory import MOST_TURNS, AgentId, Trajectory
 
 MOST_SEATS = 64
@@ -23,11 +24,13 @@ CURRENT = "current"
 class TablePlayer(WireModel):
     """A player at the game's own table: it answers with text, and nothing of it is sampled or recorded."""
 
-    kind: Literal["scripted", "replay"] = "scripted"
+    kind: Literal["scripted", "replay", "external"] = "scripted"
     name: str = ""
-    """What the game calls it; of a record, the job."""
+    """What the game calls it; of a record, the job; of a model behind a URL, the model."""
     actions: list[str] = Field([], max_length=MOST_TURNS)
     """Of a record, in order."""
+    external: External | None = None
+    """Of a model behind a URL, how to ask it; in the place of its key a service has the key's name."""
 
 
 class SeatPlan(WireModel):

@@ -110,6 +110,8 @@ class EvaluationEvent(WireModel):
     type: Literal["evaluation"] = "evaluation"
     name: str
     """Of the evaluation, see `EvaluateEvery.name`."""
+    agent: str = ""
+    """Whose policy it is; empty where the job trains one."""
     step: int
     """Train step that made the version; 0 is before training."""
     policy_version: int
@@ -126,7 +128,7 @@ class EvaluationEvent(WireModel):
     metrics: dict[str, float] = {}
     """The environment's own, means over the completed episodes of each episode's sum."""
     best: bool = False
-    """Whether the job has no better version so far, by its first evaluation or what `best_by` names;
+    """Whether the policy has no better version so far, by its first evaluation or what `best_by` names;
     references call it `@best`.
     """
 

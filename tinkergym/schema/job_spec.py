@@ -15,7 +15,7 @@ from tinkergym.schema.evaluate_every import MOST_EVALUATIONS, EvaluateEvery
 from tinkergym.schema.mixtures import MOST_ENVIRONMENTS, drawn, names_of
 from tinkergym.schema.model import Choice, UserSettings, WireModel
 from tinkergym.schema.names import REMOTE_ID
-from tinkergym.schema.opponents import Base, FixedPlayer, Frozen, League, Replay, Scripted
+from tinkergym.schema.opponents import Base, External, FixedPlayer, Frozen, League, Replay, Scripted
 from tinkergym.schema.optimizer import AdamW
 from tinkergym.schema.policy_refs import POLICY_REF
 from tinkergym.trajectory.trajectory import AgentId
@@ -107,7 +107,7 @@ _GROUPS = ("group_size", "groups_per_step")
 """What all seats of a job have in common, since they play the same episodes."""
 
 SeatSettings = Annotated[
-    Train | SharedWith | Frozen | Scripted | Base | League | Replay, Field(discriminator="kind")
+    Train | SharedWith | Frozen | Scripted | Base | External | League | Replay, Field(discriminator="kind")
 ]
 """Who plays a seat."""
 
@@ -219,7 +219,7 @@ class EvaluatedSpec(TrainingSpec):
 
     evaluate: list[EvaluateEvery] = Field([], max_length=MOST_EVALUATIONS)
     """Episodes on the way that are not learned from. The first of them decides which version is `@best`,
-    unless `best_by` names another.
+    unless `best_by` names another. In a game, each policy's own evaluations decide its `@best`.
     """
     best_by: str = Field("", max_length=500)
     """What decides which version is `@best`: the name of an evaluation, for its mean return, or
@@ -277,22 +277,34 @@ class EvaluatedSpec(TrainingSpec):
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise ValueError(f"evaluate has two of the name {twice!r}; give each a name=")
-        if self.best_by and self.best_decided_by is None:
+        if self.best_by and self._named_by_best_by is None:
             self._refuse(
                 f"best_by names no evaluation; write NAME or NAME/METRIC with one of "
                 f"{', '.join(map(repr, names)) or 'those in evaluate'}"
             )
         return self
 
-    @property
-    def best_decided_by(self) -> tuple[str, str] | None:
-        """The name of the evaluation that decides which version is the best, and its metric; empty: the mean.
+    def agent_of(self, evaluation: EvaluateEvery) -> str:
+        """Return whose policy an evaluation measures; empty where the job trains one."""
+        return evaluation.agent or self.trained_agents[0]
 
-        None without evaluations, or where `best_by` names none of them.
+    def best_decided_by(self, agent: str = "") -> tuple[str, str] | None:
+        """Return which evaluation decides which version of a policy is the best, and by which metric.
+
+        An empty metric is the mean return. None where no evaluation is of that policy.
+
+        Args:
+            agent: Whose policy; empty where the job trains one.
         """
+        own = [self.name_of(one) for one in self.evaluations if self.agent_of(one) == agent]
+        named = self._named_by_best_by
+        if named is not None and named[0] in own:
+            return named
+        return (own[0], "") if own else None
+
+    @property
+    def _named_by_best_by(self) -> tuple[str, str] | None:
         names = [self.name_of(one) for one in self.evaluations]
-        if not self.best_by:
-            return (names[0], "") if names else None
         if self.best_by in names:
             return self.best_by, ""
         # Names are ids with a slash in them: the longest that fits is meant.
@@ -637,6 +649,37 @@ class JobSpec(PlayedSpec):
         return self
 
     @model_validator(mode="after")
+    def _a_failed_game_trains_nothing(self) -> Self:
+        if self.plays_game and self.on_failure == "keep":
+            self._refuse(
+                "on_failure cannot be 'keep' with agents or self_play: a failure at one seat ends the game "
+                "for all, and what the others earned until then means nothing; choose 'drop' or 'retry:N'"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _external_models_can_be_asked(self) -> Self:
+        models = self.external_models
+        if models and self.deterministic:
+            self._refuse(
+                "deterministic cannot be True with a tg.opponents.External, which answers differently each "
+                "time; leave one of the two"
+            )
+        if models and (self.environment.id == REMOTE_ID or "://" in self.environment.id):
+            self._refuse(
+                "agents cannot have a tg.opponents.External in a game behind a server; play the game from an "
+                "installed pack"
+            )
+        for one in models:
+            if one.timeout_seconds >= self.limits.step_timeout_seconds:
+                self._refuse(
+                    f"limits.step_timeout_seconds={self.limits.step_timeout_seconds:g} must be above the "
+                    f"timeout_seconds={one.timeout_seconds:g} of the External {one.model!r}, which answers "
+                    "within a step; raise the first, or lower the second"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _recorded_games_are_played_again(self) -> Self:
         if self.replayed_jobs and self.rollout != "server":
             self._refuse("agents has a Replay, whose record the service holds; leave rollout out")
@@ -752,10 +795,18 @@ class JobSpec(PlayedSpec):
     @property
     def opponent_policies(self) -> list[str]:
         """References to the policies of other jobs that play seats."""
+        return list(dict.fromkeys(one.policy for one in self._fixed_players if isinstance(one, Frozen)))
+
+    @property
+    def external_models(self) -> list[External]:
+        """The models behind URLs that play seats."""
+        return [one for one in self._fixed_players if isinstance(one, External)]
+
+    @property
+    def _fixed_players(self) -> list[SeatSettings | FixedPlayer]:
         fixed: list[SeatSettings | FixedPlayer] = list(self.agents.values())
         fixed += [one.against for one in self.evaluate if one.against is not None]
-        fixed += [anchor for league in self.leagues for anchor in league.anchors or ()]
-        return list(dict.fromkeys(one.policy for one in fixed if isinstance(one, Frozen)))
+        return fixed + [anchor for league in self.leagues for anchor in league.anchors or ()]
 
     @property
     def plays_game(self) -> bool:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.model import Choice
 from tinkergym.schema.policy_refs import POLICY_REF
 from tinkergym.trajectory.trajectory import AgentId
@@ -73,6 +74,64 @@ class Base(Choice):
         return "base"
 
 
+class External(Choice):
+    """A model behind an OpenAI-style URL, asked for each of its moves.
+
+    The service asks only URLs on its operator's list `opponent_urls`; where a client plays, any. An answer
+    that does not come in time, or is empty, fails the game for all seats as `opponent_failed`, and nothing
+    is learned from it.
+
+    Example:
+        >>> tg.opponents.External(url="https://models.example/v1", model="small", api_key=key)
+    """
+
+    kind: Literal["external"] = "external"
+    url: str = Field(max_length=2000)
+    """The API's base; `/chat/completions` is added."""
+    model: str = Field(min_length=1, max_length=200)
+    """Its name there."""
+    api_key: str = Field("", max_length=2000, repr=False)
+    """Stored apart from the job and never shown. Where a client plays, leave it out and set
+    `TINKERGYM_OPPONENT_KEY` in that process.
+    """
+    system_prompt: str | None = None
+    """None is the job's, else the game's own."""
+    temperature: float = Field(1.0, ge=0, le=2)
+    max_tokens: int = Field(256, ge=1)
+    """Of one answer."""
+    timeout_seconds: float = Field(30.0, gt=0, le=600)
+    """For one answer, all attempts together."""
+
+    @property
+    def label(self) -> str:
+        """The name under which results against it are recorded."""
+        return f"external:{self.model}"
+
+    @field_validator("url")
+    @classmethod
+    def _it_is_an_address(cls, url: str) -> str:
+        # Not at the top: what HTTP needs is not loaded with the settings.
+        from tinkergym.chat_endpoint import check_url, origin_of
+
+        try:
+            check_url(url)
+            origin_of(url)
+        except InvalidRequestError as error:
+            raise ValueError(f"{error.message}; {error.hint}") from None
+        return url
+
+    @field_validator("api_key")
+    @classmethod
+    def _a_header_can_carry_it(cls, api_key: str) -> str:
+        from tinkergym.chat_endpoint import check_key
+
+        try:
+            check_key(api_key)
+        except InvalidRequestError as error:
+            raise ValueError(f"{error.message}; {error.hint}") from None
+        return api_key
+
+
 class Replay(_Named):
     """Repeats what another job's policy did at this seat, action by action, so that only one thing changes.
 
@@ -89,7 +148,7 @@ class Replay(_Named):
         return "replay"
 
 
-FixedPlayer = Annotated[Frozen | Scripted | Base, Field(discriminator="kind")]
+FixedPlayer = Annotated[Frozen | Scripted | Base | External, Field(discriminator="kind")]
 """A player that is the same in every episode."""
 
 

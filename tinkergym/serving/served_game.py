@@ -94,6 +94,14 @@ class RemoteTable(GameTable):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Position:
         """Begin a game there."""
         if options and PLAYERS in options:
+            kinds = {agent: player.kind for agent, (player, _) in options[PLAYERS].items()}
+            elsewhere = next((agent for agent, kind in kinds.items() if kind == "external"), None)
+            if elsewhere is not None:
+                raise InvalidRequestError(
+                    "a model behind a URL plays at the game's own table, and this game is behind a server",
+                    hint="let a policy or one of the game's own players take the seat",
+                    field=f"agents.{elsewhere}",
+                )
             named = {agent: [player.name, own_seed] for agent, (player, own_seed) in options[PLAYERS].items()}
             options = {**options, PLAYERS: named}
         _, info = self._env.reset(seed=seed, options=options)

@@ -40,6 +40,8 @@ class StopReason(StrEnum):
     """As `context_limit`, at a seat of a game that the others cannot finish without it."""
     SEAT_FAILED = "seat_failed"
     """Another seat of the game failed; `error` says which and why."""
+    OPPONENT_FAILED = "opponent_failed"
+    """A model elsewhere that plays a seat of the game gave no answer; `error` names the seat."""
     ABANDONED = "abandoned"
     """The caller reset or closed in the middle of the episode."""
     TOO_STALE = "too_stale"
@@ -67,6 +69,7 @@ FAILED_REASONS = frozenset(
         StopReason.SAMPLING_FAILED,
         StopReason.CONTEXT_OVERFLOW,
         StopReason.SEAT_FAILED,
+        StopReason.OPPONENT_FAILED,
     }
 )
 """Something broke. Such an episode may be played again; an abandoned one was not wanted any more, and one

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from backend.environments import judges
+from backend.environments import judges, opponent_models
 from backend.environments.tokens import EnvTokens
 from tinkergym.schema.job_spec import EnvironmentRef
 
@@ -106,3 +106,31 @@ def test_a_judges_key_that_would_be_stored_in_the_open_is_refused(gateway, clien
     assert response.status_code == 422
     assert response.json()["error"]["field"] == "environment.kwargs.judge.api_key"
     assert KEY not in response.text
+
+
+def test_a_model_that_plays_a_seat_has_to_be_listed_and_its_key_is_shown_nowhere(
+    gateway, client, spec, monkeypatch
+):
+    model = {"kind": "external", "url": f"{JUDGE}/v1", "model": "small", "api_key": KEY}
+    body = {
+        **spec,
+        "environment": {"id": "board/TicTacToe-v0"},
+        "agents": {"x": {"kind": "train"}, "o": model},
+        "rollout": "server",
+    }
+    refused = client.post("/v1/jobs", json=body)
+    assert (refused.status_code, refused.json()["error"]["field"]) == (422, "agents")
+    assert "opponent_urls" in refused.json()["error"]["hint"]
+    assert KEY not in refused.text
+    monkeypatch.setitem(gateway.config.__dict__, "opponent_urls", [JUDGE])
+    response = client.post("/v1/jobs", json=body)
+    assert response.status_code == 201, response.text
+    job = response.json()
+    assert KEY not in client.get("/v1/jobs").text + client.get(f"/v1/jobs/{job['job_id']}").text + response.text
+    for file in gateway.config.data_dir.glob("tinkergym.sqlite3*"):
+        assert KEY.encode() not in file.read_bytes()
+    name = job["spec"]["agents"]["o"]["api_key"]
+    assert opponent_models.fetch(EnvTokens(gateway.config.tokens_dir), name) == KEY
+    # The scheduler keeps the key for as long as the job needs it.
+    in_use = gateway.store.service().environments_in_use()
+    assert name in {environment.kwargs.get("token") for environment in in_use}

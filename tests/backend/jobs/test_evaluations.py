@@ -10,8 +10,11 @@ from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.evaluate_every import FIRST_HELD_OUT_SEED, EvaluateEvery
 from tinkergym.schema.events import JobState
+from tinkergym.schema.job_spec import SharedWith, Train
+from tinkergym.schema.opponents import Scripted
 from tinkergym.schema.parsing import parse_any_spec, parse_spec
 from tinkergym.schema.policy_refs import PolicyRef
+from tinkergym.trajectory.trajectory import StopReason
 
 FAST = GRPO(group_size=2, groups_per_step=2, learning_rate=0.02)
 
@@ -189,3 +192,58 @@ def test_a_job_on_written_data_is_evaluated_in_an_environment_that_it_names(lab,
 def test_a_job_on_written_data_that_names_no_environment_is_refused():
     with pytest.raises(InvalidRequestError):
         parse_any_spec({"kind": "sft", "data": "0" * 64, "steps": 3, "evaluate": EvaluateEvery(2)})
+
+
+GAME = {
+    "environment": {"id": "board/TicTacToe-v0", "kwargs": {"on_illegal": "random"}},
+    "sampling": {"max_turn_tokens": 4, "temperature": 3.0},
+}
+
+
+def held_out_of(lab, job_id, count):
+    requests = {}
+    while len(requests) < count:
+        requests |= {one.episode_id: one for one in lab.lease(job_id) if "/evaluate:" in one.episode_id}
+    return list(requests.values())
+
+
+def test_a_policy_that_can_take_several_seats_is_evaluated_in_mirrored_pairs_that_count_whole(lab):
+    agents = {"x": Train(), "o": SharedWith("x")}
+    evaluate = EvaluateEvery(2, episodes=3, against=Scripted("random"))
+    job_id = lab.start(**GAME, agents=agents, steps=1, evaluate=evaluate)
+    requests = held_out_of(lab, job_id, 4)
+    seats = [{agent: seat.player for agent, seat in request.seats.items()} for request in requests]
+    first = {"x": "evaluated", "o": "random"}, {"x": "random", "o": "evaluated"}
+    assert seats == [*first, *first]
+    assert [request.seed - FIRST_HELD_OUT_SEED for request in requests] == [0, 0, 1, 1]
+    results = {result.episode_id: result for result in lab.play(requests)}
+    spoiled = results[requests[0].episode_id]
+    record = spoiled.trajectories[0].model_copy(
+        update={"stop_reason": StopReason.ENVIRONMENT_ERROR, "terminated": False, "truncated": False}
+    )
+    results[requests[0].episode_id] = spoiled.model_copy(update={"trajectories": [record]})
+    lab.submit(job_id, list(results.values()))
+    lab.play_on(job_id)
+    before = evaluations(lab, job_id)[0]
+    assert (before.agent, before.step, before.episodes, before.failed_episodes) == ("x", 0, 4, 1)
+    # The game that is the failed one's mirror would weigh its seat more than the other.
+    whole = [results[request.episode_id].trajectories[0].episode_return for request in requests[2:]]
+    assert before.mean == sum(whole) / 2
+
+
+def test_each_policy_of_a_job_has_a_best_version_of_its_own(lab):
+    agents = {"x": Train(), "o": Train()}
+    evaluate = [
+        EvaluateEvery(1, episodes=6, agent=agent, name=f"of {agent}", against=Scripted("random"))
+        for agent in agents
+    ]
+    job_id = lab.start(
+        **GAME, agents=agents, steps=3, algorithm=FAST, keep_checkpoints=1, evaluate=evaluate, best_by="of o"
+    )
+    lab.play_on(job_id)
+    for agent in agents:
+        own = [one for one in evaluations(lab, job_id) if one.agent == agent]
+        assert [one.name for one in own] == [f"of {agent}"] * 4
+        best = max(own, key=lambda one: (one.mean, -one.step))
+        assert lab.tenant.find_policy(PolicyRef.parse(f"{job_id}/{agent}@best")).best_version == best.step
+        assert {view.step for view in lab.tenant.checkpoints(job_id, agent)} == {3, best.step} - {0}

@@ -5,9 +5,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tinkergym.chat_endpoint import origin_of
 from tinkergym.errors import InvalidRequestError, InvalidRewardError
 from tinkergym.rubrics import LLMJudge, Rubric
-from tinkergym.rubrics.llm_judge import ALLOWED_VARIABLE, origin_of
+from tinkergym.rubrics.llm_judge import ALLOWED_VARIABLE
 
 KEY = "sk-very-secret"
 

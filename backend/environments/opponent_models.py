@@ -1,0 +1,109 @@
+"""Models elsewhere that play seats of games: which the service may ask, and where their keys are kept.
+
+A key is a secret of the job's owner: it is stored as the tokens of environment servers are, and a job holds a
+name in its place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from backend.environments.tokens import EnvTokens
+from tinkergym.chat_endpoint import origin_of
+from tinkergym.errors import InvalidRequestError
+from tinkergym.rollout.external_player import ALLOWED_VARIABLE
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.schema.opponents import External, League
+
+Seat = TypeVar("Seat")
+
+
+def check_listed(spec: JobSpec, listed: Sequence[str]) -> None:
+    """Check that the operator allows all models that a job of the service lets play. Asks no network.
+
+    Args:
+        spec: Of the job.
+        listed: `ServiceConfig.opponent_urls`.
+
+    Raises:
+        InvalidRequestError: One of them is not listed; the message names it.
+    """
+    for model in spec.external_models:
+        origin = origin_of(model.url)
+        if origin not in listed:
+            raise InvalidRequestError(
+                f"this service asks no model at {origin}, where {model.model!r} is to play from",
+                hint=f"let the operator add {origin!r} to opponent_urls, or play the episodes with "
+                "rollout='client'",
+                field="agents",
+            )
+
+
+def refuse_keys(spec: JobSpec) -> None:
+    """Refuse keys where nothing would keep them.
+
+    Raises:
+        InvalidRequestError: A model of the job has one.
+    """
+    for model in spec.external_models:
+        if model.api_key:
+            raise InvalidRequestError(
+                f"the External {model.model!r} is asked by the client, and the service hands out no keys",
+                hint="leave api_key out, and set TINKERGYM_OPPONENT_KEY in the process that plays",
+                field="agents",
+            )
+
+
+def put_away(spec: JobSpec, tokens: EnvTokens, tenant_id: str) -> JobSpec:
+    """Return the job with each key replaced by its name."""
+
+    def stored(model: External) -> External:
+        if not model.api_key:
+            return model
+        put = tokens.put_away(as_secret(model.api_key), tenant_id)
+        return model.model_copy(update={"api_key": put.kwargs["token"]})
+
+    return _with_models(spec, stored)
+
+
+def fetch(tokens: EnvTokens, name: str) -> str:
+    """Return the key that `put_away` took. Only for names out of the store.
+
+    Raises:
+        ConfigError: The key's file is gone.
+    """
+    return str(tokens.fetch(as_secret(name)).kwargs.get("token", ""))
+
+
+def as_secret(key: str) -> EnvironmentRef:
+    """Return a reference whose `token` is a key, or its name, as tokens are looked for."""
+    return EnvironmentRef(id="opponent", kwargs={"token": key})
+
+
+def allow_only(listed: Sequence[str]) -> None:
+    """Let games of this process, and of its children, ask these models and no others."""
+    os.environ[ALLOWED_VARIABLE] = json.dumps(list(listed))
+
+
+def _with_models(spec: JobSpec, change: Callable[[External], External]) -> JobSpec:
+    """Return a job with each model that plays changed in the same way."""
+
+    def seat(one: Seat) -> Seat:
+        if isinstance(one, External):
+            return change(one)  # type: ignore[return-value] # an External stays one
+        if isinstance(one, League) and one.anchors:
+            return one.model_copy(update={"anchors": [seat(anchor) for anchor in one.anchors]})
+        return one
+
+    if not spec.external_models:
+        return spec
+    return spec.model_copy(
+        update={
+            "agents": {agent: seat(one) for agent, one in spec.agents.items()},
+            "self_play": seat(spec.self_play),
+            "evaluate": [one.model_copy(update={"against": seat(one.against)}) for one in spec.evaluate],
+        }
+    )

@@ -1,0 +1,69 @@
+"""Models elsewhere that play: who may be asked, and where their keys are."""
+
+from __future__ import annotations
+
+import pytest
+
+from backend.environments import opponent_models
+from backend.environments.tokens import EnvTokens
+from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.evaluate_every import EvaluateEvery
+from tinkergym.schema.job_spec import JobSpec, Limits, Train
+from tinkergym.schema.opponents import External, League
+from tinkergym.schema.parsing import parse_spec
+
+KEY = "sk-very-secret"
+ORIGIN = "https://models.example:443"
+MODEL = External(url="https://models.example/v1", model="small", api_key=KEY)
+
+
+def job(**settings):
+    known = {"agents": {"x": Train(), "o": MODEL}, **settings}
+    return JobSpec(environment={"id": "board/TicTacToe-v0"}, steps=1, **known)
+
+
+EVERYWHERE = [
+    {"agents": {"x": Train(), "o": MODEL}},
+    {"agents": {"x": Train(), "o": League(anchors=[MODEL])}},
+    {"agents": {}, "self_play": League(anchors=[MODEL])},
+    {"agents": {"x": Train(), "o": Train()}, "evaluate": [EvaluateEvery(1, against=MODEL)]},
+]
+
+
+@pytest.mark.parametrize("settings", EVERYWHERE, ids=["seat", "anchor", "self_play", "evaluation"])
+def test_wherever_a_model_plays_it_has_to_be_listed_and_its_key_is_stored_apart(tmp_path, settings):
+    spec, tokens = job(**settings), EnvTokens(tmp_path)
+    with pytest.raises(InvalidRequestError) as caught:
+        opponent_models.check_listed(spec, [])
+    assert "opponent_urls" in caught.value.hint
+    opponent_models.check_listed(spec, [ORIGIN])
+    stored = opponent_models.put_away(spec, tokens, "ada")
+    assert KEY not in stored.model_dump_json()
+    (model,) = stored.external_models
+    assert opponent_models.fetch(tokens, model.api_key) == KEY
+    assert tokens.remove_unused([opponent_models.as_secret(model.api_key)], now=1e12) == 0
+    with pytest.raises(InvalidRequestError):
+        opponent_models.refuse_keys(spec)
+
+
+def test_a_job_without_such_models_is_stored_as_it_is(tmp_path):
+    spec = job(agents={"x": Train(), "o": Train()})
+    assert opponent_models.put_away(spec, EnvTokens(tmp_path), "ada") is spec
+    opponent_models.refuse_keys(spec)
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"deterministic": True}, "deterministic"),
+        ({"limits": Limits(step_timeout_seconds=30)}, "limits.step_timeout_seconds"),
+        ({"environment": {"id": "ws://host:8300/board/TicTacToe-v0"}}, "agents"),
+        ({"on_failure": "keep"}, "on_failure"),
+    ],
+)
+def test_settings_that_a_model_elsewhere_cannot_keep_are_refused(settings, field):
+    agents = {"x": {"kind": "train"}, "o": MODEL.model_dump()}
+    known = {"environment": {"id": "board/TicTacToe-v0"}, "steps": 1, "agents": agents, **settings}
+    with pytest.raises(InvalidRequestError) as caught:
+        parse_spec(known)
+    assert caught.value.field == field

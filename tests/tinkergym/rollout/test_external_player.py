@@ -1,0 +1,156 @@
+"""Seats that a model behind a URL plays, asked over real sockets."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.tinkergym.chat_server import ChatServer
+from tinkergym.agent.renderer import Renderer
+from tinkergym.errors import InvalidRequestError
+from tinkergym.opponents import External
+from tinkergym.registration.games import make_game
+from tinkergym.rollout.external_player import ALLOWED_VARIABLE, KEY_VARIABLE
+from tinkergym.rollout.game_table import PLAYERS, GameTable
+from tinkergym.rollout.play import play
+from tinkergym.schema.episodes import EpisodeRequest, SeatPlan, TablePlayer
+from tinkergym.schema.job_spec import EnvironmentRef, Limits, Sampling
+from tinkergym.testing import RandomTokenSampler, byte_bundle
+from tinkergym.trajectory.trajectory import StopReason
+
+RENDERER = Renderer.from_bundle(byte_bundle())
+KEY = "sk-very-secret"
+
+
+def of(server, **settings):
+    model = External(url=server.url, model="small", **{"timeout_seconds": 5.0, **settings})
+    return TablePlayer(kind="external", name=model.model, external=model)
+
+
+def request(player, **changes):
+    seat = SeatPlan(
+        policy="p", policy_version=1, model="bytes", sampling_seed=1, sampling=Sampling(max_turn_tokens=2)
+    )
+    other = seat.model_copy(update={"table": player, "trained": False, "player": "external:small"})
+    return EpisodeRequest(
+        job_id="j",
+        episode_id="j:1:0",
+        step=1,
+        index=0,
+        group=0,
+        environment=EnvironmentRef(id="board/TicTacToe-v0", kwargs={"on_illegal": "random"}),
+        seed=1,
+        seats={"x": seat, "o": other},
+        limits=Limits(),
+        lease_id="l",
+        lease_seconds=30,
+        **changes,
+    )
+
+
+def played(player, **changes):
+    (result,) = play(
+        [request(player, **changes)],
+        sampler=RandomTokenSampler(RENDERER.vocab_size),
+        renderer=RENDERER,
+        make_env=lambda ref: make_game(ref.id, **ref.kwargs),
+    )
+    return result
+
+
+def test_a_model_elsewhere_plays_its_seat_and_sees_what_a_policy_would():
+    with ChatServer(lambda messages: "5") as server:
+        (record,) = played(
+            of(server, api_key=KEY, system_prompt="Play to win.", temperature=0.5)
+        ).trajectories
+    assert (record.agent, record.stop_reason) == ("x", StopReason.TERMINATED)
+    path, key, body = server.asked[0]
+    assert (path, key, body["model"], body["temperature"]) == (
+        "/v1/chat/completions",
+        f"Bearer {KEY}",
+        "small",
+        0.5,
+    )
+    assert body["messages"][0] == {"role": "system", "content": "Play to win."}
+    # Each request holds the conversation so far, its own answers included.
+    for earlier, later in zip(server.asked, server.asked[1:], strict=False):
+        before, after = earlier[2]["messages"], later[2]["messages"]
+        assert after[: len(before) + 1] == [*before, {"role": "assistant", "content": "5"}]
+        assert after[-1]["role"] == "user"
+
+
+@pytest.mark.parametrize(
+    ("says", "words"),
+    [
+        (lambda messages: None, "timed out"),
+        (lambda messages: "", "empty"),
+        (lambda messages: " \n", "empty"),
+        (lambda messages: 401, "401"),
+    ],
+    ids=["silent", "empty", "blank", "refused"],
+)
+def test_no_answer_fails_the_game_names_the_seat_and_pays_nothing(says, words):
+    with ChatServer(says) as server:
+        result = played(of(server, api_key=KEY, timeout_seconds=0.3))
+    (record,) = result.trajectories
+    assert record.stop_reason is StopReason.OPPONENT_FAILED
+    assert record.failed
+    assert "agent 'o', played by 'small'" in record.error
+    assert words in record.error
+    assert KEY not in record.error
+    assert all(turn.void for turn in record.turns[-1:])
+
+
+def test_a_game_whose_model_failed_is_played_again_where_the_job_says_so():
+    failures = iter([None])
+
+    def says(messages):
+        return next(failures, "5")
+
+    with ChatServer(says) as server:
+        (record,) = played(of(server, timeout_seconds=0.3), retries=1).trajectories
+    assert (record.stop_reason, record.retries) == (StopReason.TERMINATED, 1)
+
+
+def test_where_an_operator_lists_models_no_other_is_asked(monkeypatch):
+    with ChatServer(lambda messages: "5") as server:
+        monkeypatch.setenv(ALLOWED_VARIABLE, "[]")
+        (record,) = played(of(server)).trajectories
+        assert record.stop_reason is StopReason.OPPONENT_FAILED
+        assert "opponent_urls" in record.error
+        assert server.asked == []
+        monkeypatch.setenv(ALLOWED_VARIABLE, json.dumps([server.origin]))
+        (record,) = played(of(server)).trajectories
+        assert record.stop_reason is StopReason.TERMINATED
+
+
+@pytest.mark.parametrize("in_service", [False, True])
+def test_a_processs_own_key_is_used_in_a_client_and_never_for_a_tenant(monkeypatch, in_service):
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+    with ChatServer(lambda messages: "5") as server:
+        if in_service:
+            monkeypatch.setenv(ALLOWED_VARIABLE, json.dumps([server.origin]))
+        played(of(server))
+    assert {key for _, key, _ in server.asked} == {None if in_service else f"Bearer {KEY}"}
+
+
+def test_a_stored_key_is_read_where_the_game_is_played():
+    with ChatServer(lambda messages: "5") as server:
+        table = GameTable(make_game("board/TicTacToe-v0"))
+        table.secrets = {"stored:1": KEY}.__getitem__
+        table.reset(seed=1, options={PLAYERS: {"o": (of(server, api_key="stored:1"), 0)}})
+        table.step("1")
+    assert [key for _, key, _ in server.asked] == [f"Bearer {KEY}"]
+
+
+@pytest.mark.parametrize("url", ["ftp://host/v1", "host/v1", "https://me:secret@host/v1", "http://host:x/v1"])
+def test_a_url_that_cannot_be_asked_is_refused(url):
+    with pytest.raises(InvalidRequestError) as caught:
+        External(url=url, model="small")
+    assert caught.value.field == "External.url"
+    assert "secret" not in str(caught.value)
+
+
+def test_the_key_is_not_in_the_settings_repr():
+    assert KEY not in repr(External(url="https://host/v1", model="small", api_key=KEY))

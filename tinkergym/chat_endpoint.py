@@ -1,0 +1,207 @@
+"""ChatEndpoint: a model behind an OpenAI-style URL, asked for one completion at a time.
+
+Knows neither judges nor games. Keys are sent and shown nowhere.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from tinkergym.errors import InvalidRequestError, NoCompletionError
+
+MOST_TIMEOUT_SECONDS = 600.0
+"""An environment's own time limit ends the wait for an answer, but not the thread that waits."""
+_MOST_ATTEMPTS, _MOST_PAUSE_SECONDS = 10, 60.0
+_MOST_BYTES = 2**20
+_PIECE = 2**16
+_RETRIED = frozenset({408, 429, 500, 502, 503, 504})
+
+
+class ChatEndpoint:
+    """Where a model is asked for chat completions.
+
+    Example:
+        >>> model = ChatEndpoint("https://models.example/v1", model="small", api_key=key)
+        >>> model.complete([{"role": "user", "content": "Name a prime."}])
+        '7'
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str,
+        api_key: str = "",
+        timeout_seconds: float = 30.0,
+        attempts: int = 3,
+        pause_seconds: float = 1.0,
+        total_seconds: float = math.inf,
+    ) -> None:
+        """Say where the model is; nothing is sent yet.
+
+        Args:
+            url: The API's base, such as `https://host/v1`; `/chat/completions` is added.
+            model: Its name there.
+            api_key: Sent as a bearer token, and shown nowhere.
+            timeout_seconds: Of one request.
+            attempts: How often a request is sent while the model is overloaded or away.
+            pause_seconds: Before the second attempt; twice as long before each further one.
+            total_seconds: Of all attempts together.
+
+        Raises:
+            InvalidRequestError: The URL is not one of http or https, or has a user name or password in it;
+                no header can carry the key; or a number is out of bounds.
+        """
+        check_url(url)
+        check_key(api_key)
+        if (
+            not (1 <= attempts <= _MOST_ATTEMPTS and 0 < timeout_seconds <= MOST_TIMEOUT_SECONDS)
+            or not 0 <= pause_seconds <= _MOST_PAUSE_SECONDS
+            or total_seconds <= 0
+        ):
+            raise InvalidRequestError(
+                f"attempts must be from 1 to {_MOST_ATTEMPTS}, timeout_seconds above 0 and at most "
+                f"{MOST_TIMEOUT_SECONDS:g}, and pause_seconds from 0 to {_MOST_PAUSE_SECONDS:g}"
+            )
+        self.url, self.model, self._key = url.rstrip("/"), model, api_key
+        self._timeout, self._attempts, self._pause = timeout_seconds, attempts, pause_seconds
+        self._total = total_seconds
+
+    def __repr__(self) -> str:
+        return f"<ChatEndpoint {self.model} at {origin_of(self.url)}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("an endpoint is not pickled, as its key would be; make it where it is used")
+
+    def complete(self, messages: Sequence[Mapping[str, Any]], **settings: Any) -> str:
+        """Return the model's answer, which may be empty.
+
+        Args:
+            messages: The conversation.
+            **settings: Further fields of the request, such as `temperature`.
+
+        Raises:
+            NoCompletionError: It did not answer in time, or with something that is not a completion.
+        """
+        body = {"model": self.model, **settings, "messages": list(messages)}
+        answer = self._post(json.dumps(body).encode())
+        try:
+            said = json.loads(answer)["choices"][0]["message"]["content"]
+        except (ValueError, LookupError, TypeError):
+            said = None
+        if not isinstance(said, str):
+            raise NoCompletionError("it answered something that is not a chat completion")
+        return said
+
+    def _post(self, body: bytes) -> bytes:
+        headers = {"Content-Type": "application/json"}
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        request = urllib.request.Request(f"{self.url}/chat/completions", data=body, headers=headers)
+        ends_at, cause = time.monotonic() + self._total, ""
+        for attempt in range(self._attempts):
+            pause = self._pause * 2 ** (attempt - 1) if attempt else 0.0
+            if time.monotonic() + pause >= ends_at:
+                break
+            time.sleep(pause)
+            try:
+                return self._sent(request, min(ends_at, time.monotonic() + self._timeout))
+            except urllib.error.HTTPError as error:
+                cause = f"it answered with status {error.code}"
+                error.close()
+                if error.code not in _RETRIED:
+                    break
+            except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
+                cause = str(getattr(error, "reason", error)) or type(error).__name__
+        raise NoCompletionError(cause or "there was no time to ask")
+
+    def _sent(self, request: urllib.request.Request, ends_at: float) -> bytes:
+        """Send a request and read the answer whole; a slow sender does not get more time than others."""
+        answer = bytearray()
+        with _OPENER.open(request, timeout=max(0.001, ends_at - time.monotonic())) as response:
+            while piece := response.read1(_PIECE):
+                answer += piece
+                if len(answer) > _MOST_BYTES:
+                    raise NoCompletionError(f"it answered over {_MOST_BYTES} bytes")
+                if time.monotonic() >= ends_at:
+                    raise TimeoutError("timed out")
+        return bytes(answer)
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect would lead past an operator's list, and take the key along."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+# Without the proxies of the environment: the address that is checked is the one that is connected to.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
+
+
+def origin_of(url: str) -> str:
+    """Return scheme, host and port of a URL."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    host = parts.hostname or ""
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def check_url(url: str) -> None:
+    """Check that a URL can be the base of an API.
+
+    Raises:
+        InvalidRequestError: It is not, or it has a user name or password in it.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidRequestError(
+            f"{url!r} is not an http or https URL",
+            hint="give the API's base, as https://host/v1",
+            field="url",
+        )
+    if parts.username or parts.password:
+        raise InvalidRequestError(
+            "the URL has a user name or password in it, which logs would show",
+            hint="pass api_key instead",
+            field="url",
+        )
+
+
+def check_key(api_key: object) -> None:
+    """Check that a header can carry a key.
+
+    Raises:
+        InvalidRequestError: None can.
+    """
+    if api_key and not (isinstance(api_key, str) and re.fullmatch(r"[!-~]+", api_key)):
+        # The HTTP library would refuse it too, and show it in its error.
+        raise InvalidRequestError(
+            "the key has characters that no header can carry, such as a line break at its end",
+            hint="strip it",
+            field="api_key",
+        )
+
+
+def origin_list(entries: Sequence[str]) -> list[str]:
+    """Return an operator's list of origins in one spelling.
+
+    Raises:
+        ValueError: An entry is not an origin.
+    """
+    for entry in entries:
+        parts = urlsplit(entry)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
+            raise ValueError(f"{entry!r} is not an origin; write https://models.example.org")
+        if parts.username or parts.password:
+            raise ValueError("an origin has no user name or password; jobs bring their keys")
+    return [origin_of(entry) for entry in entries]

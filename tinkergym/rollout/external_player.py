@@ -1,0 +1,101 @@
+"""ExternalPlayer: a model behind an OpenAI-style URL at a game's table.
+
+It keeps the conversation of one seat. In a service it asks only what the operator lists, and gets its key
+from where the service put it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tinkergym.chat_endpoint import ChatEndpoint, origin_of
+from tinkergym.errors import NoCompletionError
+from tinkergym.messages import Message, assistant, messages_to_answer, opening_messages, plain_text
+from tinkergym.schema.opponents import External
+
+ALLOWED_VARIABLE = "TINKERGYM_OPPONENT_URLS"
+"""Set by a service for its processes: a JSON list of origins, the only ones that may be asked to play.
+Without the variable, as in a client, any may be asked."""
+
+KEY_VARIABLE = "TINKERGYM_OPPONENT_KEY"
+
+ReadSecret = Callable[[str], str]
+
+_ATTEMPTS = 4
+
+
+class ExternalPlayer:
+    """Plays one agent of one game by asking a model elsewhere for each move."""
+
+    def __init__(
+        self, model: External, *, system_prompt: str | None = None, secrets: ReadSecret | None = None
+    ) -> None:
+        """Sit down; nothing is sent yet.
+
+        Args:
+            model: Whom to ask, and how.
+            system_prompt: The game's own, for a player that has none.
+            secrets: Turns the name of a stored key into the key; None takes keys as they are.
+        """
+        self._model, self._prompt = model, system_prompt
+        key = secrets(model.api_key) if secrets is not None and model.api_key else model.api_key
+        # A variable of a service's process belongs to its operator, not to whose job it plays.
+        if not key and ALLOWED_VARIABLE not in os.environ:
+            key = os.environ.get(KEY_VARIABLE, "")
+        self._endpoint = ChatEndpoint(
+            model.url,
+            model=model.model,
+            api_key=key,
+            timeout_seconds=model.timeout_seconds,
+            total_seconds=model.timeout_seconds,
+            attempts=_ATTEMPTS,
+        )
+        self._conversation: list[Message] = []
+
+    def act(self, agent: str, observation: Any) -> str:
+        """Return the model's answer to what happened since its last one.
+
+        Raises:
+            NoCompletionError: It gave none in time, or an empty one, or may not be asked.
+        """
+        del agent
+        refuse_unlisted(self._model.url)
+        shown = messages_to_answer(observation)
+        if not self._conversation:
+            shown = opening_messages(
+                shown, job_prompt=self._model.system_prompt, environment_prompt=self._prompt
+            )
+        self._conversation += shown
+        sent = [{"role": one["role"], "content": plain_text(one)} for one in self._conversation]
+        answer = self._endpoint.complete(
+            sent, temperature=self._model.temperature, max_tokens=self._model.max_tokens
+        )
+        if not answer.strip():
+            raise NoCompletionError("its answer is empty")
+        self._conversation.append(assistant(answer))
+        return answer
+
+
+def refuse_unlisted(url: str, listed: Sequence[str] | None = None) -> None:
+    """Refuse a model that this process may not ask.
+
+    Args:
+        url: The model's.
+        listed: Origins; None reads what the process's operator set, and without that allows any.
+
+    Raises:
+        NoCompletionError: It is not on the list.
+    """
+    if listed is None:
+        written = os.environ.get(ALLOWED_VARIABLE)
+        if written is None:
+            return
+        listed = json.loads(written)
+    if origin_of(url) not in listed:
+        raise NoCompletionError(
+            f"this service asks no model at {origin_of(url)}",
+            hint=f"let the operator add {origin_of(url)!r} to opponent_urls",
+        )
