@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 
 from tinkergym.backoff import Backoff
@@ -70,7 +71,7 @@ class ScriptEpisodes:
             if reply.job_state.final:
                 return None
 
-    def submit(self, request: EpisodeRequest, trajectory: Trajectory) -> bool:
+    def submit(self, request: EpisodeRequest, trajectories: Sequence[Trajectory]) -> bool:
         """Hand an episode in; when this returns it is durable.
 
         Returns:
@@ -79,7 +80,7 @@ class ScriptEpisodes:
         with self._lock:
             self._held = ""
         result = EpisodeResult.model_construct(
-            episode_id=request.episode_id, lease_id=request.lease_id, trajectories=[trajectory]
+            episode_id=request.episode_id, lease_id=request.lease_id, trajectories=list(trajectories)
         )
         body = SubmitRequest.model_construct(worker_id=self._worker_id, results=[result])
         waits = Backoff(patience_seconds=PATIENCE_SECONDS).waits()

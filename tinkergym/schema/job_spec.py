@@ -719,12 +719,10 @@ class JobSpec(PlayedSpec):
                     f"agents has {agent!r} shared with {seat.agent!r}, which is not a seat with Train; "
                     f"those are: {trained}"
                 )
-        refused = {"environments": self.environments, "rollout": self.rollout == "script"}
-        for name, is_set in refused.items():
-            if self.plays_game and is_set:
-                raise ValueError(
-                    f"{name} cannot be {getattr(self, name)!r} with agents; leave one of the two"
-                )
+        if self.plays_game and self.environments:
+            self._refuse(
+                f"environments cannot be {self.environments!r:.200} with agents; leave one of the two"
+            )
         return self
 
     @property

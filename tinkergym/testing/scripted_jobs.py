@@ -16,6 +16,7 @@ from tinkergym.schema.episodes import (
     LeaseRequest,
     SeatPlan,
     SubmitReply,
+    TablePlayer,
 )
 from tinkergym.schema.events import (
     CheckpointView,
@@ -30,6 +31,8 @@ from tinkergym.schema.events import (
 )
 from tinkergym.schema.job_spec import JobSpec, PlayedSpec
 from tinkergym.schema.jobs import AnyJobSpec, DeletedJob, DistillationSpec, InstalledPack, JobView
+from tinkergym.schema.opponents import Scripted
+from tinkergym.schema.policy_refs import policy_of
 from tinkergym.schema.steering import changes_to, settings_now
 from tinkergym.schema.updates import SettingsUpdate
 from tinkergym.trajectory.trajectory import ONLY_AGENT
@@ -240,16 +243,7 @@ class ScriptedJobs:
                 group=index // size,
                 environment=spec.environment_at(step, index // size),
                 seed=1000 * step + index // size,
-                seats={
-                    ONLY_AGENT: SeatPlan(
-                        policy=job.view.job_id,
-                        policy_version=job.view.policy_version,
-                        model=spec.rendered_by(job.view.job_id),
-                        sampling_seed=index,
-                        sampling=spec.sampling,
-                        system_prompt=spec.system_prompt,
-                    )
-                },
+                seats=_seats(job.view, spec, index),
                 limits=spec.limits,
                 lease_id=self._new_lease_id(),
                 lease_seconds=30.0,
@@ -291,6 +285,34 @@ class ScriptedJobs:
         job.events.append(Event(seq=seq, job_id=job.view.job_id, time=time.time(), body=body))
         job.view = job.view.model_copy(update={"last_seq": seq})
         self.changed.notify_all()
+
+
+def _seats(view: JobView, spec: JobSpec | DistillationSpec, index: int) -> dict[str, SeatPlan]:
+    """Return who plays an episode: of a game the policies that learn, and the game's own players."""
+    seat = SeatPlan(
+        policy=view.job_id,
+        policy_version=view.policy_version,
+        model=spec.rendered_by(view.job_id),
+        sampling_seed=index,
+        sampling=spec.sampling,
+        system_prompt=spec.system_prompt,
+    )
+    if not isinstance(spec, JobSpec) or not spec.agents:
+        return {ONLY_AGENT: seat}
+    tables = {
+        agent: TablePlayer(name=one.name) for agent, one in spec.agents.items() if isinstance(one, Scripted)
+    }
+    policies = {agent: policy_of(view.job_id, spec.policy_at(agent)) for agent in spec.learning_seats}
+    return {
+        agent: seat.model_copy(
+            update={
+                "policy": policies.get(agent, ""),
+                "table": tables.get(agent),
+                "trained": agent in policies,
+            }
+        )
+        for agent in spec.agents
+    }
 
 
 def _evaluation_event(view: JobView, name: str) -> EvaluationEvent:

@@ -66,7 +66,22 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
 
     `close()` waits for the train step that is being computed. If the job then still needs episodes it stays,
     and `TrainRemotely(env, job_id=...)` goes on with it.
+
+    A PettingZoo AEC game is trained by its own loop over `env.agent_iter()`, see `TrainGame`.
     """
+
+    def __new__(cls, env: Any, **settings: Any) -> Any:
+        """Make a `TrainGame` of a game."""
+        if not hasattr(env, "agent_iter"):
+            return super().__new__(cls)
+        # Here: pettingzoo is imported only where there is a game.
+        from tinkergym.wrappers.train_game import TrainGame
+
+        given = {name: value for name, value in settings.items() if value is not None}
+        client, job_id = given.pop("client", None), given.pop("job_id", None)
+        _refuse_impossible(set(given), job_id, given)
+        defaults = {"model": "nano", "steps": DEFAULT_STEPS, "algorithm": GRPO(), "adapter": LoRA()}
+        return TrainGame(env, client=client, job_id=job_id, settings={**defaults, **given})
 
     def __init__(
         self,
@@ -290,7 +305,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
     def _hand_in(self) -> None:
         episode, self._episode = self._episode, None
         assert episode is not None
-        if not self._episodes.submit(episode.request, episode.trajectory()):
+        if not self._episodes.submit(episode.request, [episode.trajectory()]):
             warnings.warn(
                 "the episode does not count: the service has given it to another worker, because this one "
                 "was silent for too long",

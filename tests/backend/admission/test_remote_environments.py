@@ -126,7 +126,9 @@ def test_a_model_that_plays_a_seat_has_to_be_listed_and_its_key_is_shown_nowhere
     response = client.post("/v1/jobs", json=body)
     assert response.status_code == 201, response.text
     job = response.json()
-    assert KEY not in client.get("/v1/jobs").text + client.get(f"/v1/jobs/{job['job_id']}").text + response.text
+    assert (
+        KEY not in client.get("/v1/jobs").text + client.get(f"/v1/jobs/{job['job_id']}").text + response.text
+    )
     for file in gateway.config.data_dir.glob("tinkergym.sqlite3*"):
         assert KEY.encode() not in file.read_bytes()
     name = job["spec"]["agents"]["o"]["api_key"]

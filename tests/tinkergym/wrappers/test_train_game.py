@@ -1,0 +1,182 @@
+"""A script's own `agent_iter` loop, trained remotely."""
+
+from __future__ import annotations
+
+import pytest
+
+import tinkergym as tg
+from tests.tinkergym.rollout.random_games import RandomGame
+from tinkergym.errors import EpisodeProtocolError, InvalidRequestError
+from tinkergym.schema.events import JobState
+
+SMALL = tg.GRPO(group_size=2, groups_per_step=2)
+TWO = {"x": tg.Train(), "o": tg.Train()}
+
+
+class Line(tg.TextGame):
+    """Each says a number; after two numbers each, the larger sum takes it all."""
+
+    agents = ("x", "o")
+
+    def begin(self, rng):
+        self.said = [0, 0]
+        self.turns = 0
+
+    def observe(self, player):
+        return f"turn {self.turns}"
+
+    def legal(self, player):
+        return list("0123456789")
+
+    def play(self, player, move):
+        self.said[player] += int(move)
+        self.turns += 1
+        if self.turns < 4:
+            return None
+        return [1.0, -1.0] if self.said[0] > self.said[1] else [-1.0, 1.0]
+
+
+def game(**settings):
+    from tinkergym.games.game_env import GameEnv
+
+    return GameEnv(Line(), **settings)
+
+
+@pytest.fixture
+def service(start_service):
+    # Who reads "turn 0" or "turn 2" is x, and says more than o.
+    return start_service(lambda prompt: "9" if prompt.rsplit("turn ", 1)[-1][0] in "02" else "1")
+
+
+def train(env=None, **settings):
+    known = {"agents": TWO, "algorithm": SMALL, "steps": 2, **settings}
+    return tg.wrappers.TrainRemotely(game() if env is None else env, **known)
+
+
+def play_one(env):
+    """Play as PettingZoo's documentation does."""
+    env.reset()
+    acted = []
+    for agent in env.agent_iter():
+        observation, _, terminated, truncated, _ = env.last()
+        if terminated or truncated:
+            action = None
+        else:
+            action = env.act(agent, f"You are asked: {observation['text']}")
+            acted.append((agent, action))
+        env.step(action)
+    return acted
+
+
+def recorded(service, env):
+    return [result for step in service.jobs.get(env.job.id).history for result in step]
+
+
+def test_a_loop_over_agents_trains_every_seat_until_the_steps_are_done(service):
+    env = train()
+    games = []
+    while env.training:
+        games.append(play_one(env))
+    env.close()
+    assert games == [[("x", "9"), ("o", "1")] * 2] * 8
+    assert env.job.wait().state is JobState.COMPLETED
+    for result in recorded(service, env):
+        records = {one.agent: one for one in result.trajectories}
+        assert {agent: one.episode_return for agent, one in records.items()} == {"x": 1.0, "o": -1.0}
+        assert {one.stop_reason for one in records.values()} == {"terminated"}
+        assert [turn.action for turn in records["o"].turns] == ["1", "1"]
+        assert records["x"].turns[0].observation.startswith("You are asked")
+    assert env.stop_reason == "terminated"
+
+
+def test_one_of_the_games_own_players_takes_its_seat_and_is_not_recorded(service):
+    env = train(agents={"x": tg.Train(), "o": tg.opponents.Scripted("random")}, steps=1)
+    while env.training:
+        assert [agent for agent, _ in play_one(env)] == ["x", "o", "x", "o"]
+    env.close()
+    assert {one.agent for result in recorded(service, env) for one in result.trajectories} == {"x"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_seats_that_join_late_leave_early_or_are_paid_in_between_get_what_the_game_paid(start_service, seed):
+    service = start_service(lambda prompt: "a")
+    games = []
+    agents = {f"p{n}": tg.Train() for n in range(3)}
+    env = train(RandomGame(3, leave=0.2, played=games), agents=agents, steps=1, seed=seed)
+    while env.training:
+        play_one(env)
+    env.close()
+    assert len(games) == 4
+    for one, result in zip(games, recorded(service, env), strict=True):
+        paid = {
+            record.agent: sum(turn.reward for turn in record.turns) + record.early_reward
+            for record in result.trajectories
+        }
+        assert paid == one.account
+
+
+def test_a_limit_of_the_job_ends_the_loop_and_says_which(service):
+    env = train(limits=tg.Limits(max_turns=1), steps=1)
+    with pytest.warns(UserWarning, match="waits for episodes"):
+        assert play_one(env) == [("x", "9"), ("o", "1"), ("x", "")]
+        assert env.stop_reason == "turn_limit"
+        env.close()
+    service.jobs.end(env.job.id, JobState.CANCELLED)
+
+
+def test_calls_out_of_order_are_refused(service):
+    env = train()
+    with pytest.raises(EpisodeProtocolError):
+        env.act("x", "go")
+    env.reset()
+    with pytest.raises(EpisodeProtocolError, match="'o'"):
+        env.act("o", "go")
+    with pytest.raises(EpisodeProtocolError):
+        env.step("9")
+    env.act("x", "turn 0")
+    with pytest.raises(EpisodeProtocolError):
+        env.act("x", "turn 0")
+    with pytest.raises(InvalidRequestError):
+        env.reset(seed=3)
+    with pytest.warns(UserWarning, match="abandoned"):
+        env.reset()
+    service.jobs.end(env.job.id, JobState.CANCELLED)
+
+
+def test_a_game_that_raises_ends_for_all_by_name_and_the_script_hears_it(service):
+    class Breaks(Line):
+        def play(self, player, move):
+            raise RuntimeError("fell off the table")
+
+    from tinkergym.games.game_env import GameEnv
+
+    env = train(GameEnv(Breaks()))
+    env.reset()
+    with pytest.warns(UserWarning, match="environment_error"), pytest.raises(RuntimeError):
+        env.step(env.act("x", "turn 0"))
+    (result,) = service.jobs.get(env.job.id).results
+    assert {one.agent: str(one.stop_reason) for one in result.trajectories} == {
+        "x": "environment_error",
+        "o": "seat_failed",
+    }
+    service.jobs.end(env.job.id, JobState.CANCELLED)
+
+
+@pytest.mark.parametrize("agents", [{}, {"x": tg.Train()}, {**TWO, "z": tg.Train()}])
+def test_seats_that_are_not_the_games_start_nothing(service, agents):
+    with pytest.raises(InvalidRequestError) as caught:
+        train(agents=agents)
+    assert caught.value.field.partition(".")[0] == "agents"
+    assert service.jobs.newest_first() == []
+
+
+def test_a_game_that_was_left_early_is_gone_on_with(service):
+    env = train()
+    play_one(env)
+    with pytest.warns(UserWarning, match="job_id"):
+        env.close()
+    again = tg.wrappers.TrainRemotely(game(), job_id=env.job.id)
+    while again.training:
+        play_one(again)
+    again.close()
+    assert again.job.wait().state is JobState.COMPLETED

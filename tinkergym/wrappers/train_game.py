@@ -1,0 +1,317 @@
+"""TrainGame: a script's own `agent_iter` loop over a PettingZoo game becomes a training job's rollout worker.
+
+Knows the AEC interface and the coordinator. `TrainRemotely` makes one where it is given a game.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pettingzoo.utils import BaseWrapper
+
+from tinkergym.agent.renderer import Renderer
+from tinkergym.errors import EpisodeProtocolError, InvalidRequestError, PolicyVersionGoneError, TinkerGymError
+from tinkergym.messages import Observation
+from tinkergym.remote.client import Client
+from tinkergym.remote.job import raise_for
+from tinkergym.remote.script_episodes import ScriptEpisodes
+from tinkergym.remote.script_game import ScriptGame
+from tinkergym.remote.template_file import with_template_read
+from tinkergym.rollout.environment_host import stop_reason_of, system_prompt_of
+from tinkergym.rollout.local_environment import LOCAL
+from tinkergym.rollout.seat_check import check_players, check_seats, players_offered, scripted_players
+from tinkergym.schema.episodes import EpisodeRequest
+from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.parsing import parse_spec
+from tinkergym.trajectory.trajectory import StopReason
+
+
+class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types here
+    """Trains the policies of a game's seats on the games that a script plays, one at a time.
+
+        env = TrainRemotely(game, agents={"x": tg.Train(), "o": tg.Train()}, steps=20)
+        while env.training:
+            env.reset()
+            for agent in env.agent_iter():
+                observation, reward, terminated, truncated, info = env.last()
+                over = terminated or truncated
+                env.step(None if over else env.act(agent, observation))
+        env.close()
+
+    `env.act` answers for the seat's player: a policy in training, a frozen one, or one of the game's own
+    players. What is recorded: the text given to `act` (which may describe an observation that is no text),
+    the tokens that the policy sampled, and what the game paid each agent since its last action. The action
+    given to `step` may be made from the policy's text.
+
+    A limit of the job that ends the game ends `agent_iter`; `env.stop_reason` says which. For the rest see
+    `TrainRemotely`: seeds, games that are left early, `close`, and taking up a job by its id.
+    """
+
+    def __init__(
+        self, env: Any, *, client: Client | None, job_id: str | None, settings: Mapping[str, Any]
+    ) -> None:
+        """Start the job, or take up the one named by `job_id`; `TrainRemotely` calls this.
+
+        Raises:
+            InvalidRequestError: A setting is wrong; nothing was started.
+        """
+        super().__init__(env)
+        self._environment_prompt = system_prompt_of(env)
+        self._client = client or Client()
+        if job_id is None:
+            self._spec = self._checked(settings)
+            self.job = self._client.submit(self._spec)
+        else:
+            self.job = self._client.job(job_id)
+            known = self.job.spec
+            if not isinstance(known, JobSpec) or known.rollout != "script" or not known.plays_game:
+                raise InvalidRequestError(
+                    f"{job_id} trains no agents of a game in a script's own loop",
+                    hint="take it up with Client.attach",
+                    field="job_id",
+                )
+            check_seats(env, list(known.agents), known.environment.id)
+            self._spec = known
+        transport = self._client.rollout_transport(self.job.id)
+        self._renderer = Renderer.from_bundle(transport.renderer(self._spec.rendered_by(self.job.id)))
+        self._episodes = ScriptEpisodes(
+            transport, heartbeat_seconds=min(5.0, self._spec.client_timeout_seconds / 4)
+        )
+        self._leased: EpisodeRequest | None = None
+        self._playing: ScriptGame | None = None
+        self._done = self._closed = False
+        self.stop_reason = ""
+        """Why the last game ended, see `StopReason`; empty before the first has."""
+
+    def _checked(self, settings: Mapping[str, Any]) -> JobSpec:
+        """Return the job that the settings describe, its seats compared with those of the game."""
+        spec = parse_spec(
+            {
+                "environment": {"id": _name_of(self.env)},
+                **with_template_read(settings),
+                "rollout": "script",
+                "environment_prompt": self._environment_prompt,
+            }
+        )
+        if not spec.plays_game:
+            raise InvalidRequestError(
+                "a game needs to be told who plays its agents",
+                hint="agents={'ID': tg.Train(), ...}, or self_play=True",
+                field="agents",
+            )
+        agents = list(spec.agents) or list(self.env.possible_agents)
+        table = check_seats(self.env, agents, spec.environment.id)
+        assert table is not None, "it has seats"
+        check_players(table, scripted_players(spec))
+        return spec.seated(table.agents, players_offered(table))
+
+    @property
+    def training(self) -> bool:
+        """Whether the job needs another game; waits while the service computes a train step.
+
+        Raises:
+            JobFailedError: The job ended without success.
+        """
+        if self._closed:
+            return False
+        self._settle()
+        if self._playing is not None:
+            return True
+        if self._leased is None and not self._done:
+            self._leased = self._episodes.next()
+            if self._leased is None:
+                raise_for(self.job.view())
+                self._done = True
+        return not self._done
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        """Begin the next game that the service asks for, with its seed.
+
+        Raises:
+            EpisodeProtocolError: It is closed, or the job has done all of its steps.
+            InvalidRequestError: A seed was given: the games of a group must start equal.
+            JobFailedError: The job ended without success.
+        """
+        self._refuse_if_closed("reset")
+        if seed is not None:
+            raise InvalidRequestError(
+                "reset() takes the service's seed: games that are compared must start equal",
+                hint="leave the seed out",
+                field="seed",
+            )
+        self._settle()
+        self._abandon()
+        if not self.training:
+            raise EpisodeProtocolError(
+                f"{self.job.id} has done all of its steps",
+                hint="`while env.training:` ends the loop here; job.policy(agent=...) is what was trained",
+            )
+        assert self._leased is not None
+        request, self._leased = self._leased, None
+        self._playing = ScriptGame(request, self._renderer, self.env, self._environment_prompt)
+        if request.task_index is not None:
+            options = {**(options or {}), "task_index": request.task_index}
+        began = time.monotonic()
+        try:
+            self.env.reset(seed=request.seed, options=options)
+        except Exception:
+            self._playing.fail(StopReason.ENVIRONMENT_ERROR, traceback.format_exc())
+            self._hand_in()
+            raise
+        self._playing.took("reset", time.monotonic() - began)
+        self._hand_in_if_over()
+
+    def act(self, agent: str, observation: Observation) -> str:
+        """Answer an observation, by whoever has the agent's seat.
+
+        Args:
+            agent: Whose turn it is.
+            observation: Text or messages that show what `last` returned.
+
+        Returns:
+            The text; "" when a limit of the job has ended the game, which then ends `agent_iter`.
+
+        Raises:
+            EpisodeProtocolError: It is not this agent's turn, or it has answered already.
+            JobFailedError: The job ended without success.
+        """
+        self._raise_if_ended_badly()
+        game = self._playing
+        if game is None:
+            raise EpisodeProtocolError("act() was called without a game", hint="begin one with env.reset()")
+        try:
+            asked = game.hears(agent, observation)
+        except TinkerGymError as error:
+            if isinstance(error, EpisodeProtocolError):
+                raise
+            game.fail(stop_reason_of(error), traceback.format_exc())
+            self._hand_in()
+            raise
+        if isinstance(asked, str):
+            return asked
+        if asked is None:
+            self._hand_in_if_over()
+            return ""
+        try:
+            return game.answers(self._client.ask(asked))
+        except PolicyVersionGoneError as error:
+            game.fail(StopReason.SAMPLING_FAILED, str(error))
+            self._hand_in()
+            return ""
+
+    def step(self, action: Any) -> None:
+        """Let the agent act whose turn it is; None for one whose game is over. Records what the game paid.
+
+        Raises:
+            EpisodeProtocolError: The agent has not answered, or it is closed.
+        """
+        self._refuse_if_closed("step")
+        self._raise_if_ended_badly()
+        game = self._playing
+        if game is None:
+            return  # a limit of the job ended the game, and `agent_iter` ends with this step
+        agent = self.env.agent_selection
+        dead = self.env.terminations[agent] or self.env.truncations[agent]
+        if dead:
+            game.leaves()
+        else:
+            game.expect_an_answer()
+        began = time.monotonic()
+        try:
+            self.env.step(action)
+        except Exception as error:
+            game.fail(stop_reason_of(error), traceback.format_exc())
+            self._hand_in()
+            raise
+        game.took("step", time.monotonic() - began)
+        if not dead:
+            game.stepped()
+        if not self.env.agents and not game.over:
+            game.finish()
+        self._hand_in_if_over()
+
+    def agent_iter(self, max_iter: int = 2**63) -> Iterator[str]:
+        """Yield the agent whose turn it is until the game is over, or a limit of the job has ended it."""
+        for _ in range(max_iter):
+            if self._playing is None or not self.env.agents:
+                return
+            yield self.env.agent_selection
+
+    def close(self) -> None:
+        """Hand in what is open, wait for the train step being computed, and close the game."""
+        if self._closed:
+            return
+        try:
+            self._settle()
+            self._abandon()
+            if self.training:
+                view = self.job.view()
+                warnings.warn(
+                    f"{view.job_id} is at step {view.step} of {view.spec.steps} and waits for "
+                    f"episodes; go on with TrainRemotely(game, job_id={view.job_id!r}) or end it with "
+                    f"`tinkergym jobs cancel {view.job_id}`",
+                    stacklevel=2,
+                )
+        finally:
+            self._closed = True
+            self._episodes.close()
+            self.env.close()
+
+    # --- inside ---
+
+    def _refuse_if_closed(self, call: str) -> None:
+        if self._closed:
+            raise EpisodeProtocolError(
+                f"{call}() was called after close()",
+                hint=f"if {self.job.id} needs more games, go on with "
+                f"TrainRemotely(game, job_id={self.job.id!r})",
+            )
+
+    def _raise_if_ended_badly(self) -> None:
+        self._episodes.raise_if_broken()
+        if self._episodes.ended:
+            raise_for(self.job.view())
+
+    def _settle(self) -> None:
+        """Finish a game that is over for all its agents, whose loop left before it had stepped them all."""
+        env = self.env
+        while self._playing is not None and env.agents:
+            left = len(env.agents)
+            if not all(env.terminations[agent] or env.truncations[agent] for agent in env.agents):
+                return
+            self.step(None)
+            if len(env.agents) >= left:
+                return
+
+    def _abandon(self) -> None:
+        if self._playing is not None:
+            self._playing.fail(StopReason.ABANDONED, "the script reset or closed in the middle of the game")
+            self._hand_in()
+
+    def _hand_in_if_over(self) -> None:
+        if self._playing is not None and self._playing.over:
+            self._hand_in()
+
+    def _hand_in(self) -> None:
+        game, self._playing = self._playing, None
+        assert game is not None
+        records = game.trajectories()
+        self.stop_reason = str(game.stop_reason or "")
+        bad = next((one for one in records if not one.completed), None)
+        if bad is not None:
+            warnings.warn(f"the game ended with {bad.stop_reason}: {bad.error}", stacklevel=4)
+        if not self._episodes.submit(game.request, records):
+            warnings.warn(
+                "the game does not count: the service has given it to another worker, because this one was "
+                "silent for too long",
+                stacklevel=4,
+            )
+
+
+def _name_of(env: Any) -> str:
+    """Name a game; the service only ever hears the name."""
+    return f"{LOCAL}{type(getattr(env.unwrapped, 'game', env.unwrapped)).__name__}-v0"
