@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +75,23 @@ def policy_strategy(
         odds[one] = {action: weight / total for action, weight in zip(one.legal, weights, strict=True)}
         share[one] = math.exp(top) * total
     return PolicyStrategy(odds=odds, legal_share=share)
+
+
+def greedy_choice(
+    policies: EvaluablePolicy | Mapping[str, EvaluablePolicy], *, environment_prompt: str | None = None
+) -> Callable[[Sequence[Situation]], dict[Situation, str]]:
+    """Return what says which legal action policies find most probable, for `greedy_exploitability`.
+
+    Args:
+        policies: As for `policy_strategy`.
+        environment_prompt: Likewise.
+    """
+
+    def choose(situations: Sequence[Situation]) -> dict[Situation, str]:
+        strategy = policy_strategy(policies, situations, environment_prompt=environment_prompt)
+        return {one: max(one.legal, key=lambda action: strategy(one)[action]) for one in situations}
+
+    return choose
 
 
 def _logprobs(

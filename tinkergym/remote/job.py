@@ -446,7 +446,9 @@ class Job:
         """
         return self.crossplay(**how).ratings(anchor=anchor)
 
-    def exploitability(self, version: int | None = None, *, game: str | None = None) -> Exploitability:
+    def exploitability(
+        self, version: int | None = None, *, game: str | None = None, greedy: bool = False
+    ) -> Exploitability:
         """Compute what a best response wins against a version of the job's policies, in a small game.
 
         The policies play their own seats, or one policy plays all; see `ratings.md`.
@@ -454,26 +456,32 @@ class Job:
         Args:
             version: Of each policy; None takes the newest.
             game: The game, if the job trained something else; None is the job's own.
+            greedy: Measure play at temperature 0, which is exact in larger games too, such as tic-tac-toe.
 
         Raises:
             InvalidRequestError: the game is too large, or its chance cannot be listed.
             NotFoundError: the version is not kept.
         """
         from tinkergym.evaluation.exploitability import GameTree
-        from tinkergym.evaluation.policy_strategy import policy_strategy
+        from tinkergym.evaluation.greedy_play import greedy_exploitability
+        from tinkergym.evaluation.policy_strategy import greedy_choice, policy_strategy
         from tinkergym.registration.games import make_playable
         from tinkergym.remote.game_players import game_of, version_players
         from tinkergym.rollout.environment_host import system_prompt_of
 
         view = self.view()
         table = make_playable(game_of(view, game))
-        tree = GameTree(table)
         chosen = view.policy_version if version is None else version
         players = version_players(self._api, view, versions=[chosen])
-        policies = {agent: next(one.plays for one in players if one.can_play(agent)) for agent in tree.agents}
+        policies: Any = {  # no scripts are among them
+            agent: next(one.plays for one in players if one.can_play(agent))
+            for agent in table.possible_agents
+        }
         prompt = system_prompt_of(table)
-        strategy = policy_strategy(policies, tree.situations, environment_prompt=prompt)  # type: ignore[arg-type] # all are policies
-        return tree.exploitability(strategy)
+        if greedy:
+            return greedy_exploitability(table, greedy_choice(policies, environment_prompt=prompt))
+        tree = GameTree(table)
+        return tree.exploitability(policy_strategy(policies, tree.situations, environment_prompt=prompt))
 
     def checkpoints(self) -> list[CheckpointView]:
         """List the checkpoints that are still there, oldest first."""

@@ -47,6 +47,15 @@ class KInARow(TextGame):
     def begin(self, rng: np.random.Generator) -> None:
         """Clear the board."""
         del rng
+        self.begin_with(None)
+
+    def deals(self) -> list[tuple[float, None]]:
+        """Return the one way in which a game can begin: there is no chance."""
+        return [(1.0, None)]
+
+    def begin_with(self, deal: None) -> None:
+        """Clear the board."""
+        del deal
         self.position = Position(self.rules)
 
     def observe(self, player: int) -> str:

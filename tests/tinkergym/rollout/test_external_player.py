@@ -140,7 +140,7 @@ def test_a_stored_key_is_read_where_the_game_is_played():
         table = GameTable(make_game("board/TicTacToe-v0"))
         table.secrets = {"stored:1": KEY}.__getitem__
         table.reset(seed=1, options={PLAYERS: {"o": (of(server, api_key="stored:1"), 0)}})
-        table.step("1")
+        table.step("a1")
     assert [key for _, key, _ in server.asked] == [f"Bearer {KEY}"]
 
 

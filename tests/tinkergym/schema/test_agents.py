@@ -53,7 +53,6 @@ def test_seats_that_nobody_can_play_are_refused(agents):
 @pytest.mark.parametrize(
     ("agents", "settings", "named"),
     [
-        (TWO, {"rollout": "script"}, "rollout"),
         ({"x": opponents.Base(), "o": opponents.Scripted("random")}, {}, "agents"),
         ({"x": Train(), "o": opponents.League(of="o")}, {}, "agents"),
         ({"x": Train(model="other"), "o": Train()}, {}, "model"),
