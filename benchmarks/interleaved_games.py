@@ -1,7 +1,9 @@
-"""Sampled tokens/s of 64 games of two policies, against 64 episodes of one policy and a script.
+"""Sampled tokens/s of 64 games of two policies, against 64 episodes of one seat and a script.
 
 Both are the same game of the same pack, with the same engine and model. In a game only one seat has a turn,
-so 64 games keep as many requests under way as 64 episodes do. Half of them name one adapter, half the other.
+so 64 games keep as many requests under way as 64 episodes do. In both, half of the requests name one adapter
+and half the other: what two adapters cost an engine is not what games cost. Episodes of one adapter alone are
+measured too, for the details.
 """
 
 from __future__ import annotations
@@ -28,13 +30,14 @@ ROUNDS = 7
 MAX_TURN_TOKENS = 8
 ASKED = 0.9
 SEATS = ("x", "o")
+KINDS = ("games", "alone", "one adapter")
 # An untrained model makes few legal moves; they are replaced, so that games last.
 GAME = EnvironmentRef(id="board/TicTacToe-v0", kwargs={"on_illegal": "random"})
 ALONE = EnvironmentRef(id="board/TicTacToeVs-v0", kwargs={"on_illegal": "random"})
 
 
 def measure() -> list[Figure]:
-    """Play both in turn, each round with fresh seeds, and compare within the rounds."""
+    """Play all in turn, each round with fresh seeds, and compare within the rounds."""
     engine = TransformersEngine(NANO)
     learner = Learner(NANO)
     for number, agent in enumerate(SEATS):
@@ -42,10 +45,10 @@ def measure() -> list[Figure]:
         engine.publish(agent, 1, learner.weights(agent))
     renderer = Renderer.from_bundle(load_renderer_bundle("nano", NANO))
     player = EpisodePlayer(sampler=EngineSampler(engine), make_env=make_playable)
-    speeds: dict[str, list[float]] = {"games": [], "alone": []}
-    tokens: dict[str, list[int]] = {"games": [], "alone": []}
+    speeds: dict[str, list[float]] = {what: [] for what in KINDS}
+    tokens: dict[str, list[int]] = {what: [] for what in KINDS}
     for number in range(ROUNDS + 1):
-        for what in ("games", "alone"):
+        for what in KINDS:
             plans = [_plan(what, number, episode) for episode in range(EPISODES)]
             began = time.perf_counter()
             sampled = _played(player, renderer, plans)
@@ -57,13 +60,19 @@ def measure() -> list[Figure]:
     engine.close()
     ratio = paired_ratio(speeds["games"], speeds["alone"])
     figure = Figure(
-        what=f"{EPISODES} interleaved games of two policies against {EPISODES} episodes of one, tic-tac-toe",
+        what=f"{EPISODES} interleaved games of two policies against {EPISODES} episodes with one seat of the "
+        "same two, tic-tac-toe",
         asked=f">= {ASKED} x the sampled tokens/s",
         measured=f"{ratio:.2f} x ({max(speeds['games']):,.0f} against {max(speeds['alone']):,.0f} at best)",
         reached=ratio >= ASKED,
         margin=ratio / ASKED,
     )
-    details = {"tokens_per_second": speeds, "sampled_tokens": tokens, "threads": torch.get_num_threads()}
+    details = {
+        "tokens_per_second": speeds,
+        "sampled_tokens": tokens,
+        "threads": torch.get_num_threads(),
+        "against_one_adapter": paired_ratio(speeds["games"], speeds["one adapter"]),
+    }
     write_result("interleaved_games", [figure], details)
     return [figure]
 
@@ -72,14 +81,14 @@ def _plan(what: str, number: int, episode: int) -> EpisodePlan:
     first = EpisodePlan(
         episode_id=f"{what}-{number}-{episode}",
         seed=1000 * number + episode,
-        policy=SEATS[0],
+        policy=SEATS[episode % 2 if what == "alone" else 0],
         policy_version=1,
         environment=GAME if what == "games" else ALONE,
         sampling_seed=10_000 * number + 100 * episode,
         max_turn_tokens=MAX_TURN_TOKENS,
         limits=Limits(max_turns=16),
     )
-    if what == "alone":
+    if what != "games":
         return first
     other = replace(
         first, policy=SEATS[1], agent=SEATS[1], seat=1, sampling_seed=first.sampling_seed + 1_000_000
