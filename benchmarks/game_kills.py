@@ -108,7 +108,7 @@ def _hashes(part: str | None) -> dict[str, str]:
                 _kill(running, str(part))
                 killed = True
         job.wait()
-        last = {view.agent: view for view in client.job(job.id).checkpoints() if view.step == STEPS}
+        last = {view.agent: view for view in job.checkpoints() if view.step == STEPS}
         assert set(last) == set(AGENTS), last
         return {agent: view.sha256 for agent, view in last.items()}
 

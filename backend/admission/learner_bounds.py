@@ -20,12 +20,12 @@ def refuse_impossible(spec: AnyJobSpec, config: ServiceConfig, catalog: ModelCat
             asked for where several ranks divide a policy, or without bitsandbytes.
         UnknownModelError: There is no such model.
     """
-    adapters: list[Adapter] = [spec.adapter]
+    adapters: list[tuple[Adapter, str]] = [(spec.adapter, spec.model)]
     if isinstance(spec, JobSpec):
-        adapters += [spec.adapter_of(agent) for agent in spec.trained_agents]
-    for adapter in adapters:
+        adapters = [(one.adapter, one.model) for one in map(spec.for_agent, spec.trained_agents)]
+    for adapter, model in adapters:
         if isinstance(adapter, LoRA) and adapter.target_modules:
-            _require_layers(adapter, catalog.facts(spec.model).matrices)
+            _require_layers(adapter, catalog.facts(model).matrices)
     if spec.optimizer.state_bits == 8:
         _require_eight_bits(config)
 

@@ -31,8 +31,9 @@ def with_definite_origins(catalog: ModelCatalog, tenant: TenantStore, spec: AnyJ
     changes: dict[str, Any] = {"model": catalog.known_as(spec.model)}
     if isinstance(spec, JobSpec):
         changes["agents"] = {
-            # The job's, by whichever of its names: another one was refused.
-            agent: seat.model_copy(update={"model": None}) if isinstance(seat, Train) else seat
+            agent: seat.model_copy(update={"model": _other_model(catalog, spec, seat)})
+            if isinstance(seat, Train)
+            else seat
             for agent, seat in spec.agents.items()
         }
     spec = spec.model_copy(update=changes)
@@ -48,6 +49,12 @@ def with_definite_origins(catalog: ModelCatalog, tenant: TenantStore, spec: AnyJ
     if isinstance(spec, JobSpec):
         changes |= definite_opponents(tenant, spec.model_copy(update=changes))
     return spec.model_copy(update=changes) if changes else spec
+
+
+def _other_model(catalog: ModelCatalog, spec: JobSpec, seat: Train) -> str | None:
+    """Return a seat's model by its one name; None if it is the job's, by whichever name."""
+    named = None if seat.model is None else catalog.known_as(seat.model)
+    return None if named == catalog.known_as(spec.model) else named
 
 
 def _beginnings(tenant: TenantStore, spec: JobSpec) -> dict[str, Any]:

@@ -75,15 +75,16 @@ class Preflight:
             return Checked()
         found: list[Checked] = []
         for environment in spec.own_environments.values():
-            found.append(self._seen_first(_alone(spec, environment), bundle))
+            found.append(self._seen_first(_alone(spec, environment)))
         self.check_evaluations(spec)
         return _together(found)
 
-    def _seen_first(self, spec: PlayedSpec, bundle: RendererBundle) -> Checked:
+    def _seen_first(self, spec: PlayedSpec) -> Checked:
         """Make one environment, and see that the first prompt of every seat leaves room for an answer."""
         shown = shown_first(spec)
-        checked = self._probe(shown[""], bundle).checked
+        checked = self._probe(spec, self._catalog.renderer(spec.model, spec.chat_template)).checked
         for agent, own in shown.items():
+            bundle = self._catalog.renderer(own.model, own.chat_template)
             try:
                 refuse_long_prompt(self._probe(own, bundle).prompt_tokens, own, bundle.context_length)
             except PromptTooLongError as error:

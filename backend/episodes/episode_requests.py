@@ -141,7 +141,7 @@ def _seat(job_id: str, spec: JobSpec, step: int, seed: int, player: SeatPlayer) 
     return SeatPlan(
         policy=policy,
         policy_version=version,
-        model=spec.rendered_by(job_id),
+        model=own.rendered_by(job_id),
         sampling_seed=seed,
         sampling=own.sampling,
         system_prompt=own.system_prompt,

@@ -44,9 +44,11 @@ def pools_at_hand(parts: GatewayParts, tenant: TenantStore, policies: Iterable[s
     chosen = {}
     for policy in policies:
         model, worker_id = _whose(parts, tenant, policy)
-        able = [pool for pool in pools if pool.model == model]
+        # The pool that runs a job serves all its policies, also those that rest on another base model.
+        able = [pool for pool in pools if pool.pool_id == worker_id]
+        able += [pool for pool in pools if pool.model == model]
         if able:
-            chosen[policy] = next((pool for pool in able if pool.pool_id == worker_id), able[0])
+            chosen[policy] = able[0]
     return chosen
 
 

@@ -13,7 +13,14 @@ from fastapi.responses import FileResponse
 from pydantic import Field, ValidationError
 from starlette.concurrency import run_in_threadpool
 
-from backend.admission import datasets, engine_bounds, learner_bounds, origins, remote_environments
+from backend.admission import (
+    datasets,
+    engine_bounds,
+    learner_bounds,
+    origins,
+    remote_environments,
+    several_models,
+)
 from backend.admission.models import require_offered
 from backend.config import GatewayLimits
 from backend.gateway.bodies import Body, Tenant, aside, describes, json_object
@@ -170,6 +177,7 @@ def _check(parts: GatewayParts, tenant: TenantStore, spec: AnyJobSpec) -> tuple[
     require_offered(parts.config, tenant, spec.model)
     if isinstance(spec, DistillationSpec) and not PolicyRef.is_meant(spec.teacher):
         require_offered(parts.config, tenant, spec.teacher, field="teacher")
+    several_models.refuse_impossible(spec, parts.config, tenant)
     engine_bounds.refuse_impossible(spec, parts.config, parts.catalog)
     learner_bounds.refuse_impossible(spec, parts.config, parts.catalog)
     spec = origins.with_definite_origins(parts.catalog, tenant, spec)

@@ -25,8 +25,14 @@ class AllPolicies:
 
     @property
     def limits(self) -> TokenLimits:
-        """What the model can compute, on which all of them rest."""
-        return next(iter(self._policies.values())).limits
+        """What the models can compute on which they rest; of several models, what any of them can."""
+        known = [policy.limits for policy in self._policies.values()]
+        lengths = [one.context_length for one in known if one.context_length is not None]
+        return TokenLimits(
+            vocabulary=max(one.vocabulary for one in known),
+            context_length=max(lengths) if len(lengths) == len(known) else None,
+            images=next((one.images for one in known if one.images is not None), None),
+        )
 
     def take_weights(self) -> Taken:
         """Copy the present weights, and begin to hash them."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+
+from backend.catalog.memory_needs import expected_bytes
 
 MEMORY_TAKEN = "GB that pools_memory allows"
 """What a reason holds that speaks of memory."""
-_POOL_BYTES = 10**9
-"""What a pool and its environment workers take besides the weights, before one of the model was seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +81,7 @@ class MemoryBudget:
         """Return what the pool of a model will take; the weights of one on the hub are not known before."""
         if model in self._seen:
             return self._seen[model]
-        weights = 0
-        # A folder that was removed or changed since is for the pool to name; all other models are waiting.
-        with suppress(OSError, RuntimeError, ValueError):
-            folder = Path(self._models.get(model, model)).expanduser()
-            weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-        return _POOL_BYTES + weights
+        return expected_bytes(model, self._models)
 
     def why_none(self, model: str, used_bytes: int) -> str:
         """Say for what a model waits."""

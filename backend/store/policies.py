@@ -115,7 +115,7 @@ def add_policy(
             policies.insert().values(
                 policy_id=policy_id,
                 tenant_id=tenant_id,
-                model=spec.model,
+                model=spec.for_agent(agent).model,
                 adapter=spec.adapter_of(agent).model_dump_json(),
                 created_at=now,
                 made_by_job=job_id,

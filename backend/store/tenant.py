@@ -282,14 +282,20 @@ class TenantStore(TenantRuns):
             return find_policy(connection, ref, tenant_id=self.tenant_id, field=field)
 
     def checkpoints(self, job_id: str, agent: str = "") -> list[CheckpointView]:
-        """Return the job's checkpoints, oldest first, or those of one of its agents.
+        """Return the checkpoints of all that a job trains, oldest first, or those of one of its agents.
 
         Raises:
             NotFoundError: The job does not exist or is another tenant's.
         """
         with self._db.read() as connection:
             self._own(connection, job_id)
-            return checkpoint_views(connection, job_id, agent)
+            agents = [agent] if agent else list(policies_by_agent(connection, job_id))
+            views = [
+                view.model_copy(update={"agent": one})
+                for one in agents
+                for view in checkpoint_views(connection, job_id, one)
+            ]
+            return sorted(views, key=lambda view: view.step)
 
     def evaluations(self, job_id: str) -> list[EvaluationEvent]:
         """Return the evaluations that the job recorded, in order.

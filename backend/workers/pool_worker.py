@@ -51,6 +51,7 @@ from backend.vision.shared import SharedImages
 from backend.workers.endpoint import Player, PoolEndpoint
 from backend.workers.engine_choice import make_engine
 from backend.workers.env_worker_files import EnvWorkerFiles
+from backend.workers.guest_models import GuestModels, ServedModel
 from backend.workers.heartbeat import Heartbeat, Pulse
 from backend.workers.rest import Rest
 from tinkergym.errors import InternalServiceError, InvalidRequestError, NotFoundError, TinkerGymError
@@ -116,14 +117,14 @@ class PoolWorker:
         self._model_dir = resolve_model(
             model, config.models, allow_any=config.allow_any_model, most_bytes=config.download_bytes
         )
-        self._bundles: dict[str, RendererBundle] = {}
-        """By the chat template in place of the model's own."""
+        self._bundles: dict[tuple[str, str], RendererBundle] = {}
+        """By the model, and the chat template in place of its own."""
         # Also where no job asked before: the operator's own models, and weights too large for the gateway.
         refuse_unfit(model, self._model_dir)
         self._device = _device(config.device, ranks=config.learner_ranks)
         self._images = SharedImages(EveryImage(config.images))
         self._device_lock = DeviceLock(cpu_threads=config.torch_threads if self._device == "cpu" else None)
-        self._engine = self._make_engine()
+        self._engine = self._make_engine(self._model_dir)
         try:
             self._learner = PoolLearner(self._make_learner)
         except BaseException:
@@ -134,9 +135,8 @@ class PoolWorker:
         self._captured = CapturedTokens()
         self._early = EarlyRequests(self._engine)
         self._bell = CallBell()
-        self._policies = PolicyDirectory(
-            self._engine, model_names={model}, find=self._stored_policy, keep_idle=config.idle_policies
-        )
+        self._policies = self._directory_of(model, self._engine)
+        self._guests = GuestModels(self._load_guest)
         self._lock = threading.Lock()
         self._pulses: dict[str, Pulse] = {}
         self._gates: dict[str, LockstepGate] = {}
@@ -199,6 +199,7 @@ class PoolWorker:
         self._boards.shut()
         self._endpoint.close()
         self._store.remove_pool(self._pool_id)
+        self._guests.close()
         self._engine.close()
         self._learner.close()
 
@@ -207,7 +208,22 @@ class PoolWorker:
     def sample(self, requests: Sequence[SampleRequest], deliver: Deliver, *, together: bool = False) -> None:
         """Answer each request once: through the engine, or through the gate of a job in lockstep."""
         self._sampled = True
-        deliver = answering = self._policies.answering(self._captured.watching(deliver, requests))
+        guests: dict[str, list[SampleRequest]] = {}
+        own: list[SampleRequest] = []
+        for request in requests:
+            guest = self._guests.of_policy(request.policy)
+            (own if guest is None else guests.setdefault(guest.model, [])).append(request)
+        for some in guests.values():
+            served = self._guests.of_policy(some[0].policy)
+            self._sample(some, deliver, served or self._own, together=together)
+        if own:
+            self._sample(own, deliver, self._own, together=together)
+
+    def _sample(
+        self, requests: Sequence[SampleRequest], deliver: Deliver, served: ServedModel, *, together: bool
+    ) -> None:
+        """Answer requests for policies of one model."""
+        deliver = answering = served.directory.answering(self._captured.watching(deliver, requests))
         refused: list[SampleFailure] = []
         ready: list[SampleRequest] = []
         # Only the episodes of a job's own rollout are in lockstep, and those carry their lease.
@@ -218,13 +234,13 @@ class PoolWorker:
             # The gateway puts the tenant before the session; what is behind says which episode it is.
             lease_id = lease_of_session(request.session_id)
             # An opponent in a job's game may be of another job, or the model itself.
-            job_id = self._policies.trained_by(request.policy) or owners().get(lease_id, request.policy)
+            job_id = served.directory.trained_by(request.policy) or owners().get(lease_id, request.policy)
             try:
                 self._refuse_part_of_the_distribution_in_training(request, job_id)
                 if request.images:
                     tenant = self._tenant_of(request, job_id)
                     self._require_images(tenant, [image.sha256 for image in request.images])
-                resolved = self._policies.resolve_for(
+                resolved = served.directory.resolve_for(
                     answering, request, is_training=partial(_is_among, lease_id, leases, job_id)
                 )
             except TinkerGymError as error:
@@ -237,16 +253,16 @@ class PoolWorker:
                 gate.submit([resolved.model_copy(update={"session_id": session_id})], deliver)
             else:
                 owned = self._with_owner(resolved, job_id)
-                if not self._early.keep(owned, deliver):
+                if not served.early.keep(owned, deliver):
                     ready.append(owned)
         for policy in {request.policy for request in requests}:
-            self._boards.contact(self._policies.trained_by(policy) or policy)
+            self._boards.contact(served.directory.trained_by(policy) or policy)
         if refused:
             deliver(refused)
         if ready and together:
-            deliver(self._engine.generate_together(ready))
+            deliver(served.engine.generate_together(ready))
         elif ready:
-            self._engine.submit(ready, deliver)
+            served.engine.submit(ready, deliver)
 
     def _tenant_of(self, request: SampleRequest, job_id: str) -> str:
         """Return who asks: the gateway says it, and an environment worker's request is of an episode."""
@@ -318,14 +334,14 @@ class PoolWorker:
         if PolicyRef.is_meant(model):
             spec = self._store.job(model).spec
             model, template = spec.model, spec.chat_template
-        if model != self._model:
+        if model != self._model and not self._guests.has(model):
             raise NotFoundError(f"this pool serves {self._model!r}, not {model!r}", field="model")
-        bundle = self._bundles.get(template)
+        bundle = self._bundles.get((model, template))
         if bundle is None:
-            bundle = load_renderer_bundle(self._model, self._model_dir, template)
+            bundle = load_renderer_bundle(model, self._folder_of(model), template)
             while len(self._bundles) >= _MOST_BUNDLES:
                 self._bundles.pop(next(iter(self._bundles)), None)
-            self._bundles[template] = bundle
+            self._bundles[model, template] = bundle
         return bundle
 
     def missing_images(self, wanted: ImageNames, player: Player) -> ImageNames:
@@ -445,27 +461,62 @@ class PoolWorker:
         Raises:
             RankLostError: See `_loop`.
         """
-        pool = PoolParts(
-            store=self._store,
+        spec = lease.spec
+        guests = self._guests.take(sorted(spec.other_models), lease.job_id)
+        files = self._config.job_files.below(lease.job_id)
+        bound: dict[str, Bound] = {}
+        for agent, policy_id in self._store.policies_of(lease.job_id).items():
+            served = guests.get(spec.for_agent(agent).model, self._own)
+            bound[agent] = Bound(
+                policy_id=policy_id,
+                agent=agent,
+                lease=lease,
+                files=files,
+                learner=served.learner.current(),
+                pool=PoolParts(
+                    store=self._store,
+                    engine=served.engine,
+                    directory=served.directory,
+                    early=served.early,
+                    open_model=self._open_model,
+                ),
+            )
+        return {agent: TrainedPolicy(one) for agent, one in bound.items()}
+
+    @property
+    def _own(self) -> ServedModel:
+        """The pool's own model."""
+        return ServedModel(
+            model=self._model,
             engine=self._engine,
+            learner=self._learner,
             directory=self._policies,
             early=self._early,
-            open_model=self._open_model,
         )
-        learner, files = self._learner.current(), self._config.job_files.below(lease.job_id)
-        return {
-            agent: TrainedPolicy(
-                Bound(
-                    policy_id=policy_id,
-                    agent=agent,
-                    lease=lease,
-                    files=files,
-                    learner=learner,
-                    pool=pool,
-                )
-            )
-            for agent, policy_id in self._store.policies_of(lease.job_id).items()
-        }
+
+    def _load_guest(self, model: str) -> ServedModel:
+        """Load another model next to the pool's own."""
+        directory = self._folder_of(model)
+        refuse_unfit(model, directory)
+        engine = self._make_engine(directory)
+        try:
+            learner = PoolLearner(lambda: self._learner_of(directory))
+        except BaseException:
+            engine.close()
+            raise
+        send_helpers_home()
+        return ServedModel(
+            model=model,
+            engine=engine,
+            learner=learner,
+            directory=self._directory_of(model, engine),
+            early=EarlyRequests(engine),
+        )
+
+    def _directory_of(self, model: str, engine: SamplingEngine) -> PolicyDirectory:
+        return PolicyDirectory(
+            engine, model_names={model}, find=self._stored_policy, keep_idle=self._config.idle_policies
+        )
 
     def _begin_again(self, lease: JobLease, error: Exception) -> None:
         """Hand back a job whose loop could not begin."""
@@ -487,16 +538,17 @@ class PoolWorker:
             if gate is not None:
                 gate.close()
         finally:
+            self._guests.give_back(job_id)
             with self._lock:
                 self._pulses.pop(job_id, None)
                 self._threads.pop(job_id, None)
 
-    def _make_engine(self) -> SamplingEngine:
+    def _make_engine(self, directory: Path) -> SamplingEngine:
         config = self._config
         config.log_dir.mkdir(parents=True, exist_ok=True)
         return make_engine(
             config.engine,
-            self._model_dir,
+            directory,
             device=self._device,
             device_lock=self._device_lock,
             threads=config.torch_threads,
@@ -523,13 +575,18 @@ class PoolWorker:
         )
 
     def _open_model(self, model: str) -> Learner:
-        directory = resolve_model(
+        return self._learner_of(self._folder_of(model))
+
+    def _folder_of(self, model: str) -> Path:
+        """Return where a model's files are; one of the hub is downloaded first."""
+        if model == self._model:
+            return self._model_dir
+        return resolve_model(
             model,
             self._config.models,
             allow_any=self._config.allow_any_model,
             most_bytes=self._config.download_bytes,
         )
-        return self._learner_of(directory)
 
     def _learner_of(self, directory: Path) -> Learner:
         return Learner(

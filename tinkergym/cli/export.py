@@ -43,7 +43,7 @@ def export(
         raise InvalidRequestError("--base is for --merge only", hint="add --merge", field="base")
     with Client() as client:
         job_id, version = client.job_and_version(reference)
-        done = client.job(job_id).export(to, version=version, merge=merge, base=base)
+        done = client.job(job_id).export(to, version=version, merge=merge, base=base, agent=reference.agent)
     if as_json:
         emit(dataclasses.asdict(done))
         return

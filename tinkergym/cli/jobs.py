@@ -272,8 +272,9 @@ def checkpoints(job_id: JobId, as_json: AsJson = False) -> None:
         return
     for checkpoint in found:
         size = sum(checkpoint.files.values())
+        whose = f"{checkpoint.agent}  " if checkpoint.agent else ""
         out.print(
-            f"step {checkpoint.step}  {size / 2**20:.1f} MiB  {checkpoint.path}",
+            f"{whose}step {checkpoint.step}  {size / 2**20:.1f} MiB  {checkpoint.path}",
             markup=False,
             highlight=False,
             soft_wrap=True,
@@ -293,13 +294,14 @@ def download(
     job_id: JobId,
     to: Annotated[Path, typer.Option(help="The folder to put it into.")] = Path("checkpoints"),
     step: Annotated[int | None, typer.Option(help="Of which step. (default: the newest)")] = None,
+    agent: Annotated[str, typer.Option(help="Whose policy, where the job trains several.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Fetch a checkpoint and check every file's SHA-256."""
     from tinkergym.remote.client import Client
 
     with Client() as client:
-        folder = client.job(job_id).download(step, to)
+        folder = client.job(job_id).download(step, to, agent=agent)
     if as_json:
         emit({"folder": folder})
         return

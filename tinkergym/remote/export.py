@@ -61,6 +61,7 @@ def export_policy(
     version: int | None = None,
     merge: bool = False,
     base: str | None = None,
+    agent: str = "",
 ) -> Exported:
     """Write a policy to a folder that does not exist yet.
 
@@ -72,6 +73,7 @@ def export_policy(
         merge: Write a whole model instead of an adapter. Needs the extra `backend` here.
         base: For `merge`: directory or hub id of the base model, if this machine has it elsewhere than the
             service has.
+        agent: Whose policy, where the job trains several.
 
     Raises:
         InvalidRequestError: `out` cannot be written, or `base` is given where nothing is merged into it.
@@ -83,14 +85,14 @@ def export_policy(
     if merge:
         _require_backend()
     with _appearing(out) as folder:
-        checkpoint = _checkpoint(api, job_id, version)
+        checkpoint = _checkpoint(api, job_id, version, agent)
         merges = merge and _ADAPTER_FILE in checkpoint.files
         if base and not merges:
             why = f"{job_id} trained all parameters" if merge else "without merge an adapter stays one"
             raise InvalidRequestError(
                 f"there is nothing to merge into {base!r}: {why}", hint="leave it out", field="base"
             )
-        spec = api.job(job_id).spec
+        spec = api.job(job_id).spec.for_agent(checkpoint.agent)
         model = spec.model
         manifest = _download(api, job_id, checkpoint, folder)
         if merges:
@@ -150,8 +152,22 @@ def _lives(process_id: str) -> bool:
     return True
 
 
-def _checkpoint(api: Api, job_id: str, version: int | None) -> CheckpointView:
-    found = api.checkpoints(job_id)
+def of_one_policy(found: list[CheckpointView], job_id: str) -> list[CheckpointView]:
+    """Return checkpoints that are all of one policy.
+
+    Raises:
+        InvalidRequestError: They are of several.
+    """
+    agents = sorted({one.agent for one in found})
+    if len(agents) > 1:
+        raise InvalidRequestError(
+            f"{job_id} trains several policies", hint=f"name one of {', '.join(agents)}", field="agent"
+        )
+    return found
+
+
+def _checkpoint(api: Api, job_id: str, version: int | None, agent: str) -> CheckpointView:
+    found = of_one_policy([one for one in api.checkpoints(job_id) if agent in ("", one.agent)], job_id)
     chosen = [c for c in found if version is None or c.policy_version == version]
     if not chosen:
         there = ", ".join(str(c.policy_version) for c in found) or "none yet"
@@ -165,7 +181,7 @@ def _checkpoint(api: Api, job_id: str, version: int | None) -> CheckpointView:
 
 def _download(api: Api, job_id: str, checkpoint: CheckpointView, folder: Path) -> dict[str, Any]:
     manifest_file = folder / _MANIFEST
-    api.download(job_id, checkpoint.step, _MANIFEST, manifest_file)
+    api.download(job_id, checkpoint.step, _MANIFEST, manifest_file, agent=checkpoint.agent)
     try:
         manifest: dict[str, Any] = json.loads(manifest_file.read_text(encoding="utf-8"))
         expected = {str(name): str(entry["sha256"]) for name, entry in manifest["files"].items()}
@@ -177,7 +193,7 @@ def _download(api: Api, job_id: str, checkpoint: CheckpointView, folder: Path) -
     for name in sorted(expected.keys() - _NOT_EXPORTED):
         if Path(name).name != name or name.startswith("."):
             raise CheckpointCorruptError(f"the checkpoint's manifest names a file outside of it: {name}")
-        digest = api.download(job_id, checkpoint.step, name, folder / name)
+        digest = api.download(job_id, checkpoint.step, name, folder / name, agent=checkpoint.agent)
         if digest != expected[name]:
             raise CheckpointCorruptError(
                 f"{name} of version {checkpoint.policy_version} arrived damaged: its SHA-256 is {digest}, "

@@ -377,7 +377,7 @@ class Job:
             )
         # The checkpoints of several policies are not listed here; the service says which are kept.
         if not agent and version and version != (newest := self.view().policy_version):
-            kept = [checkpoint.policy_version for checkpoint in self.checkpoints()]
+            kept = sorted({checkpoint.policy_version for checkpoint in self.checkpoints(agent=agent)})
             if version not in kept:
                 there = ", ".join(map(str, kept)) or "none"
                 raise PolicyVersionGoneError(
@@ -483,16 +483,22 @@ class Job:
         tree = GameTree(table)
         return tree.exploitability(policy_strategy(policies, tree.situations, environment_prompt=prompt))
 
-    def checkpoints(self) -> list[CheckpointView]:
-        """List the checkpoints that are still there, oldest first."""
-        return self._api.checkpoints(self.id)
+    def checkpoints(self, *, agent: str = "") -> list[CheckpointView]:
+        """List the checkpoints that are still there, oldest first.
 
-    def download(self, step: int | None = None, path: str | Path = ".") -> Path:
+        Args:
+            agent: Only of the policy of this agent; empty lists those of all that the job trains.
+        """
+        return [one for one in self._api.checkpoints(self.id) if agent in ("", one.agent)]
+
+    def download(self, step: int | None = None, path: str | Path = ".", *, agent: str = "") -> Path:
         """Fetch a checkpoint and verify every file against the SHA-256 in its manifest.
 
         Args:
             step: Which checkpoint; None takes the newest.
-            path: A folder, made if it is missing; the files land in `path/<job id>/step-000010/`.
+            path: A folder, made if it is missing; the files land in `path/<job id>/step-000010/`, or in
+                `path/<job id>/<agent>/step-000010/` where policies belong to agents.
+            agent: Whose policy, where the job trains several.
 
         Returns:
             The folder with the files.
@@ -502,8 +508,11 @@ class Job:
             InvalidRequestError: `path` cannot be written.
             CheckpointCorruptError: a file arrived with a wrong hash; it is not kept.
         """
-        checkpoint = self._checkpoint(step)
-        folder = Path(path) / _file_name(self.id) / f"step-{checkpoint.step:06d}"
+        checkpoint = self._checkpoint(step, agent)
+        folder = Path(path) / _file_name(self.id)
+        folder = (folder / _file_name(checkpoint.agent) if checkpoint.agent else folder) / (
+            f"step-{checkpoint.step:06d}"
+        )
         with writing_to(folder):
             folder.mkdir(parents=True, exist_ok=True)
         # The manifest says what the other files must hash to.
@@ -511,7 +520,7 @@ class Job:
         expected: dict[str, str] = {}
         for name in names:
             target = folder / _file_name(name)
-            digest = self._api.download(self.id, checkpoint.step, name, target)
+            digest = self._api.download(self.id, checkpoint.step, name, target, agent=checkpoint.agent)
             if name == "manifest.json":
                 expected = _manifest_hashes(target)
             elif expected.get(name, digest) != digest:
@@ -524,7 +533,13 @@ class Job:
         return folder
 
     def export(
-        self, path: str | Path, *, version: int | None = None, merge: bool = False, base: str | None = None
+        self,
+        path: str | Path,
+        *,
+        version: int | None = None,
+        merge: bool = False,
+        base: str | None = None,
+        agent: str = "",
     ) -> Exported:
         """Write the policy to a folder that transformers and PEFT load; see `tinkergym export`.
 
@@ -533,6 +548,7 @@ class Job:
             version: Of the policy, one that has a checkpoint; None takes the newest.
             merge: Write a whole model instead of an adapter; needs the extra `backend` here.
             base: For `merge`: where the base model is, if it is not found by itself.
+            agent: Whose policy, where the job trains several.
 
         Raises:
             ConflictError: the folder exists, or `base` is another model than the one that was trained.
@@ -543,7 +559,9 @@ class Job:
         """
         from tinkergym.remote.export import export_policy
 
-        return export_policy(self._api, self.id, Path(path), version=version, merge=merge, base=base)
+        return export_policy(
+            self._api, self.id, Path(path), version=version, merge=merge, base=base, agent=agent
+        )
 
     def episodes(self, *, first_step: int = 0, last_step: int | None = None) -> StoredEpisodes:
         """Fetch the episodes that the service stored: to read, to filter, and to train on again.
@@ -623,8 +641,10 @@ class Job:
         for reporter in self._reporters:
             reporter.close(ended=self._view.state.final)
 
-    def _checkpoint(self, step: int | None) -> CheckpointView:
-        found = self.checkpoints()
+    def _checkpoint(self, step: int | None, agent: str = "") -> CheckpointView:
+        from tinkergym.remote.export import of_one_policy
+
+        found = of_one_policy(self.checkpoints(agent=agent), self.id)
         chosen = [c for c in found if step is None or c.step == step]
         if not chosen:
             there = ", ".join(str(c.step) for c in found) or "none"

@@ -160,7 +160,7 @@ class Policy:
         return cls(
             api,
             name=policy_of(view.job_id, trained),
-            model=spec.model,
+            model=spec.for_agent(trained).model,
             chat_template=spec.chat_template,
             version=version,
             temperature=temperature,

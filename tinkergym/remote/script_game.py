@@ -28,7 +28,7 @@ class ScriptGame:
     def __init__(
         self,
         request: EpisodeRequest,
-        renderer: Renderer,
+        renderer: Callable[[str], Renderer],
         game: Any,
         environment_prompt: str | None,
         *,
@@ -38,7 +38,7 @@ class ScriptGame:
 
         Args:
             request: The lease.
-            renderer: Of the job's model.
+            renderer: From a seat's model to its renderer.
             game: A PettingZoo AEC environment.
             environment_prompt: The game's own system prompt, for seats that have none.
             clock: Seconds, monotonic.
@@ -47,7 +47,9 @@ class ScriptGame:
         self._ends_at = clock() + request.limits.episode_timeout_seconds
         self._environment_prompt = environment_prompt
         plan = EpisodePlan.from_request(request)
-        self._coordinator = Coordinator({seat.agent: AgentLoop(renderer, seat) for seat in plan.seats})
+        self._coordinator = Coordinator(
+            {seat.agent: AgentLoop(renderer(seat.model), seat) for seat in plan.seats}
+        )
         self._sampled = frozenset(request.sampled_seats)
         self._players: dict[str, SeatedPlayer] = {
             agent: seat_player(game.unwrapped, agent, player, seed)

@@ -113,7 +113,7 @@ def refuse_long_prompt(prompt_tokens: int, spec: PlayedSpec, context_length: int
 
 
 def shown_first(spec: PlayedSpec) -> dict[str, PlayedSpec]:
-    """Return the job, and as they hold for each seat with a system prompt or sampling of its own, by agent.
+    """Return the job, and as they hold for each seat with a prompt, sampling or model of its own, by agent.
 
     So each can be asked whether its first prompt and an answer fit. The job itself is under "".
     """
@@ -122,5 +122,5 @@ def shown_first(spec: PlayedSpec) -> dict[str, PlayedSpec]:
     return {"": spec} | {
         agent: one
         for agent, one in own.items()
-        if (one.system_prompt, one.sampling) != (spec.system_prompt, spec.sampling)
+        if (one.system_prompt, one.sampling, one.model) != (spec.system_prompt, spec.sampling, spec.model)
     }

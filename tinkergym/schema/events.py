@@ -187,3 +187,5 @@ class CheckpointView(WireModel):
     sha256: str
     files: dict[str, int]
     """Name to size in bytes."""
+    agent: str = ""
+    """Whose policy it is; empty where the job trains one in an environment with one agent."""

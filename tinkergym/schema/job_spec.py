@@ -86,7 +86,7 @@ class Train(Choice):
     initial_policy: str | None = Field(None, pattern=rf"^{POLICY_REF}$", max_length=200)
     """As in a job. None is the job's."""
     model: str | None = Field(None, max_length=500)
-    """None is the job's. Another one is refused so far: the seats of a job rest on one base model."""
+    """None is the job's. Another base model is loaded next to it for as long as the job runs."""
 
 
 class SharedWith(Choice):
@@ -205,6 +205,11 @@ class TrainingSpec(UserSettings):
         """Return the settings as they hold for the policy of one of the `trained_agents`."""
         del agent
         return self
+
+    @property
+    def other_models(self) -> dict[str, str]:
+        """The base models besides the job's own, each with the first agent whose policy rests on it."""
+        return {}
 
     def _refuse_endless_warmup(self, warmup_steps: int) -> None:
         if warmup_steps >= self.steps:
@@ -589,12 +594,6 @@ class JobSpec(PlayedSpec):
         for agent, seat in self.agents.items():
             if not isinstance(seat, Train):
                 continue
-            if seat.model not in (None, self.model):
-                self._refuse(
-                    f"agents has {agent!r} with model={seat.model!r}, and the job {self.model!r}: the "
-                    "policies of a job rest on one base model; leave it out, or train that seat in another "
-                    "job against tg.opponents.Frozen(...)"
-                )
             algorithm = seat.algorithm
             for name in _GROUPS:
                 if algorithm is None:
@@ -606,6 +605,21 @@ class JobSpec(PlayedSpec):
                         "the same episodes; set it in the job's algorithm"
                     )
             self._refuse_unequal_rounds(agent)
+        return self
+
+    @model_validator(mode="after")
+    def _several_models_can_be_served(self) -> Self:
+        for model, agent in self.other_models.items():
+            if self.deterministic:
+                self._refuse(
+                    f"deterministic cannot be True where agents has {agent!r} with model={model!r} and the "
+                    f"job {self.model!r}: lockstep is kept on one base model; leave one of the two"
+                )
+            if self.chat_template:
+                self._refuse(
+                    f"chat_template cannot be set where agents has {agent!r} with model={model!r}, which has "
+                    "a template of its own; leave one of the two"
+                )
         return self
 
     def _refuse_unequal_rounds(self, agent: str) -> None:
@@ -733,6 +747,12 @@ class JobSpec(PlayedSpec):
         return tuple(agent for agent, seat in self.agents.items() if isinstance(seat, Train))
 
     @property
+    def other_models(self) -> dict[str, str]:
+        """The base models besides the job's own, each with the first agent whose policy rests on it."""
+        own = {agent: self.for_agent(agent).model for agent in reversed(self.trained_agents)}
+        return {model: agent for agent, model in own.items() if model != self.model}
+
+    @property
     def learning_seats(self) -> tuple[str, ...]:
         """The agents whose seats are learned from: those with a policy of their own or a shared one."""
         return tuple(agent for agent, seat in self.agents.items() if isinstance(seat, Train | SharedWith))
@@ -818,7 +838,7 @@ class JobSpec(PlayedSpec):
             return self
         changes: dict[str, Any] = {
             name: value
-            for name in ("adapter", "system_prompt", "sampling", "initial_policy")
+            for name in ("model", "adapter", "system_prompt", "sampling", "initial_policy")
             if (value := getattr(seat, name)) is not None
         }
         if seat.algorithm is not None:

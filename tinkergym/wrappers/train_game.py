@@ -9,6 +9,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from pettingzoo.utils import BaseWrapper
@@ -77,7 +78,7 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
             check_seats(env, list(known.agents), known.environment.id)
             self._spec = known
         transport = self._client.rollout_transport(self.job.id)
-        self._renderer = Renderer.from_bundle(transport.renderer(self._spec.rendered_by(self.job.id)))
+        self._renderer = cache(lambda model: Renderer.from_bundle(transport.renderer(model)))
         self._episodes = ScriptEpisodes(
             transport, heartbeat_seconds=min(5.0, self._spec.client_timeout_seconds / 4)
         )

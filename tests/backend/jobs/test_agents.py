@@ -7,9 +7,11 @@ import pytest
 from backend.episodes.episode_requests import step_requests
 from backend.errors import LeaseLostError
 from backend.policies.trained_policy import TrainedPolicy
+from tinkergym.errors import NotFoundError
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.events import JobState
 from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, LoRA, Sampling, SharedWith, Train
+from tinkergym.schema.policy_refs import PolicyRef
 
 FIRST, SECOND = "o", "x"
 GAME = {
@@ -112,3 +114,18 @@ def test_a_job_that_dies_between_two_checkpoints_goes_on_from_the_last_step_that
     # Step 2 was learned again from the episodes that were stored.
     assert hashes(lab, job_id, 2) == before
     assert [step.step for step in lab.events(job_id, "step")] == [1, 2, 2, 3]
+
+
+def test_the_seats_of_a_job_may_rest_on_two_base_models(lab):
+    job_id = lab.start(**{**GAME, "agents": {"x": Train(), "o": Train(model="nano-instruct")}}, steps=2)
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED, lab.events(job_id, "state")[-1]
+    assert all(step.failed_episodes == 0 for step in lab.events(job_id, "step"))
+    for agent, model in (("x", "nano"), ("o", "nano-instruct")):
+        assert lab.tenant.find_policy(PolicyRef.parse(f"{job_id}/{agent}")).policy.model == model
+        assert lab.service.version_sha256(job_id, 2, agent)
+    # The second model goes with the job.
+    for job in list(lab.pool._threads.values()):
+        job.join(60)
+    with pytest.raises(NotFoundError):
+        lab.transport(job_id).renderer("nano-instruct")

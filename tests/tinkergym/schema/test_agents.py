@@ -55,7 +55,8 @@ def test_seats_that_nobody_can_play_are_refused(agents):
     [
         ({"x": opponents.Base(), "o": opponents.Scripted("random")}, {}, "agents"),
         ({"x": Train(), "o": opponents.League(of="o")}, {}, "agents"),
-        ({"x": Train(model="other"), "o": Train()}, {}, "model"),
+        ({"x": Train(model="other"), "o": Train()}, {"deterministic": True}, "deterministic"),
+        ({"x": Train(model="other"), "o": Train()}, {"chat_template": "plain"}, "chat_template"),
         ({"x": Train(algorithm=GRPO(group_size=3)), "o": Train()}, {}, "group_size"),
         ({"x": Train(algorithm=GRPO(warmup_steps=9)), "o": Train()}, {}, "warmup_steps"),
         ({"x": Train(), "o": opponents.Base()}, {"self_play": True}, "self_play"),

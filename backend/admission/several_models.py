@@ -1,0 +1,57 @@
+"""Jobs whose seats rest on several base models: whether all of them can be served together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from backend.admission.models import require_offered
+from backend.catalog.memory_needs import expected_bytes
+from backend.compute.memory import machine_bytes
+from backend.config import ServiceConfig
+from backend.store.tenant import TenantStore
+from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.jobs import AnyJobSpec
+
+
+def refuse_impossible(
+    spec: AnyJobSpec,
+    config: ServiceConfig,
+    tenant: TenantStore,
+    memory: Callable[[], int] = machine_bytes,
+) -> None:
+    """Check that one worker can hold all base models of a job.
+
+    Args:
+        spec: Of the job.
+        config: Of the service.
+        tenant: Whose job it is.
+        memory: Bytes that this machine has.
+
+    Raises:
+        UnknownModelError: A seat's model is not offered.
+        InvalidRequestError: Together they never fit into the memory for models, or the engine or the learner
+            serves one model only.
+    """
+    if not spec.other_models:
+        return
+    for model, agent in spec.other_models.items():
+        field = f"agents.{agent}.model"
+        require_offered(config, tenant, model, field=field)
+        if config.engine == "vllm" or config.learner_ranks > 1:
+            what = "samples with vLLM" if config.engine == "vllm" else "trains with several ranks"
+            raise InvalidRequestError(
+                f"this service {what}, where one worker serves one base model, and {agent!r} has another",
+                hint="leave model out, or train that seat in a job of its own against an opponent",
+                field=field,
+            )
+    all_models = [spec.model, *spec.other_models]
+    needed = {model: expected_bytes(model, config.models) for model in all_models}
+    budget = int(config.pools_memory * memory())
+    if sum(needed.values()) > budget:
+        each = ", ".join(f"{model!r} {size / 1e9:.1f}" for model, size in needed.items())
+        raise InvalidRequestError(
+            f"the job's base models need about {sum(needed.values()) / 1e9:.1f} GB together ({each}), and "
+            f"models may have {budget / 1e9:.1f} GB",
+            hint="choose smaller models, or let the operator raise pools_memory",
+            field=f"agents.{next(iter(spec.other_models.values()))}.model",
+        )

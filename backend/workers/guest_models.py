@@ -1,0 +1,98 @@
+"""Models that a pool serves next to its own, for jobs whose seats rest on several base models.
+
+A guest is loaded when the first job that needs it is taken up, and goes with the last one. It has a learner,
+an engine and a directory of policies of its own; everything else is the pool's.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from backend.engines.protocol import SamplingEngine
+from backend.policies.directory import PolicyDirectory
+from backend.policies.early_requests import EarlyRequests
+from backend.policies.pool_learner import PoolLearner
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """One base model in this process, with all that trains and samples its policies."""
+
+    model: str
+    engine: SamplingEngine
+    learner: PoolLearner
+    directory: PolicyDirectory
+    early: EarlyRequests
+
+    def close(self) -> None:
+        """Free its memory."""
+        self.engine.close()
+        self.learner.close()
+
+
+class GuestModels:
+    """The guests of a pool, and which jobs need them. Thread-safe."""
+
+    def __init__(self, load: Callable[[str], ServedModel]) -> None:
+        """Begin without any; `load` loads a model."""
+        self._load = load
+        self._loading = threading.Lock()
+        self._guests: dict[str, ServedModel] = {}
+        self._needed: dict[str, set[str]] = {}
+        """By model, the jobs that need it."""
+
+    def take(self, models: Iterable[str], job_id: str) -> Mapping[str, ServedModel]:
+        """Return the models that a job needs, all of them loaded; they stay until `give_back`.
+
+        Raises:
+            TinkerGymError: One cannot be loaded; then the job holds none.
+        """
+        found: dict[str, ServedModel] = {}
+        try:
+            for model in models:
+                # Two jobs that need a model must not load it twice.
+                with self._loading:
+                    if model not in self._guests:
+                        _log.info("loading %s next to the pool's own model, for %s", model, job_id)
+                        self._guests = {**self._guests, model: self._load(model)}
+                    self._needed.setdefault(model, set()).add(job_id)
+                    found[model] = self._guests[model]
+        except BaseException:
+            self.give_back(job_id)
+            raise
+        return found
+
+    def give_back(self, job_id: str) -> None:
+        """Note that a job has ended; models that no other job needs are unloaded."""
+        with self._loading:
+            for model, jobs in list(self._needed.items()):
+                jobs.discard(job_id)
+                if not jobs:
+                    del self._needed[model]
+                    gone = self._guests[model]
+                    self._guests = {name: one for name, one in self._guests.items() if name != model}
+                    gone.close()
+
+    def of_policy(self, policy: str) -> ServedModel | None:
+        """Return the guest that samples a policy, by any of the policy's names; None if none does."""
+        for guest in self._guests.values():
+            whose, at, _ = policy.rpartition("@")
+            if policy == guest.model or guest.directory.trained_by(whose if at else policy) is not None:
+                return guest
+        return None
+
+    def has(self, model: str) -> bool:
+        """Whether a model is loaded here."""
+        return model in self._guests
+
+    def close(self) -> None:
+        """Unload all."""
+        with self._loading:
+            for guest in self._guests.values():
+                guest.close()
+            self._guests, self._needed = {}, {}

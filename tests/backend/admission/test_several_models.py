@@ -1,0 +1,51 @@
+"""Jobs whose seats rest on several base models: refused where they could never be served together."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from backend.admission.several_models import refuse_impossible
+from backend.config import ServiceConfig
+from tinkergym.errors import InvalidRequestError, UnknownModelError
+from tinkergym.schema.job_spec import JobSpec, SharedWith, Train
+
+TENANT = SimpleNamespace(is_local_owner=False)
+MUCH, LITTLE = 64 * 10**9, 3 * 10**9
+
+
+def job(model="nano-instruct"):
+    agents = {"x": Train(), "o": Train(model=model)}
+    return JobSpec(environment={"id": "board/TicTacToe-v0"}, steps=1, agents=agents)
+
+
+def refused(tmp_path, spec, memory=MUCH, **settings):
+    config = ServiceConfig(data_dir=tmp_path, **settings)
+    with pytest.raises(InvalidRequestError) as caught:
+        refuse_impossible(spec, config, TENANT, lambda: memory)
+    assert caught.value.field == "agents.o.model"
+    return caught.value
+
+
+def test_models_that_fit_together_are_taken_and_those_that_never_do_are_refused_with_the_sizes(tmp_path):
+    refuse_impossible(job(), ServiceConfig(data_dir=tmp_path), TENANT, lambda: MUCH)
+    error = refused(tmp_path, job(), LITTLE)
+    assert "'nano-instruct'" in error.message
+    assert "pools_memory" in error.hint
+
+
+def test_a_model_that_is_not_offered_is_refused(tmp_path):
+    assert isinstance(refused(tmp_path, job("other")), UnknownModelError)
+
+
+@pytest.mark.parametrize("settings", [{"engine": "vllm"}, {"learner_ranks": 2}])
+def test_where_a_worker_serves_one_model_only_a_second_is_refused(tmp_path, settings):
+    refused(tmp_path, job(), **settings)
+
+
+def test_a_job_on_one_model_needs_nothing_of_this(tmp_path):
+    config = ServiceConfig(data_dir=tmp_path, engine="vllm")
+    agents = {"x": Train(model="nano"), "o": SharedWith("x")}
+    spec = JobSpec(environment={"id": "board/TicTacToe-v0"}, steps=1, agents=agents)
+    refuse_impossible(spec, config, TENANT, lambda: 0)
