@@ -5,7 +5,7 @@ Checks on the way that learner and engine mean the same policy (parity), before 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -16,13 +16,14 @@ from backend.episodes.played import Played, trained_seats
 from backend.jobs.job_context import JobContext
 from backend.jobs.schedule import learning_rate
 from backend.jobs.train_batch import train_batch
-from backend.jobs.update import Updated, update
+from backend.jobs.update import Batch, Updated, alone, updating
 from backend.learner.importance import ImportanceCorrection
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import FloatArray, TrainSequence
-from backend.learner.train_pass import BatchPart, metrics_over_parts
+from backend.learner.train_pass import BatchPart, ForwardBackwardResult, metrics_over_parts
 from backend.learner.value_loss import ValueLoss
 from backend.policies.parity import parity, prompt_of
+from backend.policies.trained_policy import PolicyPart, forward_backward_together
 from tinkergym.schema.algorithms import PPO, PolicyGradient
 from tinkergym.schema.job_spec import JobSpec
 from tinkergym.schema.policy_refs import policy_of
@@ -40,7 +41,44 @@ class Learned:
 
 
 def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
-    """Update the policy by the step's completed episodes.
+    """Update the policy by the step's completed episodes; see `learning`."""
+    return alone(context, learning(context, step, played))
+
+
+def learn_together(
+    contexts: Mapping[str, JobContext[JobSpec]], step: int, played: Played
+) -> dict[str, Learned]:
+    """Update several policies, their gradients in common calls of the learner; see `learning`.
+
+    Args:
+        contexts: By agent, each with the settings and the policy of that agent alone.
+        step: That is being learned.
+        played: Its episodes.
+    """
+    learned: dict[str, Learned] = {}
+    steps = {agent: learning(context, step, played) for agent, context in contexts.items()}
+    results: dict[str, ForwardBackwardResult] = {}
+    while steps:
+        wanted: dict[str, PolicyPart] = {}
+        for agent, one in list(steps.items()):
+            try:
+                batch = one.send(results[agent]) if agent in results else next(one)
+            except StopIteration as done:
+                learned[agent] = done.value
+                del steps[agent]
+            else:
+                policy = contexts[agent].policy
+                wanted[agent] = PolicyPart(policy=policy, sequences=batch.sequences, loss=batch.loss)
+        if wanted:
+            with next(iter(contexts.values())).clock.part("forward_backward"):
+                results = forward_backward_together(wanted)
+    return {agent: learned[agent] for agent in contexts}
+
+
+def learning(
+    context: JobContext[JobSpec], step: int, played: Played
+) -> Generator[Batch, ForwardBackwardResult, Learned]:
+    """Update the policy by the step's completed episodes, asking the caller for each gradient.
 
     With a value head the learner runs the batch through the model once more before the first update: the
     values that stand in the advantages are those of the policy that the step begins with.
@@ -87,7 +125,7 @@ def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
     for number in range(algorithm.updates_per_step):
         parts: list[Updated] = []
         for cut in cuts:
-            part = update(
+            part = yield from updating(
                 context,
                 sequences[cut],
                 config,

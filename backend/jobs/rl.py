@@ -23,7 +23,7 @@ from backend.jobs.environment_report import per_environment
 from backend.jobs.evaluations import Evaluations
 from backend.jobs.job_context import JobContext
 from backend.jobs.job_loop import JobLoop
-from backend.jobs.learn_phase import Learned, learn
+from backend.jobs.learn_phase import Learned, learn, learn_together
 from backend.jobs.rollout_phase import RolloutPhase
 from backend.jobs.step_clock import StepSeconds
 from backend.jobs.step_report import (
@@ -297,15 +297,14 @@ class RLJob(JobLoop[JobSpec]):
         if isinstance(steered, JobSpec):  # a distillation's are its own to apply
             context = replace(context, spec=steered)
         spec = context.spec
-        return together(
-            {
-                agent: self._learn(
-                    replace(context, policies={agent: policy}, spec=spec.for_agent(agent)), step, played
-                )
-                for agent, policy in context.policies.items()
-                if agent in spec.updated_at(step)
-            }
-        )
+        own = {
+            agent: replace(context, policies={agent: policy}, spec=spec.for_agent(agent))
+            for agent, policy in context.policies.items()
+            if agent in spec.updated_at(step)
+        }
+        if len(own) > 1:
+            return together(learn_together(own, step, played))
+        return together({agent: self._learn(one, step, played) for agent, one in own.items()})
 
     def _wind_up(self, step: int, played: Played, learned: Learned, sha256: dict[str, str]) -> None:
         """Write a step down, and what was learned where that is due."""

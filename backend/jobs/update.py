@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from backend.jobs.job_context import JobContext
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import FloatArray, TrainSequence
+from backend.learner.train_pass import ForwardBackwardResult
 from tinkergym.schema.job_spec import TrainingSpec
+
+Result = TypeVar("Result")
 
 
 class StepSettings(Protocol):
@@ -45,7 +48,19 @@ class Updated:
         return sum(len(own) for own in self.learner_logprobs)
 
 
-def update(
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a policy asks its learner for: the gradient of a loss over sequences."""
+
+    sequences: list[TrainSequence]
+    loss: LossConfig
+
+
+Updating = Generator[Batch, ForwardBackwardResult, Updated]
+"""An update that asks its caller for the gradient, who may compute those of several policies at once."""
+
+
+def updating(
     context: JobContext[TrainingSpec],
     sequences: list[TrainSequence],
     config: LossConfig,
@@ -55,7 +70,7 @@ def update(
     value_learning_rate: float | None = None,
     skip_zero_gradient: bool = True,
     before_step: Callable[[list[FloatArray]], None] | None = None,
-) -> Updated:
+) -> Updating:
     """Learn from sequences and take one optimiser step.
 
     Args:
@@ -74,8 +89,7 @@ def update(
         TinkerGymError: The job was cancelled or must leave its worker, see `JobControl.check_within_step`.
     """
     context.control.check_within_step()
-    with context.clock.part("forward_backward"):
-        result = context.policy.forward_backward(sequences, config)
+    result = yield Batch(sequences, config)
     if before_step is not None:
         before_step(result.learner_logprobs)
     with context.clock.part("optim_step"):
@@ -93,3 +107,32 @@ def update(
         judged_tokens=result.judged_tokens,
         skipped=stepped.skipped,
     )
+
+
+def update(
+    context: JobContext[TrainingSpec],
+    sequences: list[TrainSequence],
+    config: LossConfig,
+    settings: StepSettings,
+    *,
+    learning_rate: float,
+    before_step: Callable[[list[FloatArray]], None] | None = None,
+) -> Updated:
+    """Take one optimiser step of a single policy; see `updating`."""
+    steps = updating(
+        context, sequences, config, settings, learning_rate=learning_rate, before_step=before_step
+    )
+    return alone(context, steps)
+
+
+def alone(context: JobContext[Any], steps: Generator[Batch, ForwardBackwardResult, Result]) -> Result:
+    """Run what asks for the gradients of one policy, and return what it returns."""
+    try:
+        batch = next(steps)
+        while True:
+            with context.clock.part("forward_backward"):
+                result = context.policy.forward_backward(batch.sequences, batch.loss)
+            batch = steps.send(result)
+    except StopIteration as done:
+        found: Result = done.value
+        return found

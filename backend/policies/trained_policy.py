@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from backend.compute.weights import PolicyWeights, hash_aside
+from backend.learner.learner import Learner, PolicyBatch
 from backend.learner.optimiser import OptimStepResult
 from backend.learner.sequences import BatchTotals, FloatArray, TokenLimits, TrainSequence
 from backend.learner.token_loss import TokenLoss
@@ -295,3 +296,44 @@ class TrainedPolicy:
         aside = self._checkpoints.load_aside(policy, with_optimizer=with_optimizer)
         with self._change.applying():
             self._learner.replace(self.id, aside)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyPart:
+    """What one of several policies learns from at once."""
+
+    policy: TrainedPolicy
+    sequences: Sequence[TrainSequence]
+    loss: TokenLoss
+
+
+def forward_backward_together(parts: Mapping[str, PolicyPart]) -> dict[str, ForwardBackwardResult]:
+    """Add the gradients of several policies, in one call of each learner that has more than one of them.
+
+    Each gets the bits of training alone, see `Learner.forward_backward_many`.
+
+    Args:
+        parts: By a key of the caller's.
+
+    Raises:
+        TinkerGymError: As `Learner.forward_backward`; of the policies in that call none has a gradient then.
+    """
+    results: dict[str, ForwardBackwardResult] = {}
+    by_learner: dict[int, list[str]] = {}
+    for key, part in parts.items():
+        by_learner.setdefault(id(part.policy._learner), []).append(key)
+    for keys in by_learner.values():
+        learner = parts[keys[0]].policy._learner
+        if len(keys) == 1 or not isinstance(learner, Learner):
+            found = {
+                key: parts[key].policy.forward_backward(parts[key].sequences, parts[key].loss) for key in keys
+            }
+        else:
+            batches = {
+                parts[key].policy.id: PolicyBatch(sequences=parts[key].sequences, loss=parts[key].loss)
+                for key in keys
+            }
+            by_id = learner.forward_backward_many(batches)
+            found = {key: by_id[parts[key].policy.id] for key in keys}
+        results |= found
+    return results

@@ -6,6 +6,7 @@ import pytest
 
 from backend.episodes.episode_requests import step_requests
 from backend.errors import LeaseLostError
+from backend.learner.learner import Learner
 from backend.policies.trained_policy import TrainedPolicy
 from tinkergym.errors import NotFoundError
 from tinkergym.schema.algorithms import GRPO
@@ -129,3 +130,17 @@ def test_the_seats_of_a_job_may_rest_on_two_base_models(lab):
         job.join(60)
     with pytest.raises(NotFoundError):
         lab.transport(job_id).renderer("nano-instruct")
+
+
+def test_the_policies_of_a_job_learn_in_one_call_of_the_learner(lab, monkeypatch):
+    calls, compute = [], Learner.forward_backward_many
+
+    def counted(self, parts):
+        calls.append(len(parts))
+        return compute(self, parts)
+
+    monkeypatch.setattr(Learner, "forward_backward_many", counted)
+    job_id = lab.start(**GAME, steps=2)
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+    assert calls == [2, 2]
