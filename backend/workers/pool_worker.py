@@ -208,16 +208,15 @@ class PoolWorker:
     def sample(self, requests: Sequence[SampleRequest], deliver: Deliver, *, together: bool = False) -> None:
         """Answer each request once: through the engine, or through the gate of a job in lockstep."""
         self._sampled = True
-        guests: dict[str, list[SampleRequest]] = {}
-        own: list[SampleRequest] = []
+        own = self._own
+        models: dict[str, ServedModel] = {}
+        by_model: dict[str, list[SampleRequest]] = {}
         for request in requests:
-            guest = self._guests.of_policy(request.policy)
-            (own if guest is None else guests.setdefault(guest.model, [])).append(request)
-        for some in guests.values():
-            served = self._guests.of_policy(some[0].policy)
-            self._sample(some, deliver, served or self._own, together=together)
-        if own:
-            self._sample(own, deliver, self._own, together=together)
+            served = self._guests.of_policy(request.policy) or own
+            models[served.model] = served
+            by_model.setdefault(served.model, []).append(request)
+        for model, some in by_model.items():
+            self._sample(some, deliver, models[model], together=together)
 
     def _sample(
         self, requests: Sequence[SampleRequest], deliver: Deliver, served: ServedModel, *, together: bool
