@@ -145,6 +145,7 @@ def _seat(job_id: str, spec: JobSpec, step: int, seed: int, player: SeatPlayer) 
         sampling_seed=seed,
         sampling=own.sampling,
         system_prompt=own.system_prompt,
+        tools=spec.tools_of(agent),
         reasoning=spec.reasoning,
         trained=trained,
         player=label_of(player),

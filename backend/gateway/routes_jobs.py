@@ -19,6 +19,7 @@ from backend.admission import (
     learner_bounds,
     origins,
     remote_environments,
+    seat_tools,
     several_models,
 )
 from backend.admission.models import require_offered
@@ -178,6 +179,7 @@ def _check(parts: GatewayParts, tenant: TenantStore, spec: AnyJobSpec) -> tuple[
     if isinstance(spec, DistillationSpec) and not PolicyRef.is_meant(spec.teacher):
         require_offered(parts.config, tenant, spec.teacher, field="teacher")
     several_models.refuse_impossible(spec, parts.config, tenant)
+    seat_tools.refuse_foreign(spec)
     engine_bounds.refuse_impossible(spec, parts.config, parts.catalog)
     learner_bounds.refuse_impossible(spec, parts.config, parts.catalog)
     spec = origins.with_definite_origins(parts.catalog, tenant, spec)

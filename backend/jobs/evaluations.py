@@ -24,6 +24,7 @@ from tinkergym.schema.events import EvaluationEvent, WarningEvent
 from tinkergym.schema.job_spec import EvaluatedSpec, JobSpec, Limits, PlayedSpec
 from tinkergym.schema.opponents import Base
 from tinkergym.schema.policy_refs import policy_of
+from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.trajectory.trajectory import ONLY_AGENT, Trajectory
 
 _ALL_STEPS = 10**10
@@ -246,7 +247,9 @@ class Evaluations:
         own, seats = spec.agent_of(wanted), self._seats_of(wanted)
         taken = seats[index % len(seats)]
         policy = policy_of(context.job_id, own)
-        plan = self._own_seat(policy, spec.for_agent(own), step, seed, wanted.temperature)
+        plan = self._own_seat(
+            policy, spec.for_agent(own), step, seed, wanted.temperature, tools=spec.tools_of(own)
+        )
         return {
             agent: plan
             if agent == taken
@@ -257,7 +260,14 @@ class Evaluations:
         }
 
     def _own_seat(
-        self, policy: str, spec: EvaluatedSpec, step: int, seed: int, temperature: float
+        self,
+        policy: str,
+        spec: EvaluatedSpec,
+        step: int,
+        seed: int,
+        temperature: float,
+        *,
+        tools: SeatTools | None = None,
     ) -> SeatPlan:
         played = spec if isinstance(spec, PlayedSpec) else None
         return SeatPlan(
@@ -268,6 +278,7 @@ class Evaluations:
             sampling=spec.sampling,
             temperature=temperature,
             system_prompt=played.system_prompt if played else None,
+            tools=tools,
             reasoning=played.reasoning if played else "keep",
             trained=False,
             player=_OWN,

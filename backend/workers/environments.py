@@ -33,4 +33,5 @@ def _make(listed: Sequence[str], tokens: EnvTokens, ref: EnvironmentRef) -> AnyE
     if isinstance(made, GameTable):
         # Here the names of stored keys become keys, for players that are models elsewhere.
         made.secrets = partial(opponent_models.fetch, tokens)
+        made.only_marked_tools = True
     return made

@@ -49,6 +49,8 @@ class Position:
     """Of the agent that acts next; None if the game is over."""
     owed: Mapping[str, Any] = field(default_factory=dict)
     """What the agents that wait have earned so far since their last action."""
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    """After a reset: the system prompts of agents that are told something else than the others."""
 
 
 class Coordinator:
@@ -76,6 +78,7 @@ class Coordinator:
         self._state = AgentState.PENDING
         self._stop_reason: StopReason | None = None
         self._environment_prompt: str | None = None
+        self._prompts: Mapping[str, str] = {}
         self._acting = ""
         """Whose turn it is, or was last."""
         self._owed: Mapping[str, Any] = {}
@@ -110,7 +113,7 @@ class Coordinator:
             The request for the first answer, or None if the episode is over already.
         """
         self._expect(AgentState.PENDING, "begin")
-        self._environment_prompt = environment_prompt
+        self._environment_prompt, self._prompts = environment_prompt, position.prompts
         if sorted(position.agents) != sorted(self._loops):
             agents, seats = ", ".join(position.agents), ", ".join(self._loops)
             text = f"the game has the agents {agents}, and the episode seats for {seats}"
@@ -223,7 +226,7 @@ class Coordinator:
             request = loop.begin(
                 standing.observation,
                 standing.info,
-                environment_prompt=self._environment_prompt,
+                environment_prompt=self._prompts.get(agent, self._environment_prompt),
                 reward=standing.reward,
             )
         else:

@@ -9,6 +9,7 @@ from typing import Self
 from tinkergym.schema.episodes import EpisodeRequest, TablePlayer
 from tinkergym.schema.job_spec import EnvironmentRef, ExecutorName, Limits, Reasoning
 from tinkergym.schema.sampling import seat_session
+from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.schema.structured import Structured
 from tinkergym.trajectory.trajectory import ONLY_AGENT
 
@@ -44,6 +45,8 @@ class EpisodePlan:
     limits: Limits = field(default_factory=Limits)
     system_prompt: str | None = None
     """None leaves it to the environment's own."""
+    tools: SeatTools | None = None
+    """What a seat of a game may call before it moves."""
     reasoning: Reasoning = "keep"
     """Whether later turns see the reasoning of earlier answers."""
     executor: ExecutorName = "thread"
@@ -118,6 +121,7 @@ class EpisodePlan:
             max_turn_tokens=seat.sampling.max_turn_tokens,
             limits=request.limits,
             system_prompt=seat.system_prompt,
+            tools=seat.tools,
             reasoning=seat.reasoning,
             executor=request.executor,
             retries=request.retries,

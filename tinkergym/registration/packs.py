@@ -111,6 +111,11 @@ def ids_of(group: str) -> list[str]:
     return sorted(name for known, name in _claims if known == group)
 
 
+def pack_modules() -> set[str]:
+    """Return the top-level modules of all installed packs."""
+    return {claim.target.partition(":")[0].partition(".")[0] for claim in _claims.values()}
+
+
 def load(claim: Claim) -> Callable[..., Any]:
     """Import what makes an environment or a game; what the pack prints meanwhile goes to stderr.
 

@@ -6,18 +6,24 @@ So a game lives wherever an environment can: in a thread, in a process of its ow
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
 
 from tinkergym.agent.coordinator import Position, Standing
 from tinkergym.errors import InvalidEnvironmentError
+from tinkergym.rollout.environment_host import system_prompt_of
 from tinkergym.rollout.external_player import ReadSecret
 from tinkergym.rollout.table_players import SeatedPlayer, acting_failed, seat_player
+from tinkergym.rollout.table_tools import SeatToolbox
 from tinkergym.schema.episodes import TablePlayer
+from tinkergym.schema.seat_tools import SeatTools
 
 PLAYERS = "players at the table"
 """Among the options of `GameTable.reset`."""
+TOOLS = "tools at the table"
+"""Likewise."""
 
 
 def seated(made: Any) -> Any:
@@ -40,6 +46,8 @@ class GameTable:
 
     secrets: ReadSecret | None = None
     """Turns the name of a stored key into the key, where a service plays."""
+    only_marked_tools = False
+    """See `SeatToolbox`."""
 
     def __init__(self, game: Any) -> None:
         """Sit around the game.
@@ -56,6 +64,8 @@ class GameTable:
         self._owed: dict[str, Any] = {}
         self._players: dict[str, tuple[TablePlayer, SeatedPlayer]] = {}
         """Who plays the agents that no policy plays."""
+        self._toolboxes: dict[str, SeatToolbox] = {}
+        """The tools of agents that may call some."""
         self.metadata: dict[str, Any] = game.metadata
 
     @property
@@ -74,8 +84,15 @@ class GameTable:
         Args:
             seed: Of the game.
             options: Of the game; what stands under `PLAYERS` is the table's own: by agent, who plays it here
-                and with which seed. Positions then tell of the other agents only.
+                and with which seed. Positions then tell of the other agents only. Under `TOOLS` stand, by
+                agent, the tools that it may call before it moves.
         """
+        tools: Mapping[str, SeatTools] = (options or {}).get(TOOLS, {})
+        if options and TOOLS in options:
+            options = {name: value for name, value in options.items() if name != TOOLS} or None
+        for agent in self._toolboxes.keys() - tools.keys():
+            self._toolboxes.pop(agent).close()
+        self._toolboxes = {agent: self._toolbox(agent, settings) for agent, settings in tools.items()}
         players: Mapping[str, tuple[TablePlayer, int]] = {}
         if options and PLAYERS in options:
             players = options[PLAYERS]
@@ -86,16 +103,41 @@ class GameTable:
         }
         self._game.reset(seed=seed, options=options)
         self._owed = {}
-        return self._position()
+        position = self._position()
+        return replace(position, prompts=self._prompts()) if self._toolboxes else position
 
     def step(self, action: str) -> Position:
-        """Let the agent act whose turn it is."""
+        """Let the agent act whose turn it is; its calls of tools are no move."""
+        agent = self._game.agent_selection
+        standing = self._toolboxes[agent].called(agent, action) if agent in self._toolboxes else None
+        if standing is not None:
+            owed = {other: paid for other, paid in self._owed.items() if other != agent}
+            return self._seen([], standing, owed)
         self._act(action)
         return self._position()
 
     def close(self) -> None:
-        """Close the game."""
+        """Close the game, and the tools."""
+        for toolbox in self._toolboxes.values():
+            toolbox.close()
         self._game.close()
+
+    def _toolbox(self, agent: str, settings: SeatTools) -> SeatToolbox:
+        """Return the tools of an agent; those of the game before, if they are the same."""
+        known = self._toolboxes.get(agent)
+        if known is None or known.settings != settings:
+            if known is not None:
+                known.close()
+            known = SeatToolbox(settings, only_marked=self.only_marked_tools)
+        known.begin()
+        return known
+
+    def _prompts(self) -> dict[str, str]:
+        own = system_prompt_of(self._game)
+        return {
+            agent: f"{own}\n\n{toolbox.offer}" if own else toolbox.offer
+            for agent, toolbox in self._toolboxes.items()
+        }
 
     def _act(self, action: str) -> None:
         self._game.step(action)

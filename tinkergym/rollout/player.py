@@ -24,7 +24,7 @@ from tinkergym.errors import InternalServiceError, TinkerGymError, from_wire
 from tinkergym.rollout.call_register import CallRegister
 from tinkergym.rollout.environment_host import AnyEnv, Host, Report
 from tinkergym.rollout.executors import Executor, MakeEnv, executor_called
-from tinkergym.rollout.game_table import PLAYERS
+from tinkergym.rollout.game_table import PLAYERS, TOOLS
 from tinkergym.rollout.host_pool import HostPool
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import ErrorView
@@ -331,6 +331,9 @@ class EpisodePlayer:
         options: dict[str, Any] = {} if plan.task_index is None else {"task_index": plan.task_index}
         if plan.table:
             options[PLAYERS] = dict(plan.table)
+        tools = {seat.agent: seat.tools for seat in plan.seats if seat.tools is not None}
+        if tools:
+            options[TOOLS] = tools
         arguments: dict[str, Any] = {"seed": plan.seed, **({"options": options} if options else {})}
         self._call(episode, "reset", lambda env: env.reset(**arguments))
 

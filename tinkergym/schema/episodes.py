@@ -11,6 +11,7 @@ from tinkergym.schema.events import JobState
 from tinkergym.schema.job_spec import EnvironmentRef, ExecutorName, Limits, Reasoning, Sampling
 from tinkergym.schema.model import MOST_EPISODES, MOST_RESULTS, WireModel
 from tinkergym.schema.opponents import External
+from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.trajectory.trajectory import MOST_TURNS, AgentId, Trajectory
 
 MOST_SEATS = 64
@@ -50,6 +51,8 @@ class SeatPlan(WireModel):
     temperature: float | None = Field(None, ge=0)
     """Instead of `sampling.temperature`, where the seat is not learned from; 0 takes the likeliest token."""
     system_prompt: str | None = None
+    tools: SeatTools | None = None
+    """What it may call before it moves."""
     reasoning: Reasoning = "keep"
     trained: bool = True
     """Whether the job learns from this seat."""

@@ -18,6 +18,7 @@ from tinkergym.schema.names import REMOTE_ID
 from tinkergym.schema.opponents import Base, External, FixedPlayer, Frozen, League, Replay, Scripted
 from tinkergym.schema.optimizer import AdamW
 from tinkergym.schema.policy_refs import POLICY_REF
+from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.trajectory.trajectory import AgentId
 
 LEAST_TEMPERATURE = 1e-3
@@ -79,6 +80,10 @@ class Train(Choice):
     """None is the job's."""
     system_prompt: str | None = None
     """None is the job's."""
+    tools: SeatTools | None = None
+    """What the policy may call before it moves: a list of names, or `SeatTools`. They are described after the
+    game's own system prompt; `system_prompt` replaces both.
+    """
     algorithm: Algorithm | None = None
     """None is the job's. Groups are the job's in any case: the seats play the same episodes."""
     sampling: Sampling | None = None
@@ -87,6 +92,11 @@ class Train(Choice):
     """As in a job. None is the job's."""
     model: str | None = Field(None, max_length=500)
     """None is the job's. Another base model is loaded next to it for as long as the job runs."""
+
+    @field_validator("tools", mode="before")
+    @classmethod
+    def _a_list_names_the_tools(cls, given: object) -> object:
+        return SeatTools.read(given)
 
 
 class SharedWith(Choice):
@@ -672,6 +682,17 @@ class JobSpec(PlayedSpec):
         return self
 
     @model_validator(mode="after")
+    def _tools_can_be_called(self) -> Self:
+        with_tools = next((agent for agent in self.trained_agents if self.tools_of(agent) is not None), None)
+        if with_tools is None:
+            return self
+        if self.rollout == "script":
+            self._refuse(f"agents has {with_tools!r} with tools, which a script calls itself; leave them out")
+        if self.environment.id == REMOTE_ID or "://" in self.environment.id:
+            self._refuse(f"agents has {with_tools!r} with tools, which a game behind a server does not offer")
+        return self
+
+    @model_validator(mode="after")
     def _external_models_can_be_asked(self) -> Self:
         models = self.external_models
         if models and self.deterministic:
@@ -804,6 +825,11 @@ class JobSpec(PlayedSpec):
         """What each trained policy begins with, by agent; those that begin with the model are not in it."""
         own = {agent: self.for_agent(agent).initial_policy for agent in self.trained_agents}
         return {agent: policy for agent, policy in own.items() if policy}
+
+    def tools_of(self, agent: str) -> SeatTools | None:
+        """Return what the policy of one of the `trained_agents` may call before it moves."""
+        seat = self.agents.get(agent)
+        return seat.tools if isinstance(seat, Train) else None
 
     @property
     def replayed_jobs(self) -> dict[str, str]:

@@ -15,7 +15,7 @@ from tinkergym.agent.coordinator import Position, Standing
 from tinkergym.errors import InvalidRequestError, RemoteAnswerError
 from tinkergym.registration.environments import make
 from tinkergym.registration.games import is_game, make_game
-from tinkergym.rollout.game_table import PLAYERS, GameTable
+from tinkergym.rollout.game_table import PLAYERS, TOOLS, GameTable
 from tinkergym.rollout.table_players import offered
 from tinkergym.schema.episodes import TablePlayer
 from tinkergym.spaces import Text
@@ -93,6 +93,12 @@ class RemoteTable(GameTable):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Position:
         """Begin a game there."""
+        if options and TOOLS in options:
+            raise InvalidRequestError(
+                "tools are called at the game's own table, and this game is behind a server",
+                hint="leave tools out",
+                field="agents",
+            )
         if options and PLAYERS in options:
             kinds = {agent: player.kind for agent, (player, _) in options[PLAYERS].items()}
             elsewhere = next((agent for agent, kind in kinds.items() if kind == "external"), None)

@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
-from queue import Empty, SimpleQueue
 from typing import Any, get_args
 
 import gymnasium as gym
 from gymnasium.utils import RecordConstructorArgs
 
-from tinkergym.errors import (
-    EnvironmentInfrastructureError,
-    EpisodeProtocolError,
-    InvalidEnvironmentError,
-    InvalidRequestError,
-    InvalidRewardError,
-    ToolArgumentsError,
-    ToolError,
-)
+from tinkergym.errors import EpisodeProtocolError, InvalidEnvironmentError, InvalidRequestError
 from tinkergym.messages import Message
 from tinkergym.spaces import Chat
 from tinkergym.tools.collection import ToolSource, by_name, methods_of, named_tools, recorded
 from tinkergym.tools.definition import Tool
 from tinkergym.tools.prompt import describe_tools
-from tinkergym.tools.syntax import (
-    MalformedCall,
-    Syntax,
-    ToolCall,
-    parse_calls,
-    render_result,
-    typed_arguments,
-)
-
-_COUNTS = ("tool_calls", "tool_errors", "malformed_tool_calls", "refused_tool_calls")
+from tinkergym.tools.runner import ToolRunner, no_calls
+from tinkergym.tools.syntax import Syntax, render_result
 
 Step = tuple[Any, Any, bool, bool, dict[str, Any]]
 
@@ -105,14 +87,19 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
         given, self._made = named_tools(tools)
         self.tools: dict[str, Tool] = by_name([*methods_of(env), *given])
         """By name."""
-        self._syntax, self._max_calls, self._timeout = syntax, max_calls, timeout_seconds
-        self._most_characters = max_result_characters
+        self._syntax = syntax
+        self._runner = ToolRunner(
+            self.tools,
+            syntax,
+            max_calls=max_calls,
+            timeout_seconds=timeout_seconds,
+            max_result_characters=max_result_characters,
+        )
         offer = describe_tools(list(self.tools.values()), syntax, max_calls=max_calls)
         own = env.metadata.get("system_prompt")
         prompt = f"{own}\n\n{offer}" if own else offer
         self.metadata = {**env.metadata, "system_prompt": prompt, "turns": "multi"}
         self._playing = False
-        self._calls_left = max_calls
         self._last: Any = None
 
     def reset(
@@ -130,7 +117,8 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
                 hint="put it into words first, with tinkergym.wrappers.Verbalize",
                 field="environment",
             )
-        self._playing, self._calls_left, self._last = True, self._max_calls, observation
+        self._runner.begin()
+        self._playing, self._last = True, observation
         return observation, info
 
     def step(self, action: str) -> Step:
@@ -142,15 +130,13 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
         """
         if not self._playing:
             raise EpisodeProtocolError("no episode is running", hint="call reset before step")
-        calls = parse_calls(action, self._syntax) if isinstance(action, str) else []
-        counts = dict.fromkeys(_COUNTS, 0.0)
-        if calls:
-            results = [self._result(call, counts) for call in calls]
-            return self._shown(results), 0.0, False, False, {"metrics": counts}
+        ran = self._runner.run(action)
+        if ran is not None:
+            return self._shown(ran.results), 0.0, False, False, {"metrics": ran.counts}
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._playing = not (terminated or truncated)
         self._last = observation
-        metrics = {**counts, **(info.get("metrics") or {})}
+        metrics = {**no_calls(), **(info.get("metrics") or {})}
         return observation, reward, terminated, truncated, {**info, "metrics": metrics}
 
     def close(self) -> None:
@@ -159,65 +145,9 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
             tool.close()
         super().close()
 
-    # --- one call ---
-
-    def _result(self, call: ToolCall | MalformedCall, counts: dict[str, float]) -> tuple[str, str]:
-        """Run a call; return the tool's name, if there is one, and what the policy is told."""
-        if isinstance(call, MalformedCall):
-            counts["malformed_tool_calls"] += 1
-            return "", f"error: the call cannot be read: {call.problem}"
-        tool = self.tools.get(call.name)
-        if tool is None:
-            counts["malformed_tool_calls"] += 1
-            return "", f"error: there is no tool {call.name[:80]!r}; the tools are: {', '.join(self.tools)}"
-        if self._calls_left == 0:
-            counts["refused_tool_calls"] += 1
-            return tool.name, f"error: all {self._max_calls} calls are used up; answer now, without a call"
-        arguments = call.arguments
-        if self._syntax == "xml":
-            arguments = typed_arguments(arguments, tool.parameters)
-        try:
-            text = self._run(tool, arguments)
-        except ToolArgumentsError as error:
-            counts["malformed_tool_calls"] += 1
-            return tool.name, f"error: {error}"
-        except (EnvironmentInfrastructureError, InvalidRewardError):
-            raise
-        # Foreign code, also such that leaves by sys.exit: its failure is the policy's to handle.
-        except (Exception, SystemExit) as error:
-            counts["tool_errors"] += 1
-            text = str(error) if isinstance(error, ToolError) else f"{type(error).__name__}: {error}"
-            text = f"error: {text}"
-        counts["tool_calls"] += 1
-        if self._calls_left is not None:
-            self._calls_left -= 1
-        return tool.name, text
-
-    def _run(self, tool: Tool, arguments: Mapping[str, Any]) -> str:
-        seconds = self._timeout if tool.timeout_seconds is None else tool.timeout_seconds
-        if seconds is None or not tool.runs_beside:
-            return tool.call(arguments)
-        answers: SimpleQueue[str | BaseException] = SimpleQueue()
-
-        def work() -> None:
-            try:
-                answers.put(tool.call(arguments))
-            except BaseException as error:  # raised again in the environment's thread
-                answers.put(error)
-
-        threading.Thread(target=work, name=f"tool {tool.name}", daemon=True).start()
-        try:
-            answer = answers.get(timeout=seconds)
-        except Empty:
-            raise ToolError(f"{tool.name} did not return within {seconds:g} s") from None
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
-
     # --- what the policy sees ---
 
     def _shown(self, results: list[tuple[str, str]]) -> Any:
-        results = [(name, self._cut(text)) for name, text in results]
         if isinstance(self._last, list):
             return [self._message(name, text) for name, text in results]
         text = "\n".join(render_result(name, text, self._syntax) for name, text in results)
@@ -237,11 +167,3 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
         if name:
             message["name"] = name
         return message
-
-    def _cut(self, text: str) -> str:
-        text = text.encode("utf-8", "replace").decode()  # a tool may return lone surrogates
-        left_out = len(text) - self._most_characters
-        if left_out <= 0:
-            return text
-        half = self._most_characters // 2
-        return f"{text[:half]}\n... {left_out} characters left out ...\n{text[-half:]}"

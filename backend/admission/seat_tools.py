@@ -1,0 +1,32 @@
+"""Tools of seats that the service plays: only those that the operator installed with a pack."""
+
+from __future__ import annotations
+
+from tinkergym.errors import InvalidRequestError
+from tinkergym.registration.packs import pack_modules
+from tinkergym.rollout.table_tools import SANDBOX
+from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.jobs import AnyJobSpec
+
+
+def refuse_foreign(spec: AnyJobSpec) -> None:
+    """Refuse tools that would make the service import or run what its operator did not choose.
+
+    Raises:
+        InvalidRequestError: A tool is of no pack, or is to be made with arguments of the job's.
+    """
+    if not isinstance(spec, JobSpec) or spec.rollout != "server":
+        return
+    packs = pack_modules() - {"tinkergym"}
+    for agent in spec.trained_agents:
+        tools = spec.tools_of(agent)
+        for one in () if tools is None else tools.tools:
+            module = one.tool.partition(":")[0].partition(".")[0]
+            if one.arguments or (one.tool != SANDBOX and module not in packs):
+                raise InvalidRequestError(
+                    f"the service does not run the tool {one.tool!r} of {agent!r}"
+                    + (" with arguments" if one.arguments else ""),
+                    hint=f"name {SANDBOX} or a tool that a pack marks with @tool, without arguments, or play "
+                    "the episodes with rollout='client'",
+                    field=f"agents.{agent}.tools",
+                )

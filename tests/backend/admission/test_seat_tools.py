@@ -1,0 +1,36 @@
+"""Tools of seats that the service plays: only what its operator installed."""
+
+from __future__ import annotations
+
+import pytest
+
+from backend.admission.seat_tools import refuse_foreign
+from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.job_spec import JobSpec, Train
+
+GAME = {"environment": {"id": "board/TicTacToe-v0"}, "steps": 1}
+
+
+def job(*tools, **settings):
+    return JobSpec(**GAME, agents={"x": Train(), "o": Train(tools=list(tools))}, **settings)
+
+
+@pytest.mark.parametrize("tool", ["tinkergym.tools:PythonTool", "tinkergym_board.games:tictactoe"])
+def test_the_sandbox_and_what_is_in_packs_may_be_named(tool):
+    refuse_foreign(job(tool))
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        "os:system",
+        "tinkergym.tools.mcp:mcp_tools",
+        "tinkergym.bridges.trl:x",
+        {"tool": "tinkergym.tools:PythonTool", "arguments": {"site_packages": True}},
+    ],
+)
+def test_everything_else_is_refused_by_name(tool):
+    with pytest.raises(InvalidRequestError) as caught:
+        refuse_foreign(job(tool))
+    assert caught.value.field == "agents.o.tools"
+    refuse_foreign(job(tool, rollout="client"))
