@@ -1,4 +1,4 @@
-"""`python -m benchmarks.game_pictures`: draw the curves of games from the result files, for the documentation."""
+"""`python -m benchmarks.game_pictures`: draw the curves of games from the result files, for the docs."""
 
 from __future__ import annotations
 
