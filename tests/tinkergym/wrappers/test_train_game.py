@@ -175,6 +175,7 @@ def test_a_game_that_was_left_early_is_gone_on_with(service):
     play_one(env)
     with pytest.warns(UserWarning, match="job_id"):
         env.close()
+    service.jobs.take_back(env.job.id)
     again = tg.wrappers.TrainRemotely(game(), job_id=env.job.id)
     while again.training:
         play_one(again)
