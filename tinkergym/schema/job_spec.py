@@ -708,9 +708,9 @@ class JobSpec(PlayedSpec):
         for one in models:
             if one.timeout_seconds >= self.limits.step_timeout_seconds:
                 self._refuse(
-                    f"limits.step_timeout_seconds={self.limits.step_timeout_seconds:g} must be above the "
-                    f"timeout_seconds={one.timeout_seconds:g} of the External {one.model!r}, which answers "
-                    "within a step; raise the first, or lower the second"
+                    f"limits has step_timeout_seconds={self.limits.step_timeout_seconds:g}, which must be "
+                    f"above the timeout_seconds={one.timeout_seconds:g} of the External {one.model!r}: it "
+                    "answers within a step; raise the first, or lower the second"
                 )
         return self
 

@@ -56,7 +56,7 @@ def test_a_job_without_such_models_is_stored_as_it_is(tmp_path):
     ("settings", "field"),
     [
         ({"deterministic": True}, "deterministic"),
-        ({"limits": Limits(step_timeout_seconds=30)}, "limits.step_timeout_seconds"),
+        ({"limits": Limits(step_timeout_seconds=30)}, "limits"),
         ({"environment": {"id": "ws://host:8300/board/TicTacToe-v0"}}, "agents"),
         ({"on_failure": "keep"}, "on_failure"),
     ],
