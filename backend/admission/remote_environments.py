@@ -62,12 +62,12 @@ def to_store(spec: AnyJobSpec, config: ServiceConfig, tenant_id: str) -> AnyJobS
     """Return the job as it may be seen by everybody who may see it: without the server's token."""
     if not isinstance(spec, PlayedSpec):
         return spec
-    tokens = EnvTokens(config.tokens_dir)
+    tokens, in_service = EnvTokens(config.tokens_dir), spec.rollout == "server"
 
     def stored(environment: EnvironmentRef) -> EnvironmentRef:
         if not is_remote(environment):
             return judges.put_away(environment, tokens, tenant_id)
-        if spec.rollout == "server":
+        if in_service:
             return tokens.put_away(environment, tenant_id)
         return without_token(environment)
 
