@@ -107,7 +107,7 @@ def _print(
 
 def _preserving(preserves: bool) -> str:
     if preserves:
-        return "yes: past answers stand in the template's text as they were sampled"
+        return "yes: past answers appear in the template's text as they were sampled"
     return "no: the template shortens or changes past answers; training keeps them as they were sampled"
 
 
