@@ -1,4 +1,4 @@
-"""Train language models in Gymnasium text environments, on workers that are somewhere else."""
+"""Train language models in Gymnasium text environments, with a training service that may run elsewhere."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ _MOVED = {
         "TaskSource",
     ),
 }
-"""Names that stood at the top, by the module that has them now."""
+"""Names that used to be at the top level, by the module that has them now."""
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ def main() -> None:
 
         keep_stdout_until_the_end()
         app()
-    except KeyboardInterrupt:  # before a command began: it takes a moment to import them
+    except KeyboardInterrupt:  # Ctrl-C while the commands are still being imported.
         sys.exit(130)
 
 

@@ -1,4 +1,4 @@
-"""How a job learns: algorithms for episodes, losses for pairs of answers, and the optimizer."""
+"""How a job learns: RL algorithms, preference losses, and the optimizer."""
 
 from tinkergym.schema.algorithms import GRPO, PPO, RLOO, DrGRPO, ReinforcePlusPlus, RunningBaseline
 from tinkergym.schema.jobs import DPO, IPO, ORPO, Hinge, SimPO

@@ -1,4 +1,4 @@
-"""How long to wait before the next try. Knows nothing of what is tried."""
+"""Waiting times between retries. Independent of what is retried."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from dataclasses import dataclass
 class Backoff:
     """Waits that double from `first_seconds` to `most_seconds`, until `patience_seconds` are used up.
 
-    Each wait is shortened by a random share of up to a half, so that many workers do not return together.
+    Each wait is shortened by a random fraction of up to a half, so that many workers do not retry together.
     """
 
     patience_seconds: float
     first_seconds: float = 0.1
     most_seconds: float = 5.0
     sleep: Callable[[float], object] = time.sleep
-    """Also a stop event's `wait`: then a stop ends the wait early."""
+    """May be a stop event's `wait`: then a stop ends the wait early."""
 
     def waits(self) -> Iterator[float]:
-        """Sleep, then yield how long that was; ends when the patience is used up.
+        """Sleep, then yield the time slept; ends when the patience is used up.
 
-        Only the waits count against the patience, not the tries between them.
+        Only waiting counts against the patience, not the tries in between.
         """
         slept, step = 0.0, self.first_seconds
         while slept < self.patience_seconds:

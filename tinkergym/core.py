@@ -1,4 +1,7 @@
-"""Sugar for text environments. A hand-written `gymnasium.Env` is accepted wherever these are."""
+"""Base classes that make text environments shorter.
+
+A plain `gymnasium.Env` is accepted wherever these are.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,12 @@ Scored = float | tuple[float, dict[str, float]]
 class TextEnv(gym.Env[str, str]):
     """A text environment from two methods, `start` and `reply`.
 
-    All randomness comes from `self.np_random`, which `reset` has seeded when `start` is called, so that a
-    seed gives the same episode anywhere. An observation holds only what is new since the last action.
+    Take all randomness from `self.np_random`, which `reset` seeds before it calls `start`. Then a seed and
+    the same actions give the same episode anywhere. An observation contains only what is new since the last
+    action.
 
-    Its place in the grid (`tinkergym.tasks.grid`) is filled in: multi-turn, and data-dependent once it
-    keeps a `TaskSource` under any attribute. A class that knows better says so in its `metadata`.
+    Its kind (`tinkergym.tasks.grid`) is set automatically: multi-turn, and data-dependent if an attribute is
+    a `TaskSource`. Set it in `metadata` to override this.
 
     Example:
         >>> class Countdown(TextEnv):
@@ -46,7 +50,7 @@ class TextEnv(gym.Env[str, str]):
 
     metadata: dict[str, Any] = {"render_modes": [], "turns": "multi", "data": "free"}  # noqa: RUF012 - Gymnasium declares it so
     system_prompt: ClassVar[str] = ""
-    """Stands before the first observation unless a job brings its own."""
+    """Precedes the first observation unless the job sets a system prompt."""
 
     observation_space: gym.Space[str]
     action_space: gym.Space[str]
@@ -54,7 +58,7 @@ class TextEnv(gym.Env[str, str]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # A class that writes `metadata` for its renderer does not mean to leave its parent's cell.
+        # A class that sets `metadata` for its renderer keeps its parent's kind.
         parents: dict[str, Any] = getattr(super(cls, cls), "metadata", {})
         cell: dict[str, Any] = {key: parents[key] for key in ("turns", "data", "splits") if key in parents}
         cls.metadata = {**cell, **cls.metadata}
@@ -65,13 +69,13 @@ class TextEnv(gym.Env[str, str]):
                 cls.metadata = with_tasks(cls.metadata, value)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Give every instance its spaces, also where a subclass does not call `super().__init__()`."""
+        """Give every instance its spaces, even if a subclass does not call `super().__init__()`."""
         del args, kwargs
         env = super().__new__(cls)
         env.observation_space, env.action_space = Text(), Text()
         return env
 
-    # Not for mypy, which would then let anybody set any attribute.
+    # Hidden from mypy, which would otherwise allow setting any attribute.
     if not TYPE_CHECKING:
 
         def __setattr__(self, name, value):
@@ -86,14 +90,14 @@ class TextEnv(gym.Env[str, str]):
         """Begin an episode and return the first observation.
 
         Args:
-            options: What `reset` was given; `options.get("task_index")` names a task.
+            options: The `options` of `reset`; `options.get("task_index")` selects a task.
         """
         raise NotImplementedError(f"{type(self).__name__} needs a method start(options)")
 
     def reply(self, action: str) -> tuple[str, float, bool] | tuple[str, float, bool, dict[str, Any]]:
-        """Answer an action with (observation, reward, terminated), and optionally an info dict.
+        """Return (observation, reward, terminated) for an action, and optionally an info dict.
 
-        Numbers under `info["metrics"]` become curves of the job.
+        Numbers under `info["metrics"]` become metrics of the job.
         """
         raise NotImplementedError(f"{type(self).__name__} needs a method reply(action)")
 
@@ -105,7 +109,7 @@ class TextEnv(gym.Env[str, str]):
         return observation, {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Hand the action to `reply`; a `TextEnv` terminates and leaves truncation to wrappers and limits.
+        """Pass the action to `reply`. A `TextEnv` never truncates: that is left to wrappers and limits.
 
         Raises:
             EpisodeProtocolError: No episode is running.
@@ -118,7 +122,7 @@ class TextEnv(gym.Env[str, str]):
 
 
 class SingleTurnEnv(TextEnv):
-    """A question and one answer, from two methods, `ask` and `score`.
+    """One question and one answer, from two methods, `ask` and `score`.
 
     Example:
         >>> class Capitals(SingleTurnEnv):
@@ -141,28 +145,28 @@ class SingleTurnEnv(TextEnv):
         raise NotImplementedError(f"{type(self).__name__} needs a method score(answer)")
 
     def start(self, options: Options) -> str:
-        """Ask."""
+        """Ask the question."""
         return self.ask(options)
 
     def reply(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
-        """Score the answer and terminate: one turn is the whole task, so nothing is cut off."""
+        """Score the answer and terminate."""
         scored = settled(self.score(action))
         reward, metrics = scored if isinstance(scored, tuple) else (scored, {})
         return "", reward, True, {"metrics": dict(metrics)} if metrics else {}
 
 
 def refuse_unfinished(env: gym.Env[Any, Any]) -> None:
-    """Check that an environment has what its first answer will need; its reset shows the rest.
+    """Check that an environment has the methods that its first step will need.
 
     Raises:
-        InvalidEnvironmentError: its class lacks a method, or one of them is an `async def`.
+        InvalidEnvironmentError: Its class lacks a method, or one of them is an `async def`.
     """
     kind = type(env.unwrapped)
     for name in ("reset", "step", "start", "reply", "ask"):
         if inspect.iscoroutinefunction(getattr(kind, name, None)):
             raise InvalidEnvironmentError(
-                f"{kind.__name__}.{name} is an async def, and nobody awaits it",
-                hint="write it with def; inside, asyncio.run waits for what is async",
+                f"{kind.__name__}.{name} is an async def, which is not awaited",
+                hint="use def, and call asyncio.run inside for asynchronous code",
                 field="environment",
             )
     if not issubclass(kind, TextEnv) or kind.step is not TextEnv.step:
@@ -178,6 +182,6 @@ def refuse_unfinished(env: gym.Env[Any, Any]) -> None:
     if missing:
         raise InvalidEnvironmentError(
             f"{kind.__name__} needs a method {missing}",
-            hint="it judges the policy's answer; docs/guides/environments.md shows one",
+            hint="see docs/guides/environments.md for an example",
             field="environment",
         )

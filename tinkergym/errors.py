@@ -1,4 +1,4 @@
-"""Every error that tinkergym raises, each with a type to catch and a text that says what to do next.
+"""Every error that tinkergym raises. Each has a type to catch and a text that says what to do next.
 
 An error that crosses the wire keeps its type: `to_wire` and `from_wire` are inverse for every class here.
 """
@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 
 
 class TinkerGymError(Exception):
-    """Something went wrong that the text explains.
+    """Base class of all tinkergym errors.
 
     Attributes:
         message: What happened and where.
         hint: What to do next; may be empty.
-        field: The dotted name of the setting that is at fault, if one is.
+        field: The dotted name of the invalid setting, if there is one.
     """
 
     http_status: ClassVar[int] = 500
@@ -33,7 +33,7 @@ class TinkerGymError(Exception):
         return f"{where}{self.message}" + (f" ({self.hint})" if self.hint else "")
 
     def to_wire(self) -> dict[str, str]:
-        """Return the JSON object that carries this error between processes."""
+        """Return this error as a JSON object to send to another process."""
         return {
             "type": type(self).__name__,
             "message": self.message,
@@ -57,15 +57,15 @@ class UnknownEnvironmentError(InvalidRequestError):
 
 
 class InvalidEnvironmentError(InvalidRequestError):
-    """The environment cannot be trained in: its spaces, its start or its metadata are wrong."""
+    """The environment cannot be used for training: its spaces, its reset or its metadata are wrong."""
 
 
 class UnsupportedPartError(InvalidEnvironmentError, ValueError):
-    """A message or a record has a part that is not text, such as an image, and the model takes text only."""
+    """A message or a record has a part, such as an image, that the model does not support."""
 
 
 class ImageObservationError(UnsupportedPartError):
-    """The environment shows an image, and the model takes text only."""
+    """The environment shows an image, and the model supports only text."""
 
     def __init__(self, message: str, *, hint: str = "", field: str = "") -> None:
         hint = hint or (
@@ -76,15 +76,15 @@ class ImageObservationError(UnsupportedPartError):
 
 
 class InvalidImageError(InvalidEnvironmentError, ValueError):
-    """An image is broken, animated or too large, or what was given is no image."""
+    """An image is broken, animated or too large, or the value is not an image."""
 
 
 class UnsupportedSpaceError(InvalidRequestError):
-    """A space has no such form: it cannot be flattened, or written as JSON."""
+    """A space does not support this: it cannot be flattened, or converted to JSON."""
 
 
 class InvalidSpaceError(InvalidRequestError):
-    """A JSON document describes no space."""
+    """A JSON document does not describe a space."""
 
 
 class InvalidValueError(InvalidRequestError):
@@ -92,11 +92,11 @@ class InvalidValueError(InvalidRequestError):
 
 
 class InvalidDataError(InvalidRequestError):
-    """Written data cannot be trained on; the message names the line, the field and the reason."""
+    """A dataset cannot be trained on. The message names the line, the field and the reason."""
 
 
 class PromptTooLongError(InvalidRequestError):
-    """The first prompt leaves no room for an answer in the model's context."""
+    """The first prompt leaves no room for a completion in the model's context."""
 
 
 class AuthenticationError(TinkerGymError):
@@ -110,45 +110,45 @@ class MissingExtraError(TinkerGymError):
 
 
 class NotFoundError(TinkerGymError):
-    """No such thing is visible to this API key."""
+    """Not found, or not visible to this API key."""
 
     http_status = 404
 
 
 class ConflictError(TinkerGymError):
-    """The thing is not in a state that allows this."""
+    """The current state does not allow this operation."""
 
     http_status = 409
 
 
 class PayloadTooLargeError(TinkerGymError):
-    """A request body is over the service's limit."""
+    """A request body exceeds the service's limit."""
 
     http_status = 413
 
 
 class ServiceUnavailableError(TinkerGymError):
-    """A part of the service is not there at the moment; the request can be repeated."""
+    """A part of the service is temporarily unavailable; the request can be repeated."""
 
     http_status = 503
 
 
 class ServiceUnreachableError(ServiceUnavailableError):
-    """No service answers at the URL."""
+    """No service responds at the URL."""
 
 
 class ClientClosedError(TinkerGymError):
-    """This process closed its connection to the service, so trying again cannot help."""
+    """This process closed its connection to the service, so retrying cannot help."""
 
 
 class StorageFullError(TinkerGymError):
-    """No space is left on the service's disk."""
+    """The service's disk is full."""
 
     http_status = 507
 
 
 class CheckpointCorruptError(TinkerGymError):
-    """A checkpoint's files are not those that were written."""
+    """A checkpoint's files differ from what was written."""
 
 
 class NonFiniteGradientError(TinkerGymError):
@@ -160,11 +160,11 @@ class NonFiniteLossError(NonFiniteGradientError):
 
 
 class PolicyVersionGoneError(ConflictError):
-    """The policy version asked for is no longer, or not yet, loaded in the engine."""
+    """The requested policy version is not loaded in the engine: it was retired, or is not published yet."""
 
 
 class JobFailedError(TinkerGymError):
-    """The job ended without success; the message carries the service's reason."""
+    """The job failed; the message has the service's reason."""
 
 
 class JobCancelledError(JobFailedError):
@@ -172,7 +172,7 @@ class JobCancelledError(JobFailedError):
 
 
 class ParityError(JobFailedError):
-    """Learner and engine disagree about the policy: their logprobs drifted apart, or their weights differ."""
+    """Learner and engine disagree about the policy: their logprobs or their weights differ."""
 
 
 class TooManyFailedEpisodesError(JobFailedError):
@@ -180,11 +180,11 @@ class TooManyFailedEpisodesError(JobFailedError):
 
 
 class EnvironmentCrashedError(JobFailedError):
-    """The environment took the process down that played it, again and again."""
+    """The environment repeatedly crashed the process that played it."""
 
 
 class InvalidRewardError(TinkerGymError):
-    """The environment cannot say what reward was earned: a term raised, or gave no finite number."""
+    """The reward cannot be computed: a term raised or did not return a finite number."""
 
 
 class NoCompletionError(TinkerGymError):
@@ -196,42 +196,45 @@ class OpponentFailedError(TinkerGymError):
 
 
 class InvalidToolError(InvalidRequestError):
-    """A tool cannot be offered to a model: its annotations, its docstring or its name are wrong."""
+    """A function cannot be used as a tool: its annotations, its docstring or its name are wrong."""
 
 
 class ToolArgumentsError(TinkerGymError):
-    """The arguments of a call do not fit the tool; the text is for the model."""
+    """The arguments of a call do not match the tool; the text is shown to the model."""
 
 
 class ToolError(TinkerGymError):
-    """A tool could not do what was asked; the text is for the model. Tools of your own may raise it."""
+    """A tool could not do what was asked; the text is shown to the model. Your own tools may raise it."""
 
 
 class EnvironmentInfrastructureError(TinkerGymError):
-    """Something that the environment runs on failed, such as a tool's server; not the policy's action."""
+    """Infrastructure of the environment failed, such as a tool's server.
+
+    The policy's action is not the cause.
+    """
 
 
 class RemoteEnvironmentError(TinkerGymError):
-    """An environment behind a server raised; the message ends with the traceback from there."""
+    """An environment on a server raised; the message ends with the server's traceback."""
 
 
 class RemoteAnswerError(RemoteEnvironmentError):
-    """An environment server answered with something that is no answer: a wrong type, size, space or number.
+    """An environment server sent an invalid response: a wrong type, size, space or number.
 
-    The session is over. Nothing of the answer was used.
+    The session is over, and nothing of the response was used.
     """
 
 
 class EnvironmentTimeoutError(TinkerGymError):
-    """A call of an environment behind a server took longer than the server allows."""
+    """A call to an environment on a server took longer than the server allows."""
 
 
 class EnvironmentGoneError(TinkerGymError):
-    """An environment behind a server is there no longer, and what was played in it is lost."""
+    """The session on an environment server is gone, and the episode with it."""
 
 
 class TooManyRequestsError(ServiceUnavailableError):
-    """This tenant has more in flight than the service allows; ask again when some of it is answered."""
+    """This tenant has more requests in flight than the service allows. Retry when some have finished."""
 
     http_status = 429
 
@@ -240,7 +243,7 @@ class EnvironmentBusyError(ServiceUnavailableError):
     """An environment server has no place free.
 
     Attributes:
-        retry_after_seconds: When asking again makes sense.
+        retry_after_seconds: How long to wait before the next try.
     """
 
     retry_after_seconds: float = 1.0
@@ -250,35 +253,35 @@ class EnvironmentBusyError(ServiceUnavailableError):
 
 
 class StepIndexError(ConflictError):
-    """A call of an environment behind a server came with a number that is not its turn."""
+    """A call to an environment on a server has an unexpected sequence number."""
 
 
 class ProtocolVersionError(TinkerGymError):
-    """Client and environment server do not speak the same version of their protocol."""
+    """Client and environment server use different versions of their protocol."""
 
     http_status = 426
 
 
 class VersionMismatchError(TinkerGymError):
-    """Client and service are of versions that may not understand each other."""
+    """Client and service have versions that may be incompatible."""
 
     http_status = 426
 
 
 class IllegalMoveError(TinkerGymError):
-    """The rules of a game do not allow this move; the message says why, to whoever made it."""
+    """The rules of a game do not allow this move; the message explains why to the player."""
 
 
 class EpisodeProtocolError(TinkerGymError):
-    """`reset`, `act` and `step` were called in an order that makes no episode."""
+    """`reset`, `act` and `step` were called in the wrong order."""
 
 
 class TemplateError(InvalidRequestError):
-    """A chat template cannot be used: it fails to render or rewrites the conversation's past."""
+    """A chat template cannot be used: it does not render, or it rewrites earlier messages."""
 
 
 class InternalServiceError(TinkerGymError):
-    """The service met a state it did not expect; its log has the details."""
+    """The service is in an unexpected state; its log has the details."""
 
 
 def _rebuild(kind: type[TinkerGymError], message: str, hint: str, field: str) -> TinkerGymError:
@@ -293,10 +296,10 @@ def _kinds(root: type[TinkerGymError]) -> dict[str, type[TinkerGymError]]:
 
 
 def from_wire(payload: dict[str, Any]) -> TinkerGymError:
-    """Rebuild an error from `to_wire`; a type that this version does not know becomes the base type."""
+    """Rebuild an error from `to_wire`. An unknown type becomes the base type."""
     kind = _kinds(TinkerGymError).get(str(payload.get("type", "")), TinkerGymError)
     return kind(
-        str(payload.get("message", "the service gave no reason")),
+        str(payload.get("message", "the service did not give a reason")),
         hint=str(payload.get("hint", "")),
         field=str(payload.get("field", "")),
     )

@@ -1,4 +1,4 @@
-"""Messages: the form in which text goes into a chat template, and how observations become messages."""
+"""Messages of a conversation, and how observations become messages."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ Role = Literal["system", "user", "assistant", "tool"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
 NOT_IN_WORDS = (
-    "show text, or a mapping with text under 'text'; "
-    "or put it into words, with tinkergym.wrappers.Verbalize or, in a loop of your own, TrainRemotely"
+    "return text, or a mapping with text under 'text'; or convert it to text with "
+    "tinkergym.wrappers.Verbalize or, in your own loop, TrainRemotely"
 )
-"""What to do with an environment that shows no text, as most of Gymnasium's own."""
+"""The hint for an environment that shows no text, as most of Gymnasium's own."""
 
 MOST_NAME_CHARACTERS = 256
-"""Of a message's `name` and `tool_call_id`."""
+"""The longest `name` and `tool_call_id` of a message."""
 _OPTIONAL = ("name", "tool_call_id")
 _IMAGE_KEYS = ("image", "images")
 _MAPPINGS = (dict, Mapping)
-"""Most are dicts; to ask whether something else is a mapping takes ten times as long."""
+"""Most are dicts, and `isinstance(value, Mapping)` takes ten times as long."""
 
 
 class Message(TypedDict):
@@ -41,49 +41,48 @@ class Message(TypedDict):
     role: Role
     content: Content
     name: NotRequired[str]
-    """Who speaks, or which tool answered; not every chat template shows it."""
+    """The speaker, or the tool that answered; not every chat template shows it."""
     tool_call_id: NotRequired[str]
-    """Which call a `tool` message answers."""
+    """The call that a `tool` message answers."""
 
 
 Observation = str | Mapping[str, Any] | Sequence[Message]
-"""What a policy can answer; see `observation_messages`."""
+"""An observation that a policy can act on; see `observation_messages`."""
 
 
 def system(content: str) -> Message:
-    """Return a message that sets the frame of the conversation."""
+    """Return a system message."""
     return {"role": "system", "content": content}
 
 
 def user(content: str) -> Message:
-    """Return a message from the environment."""
+    """Return a user message, as environments send."""
     return {"role": "user", "content": content}
 
 
 def assistant(content: str) -> Message:
-    """Return a message from the policy."""
+    """Return an assistant message, as policies send."""
     return {"role": "assistant", "content": content}
 
 
 def observation_messages(observation: object) -> list[Message]:
-    """Return what an observation adds to the conversation.
+    """Return the messages that an observation adds to the conversation.
 
-    A string is one message from the user, and so is the string under `text` of a mapping. A list, or the list
-    under `messages` of a mapping, is taken as it is: messages that are new since the last action. A mapping
-    with both says the messages first. An image, or several, under `image` and `images` of a mapping stand
-    before its text; an image by itself is a message, too. Other keys of a mapping are for programs, not for
-    the model.
+    A string becomes one user message, and so does the string under `text` of a mapping. A list, or the list
+    under `messages` of a mapping, is taken as it is: the messages since the last action. In a mapping with
+    both, the messages come first. Images under `image` and `images` of a mapping come before its text; a
+    single image is a message, too. Other keys of a mapping are not shown to the model.
 
     Args:
         observation: What `reset` or `step` returned.
 
     Returns:
-        New dicts; empty only where the observation is an empty list of messages.
+        New dicts; empty only if the observation is an empty list of messages.
 
     Raises:
         TypeError: It is none of these.
         ValueError: A text holds a lone surrogate, which neither JSON nor a tokenizer can carry.
-        ImageObservationError: It holds an image where none is looked for.
+        ImageObservationError: It has an image in an unsupported place.
         InvalidImageError: An image is broken, animated or too large.
     """
     text = _one_text(observation)
@@ -110,15 +109,18 @@ def observation_messages(observation: object) -> list[Message]:
 
 
 def messages_to_answer(observation: object) -> list[Message]:
-    """Return `observation_messages` of an observation that the policy is to answer.
+    """Return `observation_messages` of an observation that the policy will answer.
 
     Raises:
         TypeError: As there.
-        ValueError: As there, or it is an empty list of messages, which only the end of an episode may show.
+        ValueError: As there, or it is an empty list of messages, which is allowed only at the end of an
+            episode.
     """
     messages = observation_messages(observation)
     if not messages:
-        raise ValueError("the observation is an empty list of messages, and the policy has nothing to answer")
+        raise ValueError(
+            "the observation is an empty list of messages, so there is nothing for the policy to answer"
+        )
     return messages
 
 
@@ -128,24 +130,24 @@ def observation_text(observation: object) -> str:
     Raises:
         TypeError: It is neither text nor messages.
         ValueError: A text holds a lone surrogate, which neither JSON nor a tokenizer can carry.
-        ImageObservationError: It holds an image where none is looked for.
+        ImageObservationError: It has an image in an unsupported place.
     """
     text = _one_text(observation)
     return messages_text(observation_messages(observation)) if text is None else text
 
 
 def messages_text(messages: Sequence[Message]) -> str:
-    """Return messages as one text to read: a message from the user as it is, others under their roles."""
+    """Return messages as readable text: user messages as they are, others under their roles."""
     if len(messages) == 1 and messages[0]["role"] == "user":
         return content_text(messages[0]["content"])
     return "\n\n".join(f"[{message['role']}]\n{content_text(message['content'])}" for message in messages)
 
 
 def plain_text(message: Message) -> str:
-    """Return the content of a message that is all text.
+    """Return the content of a message that is only text.
 
     Raises:
-        UnsupportedPartError: A part of it is not.
+        UnsupportedPartError: It has another part.
     """
     content = message["content"]
     if isinstance(content, str):
@@ -153,13 +155,14 @@ def plain_text(message: Message) -> str:
     kind = other_than_text(content)
     if kind == "image":
         raise ImageObservationError(
-            f"a message of the {message['role']} has a part of the kind 'image', and this model takes text",
+            f"a message of the {message['role']} contains an image, but this model supports only text",
             field="content",
         )
     if kind:
         raise UnsupportedPartError(
-            f"a message of the {message['role']} has a part of the kind {kind!r}, and this model takes text",
-            hint="put it into words",
+            f"a message of the {message['role']} contains a part of type {kind!r}, but this model supports "
+            f"only text",
+            hint="convert it to text",
             field="content",
         )
     return content_text(content)
@@ -168,10 +171,10 @@ def plain_text(message: Message) -> str:
 def opening_messages(
     messages: Sequence[Message], *, job_prompt: str | None, environment_prompt: str | None
 ) -> list[Message]:
-    """Return the first messages of an episode, headed by the one system prompt that holds.
+    """Return the first messages of an episode, with the effective system prompt first.
 
-    The job's prompt, if there is one, replaces the environment's, also with nothing (`""`). The environment's
-    is the system message that its first observation begins with, else the one in its metadata.
+    The job's prompt replaces the environment's, and `""` removes it. The environment's prompt is the system
+    message at the start of its first observation, else the one in its metadata.
     """
     own = 0
     while own < len(messages) and messages[own]["role"] == "system":
@@ -184,25 +187,25 @@ def opening_messages(
 
 
 def checked_content(values: Sequence[Any], where: str) -> Content:
-    """Return a message's content that is given as a list of parts; images are read and checked.
+    """Return a message's content that is given as a list of parts. Images are read and checked.
 
     Raises:
-        ImageObservationError: An image is given in a form that is not known.
+        ImageObservationError: An image is given in an unsupported form.
         InvalidImageError: An image is broken, animated or too large.
-        ValueError: It is no list of parts.
+        ValueError: It is not a list of parts.
     """
     return _parts(values, where)
 
 
 def message_fault(value: object) -> str:
-    """Return what keeps a value from being a `Message`, in words to put after a colon; "" if nothing does."""
+    """Return why a value is not a `Message`, as text to put after a colon; "" if it is one."""
     if not isinstance(value, dict):
-        return f"a message must be a dict with 'role' and 'content', but it is {type(value).__name__}"
+        return f"a message must be a dict with 'role' and 'content', not {type(value).__name__}"
     if unknown := sorted(map(quoted, value.keys() - {"role", "content", *_OPTIONAL})):
         return f"a message has no {unknown[0]!r}; its keys are role, content, name and tool_call_id"
     role, content = value.get("role"), value.get("content")
     if role not in ROLES:
-        return f"the role must be one of {', '.join(ROLES)}, but it is {quoted(role)!a}"
+        return f"the role must be one of {', '.join(ROLES)}, not {quoted(role)!a}"
     if not isinstance(content, str) or not is_unicode(content):
         found = ascii(content[:200]) if isinstance(content, str) else type_in_words(content)
         return f"the content must be a str without lone surrogates, but it is {found}"
@@ -214,7 +217,7 @@ def message_fault(value: object) -> str:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether the string is Unicode text, free of lone surrogates."""
+    """Whether the string is Unicode text without lone surrogates."""
     if text.isascii():
         return True
     try:
@@ -225,7 +228,7 @@ def is_unicode(text: str) -> bool:
 
 
 def _one_text(observation: object) -> str | None:
-    """Return what is one message from the user, as most observations are; None if it is anything else."""
+    """Return the text of an observation that is one user message, as most are; None for any other."""
     if isinstance(observation, str):
         return _text(observation)
     if not isinstance(observation, _MAPPINGS):
@@ -239,27 +242,28 @@ def _text(text: object, observation: object = None) -> str:
     if not isinstance(text, str):
         raise _neither_text_nor_messages(observation)
     if not is_unicode(text):
-        raise ValueError(f"the observation holds a lone surrogate, which is no Unicode text: {text[:200]!a}")
-    # Sub-classes of str (numpy has one) would surprise JSON encoders further on.
+        raise ValueError(
+            f"the observation contains a lone surrogate, which is not valid Unicode text: {text[:200]!a}"
+        )
+    # Subclasses of str (numpy has one) would surprise JSON encoders later.
     return text if type(text) is str else str(text)
 
 
 def _neither_text_nor_messages(observation: object) -> TypeError:
     return TypeError(
-        "an observation must be a str, a mapping with a str under 'text', or a list of messages, "
-        f"but it is {type_in_words(observation)}"
-        + ("" if observation is None else f": {quoted(observation)}")
+        f"an observation must be a str, a mapping with a str under 'text', or a list of messages, not "
+        f"{type_in_words(observation)}" + ("" if observation is None else f": {quoted(observation)}")
     )
 
 
 def _checked(values: Any, where: str) -> list[Message]:
     if not isinstance(values, list | tuple):
-        raise TypeError(f"{where} must be a list of messages, but it is {type_in_words(values)}")
+        raise TypeError(f"{where} must be a list of messages, not {type_in_words(values)}")
     return [_message(value, f"{where}[{index}]") for index, value in enumerate(values)]
 
 
 def _message(value: Any, where: str) -> Message:
-    """Return a copy with exactly these strings: what the environment does to its own changes nothing here."""
+    """Return a copy with plain strings, so later changes by the environment have no effect here."""
     parts: Content = ""
     if isinstance(value, dict) and isinstance(value.get("content"), list | tuple):
         parts = _parts(value["content"], where)
@@ -276,15 +280,17 @@ def _parts(values: Sequence[Any], where: str) -> Content:
     except (ImageObservationError, InvalidImageError):
         raise
     except ValueError as error:
-        raise ValueError(f"{where}['content'] is a list, but not of parts: {quoted(values)}") from error
+        raise ValueError(
+            f"{where}['content'] is a list that does not consist of parts: {quoted(values)}"
+        ) from error
     texts = [content] if isinstance(content, str) else [t for part in content for _, t in part]
     if not all(map(is_unicode, texts)):
-        raise ValueError(f"{where}['content'] holds a lone surrogate, which is no Unicode text")
+        raise ValueError(f"{where}['content'] contains a lone surrogate, which is not valid Unicode text")
     return content
 
 
 def _with_its_hash(value: Any, where: str) -> Any:
-    """Return a part as it is, but an image that is given itself by its hash."""
+    """Return a part unchanged, except that an image is replaced by its hash."""
     if not isinstance(value, Mapping) or not str(value.get("type", "")).startswith("image"):
         return value
     if value.get("type") == "image" and "image" in value and len(value) == 2:
@@ -292,8 +298,8 @@ def _with_its_hash(value: Any, where: str) -> Any:
     if value.get("type") == "image" and "sha256" in value:
         return value
     raise ImageObservationError(
-        f"{where}['content'] holds an image that is not given in a form that is known",
-        hint="write {'type': 'image', 'image': pixels, an image of Pillow, or the bytes of a file}",
+        f"{where}['content'] contains an image in an unsupported form",
+        hint="write {'type': 'image', 'image': pixels, a Pillow image, or the bytes of a file}",
     )
 
 
@@ -301,7 +307,7 @@ def _shows_images(observation: Mapping[Any, Any]) -> bool:
     """Whether there are images to show.
 
     Raises:
-        ImageObservationError: There is one under a key that nobody looks under.
+        ImageObservationError: An image is under a key that is not supported.
     """
     found = False
     for key, value in observation.items():
@@ -309,7 +315,7 @@ def _shows_images(observation: Mapping[Any, Any]) -> bool:
             found = found or not _is_empty(value)
         elif _is_image(value):
             raise ImageObservationError(
-                f"the observation shows an image under {quoted(key)!r}",
+                f"the observation has an image under {quoted(key)!r}",
                 hint="put it under 'image' for the model to see it, or leave it out",
             )
     return found
@@ -319,11 +325,11 @@ def _images(observation: Mapping[Any, Any]) -> list[Part]:
     images = [] if _is_empty(observation.get("image")) else [observation["image"]]
     if not _is_empty(observation.get("images")):
         several = observation["images"]
-        # A tuple space and a stack of pictures alike.
+        # Both a tuple space and a stack of pictures.
         stacked = len(getattr(several, "shape", ())) == 4
         if not stacked and not isinstance(several, list | tuple):
             raise InvalidImageError(
-                f"the observation's 'images' must be a list of images, but it is {type_in_words(several)}"
+                f"the observation's 'images' must be a list of images, not {type_in_words(several)}"
             )
         images += list(several)
     return [_image_part(image, f"image {number} of the observation") for number, image in enumerate(images)]

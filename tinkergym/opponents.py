@@ -1,4 +1,4 @@
-"""Who plays a seat that is not trained: `tg.opponents.Scripted("heuristic")`, `tg.opponents.League()`, ..."""
+"""Players of seats that are not trained, such as `tg.opponents.Scripted("heuristic")`."""
 
 from tinkergym.schema.collapse_guard import CollapseGuard
 from tinkergym.schema.opponents import Base, External, Frozen, League, Replay, Scripted

@@ -1,4 +1,4 @@
-"""The gateway's routes as typed calls. No state, no threads; everything above it is convenience."""
+"""The gateway's routes as typed calls. Has no state and no threads."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ FILE_SILENCE_SECONDS = 60.0
 
 
 class Api:
-    """What the gateway offers to a user, one method per route."""
+    """The gateway's API for users, one method per route."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
     def health(self, *, patience_seconds: float | None = None) -> HealthView:
-        """Whether the service answers, and what it waits for."""
+        """Return whether the service responds, and what it is waiting for."""
         return _read(HealthView, self.connection.call("GET", "/v1/health", patience_seconds=patience_seconds))
 
     def create_job(
         self, spec: AnyJobSpec, *, idempotency_key: str, packs: Sequence[InstalledPack] = ()
     ) -> JobView:
-        """Submit a job; the same key and spec name the same job, however often they are sent.
+        """Submit a job. The same key and spec give the same job, even if sent several times.
 
         Args:
             spec: The job.
-            idempotency_key: A new one for each job.
-            packs: What is installed here, for a job that is played here.
+            idempotency_key: Use a new one for each job.
+            packs: Packs installed here, for a job that is played here.
         """
-        # ASCII, as all headers are: names and versions that are not are written as JSON escapes them.
+        # Headers must be ASCII; JSON escapes other characters in names and versions.
         known = json.dumps([pack.model_dump() for pack in packs])
         with _folders_of_the_service({"model": spec.model, "teacher": getattr(spec, "teacher", "")}):
             body = self.connection.call(
@@ -71,48 +71,48 @@ class Api:
         return _read(JobView, body)
 
     def job(self, job_id: str) -> JobView:
-        """Show one job."""
+        """Return one job."""
         return self._get(JobView, _job_path(job_id))
 
     def jobs(self, *, limit: int = 50, before: str = "") -> list[JobView]:
-        """List jobs, newest first, from the one before `before` on."""
+        """List jobs, newest first, starting after `before`."""
         params = {"limit": str(limit)} | ({"before": before} if before else {})
         return self._list(JobView, "/v1/jobs", "jobs", params)
 
     def find_policy(self, reference: str) -> PolicyView:
-        """Say which policy a reference names, which version, and which are kept."""
+        """Resolve a reference to its policy, its version, and the stored versions."""
         return self._get(PolicyView, "/v1/policies", {"reference": reference})
 
     def job_and_version(self, reference: PolicyRef) -> tuple[str, int | None]:
-        """Return the job that trains a policy, and the number of the version that a reference names.
+        """Return the job that trains a policy, and the version number that a reference names.
 
-        None is the newest version. Asks the service only where the reference does not say both itself.
+        None is the newest version. Asks the service only if the reference does not contain both.
 
         Raises:
-            NotFoundError: There is no such policy, or no such version is kept.
+            NotFoundError: There is no such policy, or the version is not stored.
         """
         ref = reference
         if ref.owner.startswith("job-") and not ref.agent and (ref.is_newest or ref.version is not None):
             return ref.owner, ref.version
-        if ref.version is not None:  # which may be one that was never saved
+        if ref.version is not None:  # It may never have been saved.
             return self.find_policy(ref.whose).job_id, ref.version
         found = self.find_policy(str(ref))
         return found.job_id, found.version
 
     def cancel(self, job_id: str) -> JobView:
-        """Ask a job to end; asking twice changes nothing."""
+        """Ask a job to end. Repeating the call has no effect."""
         return _read(JobView, self.connection.call("POST", f"{_job_path(job_id)}/cancel"))
 
     def pause(self, job_id: str) -> JobView:
-        """Ask a job to pause; asking twice changes nothing."""
+        """Ask a job to pause. Repeating the call has no effect."""
         return _read(JobView, self.connection.call("POST", f"{_job_path(job_id)}/pause"))
 
     def resume(self, job_id: str) -> JobView:
-        """Queue a paused job again; another one stays as it is."""
+        """Queue a paused job again. A job that is not paused is unchanged."""
         return _read(JobView, self.connection.call("POST", f"{_job_path(job_id)}/resume"))
 
     def update(self, job_id: str, wanted: UpdateRequest) -> JobView:
-        """Change settings of a job; those that it has already are no change."""
+        """Change settings of a job. Values that it already has are ignored."""
         body = wanted.model_dump_json().encode()
         return _read(JobView, self.connection.call("POST", f"{_job_path(job_id)}/update", body=body))
 
@@ -121,31 +121,31 @@ class Api:
         return _read(DeletedJob, self.connection.call("DELETE", _job_path(job_id)))
 
     def checkpoints(self, job_id: str) -> list[CheckpointView]:
-        """List the checkpoints that are still there, oldest first."""
+        """List the stored checkpoints, oldest first."""
         found = self._list(CheckpointView, f"{_job_path(job_id)}/checkpoints", "checkpoints")
         return sorted(found, key=lambda checkpoint: checkpoint.step)
 
     def evaluations(self, job_id: str) -> list[EvaluationEvent]:
-        """List the evaluations on the way that are done, in order."""
+        """List the finished evaluations, in order."""
         return self._list(EvaluationEvent, f"{_job_path(job_id)}/evaluations", "evaluations")
 
     def facts(self, job_id: str) -> RunFacts:
-        """Fetch what was recorded of a run for its certificate."""
+        """Fetch the facts for a run's certificate."""
         return self._get(RunFacts, f"{_job_path(job_id)}/facts")
 
     def ledger(self, job_id: str) -> Iterator[bytes]:
-        """Yield what became of each episode, one line of JSON per step."""
+        """Yield the outcome of each episode, one line of JSON per step."""
         return self._lines(f"{_job_path(job_id)}/ledger")
 
     def stored_episodes(
         self, job_id: str, *, first_step: int = 0, last_step: int | None = None
     ) -> Iterator[bytes]:
-        """Yield each stored episode's JSON, to the byte as it was handed in, by step."""
+        """Yield the JSON of each stored episode, byte for byte as submitted, by step."""
         last = {} if last_step is None else {"last_step": str(last_step)}
         return self._lines(f"{_job_path(job_id)}/episodes", {"first_step": str(first_step), **last})
 
     def download(self, job_id: str, step: int, name: str, target: Path, *, agent: str = "") -> str:
-        """Stream one file of a checkpoint to `target` and return its SHA-256; a broken one leaves nothing.
+        """Stream one file of a checkpoint to `target` and return its SHA-256. A failure leaves no file.
 
         Raises:
             InvalidRequestError: `target` cannot be written.
@@ -170,29 +170,29 @@ class Api:
             with writing_to(target):
                 part.replace(target)
         finally:
-            with suppress(OSError):  # no folder that a file could be in
+            with suppress(OSError):  # The target folder does not exist.
                 part.unlink(missing_ok=True)
         return digest.hexdigest()
 
     def complete_data(self, manifest: DataManifest) -> DataView:
-        """Make a data set of chunks that were sent, or hear which are missing."""
+        """Create a dataset from uploaded chunks, or return which are missing."""
         body = manifest.model_dump_json().encode()
         return _read(DataView, self.connection.call("POST", "/v1/data", body=body))
 
     def put_chunk(self, sha256: str, body: bytes) -> None:
-        """Send a chunk of data; sending it twice changes nothing."""
+        """Upload a chunk of data. Repeating the call has no effect."""
         self.connection.call("PUT", f"/v1/data/chunks/{sha256}", body=body)
 
     def models(self) -> list[ModelView]:
-        """List the models that the service offers by name."""
+        """List the service's models."""
         return self._list(ModelView, "/v1/models", "models")
 
     def environments(self) -> list[EnvironmentView]:
-        """List the environments that the service can play itself."""
+        """List the environments that the service can play."""
         return self._list(EnvironmentView, "/v1/environments", "environments")
 
     def evaluate(self, wanted: EvaluationRequest) -> Iterator[EvaluationLine]:
-        """Have the service play episodes; each is yielded as it ends."""
+        """Let the service play episodes; yields each as it ends."""
         body = wanted.model_dump_json().encode()
         rest = b""
         with self.connection.stream(
@@ -204,7 +204,7 @@ class Api:
                     yield _read(EvaluationLine, line)
 
     def renderer(self, model: str, chat_template: str = "") -> RendererBundle:
-        """Fetch what turns messages into the model's token ids, by its own chat template or another."""
+        """Fetch what turns messages into the model's token ids, with its own chat template or another."""
         with _folders_of_the_service({"model": model}):
             if chat_template:
                 wanted = WantedRenderer(model=model, chat_template=chat_template)
@@ -236,20 +236,20 @@ class Api:
 
 @contextmanager
 def _folders_of_the_service(models: Mapping[str, str]) -> Iterator[None]:
-    """Say of a model that the service does not find, and that is a folder here, what it is called there.
+    """Improve the error for a model that the service cannot find but that is a folder here.
 
     Args:
-        models: By the setting that names them.
+        models: The models, by setting.
     """
     try:
         yield
     except UnknownModelError as error:
         here = Path(models.get(error.field, ""))
-        # Where it looked there already, the path is not what is wrong.
+        # The service looked at this path already, so the path is not the problem.
         found = str(here.absolute()) in error.message or str(here.resolve()) in error.message
         if here.name and not here.is_absolute() and here.is_dir() and not found:
             error.hint = (
-                "that folder is here, and the service looks from a folder of its own: give its absolute path "
+                "this folder exists here, but the service runs in another folder: give its absolute path "
                 f"{str(here.resolve())!r} if the service is on this machine; {error.hint}"
             )
         raise
@@ -257,7 +257,7 @@ def _folders_of_the_service(models: Mapping[str, str]) -> Iterator[None]:
 
 def _job_path(job_id: str) -> str:
     if not job_id or "/" in job_id:
-        raise NotFoundError(f"no job is called {job_id!r}", hint="list yours with `tinkergym jobs`")
+        raise NotFoundError(f"there is no job {job_id!r}", hint="list yours with `tinkergym jobs`")
     return f"/v1/jobs/{quote(job_id, safe=':')}"
 
 
@@ -278,6 +278,6 @@ def _parsed(read: Callable[[], Parsed]) -> Parsed:
         return read()
     except (ValidationError, ValueError, KeyError, TypeError) as error:
         raise InternalServiceError(
-            f"the service's answer cannot be read: {error}",
-            hint="client and service are of different versions, or the URL points to something else",
+            f"the service's response cannot be read: {error}",
+            hint="client and service may have different versions, or the URL may point to something else",
         ) from error

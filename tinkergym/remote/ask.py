@@ -1,4 +1,7 @@
-"""One question to a policy, one answer, waited for. Rollout workers ask in batches, by `HttpSampler`."""
+"""Single sampling requests that block until they are answered.
+
+Rollout workers use batches (`HttpSampler`).
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,17 @@ from tinkergym.schema.sampling import Completion, SampleBatch, SampleRequest
 SAMPLE_PATH = "/v1/sample"
 SILENCE_SECONDS = 300.0
 PATIENCE_SECONDS = 60.0
-"""A policy whose pool is not loaded at the moment is asked again; loading a model takes seconds."""
+"""Pause before asking again for a policy whose pool is not loaded. Loading a model takes seconds."""
 
 
 def ask(
     connection: Connection, request: SampleRequest, *, sleep: Callable[[float], object] = time.sleep
 ) -> Completion:
-    """Have one request sampled; while the service brings the policy back, ask again.
+    """Sample one request. If the service has to load the policy first, retry.
 
     Raises:
-        ServiceUnavailableError: no answer within a minute of asking.
-        TinkerGymError: why the service does not sample it.
+        ServiceUnavailableError: No completion within a minute.
+        TinkerGymError: The service refused it, with the reason.
     """
     body = SampleBatch.model_construct(requests=[request]).model_dump_json().encode()
     waits = Backoff(patience_seconds=PATIENCE_SECONDS, first_seconds=0.2, sleep=sleep).waits()
@@ -44,18 +47,18 @@ def sampled_together(
     *,
     sleep: Callable[[float], object] = time.sleep,
 ) -> dict[str, Completion]:
-    """Have requests sampled as one batch that nothing else joins; return completions by request id.
+    """Sample requests as one separate batch and return completions by request id.
 
     Raises:
-        ServiceUnavailableError: no answer within a minute of asking.
-        TinkerGymError: why the service does not sample one of them.
+        ServiceUnavailableError: No completion within a minute.
+        TinkerGymError: The service refused one of them, with the reason.
     """
     body = SampleBatch.model_construct(requests=list(requests), together=True).model_dump_json().encode()
     waits = Backoff(patience_seconds=PATIENCE_SECONDS, first_seconds=0.2, sleep=sleep).waits()
     while True:
         try:
             answer = connection.call("POST", SAMPLE_PATH, body=body, timeout_seconds=SILENCE_SECONDS)
-            # A line that is missing is read as an answer that ended early.
+            # A missing line means that the response ended early.
             lines = [line for line in answer.split(b"\n") if line.strip()]
             lines += [b""] * (len(requests) - len(lines))
             return {completion.request_id: completion for completion in map(_read, lines)}
@@ -66,13 +69,13 @@ def sampled_together(
 
 def _read(answer: bytes) -> Completion:
     if not answer.strip():
-        raise ServiceUnavailableError("the service ended its answer early")
+        raise ServiceUnavailableError("the service's response ended early")
     try:
         fields = from_json(answer.strip())
         if "error" not in fields:
             return Completion.model_validate(fields)
     except (ValueError, ValidationError) as error:
         raise InternalServiceError(
-            f"the service's answer to a sampling request is unusable: {error}"
+            f"the service's response to a sampling request is invalid: {error}"
         ) from error
     raise from_wire(fields["error"])

@@ -1,4 +1,4 @@
-"""A run's certificate, fetched from the service and written down: one JSON and one page, or a bundle."""
+"""Fetch a run's certificate from the service and write it: a JSON file and a page, or a bundle."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from tinkergym.schema.events import CheckpointView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenCertificate:
-    """A certificate, and where it lies."""
+    """A certificate and its files."""
 
     certificate: Certificate
     json: Path | None = None
     page: Path | None = None
     bundle: Path | None = None
-    """Holds the other two, the adapter, the episodes and the events."""
+    """Contains the other two, the adapter, the episodes and the events."""
 
     @property
     def checks(self) -> list[Check]:
-        """What the run's facts show."""
+        """Results of the checks."""
         return self.certificate.checks
 
     @property
     def ok(self) -> bool:
-        """Whether no check fails; one that is `not_shown` does not."""
+        """Whether no check fails. `not_shown` does not count as failed."""
         return all(check.verdict != "fails" for check in self.checks)
 
 
@@ -43,9 +43,9 @@ def write_certificate(api: Api, job_id: str, folder: Path, *, bundle: bool) -> W
     """Fetch a run's facts and write its certificate.
 
     Args:
-        api: To the service.
-        job_id: Which job.
-        folder: Where to write; made if it is missing.
+        api: The service's API.
+        job_id: The job.
+        folder: Where to write; created if it is missing.
         bundle: Write one archive with everything instead of two files.
 
     Raises:
@@ -70,7 +70,7 @@ def write_certificate(api: Api, job_id: str, folder: Path, *, bundle: bool) -> W
 
 def _fill(api: Api, facts: RunFacts, writer: BundleWriter) -> Certificate:
     job_id = facts.job.job_id
-    # Of a job that goes on, what happened since the facts were read is left out.
+    # If the job is still running, later events are left out.
     writer.add_events(islice(follow(api.connection, job_id), facts.events.count))
     writer.add_ledger(islice(api.ledger(job_id), sum(bool(one.ledger_sha256) for one in facts.steps)))
     recorded = {one.step for one in facts.steps}
@@ -82,7 +82,7 @@ def _fill(api: Api, facts: RunFacts, writer: BundleWriter) -> Certificate:
     with tempfile.TemporaryDirectory() as scratch:
         for agent, view in newest.items():
             for name in view.files:
-                if name != "optimizer.safetensors":  # large, and no part of the policy
+                if name != "optimizer.safetensors":  # Large, and not part of the policy.
                     target = Path(scratch) / "file"
                     api.download(job_id, view.step, name, target, agent=agent)
                     writer.add_file(_checkpoint_name(agent, view.step, name), target)

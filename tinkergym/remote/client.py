@@ -1,4 +1,4 @@
-"""The client: from a script to the service and back to a job."""
+"""The client: submit jobs to a service and use their policies."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ from tinkergym.schema.views import EnvironmentView, HealthView, ModelView, Polic
 
 MOST_EPISODES_AT_ONCE = 256
 FIRST_PATIENCE_SECONDS = 1.0
-"""Who mistyped the address wants to know soon; once it answered, a service may be away for longer."""
+"""A wrong address should fail soon; after the first response, the service may be away for longer."""
 
 
 class Client:
-    """A connection to a tinkergym service. Thread-safe; jobs go on when it is closed."""
+    """A connection to a tinkergym service. Thread-safe. Jobs continue after it is closed."""
 
     def __init__(
         self,
@@ -74,18 +74,18 @@ class Client:
         ca_file: str | None = None,
         patience_seconds: float = 5.0,
     ) -> None:
-        """Find the service and make sure that it answers.
+        """Connect to the service and check that it responds.
 
         Args:
-            url: None takes TINKERGYM_URL, else a service that `tinkergym serve` runs on this machine. With or
-                without `/v1` at its end.
-            api_key: None takes TINKERGYM_API_KEY, else the local service's own key.
-            ca_file: PEM file of certificates to trust, for a service with a private authority.
-            patience_seconds: How long single calls are repeated while the service does not answer.
+            url: None uses TINKERGYM_URL, else a service started on this machine with `tinkergym serve`. May
+                end in `/v1`.
+            api_key: None uses TINKERGYM_API_KEY, else the local service's key.
+            ca_file: PEM file of trusted certificates, for a service with a private certificate authority.
+            patience_seconds: How long single calls are retried while the service does not respond.
 
         Raises:
-            ServiceUnreachableError: no service answers.
-            VersionMismatchError: the service is of another version; says what to install.
+            ServiceUnreachableError: No service responds.
+            VersionMismatchError: The service has an incompatible version. The message says what to install.
         """
         address = discovery.find(url, api_key)
         self.url = address.url
@@ -96,7 +96,8 @@ class Client:
         try:
             health = self._api.health(patience_seconds=min(patience_seconds, FIRST_PATIENCE_SECONDS))
         except ServiceUnreachableError as error:
-            # The first line of most scripts: the reason is in the text, no need for 70 lines of httpx above.
+            # Raised from the first line of most scripts: the text has the reason, so hide httpx's long
+            # traceback.
             raise error from None
         try:
             require_same_version(__version__, health.version)
@@ -114,7 +115,7 @@ class Client:
         return f"<Client {self.url}>"
 
     def close(self) -> None:
-        """Close the connection. Jobs go on; objects made from this client can no longer be used."""
+        """Close the connection. Jobs continue; objects made from this client can no longer be used."""
         self._connection.close()
 
     def train(
@@ -132,25 +133,25 @@ class Client:
     ) -> Job:
         """Start a training job.
 
-        Who plays the episodes: what `rollout` says. When it says nothing, a class or a function is played in
-        this process ("client"); an id is played by the service ("server") if a pack that is installed there
-        registers it, and else in this process if it is registered here.
+        `rollout` says where episodes are played. By default a class or a function is played in this process
+        ("client"); an id is played by the service ("server") if an installed pack there registers it, else in
+        this process if it is registered here.
 
         Args:
             env: A registered id, an environment class, or a function that makes an environment. Several, each
                 with its weight: `[("pack/Easy-v0", 0.7), (MyEnv, 0.3, {"size": 9})]`.
-            steps: Train steps. Has to be given.
-            model: A name that the service offers, a model directory on its machine, or a Hugging Face hub id.
-            algorithm: How the policy learns: `GRPO(...)`, `RLOO(...)`, ...; None is `GRPO()`.
-            adapter: `LoRA(...)` or `FullParameters()`; None is `LoRA()`.
-            rollout: "server" or "client"; explicit always wins.
-            env_kwargs: For the environment's constructor; JSON values.
-            report_to: Trackers that are told of every step, as in `Job.report_to`.
+            steps: Train steps. Required.
+            model: A model name of the service, a model directory on its machine, or a Hugging Face hub id.
+            algorithm: How the policy learns: `GRPO(...)`, `RLOO(...)`, ...; None means `GRPO()`.
+            adapter: `LoRA(...)` or `FullParameters()`; None means `LoRA()`.
+            rollout: "server" or "client"; an explicit value always wins.
+            env_kwargs: Arguments of the environment; JSON values.
+            report_to: Trackers that receive every step, as in `Job.report_to`.
             **settings: Any other field of `JobSpec`: seed, sampling, limits, deterministic, ...
 
         Raises:
-            InvalidRequestError: a setting is wrong; nothing was started.
-            UnknownEnvironmentError: neither the service nor this process knows the id.
+            InvalidRequestError: A setting is invalid; nothing was started.
+            UnknownEnvironmentError: Neither the service nor this process knows the id.
         """
         chosen = {
             "model": model,
@@ -178,30 +179,30 @@ class Client:
         report_to: ReportTo = (),
         **settings: Any,
     ) -> Job:
-        """Start supervised fine-tuning on conversations: the answers of the assistant are learned, exactly.
+        """Start supervised fine-tuning on the assistant's messages of conversations.
 
-        Rows are `{"messages": [...]}`, `{"prompt": ..., "completion": ...}`, `{"text": ...}`, or laid out as
-        ShareGPT's or Alpaca's. They are rendered here, by the template that sampling uses, and sent as token
-        ids; data that the service has is not sent again.
+        Rows are `{"messages": [...]}`, `{"prompt": ..., "completion": ...}`, `{"text": ...}`, or in the
+        layouts of ShareGPT and Alpaca. They are rendered here, with the template that sampling uses, and sent
+        as token ids. Data that the service already has is not sent again.
 
         Args:
             data: A `.jsonl` file, or tasks of `tinkergym.tasks`.
-            model: A name that the service offers, a model directory on its machine, or a Hugging Face hub id.
-            steps: Train steps; or say `epochs`.
-            epochs: Passes over the data; without both it is one.
-            batch_size: Rows per step; None takes 32, or all if there are fewer.
-            learning_rate: At its highest.
-            adapter: `LoRA(...)` or `FullParameters()`; None is `LoRA()`.
-            eval_data: To measure the loss with; or say `held_out=0.1` for a share of `data`.
-            answers: Learn from all answers of a conversation, or from the last only.
-            on_overlong: "drop" leaves out rows that are longer than the model's context, "refuse" names them.
-            ignore: Columns of the data that are passed over; others that are not known are refused.
-            report_to: Trackers that are told of every step, as in `Job.report_to`.
+            model: A model name of the service, a model directory on its machine, or a Hugging Face hub id.
+            steps: Train steps; or pass `epochs`.
+            epochs: Passes over the data; by default one.
+            batch_size: Rows per step; None means 32, or all if there are fewer.
+            learning_rate: Peak learning rate.
+            adapter: `LoRA(...)` or `FullParameters()`; None means `LoRA()`.
+            eval_data: For evaluation; or pass `held_out=0.1` to hold out a fraction of `data`.
+            answers: Train on all assistant messages of a conversation, or only on the last.
+            on_overlong: "drop" skips rows longer than the model's context, "refuse" raises an error.
+            ignore: Columns to skip; other unknown columns are refused.
+            report_to: Trackers that receive every step, as in `Job.report_to`.
             **settings: Any other field of `SFTSpec`: seed, lr_schedule, warmup_steps, initial_policy, ...
 
         Raises:
-            InvalidDataError: a row cannot be trained on; the text names line, field and reason.
-            InvalidRequestError: a setting is wrong; nothing was started.
+            InvalidDataError: A row cannot be trained on. The message names line, field and reason.
+            InvalidRequestError: A setting is invalid; nothing was started.
         """
         given = {"batch_size": batch_size, "learning_rate": learning_rate, "adapter": adapter, **settings}
         callbacks = callbacks_of(report_to)
@@ -237,29 +238,29 @@ class Client:
         report_to: ReportTo = (),
         **settings: Any,
     ) -> Job:
-        """Start preference training on pairs of answers: the chosen one is raised over the rejected one.
+        """Start preference training on pairs of completions: the chosen one is raised over the rejected one.
 
         Rows are `{"prompt": ..., "chosen": ..., "rejected": ...}`; a prompt may be `messages` instead. Single
-        answers with a label, `{"prompt": ..., "completion": ..., "label": true}`, are paired.
+        completions with a label, `{"prompt": ..., "completion": ..., "label": true}`, are paired.
 
         Args:
             data: A `.jsonl` file, or tasks of `tinkergym.tasks`.
-            model: A name that the service offers, a model directory on its machine, or a Hugging Face hub id.
+            model: A model name of the service, a model directory on its machine, or a Hugging Face hub id.
             loss: `DPO(...)` (the default), `IPO(...)`, `Hinge(...)`, `SimPO(...)` or `ORPO(...)`.
-            steps: Train steps; or say `epochs`.
-            epochs: Passes over the data; without both it is one.
-            batch_size: Pairs per step; None takes 32, or all if there are fewer.
-            learning_rate: At its highest.
-            adapter: `LoRA(...)` or `FullParameters()`; None is `LoRA()`.
-            eval_data: To measure with; or say `held_out=0.1` for a share of `data`.
-            on_overlong: "drop" leaves out rows that are longer than the model's context, "refuse" names them.
-            ignore: Columns of the data that are passed over; others that are not known are refused.
-            report_to: Trackers that are told of every step, as in `Job.report_to`.
+            steps: Train steps; or pass `epochs`.
+            epochs: Passes over the data; by default one.
+            batch_size: Pairs per step; None means 32, or all if there are fewer.
+            learning_rate: Peak learning rate.
+            adapter: `LoRA(...)` or `FullParameters()`; None means `LoRA()`.
+            eval_data: For evaluation; or pass `held_out=0.1` to hold out a fraction of `data`.
+            on_overlong: "drop" skips rows longer than the model's context, "refuse" raises an error.
+            ignore: Columns to skip; other unknown columns are refused.
+            report_to: Trackers that receive every step, as in `Job.report_to`.
             **settings: Any other field of `PreferenceSpec`: seed, initial_policy, warmup_steps, ...
 
         Raises:
-            InvalidDataError: a row cannot be trained on; the text names line, field and reason.
-            InvalidRequestError: a setting is wrong; nothing was started.
+            InvalidDataError: A row cannot be trained on. The message names line, field and reason.
+            InvalidRequestError: A setting is invalid; nothing was started.
         """
         given = {"batch_size": batch_size, "learning_rate": learning_rate, "adapter": adapter, "loss": loss}
         callbacks = callbacks_of(report_to)
@@ -291,23 +292,23 @@ class Client:
         report_to: ReportTo = (),
         **settings: Any,
     ) -> Job:
-        """Start on-policy distillation: the student plays and learns what the teacher would rather say.
+        """Start on-policy distillation: the student plays, and a teacher scores its tokens.
 
         Args:
             env: As in `train`.
-            teacher: Has to be given: a model as in `model`, or a job's id, for the newest version of
-                what that job trained, or `JOB@VERSION` as in `policy`.
-            steps: Train steps. Has to be given.
+            teacher: Required: a model as in `model`, a job's id for its newest version, or `JOB@VERSION` as
+                in `policy`.
+            steps: Train steps. Required.
             model: The student.
-            adapter: `LoRA(...)` or `FullParameters()`, of the student; None is `LoRA()`.
-            rollout: Who plays, as in `train`.
-            env_kwargs: For the environment's constructor; JSON values.
-            report_to: Trackers that are told of every step, as in `Job.report_to`.
+            adapter: `LoRA(...)` or `FullParameters()`, of the student; None means `LoRA()`.
+            rollout: Where episodes are played, as in `train`.
+            env_kwargs: Arguments of the environment; JSON values.
+            report_to: Trackers that receive every step, as in `Job.report_to`.
             **settings: Any other field of `DistillationSpec`: episodes_per_step, learning_rate, sampling, ...
 
         Raises:
-            InvalidRequestError: a setting is wrong, or the teacher has another tokenizer.
-            NotFoundError: the teacher is no job of yours, or has no checkpoint.
+            InvalidRequestError: A setting is invalid, or the teacher has a different tokenizer.
+            NotFoundError: The teacher is not one of your jobs, or has no checkpoint.
         """
         chosen = {"model": model, "adapter": LoRA() if adapter is None else adapter}
         said = _given(teacher=teacher, steps=steps)
@@ -316,7 +317,7 @@ class Client:
         return job.report_to(*callbacks)
 
     def estimate(self, *arguments: Any, kind: str = "rl", **settings: Any) -> Estimate:
-        """Say what a job would take, by running a few steps of it, which are deleted again.
+        """Estimate what a job would take, by running a few steps of it, which are deleted again.
 
         Example:
             >>> print(client.estimate("board/TicTacToeVs-v0", steps=200))
@@ -324,13 +325,13 @@ class Client:
             >>> print(client.estimate("chats.jsonl", kind="sft", epochs=3))
 
         Args:
-            arguments: As of the method that would start the job.
+            arguments: Arguments of the method that would start the job.
             kind: "rl" for `train`, "sft", "preference", or "distillation" for `distill`.
-            settings: Likewise; `report_to` is left out.
+            settings: Its keywords; `report_to` is ignored.
 
         Raises:
-            InvalidRequestError: a setting is wrong, or there is no such kind.
-            JobFailedError: the steps failed, as the job would.
+            InvalidRequestError: A setting or `kind` is invalid.
+            JobFailedError: The steps failed, as the job would.
         """
         probing = _ProbingClient(self)
         methods: dict[str, Callable[..., Job]] = {
@@ -347,7 +348,7 @@ class Client:
             return estimate_from(probing.wanted, probe)
 
     def known_estimate(self, spec: AnyJobSpec) -> Estimate | None:
-        """Say what a job will take by your newest earlier job of its kind and size; None if there is none."""
+        """Estimate a job from your newest earlier job of its kind and size; None if there is none."""
         earlier = [view for view in self.jobs(limit=50) if not view.spec.name.startswith("probe")]
         return estimate_from_earlier(spec, earlier)
 
@@ -359,28 +360,29 @@ class Client:
         initial_policy: str = "",
         **settings: Any,
     ) -> TrainingPolicy:
-        """Create a policy for a training loop of your own.
+        """Create a policy for your own training loop.
 
-        It is queued and placed like a job and counts against the same limits. Returns at once; the first call
-        waits until the policy has its place.
+        It is queued like a job and counts against the same limits. Returns at once; the first call waits
+        until the policy has a place.
 
         Args:
             model: As in `train`.
-            adapter: `LoRA(...)` or `FullParameters()`; None is `LoRA()`.
-            initial_policy: `job-...@40`, `job-...@step:40`, ..., to begin with a trained policy.
+            adapter: `LoRA(...)` or `FullParameters()`; None means `LoRA()`.
+            initial_policy: `job-...@40`, `job-...@step:40`, ..., to start from a trained policy.
             **settings: Any other field of `PolicySpec`: seed, idle_seconds, keep_checkpoints, name, ...
 
         Raises:
-            InvalidRequestError: A setting is wrong; nothing was started.
+            InvalidRequestError: A setting is invalid; nothing was started.
         """
         chosen = {"kind": "policy", "model": model, "adapter": LoRA() if adapter is None else adapter}
         spec = parse_any_spec(chosen | {"initial_policy": initial_policy} | with_template_read(settings))
         return self._training_policy(self._api.create_job(spec, idempotency_key=uuid.uuid4().hex))
 
     def training_policy(self, policy_id: str) -> TrainingPolicy:
-        """Take up a policy that `create_policy` made, in this script or another.
+        """Open a policy that `create_policy` created, in this script or another.
 
-        Only one script may train it at a time: the calls of two would get the same numbers, and are refused.
+        Only one script may train it at a time. Calls from a second one would have the same sequence numbers
+        and are refused.
         """
         return self._training_policy(self._api.job(policy_id))
 
@@ -392,9 +394,9 @@ class Client:
         )
 
     def submit(self, spec: AnyJobSpec) -> Job:
-        """Start a job from a complete specification; who plays its episodes is the caller's business."""
+        """Start a job from a complete specification. The caller arranges who plays its episodes."""
         refuse_while_imported()
-        # One key per call: if the answer is lost and the request repeated, it is still one job.
+        # One key per call: if the response is lost and the request repeated, it is still one job.
         packs = installed_packs() if isinstance(spec, PlayedSpec) and spec.rollout != "server" else []
         return Job(self._api, self._api.create_job(spec, idempotency_key=uuid.uuid4().hex, packs=packs))
 
@@ -405,18 +407,18 @@ class Client:
         *,
         report_to: ReportTo = (),
     ) -> Job:
-        """Take up a job that was started earlier, by this script or another.
+        """Attach to a job that was started earlier, by this script or another.
 
         A job whose episodes are played in the client gets a new worker in this process.
 
         Args:
-            job_id: As `Job.id` or `tinkergym jobs` show it.
+            job_id: From `Job.id` or `tinkergym jobs`.
             env: The environment's class or function, if the job was started with one; or a list.
-            report_to: Trackers that are told of the steps that they do not have yet, as in `Job.report_to`.
+            report_to: Trackers that receive the steps they do not have yet, as in `Job.report_to`.
 
         Raises:
-            InvalidRequestError: `env` is another environment than the job's, or no client plays its episodes.
-            UnknownEnvironmentError: the job's environment is not known here, and `env` was not given.
+            InvalidRequestError: `env` is not the job's environment, or no client plays its episodes.
+            UnknownEnvironmentError: The job's environment is not known here, and `env` was not given.
         """
         callbacks = callbacks_of(report_to)
         return self._attached(job_id, env).report_to(*callbacks)
@@ -463,21 +465,22 @@ class Client:
         """List jobs, newest first.
 
         Args:
-            limit: At most so many. Long descriptions make a page shorter; only an empty page is the end.
-            before: A job id; the list goes on after it.
+            limit: The most jobs per page. Pages with long descriptions are shorter; only an empty page is the
+                end.
+            before: A job id; the list continues after it.
         """
         return self._api.jobs(limit=limit, before=before)
 
     def models(self) -> list[ModelView]:
-        """List the models that the service offers by name."""
+        """List the service's models."""
         return self._api.models()
 
     def environments(self) -> list[EnvironmentView]:
-        """List the environments that the service can play itself; this machine need not have them."""
+        """List the environments that the service can play. This machine does not need them."""
         return self._api.environments()
 
     def health(self) -> HealthView:
-        """Ask whether the service is complete or waits for one of its parts."""
+        """Return whether the service is complete, or which parts are missing."""
         return self._api.health()
 
     def policy(
@@ -495,32 +498,32 @@ class Client:
         env_kwargs: Mapping[str, Any] | None = None,
         chat_template: str | Path = "",
     ) -> Policy:
-        """Return a policy to act with: one that was trained, or an untrained model to compare with.
+        """Return a policy to act with: a trained one, or an untrained model.
 
         Args:
-            model: `job-...` or `policy-...` for what was trained, with `@40`, `@step:40`, `@best` or
-                `@latest` for a version; or a name that the service offers, a model directory on its machine,
+            model: `job-...` or `policy-...` for a trained policy, with `@40`, `@step:40`, `@best` or
+                `@latest` for a version; or a model name of the service, a model directory on its machine,
                 or a Hugging Face hub id.
-            temperature: Of its answers; 0 always takes the likeliest token. None is as in training, 1.0 for a
-                model.
-            max_turn_tokens: Of one answer; None is as in training, 64 for a model.
-            seed: Makes its answers repeatable.
+            temperature: Sampling temperature; 0 always takes the likeliest token. None is as in training, or
+                1.0 for a model.
+            max_turn_tokens: The longest completion; None is as in training, or 64 for a model.
+            seed: Makes its actions repeatable.
             top_p: As in `Job.policy`.
-            top_k: Likewise.
-            structured: Likewise.
-            system_prompt: Stands before the first observation, in place of the environment's own. None is
-                what training used, also for the folder of an export (`job.export(..., merge=True)`).
-            env: The environment that `act` will answer in, as in `train`: its own system prompt is read here,
-                because `act` sees observations only. `evaluate` needs none.
-            env_kwargs: For its constructor.
-            chat_template: Of an untrained model, in place of its own: Jinja, the path of a file, or "plain".
-                What was trained is asked by the template of its training.
+            top_k: As in `Job.policy`.
+            structured: As in `Job.policy`.
+            system_prompt: Precedes the first observation, instead of the environment's own. None is the
+                prompt used in training, also for an exported folder (`job.export(..., merge=True)`).
+            env: The environment in which you call `act`, as in `train`. Its system prompt is read here,
+                because `act` only sees observations. Not needed for `evaluate`.
+            env_kwargs: Arguments of `env`.
+            chat_template: For an untrained model, instead of its own: Jinja text, the path of a file, or
+                "plain". A trained policy always uses its training template.
 
         Raises:
-            UnknownModelError: the service has no such model.
-            NotFoundError: it was not trained by you, or there is no such version.
-            PolicyVersionGoneError: that version is not kept.
-            InvalidRequestError: a setting is out of range, or a reference is none.
+            UnknownModelError: The service has no such model.
+            NotFoundError: It is not one of your policies, or there is no such version.
+            PolicyVersionGoneError: The version is not stored.
+            InvalidRequestError: A setting is out of range, or a reference is malformed.
         """
         sampling: dict[str, Any] = {"seed": seed, "top_p": top_p, "top_k": top_k, "structured": structured}
         environment_prompt = None if env is None else _prompt_of(describe(env, env_kwargs))
@@ -528,7 +531,7 @@ class Client:
         if PolicyRef.is_meant(model):
             if template:
                 raise InvalidRequestError(
-                    "what was trained is asked by the template of its training",
+                    "a trained policy always uses its training template",
                     hint="leave it out",
                     field="chat_template",
                 )
@@ -544,12 +547,14 @@ class Client:
         try:
             bundle = self._api.renderer(model, template)
         except UnknownModelError as error:
-            error.hint = f"{error.hint}; client.job(JOB_ID).policy() is what a job trained".removeprefix("; ")
+            error.hint = f"{error.hint}; client.job(JOB_ID).policy() returns a job's policy".removeprefix(
+                "; "
+            )
             raise
         trained_with = bundle.trained_with or TrainedWith()
         return Policy.of_model(
             self._api,
-            bundle.model,  # a folder has one name there, however it is written here
+            bundle.model,  # Use one name for a folder, however the path is written here.
             renderer=Renderer.from_bundle(bundle),
             temperature=1.0 if temperature is None else temperature,
             max_turn_tokens=64 if max_turn_tokens is None else max_turn_tokens,
@@ -561,11 +566,11 @@ class Client:
         )
 
     def rollout_transport(self, job_id: str) -> HttpRolloutTransport:
-        """Return what a rollout worker of this job needs: leases, results, sampling, renderers."""
+        """Return the rollout transport of a job: leases, results, sampling, renderers."""
         return HttpRolloutTransport(self._connection, Routes.of_gateway(job_id))
 
     def ask(self, request: SampleRequest) -> Completion:
-        """Have one sampling request answered, and wait for it."""
+        """Send one sampling request and wait for its completion."""
         return ask(self._connection, request)
 
     def _play(
@@ -578,7 +583,7 @@ class Client:
     ) -> Job:
         for name in ("environment", "environments"):
             if name in settings:
-                raise InvalidRequestError("it is the first argument already", field=name)
+                raise InvalidRequestError("it is already the first argument", field=name)
         refuse_environment_prompt(settings)
         environment = describe_mix(env, env_kwargs)
         here_or_there = "client" if environment.only_here else "server"
@@ -605,8 +610,8 @@ class Client:
     def _train_here(self, spec: JobSpec | DistillationSpec, environment: EnvironmentMix) -> Job:
         if environment.unknown_here:
             raise UnknownEnvironmentError(
-                f"nothing in this process registers {environment.unknown_here!r}",
-                hint="register it, hand its class to train(...), or leave rollout to the service",
+                f"{environment.unknown_here!r} is not registered in this process",
+                hint="register it, pass its class to train(...), or let the service play",
                 field="environment.id",
             )
         spec = spec.with_environments(lambda one: without_token(one) if one.id == REMOTE_ID else one)
@@ -619,8 +624,8 @@ class Client:
     def _play_here(self, view: JobView, make_env: MakeEnv) -> Job:
         transport = self.rollout_transport(view.job_id)
         assert isinstance(view.spec, JobSpec | DistillationSpec)
-        # One more than a step has: so a request for episodes is always open, and when this process is killed,
-        # the service sees it break and gives the episodes to the next client instead of waiting for leases.
+        # One more than a step has, so a request for episodes is always open. When this process is killed, the
+        # service sees it break and gives the episodes to the next client instead of waiting for the leases.
         at_once = min(MOST_EPISODES_AT_ONCE, view.spec.episodes_per_step) + 1
         thread = RolloutThread(transport, make_env, job_id=view.job_id, max_episodes=at_once)
         thread.start()
@@ -628,7 +633,7 @@ class Client:
 
 
 class _ProbingClient(Client):
-    """Starts short jobs in place of those that are asked for, and remembers the one that was."""
+    """Starts short jobs instead of the requested ones, and remembers the requested one."""
 
     def __init__(self, client: Client) -> None:
         self.url, self._connection, self._api = client.url, client._connection, client._api
@@ -641,7 +646,7 @@ class _ProbingClient(Client):
 
 
 def _given(**required: Any) -> dict[str, Any]:
-    """Leave out what was not said, so that it is missed beside a slip of its name, and not by Python."""
+    """Drop arguments that were not given, so that a missing one is reported together with a misspelt one."""
     return {name: value for name, value in required.items() if value is not None}
 
 
@@ -656,13 +661,13 @@ def _prompt_of(environment: Environment) -> str | None:
 def _refuse_impossible(spec: PlayedSpec, environment: EnvironmentMix) -> None:
     if spec.rollout == "server" and environment.only_here:
         raise InvalidRequestError(
-            "'server' needs an environment id: the service runs no code of a client",
+            "'server' needs an environment id: the service does not run a client's code",
             hint="use rollout='client', or install the environment as a pack on the service's machine",
             field="rollout",
         )
     if spec.rollout == "script":
         raise InvalidRequestError(
-            "'script' hands out episodes one by one to your own loop, which train(...) does not have",
+            "'script' is for your own loop, which train(...) does not have",
             hint="wrap the environment: tinkergym.wrappers.TrainRemotely(gym.make(...), steps=...)",
             field="rollout",
         )

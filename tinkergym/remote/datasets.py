@@ -1,4 +1,4 @@
-"""Written data on its way from a file to a job: rendered here, sent in chunks, named in the settings."""
+"""Datasets from a file to a job: rendered here, uploaded in chunks, referenced in the settings."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _ARGUMENTS: dict[DataKind, tuple[str, ...]] = {
     "sft": ("epochs", "on_overlong", "answers", "ignore"),
     "preference": ("epochs", "on_overlong", "ignore"),
 }
-"""What scripts say beside the job's settings."""
+"""Arguments of a script besides the job's settings."""
 _ROUNDS = 3
-"""How often chunks that the service says it lacks are sent before something else must be wrong."""
+"""How often chunks that the service says it lacks are sent before giving up."""
 
 
 def upload(api: Api, data: PreparedData) -> DataView:
-    """Send what the service does not have yet; doing it again sends nothing.
+    """Upload what the service does not have yet. Repeating the call uploads nothing.
 
     Raises:
         PayloadTooLargeError: The tenant's share of the service's disk is used up.
@@ -48,7 +48,7 @@ def upload(api: Api, data: PreparedData) -> DataView:
         for name in view.missing:
             api.put_chunk(name, data.bodies[name])
     raise ServiceUnavailableError(
-        "the service forgets the data that it is sent", hint="see logs/gateway.log in its data_dir"
+        "the service does not keep the data it receives", hint="see logs/gateway.log in its data_dir"
     )
 
 
@@ -66,16 +66,16 @@ def written_job(
     ignore: Sequence[str] = (),
     settings: Mapping[str, Any],
 ) -> AnyJobSpec:
-    """Check everything, send the data, and return the complete specification of the job.
+    """Check everything, upload the data, and return the complete specification of the job.
 
     Raises:
         InvalidDataError: A row cannot be trained on; nothing was sent.
-        InvalidRequestError: A setting is wrong.
+        InvalidRequestError: A setting is invalid.
     """
     _refuse(steps, epochs, on_overlong, answers)
     ignore = [ignore] if isinstance(ignore, str) else list(ignore)
     given = {key: value for key, value in with_template_read(settings).items() if value is not None}
-    # Wrong settings are found before anything is read or rendered; the placeholder is no data's name.
+    # Invalid settings are found before anything is read or rendered. The placeholder is not a dataset's name.
     draft = {"adapter": LoRA(), **given, "kind": kind, "model": model, "data": "0" * 64, "steps": steps or 1}
     if eval_data is not None:
         draft["eval_data"] = "0" * 64
@@ -111,7 +111,7 @@ def written_job(
 def _tell_of_dropped(field: str, ready: PreparedData, renderer: Renderer) -> None:
     if ready.dropped:
         _log.warning(
-            "%s: left out %d of %d rows, which are longer than the %d tokens of the model's context",
+            "%s: dropped %d of %d rows, which are longer than the model's context of %d tokens",
             field,
             ready.dropped,
             ready.dropped + ready.records,
@@ -121,9 +121,7 @@ def _tell_of_dropped(field: str, ready: PreparedData, renderer: Renderer) -> Non
 
 def _refuse(steps: int | None, epochs: float | None, on_overlong: str, answers: str) -> None:
     if steps is not None and epochs is not None:
-        raise InvalidRequestError(
-            "says how long to train, and so does steps", hint="give one of them", field="epochs"
-        )
+        raise InvalidRequestError("cannot be combined with steps", hint="give one of them", field="epochs")
     is_number = isinstance(epochs, int | float) and not isinstance(epochs, bool)
     if epochs is not None and not (is_number and 0 < epochs < math.inf):
         raise InvalidRequestError(f"must be a number above 0, not {epochs!r}", field="epochs")

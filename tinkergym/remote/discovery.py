@@ -1,4 +1,4 @@
-"""Where the service is and with which key to talk to it, when the script does not say."""
+"""Find the service's address and key if the script does not give them."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from tinkergym.errors import InvalidRequestError, ServiceUnreachableError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """A service and the key to it."""
+    """A service's URL and key."""
 
     url: str
     api_key: str = field(repr=False)
 
 
 def home(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder where a service on this machine keeps its data."""
+    """Return the data folder of a service on this machine."""
     return Path(environ.get("TINKERGYM_HOME") or Path.home() / ".tinkergym").expanduser()
 
 
 def find(
     url: str | None = None, api_key: str | None = None, *, environ: Mapping[str, str] = os.environ
 ) -> Address:
-    """Look for the service: arguments first, then TINKERGYM_URL and TINKERGYM_API_KEY, then a local one.
+    """Find the service: from arguments, TINKERGYM_URL and TINKERGYM_API_KEY, or a local one.
 
-    `tinkergym serve` writes the address and a key of its own into `local.json` in its data folder.
+    `tinkergym serve` writes its address and a key into `local.json` in its data folder.
 
     Raises:
-        ServiceUnreachableError: nothing says where the service is.
-        InvalidRequestError: the key cannot be one, or the local service's file is damaged.
+        ServiceUnreachableError: No service was found.
+        InvalidRequestError: The key is malformed, or the local service's file is damaged.
     """
     url = _service_root(url or environ.get("TINKERGYM_URL") or "")
     api_key = _sendable(api_key or environ.get("TINKERGYM_API_KEY") or "")
@@ -41,28 +41,29 @@ def find(
         return Address(url=url, api_key=api_key)
     local = _local(home(environ) / "local.json")
     if url:
-        # A key is only ever sent to the service that it was made for.
+        # Never send a key to a service other than the one it was made for.
         same = local is not None and _service_root(local.url) == url
         return Address(url=url, api_key=local.api_key if local and same else "")
     if local is None:
         raise ServiceUnreachableError(
-            f"no tinkergym service is known: TINKERGYM_URL is not set and {home(environ)} holds none",
+            f"no tinkergym service was found: TINKERGYM_URL is not set, and no service runs on "
+            f"{home(environ)}",
             hint="start one here with `tinkergym serve`, or set TINKERGYM_URL and TINKERGYM_API_KEY",
         )
     return Address(url=local.url, api_key=api_key or local.api_key)
 
 
 def _service_root(url: str) -> str:
-    """Return a URL without the `/v1` below which all routes lie: other clients want it as part of theirs."""
+    """Return a URL without a trailing `/v1`, which other clients include."""
     return url.strip().rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 def _sendable(api_key: str) -> str:
-    """Return a key without the line's end that a file or a clipboard added to it."""
+    """Return a key without a trailing line break from a file or a clipboard."""
     api_key = api_key.strip()
     if not (api_key.isascii() and api_key.isprintable()):
         raise InvalidRequestError(
-            "the API key holds characters that no key has",
+            "the API key contains invalid characters",
             hint="copy it again from where `tinkergym keys create` printed it; see TINKERGYM_API_KEY",
             field="api_key",
         )

@@ -1,7 +1,7 @@
-"""What a job will take, before it starts: from a few real steps, or from an earlier job of the same size.
+"""Estimate a job before it starts: from a few real steps, or from an earlier job of the same size.
 
-Steps change while a policy learns: answers get shorter or longer. So a job corrects the estimate as it runs,
-with the `seconds_left` of each step.
+Steps change while a policy learns, because completions get shorter or longer. So a running job updates the
+estimate with the `seconds_left` of each step.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from tinkergym.schema.job_spec import EvaluatedSpec, JobSpec, PlayedSpec
 from tinkergym.schema.jobs import AnyJobSpec, JobView
 
 PROBE_STEPS = 5
-"""The first is not counted: it loads and compiles what the others use."""
+"""The first step is not counted: it loads and compiles what the others use."""
 _LEAST_STEPS = 3
-"""Of an earlier job that says something."""
+"""The fewest steps of an earlier job to estimate from."""
 _NEVER = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What a job will take if it goes on as its first steps did."""
+    """What a job will take if it continues like its first steps."""
 
     steps: int
     tokens: int
-    """Sampled and trained, as a `Budget` counts them."""
+    """Sampled and trained tokens, as a `Budget` counts them."""
     seconds: float
-    """With a place on the service, from its start to its end."""
+    """Time with a place on the service, from start to end."""
     source: str
-    """What it was made from."""
+    """What the estimate is based on."""
 
     def __str__(self) -> str:
         time = duration(self.seconds)
@@ -61,17 +61,19 @@ def probe_of(spec: AnyJobSpec) -> AnyJobSpec:
 
 
 def estimate_from(spec: AnyJobSpec, probe: Job) -> Estimate:
-    """Wait for the end of a probe, delete it, and return what the job will take.
+    """Wait for the end of a probe, delete it, and return the estimate.
 
     Raises:
-        JobFailedError: the probe failed, as the job would.
+        JobFailedError: The probe failed, as the job would.
     """
     probe.wait(progress=False, warn=False)
     events = list(probe.log())
     steps = [event.body for event in events if isinstance(event.body, StepEvent)]
     probe.delete()
     if not steps:
-        raise JobFailedError("the probe made no step", hint="start the job itself and look at its log")
+        raise JobFailedError(
+            "the probe did not finish a step", hint="start the job itself and look at its log"
+        )
     counted = steps[1:] or steps
     per_step = mean(step.step_seconds for step in counted)
     overhead = max(0.0, _held_seconds(events) - sum(step.step_seconds for step in steps))
@@ -80,12 +82,12 @@ def estimate_from(spec: AnyJobSpec, probe: Job) -> Estimate:
         steps=spec.steps,
         tokens=round(spec.steps * mean(step.sampled_tokens + step.trained_tokens for step in counted)),
         seconds=overhead + first + spec.steps * per_step + _evaluation_seconds(spec, counted),
-        source=f"from {len(steps)} steps that were tried",
+        source=f"from {len(steps)} trial steps",
     )
 
 
 def estimate_from_earlier(spec: AnyJobSpec, earlier: Iterable[JobView]) -> Estimate | None:
-    """Return what the job will take by the newest earlier job of its kind and size; None if there is none."""
+    """Estimate a job from the newest earlier job of its kind and size; None if there is none."""
     for view in earlier:
         if view.step >= _LEAST_STEPS and view.used_seconds > 0 and _size(view.spec) == _size(spec):
             return Estimate(
@@ -98,7 +100,7 @@ def estimate_from_earlier(spec: AnyJobSpec, earlier: Iterable[JobView]) -> Estim
 
 
 def _held_seconds(events: Sequence[Event]) -> float:
-    """Return for how long a worker had the job."""
+    """Return how long a worker had the job."""
     started = [
         event.time
         for event in events
@@ -108,7 +110,7 @@ def _held_seconds(events: Sequence[Event]) -> float:
 
 
 def _evaluation_seconds(spec: AnyJobSpec, steps: Sequence[StepEvent]) -> float:
-    """Return what evaluations on the way will take, if their episodes are as long as those of training."""
+    """Return what evaluations will take, if their episodes are as long as those of training."""
     episodes = sum(step.episodes for step in steps)
     if not isinstance(spec, EvaluatedSpec) or not episodes:
         return 0.0
@@ -120,7 +122,7 @@ def _evaluation_seconds(spec: AnyJobSpec, steps: Sequence[StepEvent]) -> float:
 
 
 def _size(spec: AnyJobSpec) -> tuple[object, ...]:
-    """Return what steps of two jobs must have in common to take about as long."""
+    """Return what steps of two jobs must have in common to take about the same time."""
     where: tuple[object, ...] = ()
     if isinstance(spec, PlayedSpec):
         where = (spec.played_in, spec.rollout, spec.deterministic, spec.sampling, spec.limits)

@@ -1,4 +1,4 @@
-"""A job's log as it is written: server-sent events, taken up again where the connection broke."""
+"""A job's log as server-sent events, resumed after a broken connection."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tinkergym.schema.events import Event, StateEvent
 _log = logging.getLogger(__name__)
 
 SILENCE_SECONDS = 35.0
-"""The service sends a comment every 10 s; after three lost ones the connection counts as dead."""
+"""The service sends a comment every 10 s; after three missing ones the connection counts as dead."""
 
 _AWAY_IS_NEWS = 2
-"""Of failures in a row: the connection broke, and looking for the service once did not find it."""
+"""Failures in a row after which a warning is logged: the connection broke, and one reconnect failed."""
 
 
 def follow(
@@ -29,20 +29,21 @@ def follow(
     check: Callable[[], None] = lambda: None,
     sleep: Callable[[float], object] = time.sleep,
 ) -> Iterator[Event]:
-    """Yield the events of a job after number `after`, each once, until the job's final state.
+    """Yield the events of a job after number `after`, each once, until its final state.
 
-    A service that went away is looked for again; when it is not back at once, the log says so, once.
+    If the service is lost, this reconnects. If that does not work at once, it logs one warning.
 
     Args:
-        connection: To the gateway.
-        job_id: Whose events.
-        after: The number of the last event already seen; 0 starts at the beginning.
-        patience_seconds: How long to look for the service again after it went away.
-        check: Called whenever something arrives, heartbeats included; what it raises ends the iteration.
-        sleep: Waits between two looks.
+        connection: The connection to the gateway.
+        job_id: The job.
+        after: Number of the last event already seen; 0 starts at the beginning.
+        patience_seconds: How long to try to reconnect.
+        check: Called whenever something arrives, including heartbeats. An exception from it ends the
+            iteration.
+        sleep: Waits between attempts.
 
     Raises:
-        ServiceUnreachableError: the service stayed away for `patience_seconds`.
+        ServiceUnreachableError: The service did not return within `patience_seconds`.
     """
     backoff = Backoff(patience_seconds=patience_seconds, sleep=sleep)
     waits = backoff.waits()
@@ -60,17 +61,17 @@ def follow(
             away += 1
             if away == _AWAY_IS_NEWS:
                 _log.warning(
-                    "%s; looking for it for up to %s. Ctrl-C ends the looking, not the job",
+                    "%s; trying to reconnect for up to %s. Ctrl-C stops this, not the job",
                     error.message,
                     _words(patience_seconds),
                 )
             if next(waits, None) is None:
                 raise
         else:
-            # The stream ended without a final state: a gateway that shuts down in good order.
+            # The stream ended without a final state: the gateway is shutting down normally.
             if next(waits, None) is None:
                 raise ServiceUnavailableError(
-                    f"the service ends the event stream of {job_id} before the job has ended",
+                    f"the service ended the event stream of {job_id} before the job ended",
                     hint=f"look at it with `tinkergym jobs show {job_id}`",
                 )
 
@@ -91,7 +92,7 @@ def _connect(connection: Connection, job_id: str, after: int, check: Callable[[]
 
 
 def _fields(chunks: Iterator[bytes], check: Callable[[], None]) -> Iterator[bytes]:
-    """Return the `data` of each server-sent event; an event that the connection cut short is dropped."""
+    """Return the `data` of each server-sent event. A truncated event is dropped."""
     rest, data = b"", b""
     for chunk in chunks:
         check()

@@ -1,7 +1,7 @@
-"""Export: a trained policy as files that transformers and PEFT load without anything of ours.
+"""Export a trained policy as files that transformers and PEFT load without tinkergym.
 
-Downloads a checkpoint's weights and checks each file's SHA-256, adds the tokenizer, and puts the whole folder
-in place at once. An adapter is merged into its base model by a program of the service, which has torch.
+Downloads a checkpoint's weights, checks each file's SHA-256, adds the tokenizer, and moves the complete
+folder into place. An adapter is merged into its base model by a program of the service, which has torch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MERGE_PROGRAM = "backend.learner.merging"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What an export left on the disk."""
+    """The files of an export."""
 
     folder: Path
     policy_version: int
@@ -50,7 +50,7 @@ class Exported:
     """Whether it is an adapter that needs its base model, or a whole model."""
     bytes: int
     without_tokenizer: str = ""
-    """Why there is no tokenizer, if there is none."""
+    """Why the tokenizer is missing, if it is."""
 
 
 def export_policy(
@@ -66,20 +66,20 @@ def export_policy(
     """Write a policy to a folder that does not exist yet.
 
     Args:
-        api: To the service.
-        job_id: Which job's policy.
-        out: The folder; it appears when everything is in it.
-        version: Of the policy, one that has a checkpoint; None takes the newest.
+        api: The service's API.
+        job_id: The job that trained it.
+        out: The folder; it appears when it is complete.
+        version: A version with a checkpoint; None means the newest.
         merge: Write a whole model instead of an adapter. Needs the extra `backend` here.
         base: For `merge`: directory or hub id of the base model, if this machine has it elsewhere than the
             service has.
         agent: Whose policy, where the job trains several.
 
     Raises:
-        InvalidRequestError: `out` cannot be written, or `base` is given where nothing is merged into it.
+        InvalidRequestError: `out` cannot be written, or `base` is given although nothing is merged.
         ConflictError: `out` exists, or `base` is not the model that the adapter was trained on.
         NotFoundError: There is no such checkpoint.
-        CheckpointCorruptError: A file arrived with a wrong hash.
+        CheckpointCorruptError: A downloaded file has a wrong hash.
         MissingExtraError: `merge` without torch, transformers and PEFT.
     """
     if merge:
@@ -90,7 +90,7 @@ def export_policy(
         if base and not merges:
             why = f"{job_id} trained all parameters" if merge else "without merge an adapter stays one"
             raise InvalidRequestError(
-                f"there is nothing to merge into {base!r}: {why}", hint="leave it out", field="base"
+                f"nothing is merged into {base!r}: {why}", hint="leave it out", field="base"
             )
         spec = api.job(job_id).spec.for_agent(checkpoint.agent)
         model = spec.model
@@ -100,7 +100,7 @@ def export_policy(
         without_tokenizer = _add_tokenizer(api, model, spec.chat_template, folder)
         origin = {"job_id": job_id, "policy_version": checkpoint.policy_version, "base_model": model}
         if isinstance(spec, PlayedSpec):
-            # What another program needs to ask the policy as training did.
+            # Other programs need this to prompt the policy as in training.
             origin |= {"system_prompt": spec.effective_prompt, "reasoning": spec.reasoning}
         (folder / EXPORT_FILE).write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
         is_adapter = (folder / _ADAPTER_FILE).exists()
@@ -116,14 +116,14 @@ def export_policy(
 
 @contextlib.contextmanager
 def _appearing(out: Path) -> Iterator[Path]:
-    """Yield a hidden folder beside `out` that becomes `out` when the block ends without error."""
+    """Yield a hidden folder next to `out` that is renamed to `out` when the block ends without an error."""
     if out.exists() or out.is_symlink():
         raise ConflictError(f"{out} exists already", hint="name a folder that does not exist, or remove it")
     with writing_to(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{out.name}.unfinished-"
     for leftover in out.parent.glob(f"{prefix}*"):
-        # Of an export that was killed; one that still runs is another's.
+        # Left by an export that was killed. A running export owns its folder.
         if not _lives(leftover.name.removeprefix(prefix)):
             shutil.rmtree(leftover, ignore_errors=True)
     folder = out.with_name(f"{prefix}{os.getpid()}")
@@ -132,12 +132,14 @@ def _appearing(out: Path) -> Iterator[Path]:
     try:
         yield folder
         try:
-            # Onto an empty folder a rename would succeed: what exists now appeared in the meantime.
+            # A rename onto an empty folder would succeed: if one exists now, it appeared in the meantime.
             if out.exists():
                 raise FileExistsError
             folder.rename(out)
         except OSError as error:
-            raise ConflictError(f"{out} appeared while it was written", hint="export elsewhere") from error
+            raise ConflictError(
+                f"{out} was created by something else during the export", hint="export elsewhere"
+            ) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -148,7 +150,7 @@ def _lives(process_id: str) -> bool:
     except (ValueError, ProcessLookupError):
         return False
     except OSError:
-        pass  # it lives and is somebody else's
+        pass  # The process is alive and belongs to another user.
     return True
 
 
@@ -173,7 +175,7 @@ def _checkpoint(api: Api, job_id: str, version: int | None, agent: str) -> Check
         there = ", ".join(str(c.policy_version) for c in found) or "none yet"
         raise NotFoundError(
             f"{job_id} has no checkpoint" + ("" if version is None else f" of version {version}"),
-            hint=f"versions with one: {there}; see checkpoint_every and keep_checkpoints",
+            hint=f"versions with a checkpoint: {there}; see checkpoint_every and keep_checkpoints",
             field="version",
         )
     return chosen[-1]
@@ -196,15 +198,15 @@ def _download(api: Api, job_id: str, checkpoint: CheckpointView, folder: Path) -
         digest = api.download(job_id, checkpoint.step, name, folder / name, agent=checkpoint.agent)
         if digest != expected[name]:
             raise CheckpointCorruptError(
-                f"{name} of version {checkpoint.policy_version} arrived damaged: its SHA-256 is {digest}, "
-                f"not {expected[name]}",
+                f"{name} of version {checkpoint.policy_version} is damaged: its SHA-256 is {digest}, not "
+                f"{expected[name]}",
                 hint="export it again; if that fails too, the file on the service's disk is broken",
             )
     return manifest
 
 
 def _add_tokenizer(api: Api, model: str, chat_template: str, folder: Path) -> str:
-    """Write the tokenizer's files; returns why not, if the service cannot give them."""
+    """Write the tokenizer's files. Returns the reason if the service cannot provide them."""
     try:
         bundle = api.renderer(model, chat_template)
     except TinkerGymError as error:
@@ -241,7 +243,7 @@ def _require_backend() -> None:
 
 
 def _merge(folder: Path, model: str, base: str | None, fingerprint: str) -> None:
-    """Replace the adapter in `folder` by the whole model."""
+    """Replace the adapter in `folder` with the whole model."""
     merged = folder / "merged"
     command = [sys.executable, "-m", _MERGE_PROGRAM, str(folder), str(merged)]
     command += ["--model", model, "--fingerprint", fingerprint, *(["--base", base] if base else [])]
@@ -251,7 +253,7 @@ def _merge(folder: Path, model: str, base: str | None, fingerprint: str) -> None
             error = from_wire(json.loads(ran.stdout.strip().rsplit("\n", 1)[-1]))
         except (ValueError, AttributeError):
             error = InternalServiceError(
-                f"merging ended with code {ran.returncode}", hint=ran.stderr.strip()[-2000:]
+                f"merging failed with exit code {ran.returncode}", hint=ran.stderr.strip()[-2000:]
             )
         raise error
     for path in [path for path in folder.iterdir() if path != merged]:

@@ -1,4 +1,4 @@
-"""Players of a game by reference: `random`, what else the game offers, a policy's version, a model."""
+"""Players of a game by reference: `random` or another player of the game, a policy's version, a model."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from tinkergym.schema.jobs import JobView
 
 _OF_ONE_SEAT = frozenset({"opponent", "seat"})
-"""Settings of the environment for one seat that the game itself does not have."""
+"""Environment settings for one seat that the game itself does not have."""
 
 
 def find_player(api: Api, reference: str, game: Any, *, temperature: float | None = None) -> Player:
-    """Return the player that a reference names.
+    """Return the player for a reference.
 
     Args:
-        api: Of the service that has the policies and models.
+        api: The service that has the policies and models.
         reference: A name that the game offers, such as `random`; `job-ID@40`, `job-ID/black@step:40`; or the
             name of a model.
         game: A PettingZoo game, for the names that it offers.
-        temperature: Of a policy's answers; None is as in training, 1 for a model.
+        temperature: Sampling temperature of a policy; None is as in training, or 1 for a model.
 
     Raises:
-        InvalidRequestError: It is none of these, or names a job of several policies without saying which.
+        InvalidRequestError: It is none of these, or names a job with several policies without the agent.
         NotFoundError: There is no such policy of yours.
     """
     if is_offered(game, reference):
@@ -38,7 +38,7 @@ def find_player(api: Api, reference: str, game: Any, *, temperature: float | Non
     if not PolicyRef.is_meant(reference):
         return _model_player(api, reference, temperature)
     ref = PolicyRef.parse(reference, field="players")
-    # A version that is the newest may not have been saved, so the service is asked for the policy alone.
+    # The newest version may not have been saved, so ask the service only for the policy.
     found = api.find_policy(ref.whose if ref.version is not None else reference)
     view = api.job(found.job_id)
     version = ref.version if ref.version is not None else found.version
@@ -64,7 +64,7 @@ def is_offered(game: Any, name: str) -> bool:
 def version_player(
     api: Api, view: JobView, version: int, *, agent: str = "", temperature: float | None = None
 ) -> Player:
-    """Return a version of what a job trains; a policy of some seats plays those only."""
+    """Return a version of a job's policy. A policy for some seats plays only those."""
     from tinkergym.remote.policy import Policy
 
     policy = Policy.of_job(api, view, version=version, temperature=temperature, agent=agent)
@@ -87,15 +87,15 @@ def version_players(
     most: int = 5,
     temperature: float | None = None,
 ) -> list[Player]:
-    """Return versions of every policy of a job, or of some.
+    """Return versions of some or all policies of a job.
 
     Args:
-        api: Of its service.
+        api: The API of its service.
         view: The job.
-        agents: Whose policies; None takes all that the job trains.
-        versions: Their numbers; None takes the start, the newest, and some that have a checkpoint.
-        most: For each policy, if `versions` is None.
-        temperature: Of their answers; None is as in training.
+        agents: Whose policies; None means all that the job trains.
+        versions: Their numbers; None means the first, the newest, and some that have a checkpoint.
+        most: The most per policy, if `versions` is None.
+        temperature: Sampling temperature; None is as in training.
     """
     if agents is None:
         agents = view.spec.trained_agents if isinstance(view.spec, JobSpec) else ("",)
@@ -126,14 +126,14 @@ def versions_named(api: Api, reference: str, *, temperature: float | None = None
 
 
 def game_of(view: JobView, game: str | None = None) -> EnvironmentRef:
-    """Return the game that a job's policies play, also where it trains one seat against an opponent.
+    """Return the game that a job's policies play, even if it trains one seat against an opponent.
 
     Raises:
-        InvalidRequestError: Its environment is no game for several players.
+        InvalidRequestError: Its environment is not a game for several players.
     """
     spec = view.spec
     if not isinstance(spec, PlayedSpec):
-        raise InvalidRequestError(f"{view.job_id} plays no environment", field="game")
+        raise InvalidRequestError(f"{view.job_id} does not play episodes", field="game")
     own = spec.environment
     name = own.id.replace("Vs-v", "-v") if game is None and not is_game(own.id) else game or own.id
     if not is_game(name):
@@ -154,8 +154,7 @@ def _model_player(api: Api, model: str, temperature: float | None) -> Player:
         bundle = api.renderer(model)
     except UnknownModelError as error:
         raise InvalidRequestError(
-            f"{model!r} is no player: neither one that the game offers, nor a policy, nor a model: "
-            f"{error.message}",
+            f"{model!r} is not a player of the game, a policy or a model: {error.message}",
             hint="write random, a name that the game offers, job-ID@40, or the name of a model",
             field="players",
         ) from None
@@ -166,7 +165,9 @@ def _model_player(api: Api, model: str, temperature: float | None) -> Player:
 
 def _gone(policy: str, version: int, there: Sequence[int]) -> NotFoundError:
     kept = ", ".join(map(str, sorted(set(there))))
-    return NotFoundError(f"version {version} of {policy} is not kept", hint=f"kept: {kept}", field="versions")
+    return NotFoundError(
+        f"version {version} of {policy} is not stored", hint=f"kept: {kept}", field="versions"
+    )
 
 
 def _seats_of(view: JobView, agent: str) -> tuple[str, ...] | None:
@@ -181,7 +182,7 @@ def _seats_of(view: JobView, agent: str) -> tuple[str, ...] | None:
 
 
 def _spread(there: Sequence[int], most: int) -> list[int]:
-    """Return at most so many of sorted numbers, the first and the last among them."""
+    """Return at most this many of sorted numbers, including the first and the last."""
     if len(there) <= most:
         return list(there)
     places = {round(place * (len(there) - 1) / (most - 1)) for place in range(most)}

@@ -1,4 +1,4 @@
-"""Sampling over HTTP: requests go out in batches, completions come back one JSON line each.
+"""Sampling over HTTP: requests are sent in batches, and completions arrive as JSON lines.
 
 Knows batches, threads and retries. What is in a prompt or an answer is none of its business.
 """
@@ -28,19 +28,21 @@ Answer = Completion | SampleFailure
 Deliver = Callable[[Sequence[Answer]], None]
 
 MOST_PER_BATCH = 4096
-"""The most that `SampleBatch` allows."""
+"""The most requests that `SampleBatch` allows."""
 MOST_IDS_PER_BATCH = 250_000
-"""Prompt ids; as JSON they stay well below what a gateway takes in one body. One request may be longer."""
+"""Prompt ids per batch; as JSON they stay well below a gateway's body limit. A single request may be
+longer."""
 EAGER_STREAMS = 2
-"""Up to here a submission gets a stream of its own at once; beyond, it waits a moment for company."""
+"""Up to this many streams, a submission is sent in its own stream at once; beyond, it waits for more
+requests."""
 LINGER_SECONDS = 0.002
-"""That moment, per stream that is open, up to `MOST_LINGER_SECONDS`. It is never unbounded: in lockstep the
-service answers nobody before everybody has asked."""
+"""This waiting time, per open stream, up to `MOST_LINGER_SECONDS`. It must be bounded: in lockstep the
+service answers only when all requests have arrived."""
 MOST_LINGER_SECONDS = 0.05
 SILENCE_SECONDS = 600.0
 """A stream may be silent while the service waits for an engine or for the rest of a lockstep batch."""
 FULL_PAUSE_SECONDS = 1.0
-"""Between two tries while the key has as much in flight as the service allows."""
+"""Pause between tries while the key has as many requests in flight as the service allows."""
 
 RETRIED = frozenset({"ServiceUnavailableError", "ServiceUnreachableError"})
 
@@ -48,8 +50,8 @@ RETRIED = frozenset({"ServiceUnavailableError", "ServiceUnreachableError"})
 class HttpSampler:
     """Implements `tinkergym.agent.sampler.Sampler` on `POST /v1/sample` and its internal sibling.
 
-    What arrives while others wait is merged into one POST. An answer that got lost with its connection is
-    asked for again: a sample is a function of policy version, prompt and seed, so nothing changes by it.
+    Requests that arrive while others wait are merged into one POST. If a response is lost with its
+    connection, its requests are sent again.
     """
 
     def __init__(
@@ -60,13 +62,13 @@ class HttpSampler:
         images: ImageUpload | None = None,
         patience_seconds: float = 60.0,
     ) -> None:
-        """Sample through `path` of `connection`, which stays the caller's to close.
+        """Sample through `path` of `connection`, which the caller closes.
 
         Args:
-            connection: To the gateway or the pool.
-            path: Takes a `SampleBatch` and streams answers as JSON lines.
-            images: What sends the images of prompts; None uses the gateway's route.
-            patience_seconds: How long requests are repeated while the service is away, before they fail.
+            connection: The connection to the gateway or the pool.
+            path: The route that takes a `SampleBatch` and streams JSON lines.
+            images: Sends the images of prompts; None uses the gateway's route.
+            patience_seconds: How long requests are retried while the service is away, before they fail.
         """
         self._connection, self._path = connection, path
         self._images = ImageUpload(connection, "/v1/images") if images is None else images
@@ -86,7 +88,7 @@ class HttpSampler:
             self._somebody_takes_it()
 
     def close(self) -> None:
-        """Stop; requests not yet answered are answered with ServiceUnavailableError."""
+        """Stop. Unanswered requests get a ServiceUnavailableError."""
         with self._changed:
             self._stop.set()
             left, self._waiting = self._waiting, []
@@ -94,7 +96,7 @@ class HttpSampler:
         _fail(left, ServiceUnavailableError("the sampler was closed"))
 
     def _post_batches(self) -> None:
-        """Post what waits, over and over. A thread counts as idle from its start until it takes a batch."""
+        """Post waiting requests in a loop. A thread counts as idle from its start until it takes a batch."""
         while True:
             batch = self._take()
             if not batch:
@@ -121,7 +123,7 @@ class HttpSampler:
             return batch
 
     def _somebody_takes_it(self) -> None:
-        """Wake or start a thread for what waits. Called with the lock held."""
+        """Wake or start a thread for waiting requests. Called with the lock held."""
         if not self._waiting:
             return
         if self._idle == 0:
@@ -137,15 +139,15 @@ class HttpSampler:
             self._changed.acquire()
 
     def _answer(self, batch: list[tuple[SampleRequest, Deliver]]) -> None:
-        """Ask until every request of the batch is answered or the patience is over."""
+        """Retry until every request of the batch is answered or the patience is used up."""
         pending = {request.request_id: (request, deliver) for request, deliver in batch}
         waits = Backoff(patience_seconds=self._patience_seconds, sleep=self._stop.wait).waits()
-        error: TinkerGymError = ServiceUnavailableError("the service ended its answer early")
+        error: TinkerGymError = ServiceUnavailableError("the service's response ended early")
         while pending and not self._stop.is_set():
             try:
                 self._stream(pending)
             except TooManyRequestsError as caught:
-                # The service is there, and answers what this key asked for before: that may take any time.
+                # The service responds and is busy with earlier requests of this key, which may take any time.
                 error = caught
                 self._stop.wait(FULL_PAUSE_SECONDS)
                 continue
@@ -154,7 +156,9 @@ class HttpSampler:
             except TinkerGymError as caught:
                 error = caught
                 break
-            except Exception as caught:  # a thread's edge: whatever broke, the episodes must hear of it
+            except (
+                Exception
+            ) as caught:  # The edge of a thread: whatever failed, the episodes must be notified.
                 error = TinkerGymError(f"sampling failed in the client: {type(caught).__name__}: {caught}")
                 break
             if pending and next(waits, None) is None:
@@ -164,7 +168,7 @@ class HttpSampler:
         _fail(list(pending.values()), error)
 
     def _stream(self, pending: dict[str, tuple[SampleRequest, Deliver]]) -> None:
-        """Post what is pending and deliver answers as they arrive; those leave `pending`."""
+        """Post what is pending and deliver responses as they arrive; answered requests leave `pending`."""
         self._images.send(image.sha256 for request, _ in pending.values() for image in request.images)
         body = unchecked(SampleBatch, requests=[request for request, _ in pending.values()])
         with self._connection.stream(
@@ -199,7 +203,7 @@ def _read(line: bytes) -> Answer:
     fields = from_json(line)
     if "error" in fields:
         return SampleFailure(request_id=fields["request_id"], error=ErrorView(**fields["error"]))
-    # Not validated: the service wrote it from the same class, and this is once per turn of every episode.
+    # Not validated: the service wrote it with the same class, and this runs once per turn of every episode.
     return unchecked(Completion, **fields)
 
 
@@ -207,7 +211,7 @@ def _deliver(answers: list[Answer], pending: dict[str, tuple[SampleRequest, Deli
     by_target: dict[Deliver, list[Answer]] = {}
     for answer in answers:
         if isinstance(answer, SampleFailure) and answer.error.type in RETRIED:
-            continue  # stays pending and is asked for again
+            continue  # It stays pending and is requested again.
         waiting = pending.pop(answer.request_id, None)
         if waiting is not None:
             by_target.setdefault(waiting[1], []).append(answer)

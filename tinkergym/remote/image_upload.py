@@ -1,4 +1,4 @@
-"""Images on their way to the service: before a prompt or data that shows them, and each only once."""
+"""Image uploads: before a prompt or a dataset that shows them, and each image only once."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from tinkergym.schema.images import MOST_NAMES, ImageNames
 class ImageUpload:
     """Sends images over one connection. Thread-safe.
 
-    What the service has, from an earlier process of the same tenant for one, is asked first and not sent.
+    Images that the service already has, for example from an earlier process of the same tenant, are not sent.
     """
 
     def __init__(self, connection: Connection, path: str, params: Mapping[str, str] | None = None) -> None:
-        """Send below `path` of `connection`.
+        """Upload below `path` of `connection`.
 
         Args:
-            connection: To the gateway or the pool.
-            path: Takes `PUT path/{sha256}` and `POST path/missing`.
-            params: Of the query.
+            connection: The connection to the gateway or the pool.
+            path: The routes are `PUT path/{sha256}` and `POST path/missing`.
+            params: Query parameters.
         """
         self._connection, self._path, self._params = connection, path, params
         self._lock = threading.Lock()
         self._there: set[str] = set()
 
     def send(self, hashes: Iterable[str], *, files: Mapping[str, ImageFile] | None = None) -> None:
-        """Have the service know these images.
+        """Make sure that the service has these images.
 
         Args:
-            hashes: Of the images.
-            files: The images; one that is not among them is looked for among those that messages hold.
+            hashes: Hashes of the images.
+            files: The images; others are looked up among those seen in messages.
 
         Raises:
-            InvalidImageError: An image is new to the service, and no longer here.
+            InvalidImageError: The service does not have an image, and it is no longer available here.
             PayloadTooLargeError: The tenant's share of the service's disk is used up.
         """
         new = [sha256 for sha256 in dict.fromkeys(hashes) if sha256 not in self._there]
         if not new:
             return
-        # One thread sends; another that wants the same image waits for it and finds it there.
+        # One thread sends; others that want the same image wait and then find it there.
         with self._lock:
             new = [sha256 for sha256 in new if sha256 not in self._there]
             for start in range(0, len(new), MOST_NAMES):
                 self._send(new[start : start + MOST_NAMES], files or {})
 
     def forget(self) -> None:
-        """Ask again for each image: the service may have dropped some."""
+        """Check each image again: the service may have deleted some."""
         with self._lock:
             self._there.clear()
 
@@ -64,7 +64,7 @@ class ImageUpload:
             if file is None:
                 raise InvalidImageError(
                     f"the service does not have the image {sha256}, and it is no longer in this process",
-                    hint="show the image itself, not its hash alone",
+                    hint="show the image itself, not only its hash",
                 )
             self._connection.call("PUT", f"{self._path}/{sha256}", body=file.data, params=self._params)
         self._there.update(hashes)

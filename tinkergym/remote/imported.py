@@ -1,4 +1,4 @@
-"""Whether a command imports a user's module at the moment: what trains in it must not start then."""
+"""Whether a command is importing a user's module: importing must not start jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _module: ContextVar[str] = ContextVar("module that a command imports", default="
 
 @contextmanager
 def imported(module: str) -> Iterator[None]:
-    """Refuse jobs until the block ends, in which `module` is imported for what it defines."""
+    """Refuse jobs while the block imports `module` for its definitions."""
     token = _module.set(module)
     try:
         yield
@@ -25,11 +25,12 @@ def refuse_while_imported() -> None:
     """Refuse to start a job while a command imports a module.
 
     Raises:
-        InvalidRequestError: One does; each `tinkergym check script:Env` would train else.
+        InvalidRequestError: A command is importing it; otherwise `tinkergym check script:Env` would start a
+            job.
     """
     if module := _module.get():
         raise InvalidRequestError(
             f"{module}.py starts a job when it is imported",
-            hint='put what trains below `if __name__ == "__main__":`',
+            hint='put the training code under `if __name__ == "__main__":`',
             field="ENV",
         )

@@ -1,4 +1,4 @@
-"""A job as its owner sees it: follow it, wait for it, cancel it, take its policy and its checkpoints."""
+"""A job as its owner sees it: follow it, wait for it, cancel it, get its policy and its checkpoints."""
 
 from __future__ import annotations
 
@@ -64,19 +64,19 @@ if TYPE_CHECKING:
     from tinkergym.tasks.source import TaskSource
 
 RESULT_PATIENCE_SECONDS = 300.0
-"""How long `events` and `wait` look for a service that went away."""
+"""How long `events` and `wait` try to reconnect to the service."""
 
 
 class Job:
-    """A training request that the service works on; it goes on without this object."""
+    """A training request that the service works on. It continues without this object."""
 
     def __init__(self, api: Api, view: JobView, *, rollout: RolloutThread | None = None) -> None:
-        """Hold a job; users get one from `Client.train`, `Client.attach` or `Client.job`.
+        """Wrap a job. Users get one from `Client.train`, `Client.attach` or `Client.job`.
 
         Args:
-            api: To the service.
-            view: The job as it was last seen.
-            rollout: The thread that plays its episodes in this process, if they are played here.
+            api: The service's API.
+            view: The last known view of the job.
+            rollout: The thread that plays its episodes, if they are played in this process.
         """
         self._api = api
         self._view = view
@@ -85,19 +85,19 @@ class Job:
         self._followed = False
         """Whether `events` has yielded the last one."""
         self._warnings: dict[str, str] = {}
-        """The first of each kind that `events` met."""
+        """The first warning of each kind from `events`."""
         self._told: set[str] = set()
-        """The kinds that `wait` passed on."""
+        """The kinds of warnings that `wait` has shown."""
         self._curve: dict[int, float] = {}
-        """By step the mean reward, or the loss of jobs that have none; as far as `events` has come."""
+        """Mean reward by step, or the loss of jobs without one, for the events seen so far."""
         self._updates: dict[int, str] = {}
-        """By step which settings were changed for it."""
+        """Changed settings by step."""
 
     def __repr__(self) -> str:
         return f"<Job {self.id} {self._view.state} at step {self._view.step}/{self.spec.steps}>"
 
     def _repr_html_(self) -> str:
-        """Show the job in a notebook, with its curve as far as it is known here."""
+        """Show the job in a notebook, with its curve so far."""
         view = self._view
         rows = {
             "state": f"{view.state}{f': {view.reason}' if view.reason else ''}",
@@ -121,39 +121,40 @@ class Job:
 
     @property
     def id(self) -> str:
-        """The name by which `Client.attach` and the command line find it again."""
+        """The id for `Client.attach` and the command line."""
         return self._view.job_id
 
     @property
     def spec(self) -> AnyJobSpec:
-        """The effective configuration, defaults filled in."""
+        """The effective configuration, with defaults filled in."""
         return self._view.spec
 
     def view(self) -> JobView:
-        """Ask the service how the job is now."""
+        """Fetch the job's current view from the service."""
         self._view = self._api.job(self.id)
         return self._view
 
     @property
     def state(self) -> JobState:
-        """The state it is in now."""
+        """The current state."""
         return self.view().state
 
     def events(self, *, after: int = 0, replay: bool = True) -> Iterator[Event]:
-        """Yield everything that happens, each event once, from the beginning or after number `after`.
+        """Yield all events, each once, from the beginning or after number `after`.
 
-        Ends after the event that carries the final state; does not raise when the job failed, `wait` does. A
-        lost connection is taken up again where it broke.
+        Ends after the event with the final state. Does not raise if the job failed; `wait` does. A lost
+        connection is resumed where it broke.
 
-        Ctrl-C ends the iteration, not the job; the note below the traceback says how to see it again.
+        Ctrl-C ends the iteration, not the job; a note below the traceback says how to attach again.
 
         Args:
             after: The `seq` of the last event already seen.
-            replay: False leaves out what happened before this call, except the final state of an ended job.
+            replay: False skips events before this call, except the final state of an ended job.
 
         Raises:
-            ServiceUnreachableError: the service stayed away for five minutes; the job itself may go on.
-            TinkerGymError: the episodes were played in this process and that broke.
+            ServiceUnreachableError: The service did not respond for five minutes; the job itself may
+                continue.
+            TinkerGymError: Playing the episodes in this process failed.
         """
         events = follow(
             self._api.connection,
@@ -167,7 +168,7 @@ class Job:
             try:
                 event = next(events, None)
             except KeyboardInterrupt:
-                # The traceback shows the line that waited, not the HTTP library's below it.
+                # The traceback shows the waiting line, not the HTTP library's below it.
                 raise self._interrupted() from None
             if event is None:
                 return
@@ -181,7 +182,7 @@ class Job:
                 yield event
 
     def log(self) -> Iterator[Event]:
-        """Yield what has happened until now, each event once; `events` goes on until the job ends."""
+        """Yield the events so far, each once. `events` continues until the job ends."""
         last = self.view().last_seq
         for event in self.events() if last else ():
             yield event
@@ -189,13 +190,13 @@ class Job:
                 return
 
     def steps(self) -> list[StepEvent]:
-        """Return the train steps that are done, each once."""
+        """Return the finished train steps, each once."""
         last = self.view().step
         found: dict[int, StepEvent] = {}
         for event in self.events() if last else ():
             if isinstance(event.body, StepEvent):
                 found[event.body.step] = event.body
-                # Of a job that goes on, further events may be long in coming.
+                # For a running job the next events may take long.
                 if event.body.step >= last and not self._view.state.final:
                     break
         return [found[number] for number in sorted(found)]
@@ -203,26 +204,26 @@ class Job:
     def completions(self, step: int | None = None) -> list[dict[str, Any]]:
         """Return a table of a few completions: each turn of the episodes that the log shows, a row each.
 
-        Those are the best and the worst completed episode of each step. Rows have step, episode_id, agent,
+        The log has the best and the worst completed episode of each step. Rows have step, episode_id, agent,
         seed, turn, prompt (what the environment showed), completion, return and stop_reason of the episode;
         `pandas.DataFrame(job.completions())` shows them.
 
         Args:
-            step: Only those of this step; None returns all.
+            step: Only this step; None returns all.
         """
         shown = [event.body for event in self.log() if isinstance(event.body, EpisodeEvent)]
         return [row for episode in shown if step in (None, episode.step) for row in completion_rows(episode)]
 
     def evaluations(self, name: str | None = None) -> list[EvaluationEvent]:
-        """Return the evaluations on the way that are done, in order of their steps.
+        """Return the finished evaluations, in order of their steps.
 
         Args:
-            name: Only those of this name, see `EvaluateEvery.name`; None returns all.
+            name: Only those with this name, see `EvaluateEvery.name`; None returns all.
         """
         return [done for done in self._api.evaluations(self.id) if name in (None, done.name)]
 
     def to_pandas(self) -> Any:
-        """Return a `pandas.DataFrame` with a row for each train step that is done; metrics are columns.
+        """Return a `pandas.DataFrame` with a row for each finished train step; metrics are columns.
 
         Raises:
             MissingExtraError: pandas is not installed.
@@ -231,19 +232,19 @@ class Job:
         return frame(with_metrics(step.model_dump(exclude=left_out), step.metrics) for step in self.steps())
 
     def wait(self, *, progress: bool | None = None, warn: bool = True) -> JobView:
-        """Wait until the job ends and return how it ended.
+        """Wait until the job ends and return its final view.
 
-        Ctrl-C ends the waiting, not the job; the note below the traceback says how to see it again.
+        Ctrl-C ends the waiting, not the job; a note below the traceback says how to attach again.
 
         Args:
-            progress: Show how it goes, on the error stream or in the notebook; None does so on a terminal and
-                in a notebook only.
-            warn: Pass the first of each kind of the job's warnings on as Python's, also of those before now,
-                and say what to type when the job waits for a client or is paused.
+            progress: Show progress, on stderr or in the notebook; None does so only on a terminal and in a
+                notebook.
+            warn: Turn the first of each kind of the job's warnings into a Python warning, including earlier
+                ones, and say what to do if the job waits for a client or is paused.
 
         Raises:
-            JobCancelledError: it was cancelled.
-            JobFailedError: it failed; the text carries the service's reason and what to do.
+            JobCancelledError: It was cancelled.
+            JobFailedError: It failed. The message has the service's reason and what to do.
         """
         view = self.view()
         if not (view.state.final and self._followed):
@@ -262,17 +263,17 @@ class Job:
         return raise_for(view)
 
     def report_to(self, *trackers: str | Callback) -> Self:
-        """Tell trackers of every train step, in the background; see `docs/guides/tracking.md`.
+        """Report every train step to trackers, in the background; see `docs/guides/tracking.md`.
 
-        A tracker that has steps of this job from before gets the others only. What it has not been told when
-        this process ends, the next `report_to` of the job tells it.
+        A tracker that already has steps of this job only gets the others. If this process ends early, the
+        next `report_to` of the job continues.
 
         Args:
-            trackers: "csv", "jsonl", "mlflow", "tensorboard", "trackio", "wandb", or callbacks of your own.
+            trackers: "csv", "jsonl", "mlflow", "tensorboard", "trackio", "wandb", or your own callbacks.
 
         Raises:
-            InvalidRequestError: there is no such tracker.
-            MissingExtraError: a tracker's package is not installed.
+            InvalidRequestError: There is no such tracker.
+            MissingExtraError: A tracker's package is not installed.
         """
         callbacks = callbacks_of(trackers)
         if callbacks:
@@ -281,58 +282,58 @@ class Job:
         return self
 
     def cancel(self) -> JobView:
-        """Ask the job to end. Returns at once; `wait` or `events` see it end."""
+        """Ask the job to end. Returns at once; `wait` and `events` show when it has ended."""
         self._view = self._api.cancel(self.id)
         return self._view
 
     def pause(self) -> JobView:
-        """Have the job pause: it finishes the step it learns in, saves a checkpoint and gives its place up.
+        """Pause the job: it finishes a step that is learning, saves a checkpoint and gives up its place.
 
-        Returns at once; `wait` or `events` see it pause. It stays `paused` until `resume`, whatever is
-        restarted meanwhile, and then goes on as if nothing had been. Episodes under way are played again.
+        Returns at once; `wait` and `events` show when it has paused. It stays `paused` until `resume`, across
+        restarts, and then continues as if it had not been paused. Unfinished episodes are played again.
 
         Raises:
-            ConflictError: it has ended.
+            ConflictError: It has ended.
         """
         self._view = self._api.pause(self.id)
         return self._view
 
     def resume(self) -> JobView:
-        """Queue a paused job again; one that is not paused stays as it is.
+        """Queue a paused job again. A job that is not paused is unchanged.
 
         Raises:
-            ConflictError: it has ended, or its budget is used up: raise that with `update` first.
+            ConflictError: It has ended, or its budget is used up: raise it with `update` first.
         """
         self._view = self._api.resume(self.id)
         return self._view
 
     def update(self, **settings: Any) -> JobView:
-        """Change settings while the job trains: from the next step on that it learns in, the budget at once.
+        """Change settings while the job trains: from the next train step on, the budget at once.
 
-        The job's log says from which step on. A job that is killed and resumed repeats its steps with the
-        settings that they had.
+        The job's log has the first step they apply to. A job that is killed and resumed repeats its steps
+        with the settings they had.
 
         Args:
             settings: `budget`, `learning_rate`, `value_learning_rate`, `entropy_coefficient`,
-                `kl_coefficient`, `max_grad_norm`, `weight_decay`, as far as jobs of this kind have them.
-                A learning rate is the schedule's highest; the schedule itself goes on.
+                `kl_coefficient`, `max_grad_norm`, `weight_decay`, if this kind of job has them. A learning
+                rate is the schedule's peak; the schedule itself continues.
 
         Raises:
-            InvalidRequestError: a setting cannot be changed while a job trains, or not to this value.
-            ConflictError: it has ended.
+            InvalidRequestError: A setting cannot be changed while a job trains, or its value is invalid.
+            ConflictError: It has ended.
         """
         self._view = self._api.update(self.id, update_request(settings))
         return self._view
 
     def delete(self) -> int:
-        """Delete an ended job: its events, its checkpoints, and with them its policy.
+        """Delete an ended job with its events, its checkpoints and its policy.
 
         Returns:
-            Bytes of files that were freed on the service's disk.
+            Bytes freed on the service's disk.
 
         Raises:
-            ConflictError: it has not ended, or a job that has not ended builds on its policy.
-            NotFoundError: it was deleted before.
+            ConflictError: It has not ended, or an unfinished job uses its policy.
+            NotFoundError: It was deleted before.
         """
         return self._api.delete(self.id).bytes
 
@@ -348,41 +349,41 @@ class Job:
         structured: Structured | None = None,
         agent: str = "",
     ) -> Policy:
-        """Return what the job trains, to act with.
+        """Return the job's policy.
 
         Args:
-            version: None takes the newest at every answer, also while the job still trains; 0 is the model
-                before any training. Others are those that have a checkpoint.
-            temperature: Of its answers; None is the job's own, 0 always takes the likeliest token.
-            max_turn_tokens: Of one answer; None is the job's own.
-            seed: Makes its answers repeatable.
-            top_p: Above temperature 0, draw only among the fewest likeliest tokens that have so much of the
-                probability together.
-            top_k: Before that, only among so many of the likeliest; 0 is all.
-            structured: What every answer must look like; needs a service with `engine=vllm`.
-            agent: Whose policy, where the job trains the agents of a game.
+            version: None uses the newest for every action, also while the job trains; 0 is the model before
+                training. Other versions need a checkpoint.
+            temperature: Sampling temperature; None uses the job's, 0 always takes the likeliest token.
+            max_turn_tokens: The longest completion; None uses the job's.
+            seed: Makes its actions repeatable.
+            top_p: Above temperature 0, sample only from the smallest set of likeliest tokens with this total
+                probability.
+            top_k: Before that, keep only this many of the likeliest tokens; 0 keeps all.
+            structured: Constrains every completion; needs a service with `engine=vllm`.
+            agent: Whose policy, if the job trains the agents of a game.
 
         Raises:
-            InvalidRequestError: a setting of sampling is out of range, `version` is no number, or the job has
+            InvalidRequestError: A sampling setting is out of range, `version` is not a number, or the job has
                 no such agent.
-            PolicyVersionGoneError: `version` is neither 0 nor the newest, and has no checkpoint.
+            PolicyVersionGoneError: `version` is neither 0 nor the newest and has no checkpoint.
         """
         from tinkergym.remote.policy import Policy
 
         if version is not None and (isinstance(version, bool) or not isinstance(version, int) or version < 0):
             raise InvalidRequestError(
-                f"must be the number of a version, not {version!r}",
+                f"must be a version number, not {version!r}",
                 hint="leave it out for the newest; 0 is the model before training",
                 field="version",
             )
-        # The checkpoints of several policies are not listed here; the service says which are kept.
+        # Checkpoints of several policies are not listed here; the service knows which are stored.
         if not agent and version and version != (newest := self.view().policy_version):
             kept = sorted({checkpoint.policy_version for checkpoint in self.checkpoints(agent=agent)})
             if version not in kept:
                 there = ", ".join(map(str, kept)) or "none"
                 raise PolicyVersionGoneError(
-                    f"version {version} of {self.id} is not kept: it has no checkpoint, and is neither the "
-                    f"newest, {newest}, nor 0, the model before training",
+                    f"version {version} of {self.id} has no checkpoint, and is neither the newest version "
+                    f"({newest}) nor 0, the model before training",
                     hint=f"versions with a checkpoint: {there}; see checkpoint_every and keep_checkpoints",
                     field="version",
                 )
@@ -410,20 +411,21 @@ class Job:
         temperature: float | None = None,
         progress: bool | None = None,
     ) -> CrossPlay:
-        """Let versions of the job's policies play each other and others, in mirrored games; see `ratings.md`.
+        """Let versions of the job's policies play each other and others in mirrored games; see `ratings.md`.
 
         Args:
-            versions: Of each policy; None takes the start, the newest, and up to three that are kept.
-            against: Further players: names that the game offers, such as `random`; `job-ID@40`; models.
-            game: The game, if the job trained something else; None is the job's own.
-            pairs: Seeds per matchup, each played with the seats both ways.
-            seed: The first of them.
-            temperature: Of the policies' answers; None is as in training.
-            progress: Show on the error stream how many games have ended; None does so on a terminal only.
+            versions: Versions of each policy; None means the first, the newest, and up to three with a
+                checkpoint.
+            against: Further players: players of the game, such as `random`; `job-ID@40`; models.
+            game: The game, if the job did not train in it; None uses the job's.
+            pairs: Seeds per matchup, each played twice with the seats swapped.
+            seed: The first seed.
+            temperature: Sampling temperature of the policies; None is as in training.
+            progress: Show on stderr how many games have ended; None does so only on a terminal.
 
         Raises:
-            InvalidRequestError: the job's environment is no game, or a player is none.
-            NotFoundError: a version is not kept.
+            InvalidRequestError: The job's environment is not a game, or a player is unknown.
+            NotFoundError: A version is not stored.
         """
         from tinkergym.evaluation.crossplay import crossplay
         from tinkergym.registration.games import make_playable
@@ -438,10 +440,10 @@ class Job:
         return crossplay(players, reference, pairs=pairs, seed=seed, progress=progress)
 
     def ratings(self, *, anchor: str | None = None, **how: Any) -> Ratings:
-        """Rate versions of the job's policies; `how` is as for `crossplay`, whose games are played anew.
+        """Rate versions of the job's policies. Plays new games; `how` is as for `crossplay`.
 
         Args:
-            anchor: The player whose rating is 0; None takes `random` if it plays, else the mean.
+            anchor: The player with rating 0; None uses `random` if it plays, else the mean.
             how: See `crossplay`.
         """
         return self.crossplay(**how).ratings(anchor=anchor)
@@ -459,8 +461,8 @@ class Job:
             greedy: Measure play at temperature 0, which is exact in larger games too, such as tic-tac-toe.
 
         Raises:
-            InvalidRequestError: the game is too large, or its chance cannot be listed.
-            NotFoundError: the version is not kept.
+            InvalidRequestError: The game is too large, or its chance events cannot be enumerated.
+            NotFoundError: The version is not stored.
         """
         from tinkergym.evaluation.exploitability import GameTree
         from tinkergym.evaluation.greedy_play import greedy_exploitability
@@ -504,9 +506,9 @@ class Job:
             The folder with the files.
 
         Raises:
-            NotFoundError: there is no such checkpoint.
+            NotFoundError: There is no such checkpoint.
             InvalidRequestError: `path` cannot be written.
-            CheckpointCorruptError: a file arrived with a wrong hash; it is not kept.
+            CheckpointCorruptError: A downloaded file has a wrong hash; it is deleted.
         """
         checkpoint = self._checkpoint(step, agent)
         folder = Path(path) / _file_name(self.id)
@@ -515,7 +517,7 @@ class Job:
         )
         with writing_to(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        # The manifest says what the other files must hash to.
+        # The manifest has the hashes of the other files.
         names = sorted(checkpoint.files, key=lambda name: name != "manifest.json")
         expected: dict[str, str] = {}
         for name in names:
@@ -526,7 +528,7 @@ class Job:
             elif expected.get(name, digest) != digest:
                 target.unlink()
                 raise CheckpointCorruptError(
-                    f"{name} of checkpoint {checkpoint.step} arrived damaged: its SHA-256 is {digest}, "
+                    f"{name} of checkpoint {checkpoint.step} is damaged: its SHA-256 is {digest}, "
                     f"not {expected[name]}",
                     hint="download it again; if that fails too, the file on the service's disk is broken",
                 )
@@ -545,16 +547,16 @@ class Job:
 
         Args:
             path: The folder, which must not exist yet; it appears when it is complete.
-            version: Of the policy, one that has a checkpoint; None takes the newest.
+            version: A version with a checkpoint; None means the newest.
             merge: Write a whole model instead of an adapter; needs the extra `backend` here.
             base: For `merge`: where the base model is, if it is not found by itself.
             agent: Whose policy, where the job trains several.
 
         Raises:
-            ConflictError: the folder exists, or `base` is another model than the one that was trained.
+            ConflictError: The folder exists, or `base` is not the model that was trained.
             InvalidRequestError: `path` cannot be written.
-            NotFoundError: there is no such checkpoint.
-            CheckpointCorruptError: a file arrived with a wrong hash.
+            NotFoundError: There is no such checkpoint.
+            CheckpointCorruptError: A downloaded file has a wrong hash.
             MissingExtraError: `merge` without torch, transformers and PEFT.
         """
         from tinkergym.remote.export import export_policy
@@ -564,21 +566,21 @@ class Job:
         )
 
     def episodes(self, *, first_step: int = 0, last_step: int | None = None) -> StoredEpisodes:
-        """Fetch the episodes that the service stored: to read, to filter, and to train on again.
+        """Fetch the stored episodes: to read, to filter, and to train on again.
 
         Args:
-            first_step: Only of this train step and later ones.
-            last_step: Only of this one and earlier ones.
+            first_step: Only this train step and later ones.
+            last_step: Only this step and earlier ones.
 
         Raises:
-            InvalidRequestError: the job plays no episodes.
+            InvalidRequestError: The job does not play episodes.
         """
         from tinkergym.datasets.stored_episodes import stored_episodes
 
         if not isinstance(self.spec, PlayedSpec):
             raise InvalidRequestError(
-                f"{self.id} is of the kind {self.spec.kind!r}, which plays no episodes",
-                hint="ask a job of client.train or client.distill",
+                f"{self.id} is of kind {self.spec.kind!r}, which does not play episodes",
+                hint="use a job from client.train or client.distill",
             )
         records = self._api.stored_episodes(self.id, first_step=first_step, last_step=last_step)
         return stored_episodes(self.spec, records, origin=self.id)
@@ -591,23 +593,24 @@ class Job:
         first_step: int = 0,
         last_step: int | None = None,
     ) -> RescoredJob[Job]:
-        """Show what another reward would have said of the stored episodes; see `docs/guides/rewards.md`.
+        """Compute another reward for the stored episodes; see `docs/guides/rewards.md`.
 
         Args:
-            reward: A `Rubric`, a class of `SingleTurnEnv`, or a function from a stored episode to a number;
-                all read the transcript and the task's row, and nothing else.
-            tasks: Where the rows come from whose fields a rubric's terms name.
+            reward: A `Rubric`, a `SingleTurnEnv` class, or a function from a stored episode to a number. They
+                can use only the transcript and the task's row.
+            tasks: The source of the rows whose fields a rubric's terms name.
             first_step: Only episodes of this train step and later ones.
-            last_step: Only of this one and earlier ones.
+            last_step: Only this step and earlier ones.
 
         Raises:
-            InvalidRequestError: the reward comes out of state that is not stored, or the job plays none.
+            InvalidRequestError: The reward depends on state that is not stored, or the job does not play
+                episodes.
         """
         from tinkergym.evaluation.rescore import rescore
         from tinkergym.remote.rescored_job import RescoredJob
 
         episodes = self.episodes(first_step=first_step, last_step=last_step)
-        assert isinstance(self.spec, PlayedSpec), "episodes refuses other jobs"
+        assert isinstance(self.spec, PlayedSpec), "`episodes` refuses other jobs"
         found = rescore(self.spec, episodes, reward, tasks=tasks, origin=self.id)
 
         def start(spec: AnyJobSpec) -> Job:
@@ -616,12 +619,12 @@ class Job:
         return RescoredJob(found, self._api, self.view(), start)
 
     def certificate(self, path: str | Path = ".", *, bundle: bool = False) -> WrittenCertificate:
-        """Write what a colleague can check of the run; see `docs/guides/certificates.md`.
+        """Write the certificate of the run, which a colleague can check; see `docs/guides/certificates.md`.
 
         Args:
-            path: A folder, made if it is missing. `JOB_ID.certificate.json` and `JOB_ID.certificate.html`
-                land in it, or `JOB_ID.bundle.tar`.
-            bundle: Pack the newest adapter, the stored episodes and all events along, in one file.
+            path: A folder, created if it is missing, for `JOB_ID.certificate.json` and
+                `JOB_ID.certificate.html`, or `JOB_ID.bundle.tar`.
+            bundle: Add the newest adapter, the stored episodes and all events, in one file.
 
         Raises:
             InvalidRequestError: `path` cannot be written.
@@ -633,8 +636,8 @@ class Job:
     def close(self) -> None:
         """Stop playing episodes and reporting in this process.
 
-        The job goes on, and waits for a client if it needs one. Of a job that has ended, trackers are told
-        everything first.
+        The job continues, and waits for a client if it needs one. If the job has ended, trackers first
+        receive everything.
         """
         if self._rollout is not None:
             self._rollout.stop()
@@ -671,7 +674,7 @@ class Job:
             self._rollout.raise_if_broken()
 
     def _note(self, event: Event) -> None:
-        """Keep what whoever waits for the job should hear, each kind once, and the curve."""
+        """Keep warnings to show while waiting, each kind once, and the curve."""
         body = event.body
         if isinstance(body, StepEvent):
             value = body.reward_mean if isinstance(self.spec, PlayedSpec) else body.loss
@@ -687,25 +690,28 @@ class Job:
             self._warnings.setdefault(body.name, text)
 
     def _news(self) -> Iterator[str]:
-        """Yield what `wait` has not said yet."""
+        """Yield the messages that `wait` has not shown yet."""
         for name, text in self._warnings.items():
             if name not in self._told:
                 self._told.add(name)
                 yield text
-        # Of the view, not of the event: by now somebody may play on.
+        # Check the view, not the event: another client may be playing by now.
         state = self._view.state
         played_here = self._rollout is not None and self._rollout.is_playing
         if state is JobState.PAUSED and state not in self._told:
             self._told.add(state)
             yield f"{self.id} is paused: {self._view.reason}"
         elif state is not JobState.PAUSED:
-            self._told.discard(JobState.PAUSED)  # the next pause is news again
+            self._told.discard(JobState.PAUSED)  # The next pause is shown again.
         if state is JobState.WAITING_FOR_CLIENT and not played_here and state not in self._told:
             self._told.add(state)
-            yield f"{self.id} waits for a client to play its episodes; play on: {how_to_play_on(self._view)}"
+            yield (
+                f"{self.id} waits for a client to play its episodes; continue with: "
+                f"{how_to_play_on(self._view)}"
+            )
 
     def _final_view(self) -> JobView:
-        """Read the state that its event has announced."""
+        """Fetch the state that an event announced."""
         view = self.view()
         while not view.state.final:
             time.sleep(0.05)
@@ -714,22 +720,22 @@ class Job:
 
 
 def raise_for(view: JobView) -> JobView:
-    """Return a job that ended well; raise what ended it otherwise.
+    """Return a job that completed; raise an error for any other end.
 
     Raises:
-        JobCancelledError: it was cancelled.
-        JobFailedError: it failed.
+        JobCancelledError: It was cancelled.
+        JobFailedError: It failed.
     """
     if view.state is JobState.CANCELLED:
         raise JobCancelledError(
             f"{view.job_id} was cancelled at step {view.step} of {view.spec.steps}",
-            hint="its checkpoints are kept",
+            hint="its checkpoints are still stored",
         )
     if view.state is JobState.FAILED:
         cause: TinkerGymError | None = from_wire(view.error.model_dump()) if view.error else None
         raise JobFailedError(
             f"{view.job_id} failed at step {view.step} of {view.spec.steps}: "
-            f"{cause.message if cause else view.reason or 'the service gave no reason'}",
+            f"{cause.message if cause else view.reason or 'the service did not give a reason'}",
             hint=cause.hint if cause else "",
             field=cause.field if cause else "",
         ) from cause
@@ -737,7 +743,7 @@ def raise_for(view: JobView) -> JobView:
 
 
 def how_to_play_on(view: JobView) -> str:
-    """Return what plays the episodes of a job that waits for it."""
+    """Return the command or call that plays the episodes of a waiting job."""
     from tinkergym.rollout.local_environment import LOCAL
 
     assert isinstance(view.spec, PlayedSpec)
@@ -752,9 +758,9 @@ def how_to_play_on(view: JobView) -> str:
 
 
 def _after(view: JobView, event: Event) -> JobView:
-    """Return a job as it was after an event; one that the view has seen already, in a replay, is nothing new.
+    """Return a job's view after an event. In a replay, an event older than the view changes nothing.
 
-    The service dates a job by its last event, so the two times are of one clock.
+    The service dates a job by its last event, so both times come from one clock.
     """
     body = event.body
     if event.time < view.updated_at:
@@ -782,5 +788,5 @@ def _manifest_hashes(manifest: Path) -> dict[str, str]:
 
 
 def _file_name(name: str) -> str:
-    """Take no path from the service: what it names lands inside the folder that was asked for."""
+    """Never use a path from the service: its names stay inside the requested folder."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".") or "_"

@@ -1,6 +1,6 @@
-"""A policy of the service, to act with: text in, text out.
+"""A policy of the service to act with: text in, text out.
 
-The conversation is kept here, token for token, by the same `AgentLoop` that training uses.
+The conversation is kept here, token for token, by the same `AgentLoop` as in training.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from tinkergym.trajectory.trajectory import StopReason
 
 
 class Policy:
-    """Answers observations. One policy object holds one conversation at a time.
+    """Acts on observations. One policy object holds one conversation at a time.
 
-    `act` remembers what it saw and answered since the last `reset`, so in an environment of several turns the
-    model sees the whole episode, as in training. Tell it where an episode begins:
+    `act` remembers the conversation since the last `reset`, so in a multi-turn environment the model sees the
+    whole episode, as in training. Call `reset` at the start of each episode:
 
         policy = job.policy()
         for seed in range(10):
@@ -60,7 +60,7 @@ class Policy:
                 observation, reward, terminated, truncated, info = env.step(policy.act(observation))
                 over = terminated or truncated
 
-    `tinkergym.evaluate` and `TrainRemotely` do so by themselves. Threads that play at the same time take one
+    `tinkergym.evaluate` and `TrainRemotely` do this themselves. Threads that play concurrently need one
     policy object each (`policy.copy()`).
     """
 
@@ -84,31 +84,31 @@ class Policy:
         renderer: Renderer | None = None,
         chat_template: str = "",
     ) -> None:
-        """Hold a policy; users get one from `Job.policy` or `Client.policy`.
+        """Wrap a policy. Users get one from `Job.policy` or `Client.policy`.
 
         Args:
-            api: To the service.
+            api: The service's API.
             name: A job's id or a model's name.
             model: Whose renderer turns text into token ids.
-            version: None takes the newest at every answer.
+            version: None uses the newest for every action.
             temperature: 0 takes the likeliest token.
-            max_turn_tokens: Of one answer.
-            limits: Where an episode is cut off.
-            system_prompt: Stands before the first observation; None leaves it to the environment's own.
-            reasoning: Whether later turns see the `<think>...</think>` of earlier answers.
-            environment_prompt: The environment's own, which `act` cannot see.
-            seed: Makes the answers repeatable.
-            top_p: Above temperature 0, draw only among the fewest likeliest tokens that have so much of the
-                probability together.
-            top_k: Before that, only among so many of the likeliest; 0 is all.
-            structured: What every answer must look like, `Regex` or `JsonSchema` of `tinkergym.schema`; the
-                service needs `engine=vllm` for it.
-            renderer: The model's renderer, if it is at hand.
-            chat_template: In place of the model's own.
+            max_turn_tokens: The longest completion.
+            limits: Limits of an episode.
+            system_prompt: Precedes the first observation; None uses the environment's own.
+            reasoning: Whether later turns see the `<think>...</think>` of earlier completions.
+            environment_prompt: The environment's own system prompt, which `act` cannot see.
+            seed: Makes the actions repeatable.
+            top_p: Above temperature 0, sample only from the smallest set of likeliest tokens with this total
+                probability.
+            top_k: Before that, keep only this many of the likeliest tokens; 0 keeps all.
+            structured: A `Regex` or `JsonSchema` of `tinkergym.schema` that constrains every completion;
+                needs a service with `engine=vllm`.
+            renderer: The model's renderer, if already loaded.
+            chat_template: Replaces the model's own.
 
         Raises:
-            InvalidRequestError: `temperature`, `top_p` or `top_k` is out of range, or `structured` is none;
-                see `field`.
+            InvalidRequestError: `temperature`, `top_p` or `top_k` is out of range, or `structured` is
+                invalid; see `field`.
         """
         require_temperature(temperature)
         require_count(max_turn_tokens, "max_turn_tokens")
@@ -127,7 +127,7 @@ class Policy:
         self._episodes = 0
         self._episode_seed: int | None = None
         self.last_version: int | None = None
-        """The version that gave the last answer."""
+        """The version that sampled the last action."""
 
     @classmethod
     def of_job(
@@ -141,10 +141,11 @@ class Policy:
         agent: str = "",
         **sampling: Any,
     ) -> Self:
-        """Return the policy that a job trains, which answers as in training but for `sampling`.
+        """Return the policy that a job trains. It acts as in training, except for `sampling`.
 
         Raises:
-            InvalidRequestError: The job trains several, and `agent` names none of its seats; or the reverse.
+            InvalidRequestError: `agent` is not a trained seat of the job, or is missing for a job that trains
+                several policies.
         """
         spec = view.spec
         trained, prompt = _seat_of(view, agent)
@@ -171,7 +172,7 @@ class Policy:
 
     @classmethod
     def of_model(cls, api: Api, model: str, **sampling: Any) -> Self:
-        """Return a model without any adapter; `sampling` as in `__init__`."""
+        """Return a model without an adapter; `sampling` as in `__init__`."""
         return cls(api, name=model, model=model, **sampling)
 
     def __repr__(self) -> str:
@@ -190,7 +191,7 @@ class Policy:
         return card(f"Policy {self.name}", {name: value for name, value in rows.items() if value is not None})
 
     def copy(self) -> Policy:
-        """Return the same policy with a conversation of its own."""
+        """Return the same policy with its own, empty conversation."""
         return Policy(
             self._api,
             name=self.name,
@@ -212,13 +213,13 @@ class Policy:
 
     @property
     def renderer(self) -> Renderer:
-        """What turns messages into the model's token ids; fetched from the service once."""
+        """Turns messages into the model's token ids; fetched from the service once."""
         if self._renderer is None:
             self._renderer = Renderer.from_bundle(self._api.renderer(self.model, self.chat_template))
         return self._renderer
 
     def sampler(self) -> HttpSampler:
-        """Return a sampler for many conversations at once; the caller closes it."""
+        """Return a sampler for many concurrent conversations; the caller closes it."""
         return HttpSampler(self._api.connection, SAMPLE_PATH)
 
     def play_there(
@@ -229,10 +230,10 @@ class Policy:
         temperature: float,
         cut: Cut,
     ) -> Iterator[EvaluationLine]:
-        """Have the service play episodes in an environment that is installed there; see `evaluate`.
+        """Let the service play episodes in an environment that is installed there; see `evaluate`.
 
         Raises:
-            TinkerGymError: what the service says of it, or it broke off.
+            TinkerGymError: The service refused it, or it broke off.
         """
         missing = {episode.episode_id for episode in episodes}
         wanted = EvaluationRequest(
@@ -265,8 +266,8 @@ class Policy:
         """Begin a new episode: the next observation is its first.
 
         Args:
-            seed: Of this episode's answers, beside the policy's own: with the same two they repeat, whatever
-                was played before. None draws others in each episode.
+            seed: Seed of this episode's actions, combined with the policy's own. The same two give the same
+                actions, whatever was played before. None uses a different one for each episode.
         """
         if self._loop is not None:
             self._loop = self._pending = None
@@ -274,7 +275,7 @@ class Policy:
         self._episode_seed = seed
 
     def act(self, observation: Observation) -> str:
-        """Answer an observation: the first of an episode, or what the environment said to the last answer.
+        """Act on an observation: the first of an episode, or the response to the last action.
 
         Args:
             observation: Text, messages, or a mapping of them; see `tinkergym.messages`.
@@ -283,11 +284,11 @@ class Policy:
             The action for `env.step`.
 
         Raises:
-            PromptTooLongError: the first observation leaves no room for an answer in the model's context.
-            EpisodeProtocolError: the conversation has reached a limit; see `reset`.
-            ServiceUnavailableError: no answer could be had; asking again with the same observation is safe.
+            PromptTooLongError: The first observation leaves no room for a completion in the model's context.
+            EpisodeProtocolError: The conversation has reached a limit; see `reset`.
+            ServiceUnavailableError: Sampling failed; calling again with the same observation is safe.
         """
-        if self._pending is None:  # else the last try to sample failed, and this is the next
+        if self._pending is None:  # Otherwise the last attempt to sample failed, and this is a retry.
             self._pending = self._hear(observation)
         completion = ask(self._api.connection, self._pending)
         self._pending = None
@@ -307,18 +308,18 @@ class Policy:
         env_kwargs: Mapping[str, Any] | None = None,
         progress: bool | None = None,
     ) -> Evaluation:
-        """Play episodes that it is not trained on and return wins, draws, losses and intervals.
+        """Play held-out episodes and return wins, draws, losses and intervals.
 
         Args:
             env: A registered id, an environment class, or a function that makes one. An id that is not known
                 here is played by the service.
             episodes: How many.
-            seed: They have the seeds `seed`, `seed + 1`, ...
+            seed: The episodes have the seeds `seed`, `seed + 1`, ...
             temperature: 0 takes the likeliest token.
-            top_p: Above temperature 0, as in `Job.policy`; None is the policy's own.
-            top_k: Likewise.
-            env_kwargs: For the environment.
-            progress: Show on the error stream how many episodes have ended; None does so on a terminal only.
+            top_p: Above temperature 0, as in `Job.policy`; None uses the policy's own.
+            top_k: As in `Job.policy`.
+            env_kwargs: Arguments of the environment.
+            progress: Show on stderr how many episodes have ended; None does so only on a terminal.
         """
         return evaluate(
             self,
@@ -353,7 +354,7 @@ class Policy:
         )
 
     def _plan(self) -> EpisodePlan:
-        # The 1 keeps seeds that were given apart from those that are counted.
+        # The 1 separates given seeds from counted ones.
         episode = [self._episodes] if self._episode_seed is None else [self._episode_seed, 1]
         seed = int(np.random.SeedSequence([self.seed, *episode]).generate_state(1, np.uint64)[0])
         return EpisodePlan(
@@ -361,7 +362,7 @@ class Policy:
             seed=0,
             policy=self.name,
             model=self.model,
-            sampling_seed=seed >> 1,  # room for the turns that are added to it
+            sampling_seed=seed >> 1,  # Room for later turns.
             policy_version=self.version,
             temperature=self.temperature,
             max_turn_tokens=self.max_turn_tokens,
@@ -375,7 +376,7 @@ class Policy:
 
 
 def _seat_of(view: JobView, agent: str) -> tuple[str, str | None]:
-    """Return the agent whose policy plays an agent's seat, empty for a job's only one, and its prompt."""
+    """Return the agent whose policy plays a seat (empty for a job's only one), and its prompt."""
     spec = view.spec
     agents = spec.agents if isinstance(spec, JobSpec) else {}
     if not agents and not agent:

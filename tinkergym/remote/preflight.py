@@ -1,4 +1,4 @@
-"""What is checked of a client-side environment before a job starts: a mistake costs a second, not a job."""
+"""Checks of a client-side environment before a job starts, so that a mistake fails within a second."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from tinkergym.trajectory.trajectory import StopReason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a look at an environment has shown."""
+    """Facts about an environment from its first reset."""
 
     system_prompt: str | None
-    """The environment's own."""
+    """The environment's own system prompt."""
     agents: tuple[str, ...] = ()
-    """Of a game, all that it has."""
+    """All agents of a game."""
     offered: tuple[str, ...] = ()
-    """Of a game, the players that it offers by name."""
+    """Names of the players that a game offers."""
 
 
 def check_environments(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundle) -> Seen:
     """Check each of a job's environments, as `check_environment` does.
 
     Returns:
-        Of several, their own system prompt if they have the same; they are no games.
+        For several, their system prompt if it is the same. Several environments cannot be games.
     """
     found = [
         check_environment(
@@ -57,11 +57,11 @@ def check_environments(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBund
 
 
 def check_environment(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundle) -> Seen:
-    """Make the environment once, reset it and render its first prompt.
+    """Create the environment once, reset it and render its first prompt.
 
     Raises:
-        InvalidEnvironmentError: it cannot be made or reset, or shows no text.
-        PromptTooLongError: its first prompt leaves no room for an answer of `max_turn_tokens`.
+        InvalidEnvironmentError: It cannot be created or reset, or shows no text.
+        PromptTooLongError: Its first prompt leaves no room for a completion of `max_turn_tokens`.
     """
     env = made(make_env, spec.environment)
     try:
@@ -85,7 +85,7 @@ def check_environment(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundl
 
 
 def _table_of(env: AnyEnv, spec: PlayedSpec) -> GameTable | None:
-    """Return the game as a table, its seats checked; None for an environment with one agent."""
+    """Return the game as a table with its seats checked; None for an environment with one agent."""
     if not isinstance(spec, JobSpec):
         return check_seats(env, [], spec.environment.id)
     if spec.plays_game and not spec.agents:
@@ -100,9 +100,9 @@ def _table_of(env: AnyEnv, spec: PlayedSpec) -> GameTable | None:
 def _check_first_prompt(env: AnyEnv | GameTable, spec: PlayedSpec, renderer: Renderer) -> None:
     try:
         observation, info = _reset(env, spec)
-    except Exception as failure:  # whatever a user's reset raises
+    except Exception as failure:  # A user's reset may raise anything.
         raise InvalidEnvironmentError(
-            f"reset(seed={spec.seed}) fails: {type(failure).__name__}: {failure}",
+            f"reset(seed={spec.seed}) failed: {type(failure).__name__}: {failure}",
             hint="reset takes seed= and options= and returns (observation, info)",
             field="environment",
         ) from failure

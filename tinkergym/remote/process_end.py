@@ -1,7 +1,7 @@
-"""What a process says to the service before it ends: at its normal end, after Ctrl-C and at SIGTERM.
+"""Calls to make before the process ends: normally, after Ctrl-C, and on SIGTERM.
 
-A call that is registered here may take a few seconds. It must only wait for threads that are running already:
-it may have interrupted its own thread anywhere, and at a process's end no new thread starts.
+A registered call may take a few seconds. It must only wait for threads that are already running: it may have
+interrupted its own thread anywhere, and no new threads start while a process ends.
 """
 
 from __future__ import annotations
@@ -17,18 +17,21 @@ _calls: dict[int, Callable[[], None]] = {}
 _registered = False
 
 if hasattr(os, "register_at_fork"):
-    # What the parent holds is not the child's to hand back, and the threads that would do so are not there.
+    # A child must not return the parent's leases, and does not have the threads to do so.
     os.register_at_fork(after_in_child=_calls.clear)
 
 
 def before_the_end(call: Callable[[], None]) -> Callable[[], None]:
-    """Have `call` called before this process ends, unless it is killed; returns what takes that back."""
+    """Register `call` to run before this process ends, unless it is killed.
+
+    Returns a function that unregisters it.
+    """
     global _registered  # noqa: PLW0603  one for the process, as atexit and signals are
     if not _registered:
         _registered = True
         atexit.register(_call_all)
     main = threading.current_thread() is threading.main_thread()
-    # A handler of the program's own stays: it ends the program in an orderly way, or does not want it to end.
+    # Keep a handler of the program: it ends the program cleanly, or prevents its end.
     if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminated)
     key = id(call)
@@ -48,6 +51,6 @@ def _call_all() -> None:
 
 def _terminated(number: int, _frame: FrameType | None) -> None:
     _call_all()
-    # The process ends as it would have without this handler.
+    # End the process as it would have ended without this handler.
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

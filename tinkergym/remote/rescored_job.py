@@ -1,4 +1,4 @@
-"""Rescored episodes of a job, and jobs that begin with them."""
+"""Rescored episodes of a job, and jobs that start from them."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from tinkergym.schema.data import DataKind
 from tinkergym.schema.jobs import AnyJobSpec, JobView
 
 Started = TypeVar("Started")
-"""A job that was started, such as `tinkergym.Job`."""
+"""A started job, such as `tinkergym.Job`."""
 
 
 class RescoredJob(Rescored, Generic[Started]):
-    """A report over a job's episodes that can start further training from them."""
+    """A report over a job's episodes that can start further training on them."""
 
     def __init__(
         self, found: Rescored, api: Api, view: JobView, start: Callable[[AnyJobSpec], Started]
     ) -> None:
-        """Hold a report; users get one from `Job.rescore`.
+        """Wrap a report. Users get one from `Job.rescore`.
 
         Args:
             found: The report.
-            api: To the service.
+            api: The service's API.
             view: The job.
-            start: Starts another one.
+            start: Starts another job.
         """
         super().__init__(list(found), view.job_id)
         self._api, self._view, self._start_job = api, view, start
 
     def sft(self, *, best_of: int | None = None, min_reward: float | None = None, **settings: Any) -> Started:
-        """Start SFT on the episodes that the new reward prefers, from the policy that the job trained.
+        """Start SFT on the episodes that the new reward prefers, from the job's policy.
 
         Args:
             best_of: As in `StoredEpisodes.to_sft`.
-            min_reward: Likewise, of the new rewards.
+            min_reward: As in `StoredEpisodes.to_sft`, for the new rewards.
             **settings: As in `Client.sft`: steps or epochs, learning_rate, ...
 
         Raises:

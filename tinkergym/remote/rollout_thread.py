@@ -1,4 +1,4 @@
-"""The rollout worker of a script: plays a job's episodes in this process, in the background."""
+"""The rollout worker of a script: plays a job's episodes in a background thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 class RolloutThread:
     """Runs a `RolloutWorker` until the job ends, `stop` is called, or the process goes away.
 
-    A daemon thread: a script that ends takes it along, says so, and the job then waits for a client.
+    A daemon thread: it ends with the script, which then prints a warning, and the job waits for a client.
     """
 
     def __init__(
@@ -30,10 +30,10 @@ class RolloutThread:
         """Prepare the worker.
 
         Args:
-            transport: To the job's episodes.
-            make_env: Makes the environment that a request names.
-            job_id: For what is said when the script ends before the job.
-            max_episodes: How many are played at once.
+            transport: The transport for the job's episodes.
+            make_env: Creates the environment that a request names.
+            job_id: For the warning when the script ends before the job.
+            max_episodes: How many episodes are played at once.
         """
         self._worker = RolloutWorker(
             transport, make_env=make_env, max_episodes=max_episodes, worker_id=worker_id("client")
@@ -46,12 +46,12 @@ class RolloutThread:
         self._forget_the_end: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        """Begin to play."""
+        """Start playing."""
         self._forget_the_end = before_the_end(self._leave)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop playing and wait for the thread; the service issues episodes under way again."""
+        """Stop playing and wait for the thread. The service issues unfinished episodes again."""
         self._stop.set()
         self._forget_the_end()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
@@ -59,26 +59,27 @@ class RolloutThread:
 
     @property
     def is_playing(self) -> bool:
-        """Whether it plays, or has played until the job ended: of which its script may not know yet."""
+        """Whether it plays, or has played until the job ended, which the script may not know yet."""
         return self._thread.is_alive() or self._saw_the_end
 
     def raise_if_broken(self) -> None:
-        """Raise what ended the thread, if it ended by an error."""
+        """Raise the error that ended the thread, if there was one."""
         if self._failure is None:
             return
         if isinstance(self._failure, TinkerGymError):
             raise self._failure
         raise TinkerGymError(
-            f"the worker that plays the episodes here broke: {type(self._failure).__name__}: {self._failure}",
-            hint=f"the job waits; play on with Client.attach({self._job_id!r}, env=...)",
+            f"the worker that plays the episodes in this process failed: {type(self._failure).__name__}: "
+            f"{self._failure}",
+            hint=f"the job waits; continue with Client.attach({self._job_id!r}, env=...)",
         ) from self._failure
 
     def _leave(self) -> None:
-        # A script whose last line is `train` would else end in silence, and nothing would ever be learned.
+        # Otherwise a script whose last line is `train` would end silently, and the job would not progress.
         if self._thread.is_alive():
             _log.warning(
-                "this script ends before %s, whose episodes are played here: the job waits for a client "
-                "(end a script with job.wait(); play on with Client.attach(%r, env=...))",
+                "this script ends before %s, whose episodes it plays, so the job waits for a client (end "
+                "the script with job.wait(); continue with Client.attach(%r, env=...))",
                 self._job_id,
                 self._job_id,
             )
@@ -89,10 +90,10 @@ class RolloutThread:
         try:
             self._worker.run(self._stop)
             self._saw_the_end = not self._stop.is_set()
-        except Exception as error:  # a thread's edge: the script hears of it at its next call
+        except Exception as error:  # The edge of a thread: the script gets the error at its next call.
             self._failure = error
 
 
 def worker_id(role: str) -> str:
-    """Return a name for a worker that tells a reader of the service's log where it runs."""
+    """Return a worker name that shows in the service's log where it runs."""
     return f"{role}-{socket.gethostname()[:40]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"

@@ -1,7 +1,7 @@
 """What a rollout worker needs, over HTTP: leases, results, sampling, renderers.
 
 The same code serves a worker in the user's script (through the gateway) and one in the service (on the pool's
-Unix socket); they differ in paths only.
+own endpoint). Only the paths differ.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, Sub
 from tinkergym.schema.views import RendererBundle
 
 _GOODBYE_SECONDS = 3.0
-"""For the last word of a worker that ends."""
+"""Timeout of a worker's last message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routes:
-    """Where the service answers a rollout worker."""
+    """The routes for a rollout worker."""
 
     lease: str
     submit: str
@@ -47,11 +47,11 @@ class Routes:
 
     @classmethod
     def of_pool(cls, job_id: str = "", worker_id: str = "") -> Self:
-        """A pool's own routes; without a job, for the episodes of any job that plays on the server.
+        """A pool's own routes. Without a job, for the episodes of any job that plays on the server.
 
         Args:
             job_id: The job.
-            worker_id: Whose images are those of the tenant that it plays for.
+            worker_id: The worker. Its images belong to the tenant that it plays for.
         """
         return cls(
             lease="/episodes/lease",
@@ -68,28 +68,28 @@ class HttpRolloutTransport:
     """Implements `tinkergym.rollout.play.RolloutTransport` over a connection."""
 
     def __init__(self, connection: Connection, routes: Routes) -> None:
-        """Talk over `connection`, which stays the caller's to close."""
+        """Use `connection`, which the caller closes."""
         self._connection = connection
         self._routes = routes
         self._bundles: dict[str, RendererBundle] = {}
         self._images = ImageUpload(connection, routes.images, routes.image_params)
 
     def lease(self, request: LeaseRequest) -> LeaseReply:
-        """Ask for episodes and renew the leases held."""
+        """Request episodes and renew the held leases."""
         answer = self._connection.call(
             "POST",
             self._routes.lease,
             params=self._routes.params,
             body=request.model_dump_json().encode(),
-            # Episodes whose reply got lost come back by themselves when their lease runs out; asking again at
-            # once would only lease further ones. The worker's own loop asks again anyway.
+            # Episodes whose response got lost return when their lease expires. Retrying at once would only
+            # lease more, and the worker's own loop asks again anyway.
             idempotent=False,
             timeout_seconds=_GOODBYE_SECONDS if request.leaving else request.wait_seconds + 30.0,
         )
         return LeaseReply.model_validate_json(answer)
 
     def submit(self, request: SubmitRequest) -> SubmitReply:
-        """Hand results in; when this returns they are durable."""
+        """Submit results. When this returns they are durable."""
         answer = self._connection.call(
             "POST",
             self._routes.submit,
@@ -104,7 +104,7 @@ class HttpRolloutTransport:
         return HttpSampler(self._connection, self._routes.sample, images=self._images)
 
     def renderer(self, model: str) -> RendererBundle:
-        """Fetch what turns messages into the model's token ids; once per model."""
+        """Fetch what turns messages into the model's token ids, once per model."""
         if model not in self._bundles:
             answer = self._connection.call("GET", self._routes.renderer, params={"model": model})
             self._bundles[model] = RendererBundle.model_validate_json(answer)

@@ -1,7 +1,7 @@
 """One episode of a user's own loop: turns `act` and `step` into the events of an agent loop.
 
-No input or output. The one difference to a rollout worker: what the policy hears after a step is known only
-when the script calls `act`, so the step's outcome is kept until then.
+Does no input or output. Unlike in a rollout worker, the policy's next prompt is known only when the script
+calls `act`, so the outcome of a step is kept until then.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tinkergym.trajectory.trajectory import StopReason, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What a step paid, until the policy hears what it showed."""
+    """The outcome of a step, until the next observation is known."""
 
     reward: Any
     info: dict[str, Any]
@@ -40,11 +40,11 @@ class ScriptEpisode:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin.
+        """Start the episode.
 
         Args:
             request: The lease.
-            renderer: Of the job's model.
+            renderer: The renderer of the job's model.
             environment_prompt: The environment's own system prompt, if the job has none.
             clock: Seconds, monotonic.
         """
@@ -52,7 +52,7 @@ class ScriptEpisode:
         self._ends_at = clock() + request.limits.episode_timeout_seconds
         self.request = request
         self.observation: Any = ""
-        """The last one that the environment showed."""
+        """The environment's last observation."""
         self._loop = AgentLoop(renderer, EpisodePlan.from_request(request))
         self._environment_prompt = environment_prompt
         self._pending: SampleRequest | None = None
@@ -65,36 +65,36 @@ class ScriptEpisode:
         return self._loop.state is AgentState.TERMINATED
 
     def trajectory(self) -> Trajectory:
-        """Return the record of an episode that is over."""
+        """Return the record of a finished episode."""
         return self._loop.trajectory()
 
     def fail(self, reason: StopReason, error: str) -> None:
-        """End the episode for a reason outside of it; one that is over stays as it ended."""
+        """End the episode for an external reason. A finished episode is unchanged."""
         self._loop.fail(reason, error)
 
     def took(self, call: str, seconds: float) -> None:
-        """Note how long a `reset` or `step` took; in a script's own thread none can be interrupted."""
+        """Record how long a `reset` or `step` took. In a script's own thread it cannot be interrupted."""
         allowed = self.request.limits.step_timeout_seconds
         if seconds > allowed:
             text = f"{call} returned after {seconds:.3g} s; limits.step_timeout_seconds is {allowed:g}"
             self._loop.fail(StopReason.ENVIRONMENT_TIMEOUT, text)
 
     def hears(self, observation: Observation) -> SampleRequest | None:
-        """Take what the policy is to answer; None if a limit has ended the episode.
+        """Take the observation to act on. Returns None if a limit has ended the episode.
 
         Raises:
-            EpisodeProtocolError: the last answer was not used in a step.
+            EpisodeProtocolError: The last action was not used in a step.
         """
         if self.over:
             return None
-        if self._pending is not None:  # sampling it failed, and this is the next try
+        if self._pending is not None:  # Sampling failed, and this is a retry.
             return self._pending
         if self._loop.state is AgentState.PENDING:
             self._pending = self._loop.begin(observation, environment_prompt=self._environment_prompt)
         elif self._outcome is None:
             raise EpisodeProtocolError(
-                "act() was called twice without a step() between",
-                hint="take the last answer into env.step() first",
+                "act() was called twice without a step() in between",
+                hint="pass the last action to env.step() first",
             )
         else:
             outcome, self._outcome = self._outcome, None
@@ -111,21 +111,21 @@ class ScriptEpisode:
         return self._loop.receive(completion)
 
     def expect_an_answer(self) -> None:
-        """Check that the policy has answered since the last step.
+        """Check that the policy has acted since the last step.
 
         Raises:
-            EpisodeProtocolError: it has not.
+            EpisodeProtocolError: It has not.
         """
         if self._loop.state is not AgentState.INTERACTING or self._outcome is not None:
             raise EpisodeProtocolError(
-                "step() was called before the policy answered, so nothing could be learned from it",
-                hint="take the action from env.policy.act(observation)",
+                "step() was called before the policy acted, so the step cannot be trained on",
+                hint="get the action from env.policy.act(observation)",
             )
 
     def stepped(
         self, observation: Any, reward: Any, terminated: bool, truncated: bool, info: dict[str, Any]
     ) -> None:
-        """Take what the environment returned."""
+        """Record what the environment returned."""
         self.observation = observation
         last_turn = self._answers >= self.request.limits.max_turns
         if terminated or truncated or last_turn:

@@ -1,4 +1,4 @@
-"""Episodes for a user's own loop: one lease at a time, kept alive in the background, handed in durable."""
+"""Episodes for a user's own loop: leased one at a time, kept alive in the background, submitted durably."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from tinkergym.trajectory.trajectory import Trajectory
 WAIT_SECONDS = 10.0
 LEAVE_SECONDS = 4.0
 PATIENCE_SECONDS = 300.0
-"""How long a service that went away is looked for before the script hears of it."""
+"""How long to try to reconnect to the service before the script gets an error."""
 
 
 class ScriptEpisodes:
     """The rollout worker behind a `reset`/`step` script.
 
-    While the script thinks between two calls, a background thread keeps telling the service that it lives.
+    While the script works between calls, a background thread sends heartbeats.
     """
 
     def __init__(self, transport: HttpRolloutTransport, *, heartbeat_seconds: float) -> None:
-        """Begin to send heartbeats.
+        """Start the heartbeats.
 
         Args:
-            transport: To the job's episodes.
-            heartbeat_seconds: Between two signs of life; well below the job's client timeout and any lease.
+            transport: The transport for the job's episodes.
+            heartbeat_seconds: Between heartbeats; well below the job's client timeout and any lease.
         """
         self._transport = transport
         self._worker_id = worker_id("script")
@@ -46,10 +46,10 @@ class ScriptEpisodes:
         threading.Thread(target=self._beat, name="tinkergym-heartbeat", daemon=True).start()
 
     def next(self) -> EpisodeRequest | None:
-        """Wait for the next episode; None when the job has ended.
+        """Wait for the next episode. Returns None when the job has ended.
 
         Raises:
-            ServiceUnreachableError: the service stayed away for five minutes.
+            ServiceUnreachableError: The service did not respond for five minutes.
         """
         self.raise_if_broken()
         backoff = Backoff(patience_seconds=PATIENCE_SECONDS)
@@ -75,7 +75,7 @@ class ScriptEpisodes:
         """Hand an episode in; when this returns it is durable.
 
         Returns:
-            Whether it counts; not if the lease was lost meanwhile and the episode was played again elsewhere.
+            Whether it counts. It does not if the lease was lost and the episode was played elsewhere.
         """
         with self._lock:
             self._held = ""
@@ -92,7 +92,7 @@ class ScriptEpisodes:
                     raise
 
     def raise_if_broken(self) -> None:
-        """Raise what the background thread was told by the service."""
+        """Raise an error that the background thread got from the service."""
         if self._failure is not None:
             raise self._failure
 
@@ -102,7 +102,7 @@ class ScriptEpisodes:
         return self._state.final
 
     def close(self) -> None:
-        """Stop the heartbeats; an episode under way goes to whoever asks next."""
+        """Stop the heartbeats. An unfinished episode goes to the next worker that asks."""
         self._closed.set()
         self._forget_the_end()
 
@@ -131,7 +131,7 @@ class ScriptEpisodes:
             try:
                 reply = self._transport.lease(renewal)
             except ServiceUnavailableError:
-                continue  # the next beat may get through, and the script's own calls say more
+                continue  # The next heartbeat may succeed, and the script's own calls report more.
             except TinkerGymError as error:
                 self._failure = error
                 return

@@ -1,4 +1,4 @@
-"""Files that the user asked for, in a place that the user named: what keeps them from being written there."""
+"""Errors for files that cannot be written to the place that the user named."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tinkergym.errors import InvalidRequestError
 
 @contextmanager
 def writing_to(path: Path) -> Iterator[None]:
-    """Say of a place that cannot be written what is wrong with it.
+    """Turn an OSError of the block into an error about `path`.
 
     Args:
-        path: Where the block writes.
+        path: The place that the block writes to.
 
     Raises:
         InvalidRequestError: The block raised an OSError: no permission, no folder, no space.
@@ -24,6 +24,6 @@ def writing_to(path: Path) -> Iterator[None]:
     except OSError as error:
         raise InvalidRequestError(
             f"{path} cannot be written: {error.strerror or error}",
-            hint="name a folder that you may write to, on a disk with free space",
+            hint="choose a folder that you may write to, on a disk with free space",
             field="path",
         ) from error

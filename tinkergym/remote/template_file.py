@@ -1,4 +1,4 @@
-"""A chat template that a script names as a file: read here, sent as text."""
+"""Chat templates that a script gives as a file: read here, sent as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tinkergym.schema.chat_templates import MOST_CHARACTERS, template_text
 
 
 def with_template_read(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with a `chat_template` that is a path replaced by what stands in the file.
+    """Return the settings with a `chat_template` path replaced by the file's text.
 
     Raises:
         InvalidRequestError: The file cannot be read.
@@ -23,10 +23,10 @@ def with_template_read(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_template(given: str | Path) -> str:
-    """Return the text of a template, or of the file or the name that is given in its place.
+    """Return the text of a template, or of the file or named template given instead.
 
     Raises:
-        InvalidRequestError: The file cannot be read, or the text is no template.
+        InvalidRequestError: The file cannot be read, or the text is not a template.
     """
     try:
         text = given.read_text(encoding="utf-8") if isinstance(given, Path) else given
@@ -34,5 +34,5 @@ def read_template(given: str | Path) -> str:
     except (OSError, ValueError) as error:
         raise InvalidRequestError(f"cannot be used: {error}", field="chat_template") from error
     if len(text) > MOST_CHARACTERS:
-        raise InvalidRequestError(f"has over {MOST_CHARACTERS} characters", field="chat_template")
+        raise InvalidRequestError(f"is longer than {MOST_CHARACTERS} characters", field="chat_template")
     return text

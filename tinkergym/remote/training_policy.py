@@ -1,4 +1,4 @@
-"""A policy that a script trains by its own loop: calls go out in order, and their results come as futures."""
+"""A policy that a script trains with its own loop: calls are sent in order and return futures."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ from tinkergym.trajectory.parts import ImageSpan
 _WAIT_SECONDS = 20.0
 _CALL_SECONDS = 60.0
 _PAUSE_SECONDS = 0.1
-"""Between two looks whether a policy has ended."""
+"""Interval between checks whether a policy has ended."""
 _CALLS_AHEAD = 64
-"""Calls that are sent before their results are there."""
+"""The most calls that are sent before their results arrive."""
 
 Prompt = str | Sequence[Message] | Sequence[int]
 Sequences = Sequence[TokenSequence | Mapping[str, Any]]
@@ -69,16 +69,15 @@ _log = logging.getLogger(__name__)
 
 
 class TrainingPolicy:
-    """A policy of the service, trained call by call. Made by `Client.create_policy`.
+    """A policy of the service, trained with calls. Created by `Client.create_policy`.
 
-    Calls return futures at once and are carried out in the order in which they were made. One that the
-    service acknowledged takes effect once, whatever dies; one that is refused leaves the policy as it was.
-    Thread-safe.
+    Calls return futures at once and are executed in order. A call that the service acknowledged takes effect
+    exactly once, even if processes die; a refused call leaves the policy unchanged. Thread-safe.
     """
 
     def __init__(self, api: Api, view: JobView, renderer: Renderer) -> None:
         self.id = view.job_id
-        """Its id; with `@version` what other jobs name."""
+        """The policy's id; with `@version` the name for other jobs."""
         self.renderer = renderer
         """Turns messages into token ids and back."""
         self._api, self._view = api, view
@@ -116,10 +115,10 @@ class TrainingPolicy:
     def forward_backward(
         self, sequences: Sequences, loss: str = "cross_entropy", **settings: Any
     ) -> Future[CallResult]:
-        """Add the gradient of a loss to what waits for `optim_step`.
+        """Add the gradient of a loss to the gradient for the next `optim_step`.
 
         Args:
-            sequences: What to learn from; all of them count as one batch in the loss's mean.
+            sequences: What to train on; together they are one batch for the loss's mean.
             loss: "cross_entropy", "ppo", "reinforce", "importance_sampling", "cispo", "gspo" or "dro".
             **settings: Other fields of `ForwardBackward`: aggregation, clip_low, kl_coefficient, ...
 
@@ -127,17 +126,17 @@ class TrainingPolicy:
             loss, logprobs (of the policy before the update) and metrics.
 
         Raises:
-            InvalidRequestError: A setting or sequence is wrong; nothing was sent.
+            InvalidRequestError: A setting or sequence is invalid; nothing was sent.
         """
         call = parse(ForwardBackward, {"sequences": _read(sequences), "loss": loss, **settings})
         return self._add(call, lambda result: result)
 
     def forward_backward_custom(self, sequences: Sequences, gradient: Gradient) -> CallResult:
-        """Like `forward_backward` with a loss of your own: two calls, and no code on the server.
+        """Like `forward_backward` with a custom loss: two calls, and no code on the server.
 
         Args:
-            sequences: What to learn from.
-            gradient: Is given the logprobs and returns the loss and its gradient with respect to them.
+            sequences: What to train on.
+            gradient: A function from the logprobs to the loss and its gradient with respect to them.
         """
         read = _read(sequences)
         logprobs = self.logprobs(read).result()
@@ -167,33 +166,33 @@ class TrainingPolicy:
         return self._add(call, lambda result: result.logprobs or [])
 
     def publish(self) -> Future[int]:
-        """Let `sample` see the policy as it is after the calls before; returns the version's number."""
+        """Make the current weights available to `sample`; returns the version's number."""
         published = self._add(Publish(), lambda result: result.version or 0)
         self._published = published
         return published
 
     def save(self) -> Future[str]:
-        """Write a checkpoint, optimizer state included; returns its name, `policy-id@version`."""
+        """Write a checkpoint with optimizer state; returns its name, `policy-id@version`."""
         return self._add(Save(), lambda result: result.policy)
 
     def load(self, policy: str, *, with_optimizer: bool = True) -> Future[None]:
-        """Go on from a saved version, of this policy or of another with the same model and adapter."""
+        """Continue from a saved version of this policy or another with the same model and adapter."""
         call = parse(Load, {"policy": policy, "with_optimizer": with_optimizer})
         return self._add(call, lambda result: None)
 
     def copy(self, *, with_optimizer: bool = True) -> TrainingPolicy:
-        """Return a new policy with the weights that this one has after the calls before.
+        """Return a new policy with the weights that this one has after the previous calls.
 
-        Saves a checkpoint, and waits until the new policy has its place and the weights.
+        Saves a checkpoint, and waits until the new policy has a place and the weights.
 
         Args:
-            with_optimizer: Whether the optimizer state comes along; False begins with a fresh one.
+            with_optimizer: Whether to copy the optimizer state; False starts with a fresh optimizer.
         """
         saved = self.save().result()
         spec = self._view.spec.model_copy(update={"initial_policy": saved})
         view = self._api.create_job(spec, idempotency_key=uuid.uuid4().hex)
         copied = TrainingPolicy(self._api, view, self.renderer)
-        # Its first call is done when it has begun, whatever becomes of the checkpoint from then on.
+        # When its first call is done it has the weights, and no longer needs the checkpoint.
         first = copied.load(saved) if with_optimizer else copied.publish()
         first.result()
         return copied
@@ -204,8 +203,9 @@ class TrainingPolicy:
         """Sample completions of one prompt from the newest published version.
 
         Args:
-            prompt: Token ids, messages, or a text that is taken for a user's message.
-            seed: The same one gives the same completions of the same version.
+            prompt: Token ids, messages, or a text, which becomes a user message.
+            seed: In float32 the same seed gives the same completions of the same version, up to ties within
+                rounding. In bfloat16 use `sample_many` with `deterministic=True`.
             **settings: As in `sample_many`: n, max_tokens, temperature, stop, top_logprobs, ...
 
         Raises:
@@ -229,25 +229,25 @@ class TrainingPolicy:
         deterministic: bool = False,
         **settings: Any,
     ) -> list[list[Completion]]:
-        """Sample completions of several prompts in one call, which is faster than a call for each.
+        """Sample completions of several prompts in one call, which is faster than one call for each.
 
         Args:
             prompts: Each as in `sample`.
             n: Completions of each prompt.
             seeds: One for each completion, those of the first prompt first; None counts from 0.
-            max_tokens: Of each completion.
+            max_tokens: The longest completion.
             temperature: 0 takes the likeliest token.
             stop: One or several texts; a completion ends with the token that completes one of them.
-                `Completion.text` is what stands before it.
-            top_logprobs: Of so many of the likeliest tokens, at most 20, the logprobs come back at each
-                sampled token.
-            prompt_logprobs: Whether the logprobs of the prompts' tokens come back.
-            deterministic: Sample all as one batch that nothing else joins: the same call gives the same bits
-                whatever else the service does, also in the last digit of a logprob. Others wait meanwhile.
+                `Completion.text` ends before it.
+            top_logprobs: At each sampled token, return the logprobs of this many of the likeliest tokens, at
+                most 20.
+            prompt_logprobs: Return the logprobs of the prompts' tokens.
+            deterministic: Sample all prompts as one separate batch: the same call gives the same bits, down
+                to the last digit of a logprob, whatever else the service does. Other requests wait meanwhile.
             **settings: Other fields of `SampleRequest`: top_p, top_k, structured.
 
         Returns:
-            Per prompt its `n` completions.
+            `n` completions per prompt.
 
         Raises:
             InvalidRequestError: A setting is out of range; nothing was sent.
@@ -286,7 +286,7 @@ class TrainingPolicy:
                     "prompt_ids": ids,
                     **({"images": images} if images else {}),
                     "seed": seeds[place * n + number],
-                    # They are the same for all of a prompt.
+                    # They are the same for all completions of a prompt.
                     "prompt_logprobs": prompt_logprobs and number == 0,
                 },
             )
@@ -308,7 +308,7 @@ class TrainingPolicy:
         return self._read_prompt(prompt)[1]
 
     def text(self, completion: Completion) -> str:
-        """Return what a completion says, without a stop string that ended it."""
+        """Return a completion's text, without a stop string that ended it."""
         if completion.text is not None:
             return completion.text
         return self.renderer.decode_answer(completion.token_ids)
@@ -316,7 +316,7 @@ class TrainingPolicy:
     # --- ending ---
 
     def close(self) -> None:
-        """Wait for what was sent and stop. The policy stays: idle, saved, and there for another script."""
+        """Wait for the sent calls and stop. The policy stays, saved, and another script can open it."""
         with self._lock:
             if self._closed:
                 return
@@ -328,16 +328,15 @@ class TrainingPolicy:
             self._sampler.close()
 
     def cancel(self) -> None:
-        """End the policy: its place is free, and its last checkpoint stays."""
+        """End the policy: its place is freed, and its last checkpoint is kept."""
         self.close()
         self._api.cancel(self.id)
 
     def delete(self) -> int:
-        """End the policy and delete it with its checkpoints; returns how many bytes of files were freed.
+        """End the policy and delete it with its checkpoints; returns the number of freed bytes.
 
         Raises:
-            ConflictError: A job that has not ended builds on it. The policy has ended, and its checkpoints
-                stay.
+            ConflictError: An unfinished job uses it. The policy has ended, and its checkpoints are kept.
         """
         self.cancel()
         while not self.state.final:
@@ -367,7 +366,7 @@ class TrainingPolicy:
         with self._lock:
             if self._closed:
                 self._room.release()
-                raise ClientClosedError(f"{self.id} was closed here")
+                raise ClientClosedError(f"{self.id} was closed in this process")
             if self._broken is not None:
                 self._room.release()
                 raise self._broken
@@ -385,7 +384,7 @@ class TrainingPolicy:
             try:
                 self._api.connection.call("POST", self._path, body=body, timeout_seconds=_CALL_SECONDS)
             except TinkerGymError as error:
-                # The numbers after it would leave a gap.
+                # Later numbers would leave a gap.
                 self._broken = error
                 self._fail(sent, error)
             else:
@@ -426,12 +425,12 @@ class TrainingPolicy:
             if view.state.final:
                 raise JobFailedError(
                     f"{self.id} ended ({view.state}) before call {seq} was done: {view.reason}",
-                    hint="create another policy from its last saved version",
+                    hint="create another policy with its last saved version as initial_policy",
                 )
 
     @property
     def state(self) -> JobState:
-        """Where the policy stands: queued, running, waiting for a call, or ended."""
+        """State of the policy: queued, running, waiting for a call, or ended."""
         return self._api.job(self.id).state
 
     def _sampled_together(self, requests: list[SampleRequest]) -> list[Completion]:
@@ -461,7 +460,7 @@ class TrainingPolicy:
 
 
 def _with_prompt(completions: list[Completion]) -> list[Completion]:
-    """Give a prompt's logprobs, which the first has, to the other completions."""
+    """Copy a prompt's logprobs from its first completion to the others."""
     of_prompt = completions[0].prompt_logprobs
     if of_prompt is None:
         return completions

@@ -1,7 +1,7 @@
-"""HTTP: the only file that knows httpx. Bytes go in and out; failures come out as our own errors.
+"""HTTP: the only file that imports httpx. Bytes go in and out; failures become our own errors.
 
-Serves scripts and notebooks against the gateway (`http://`, `https://`) and the service's own environment
-workers against a pool (`unix:///path/to/socket`).
+Connects scripts and notebooks to the gateway (`http://`, `https://`) and the service's environment workers to
+a pool (`unix:///path/to/socket` or a port).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ KINDS: Mapping[int, type[TinkerGymError]] = {
     504: ServiceUnavailableError,
     507: StorageFullError,
 }
-"""For answers that are not in our error format, as a proxy in between sends them."""
+"""For responses that are not in our error format, for example from a proxy."""
 
 
 class Connection:
@@ -68,15 +68,15 @@ class Connection:
         patience_seconds: float = 2.0,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """Prepare to talk to `url`; nothing is sent yet.
+        """Prepare to connect to `url`; nothing is sent yet.
 
         Args:
             url: `http://host:port`, `https://host[:port][/prefix]` or `unix:///path/to/socket`.
             token: Sent as `Authorization: Bearer`.
-            ca_file: PEM file of certificates to trust; None trusts the usual ones (and `SSL_CERT_FILE`).
+            ca_file: PEM file of trusted certificates; None trusts the system's (and `SSL_CERT_FILE`).
             timeout_seconds: Longest silence within one request, unless the call says otherwise.
-            patience_seconds: How long an idempotent call is tried again after failures of the connection.
-            sleep: Waits between two tries.
+            patience_seconds: How long an idempotent call is retried after connection failures.
+            sleep: Waits between attempts.
         """
         self.url = url.rstrip("/")
         self._timeout = timeout_seconds
@@ -90,7 +90,7 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Close all connections; requests under way fail with ClientClosedError."""
+        """Close all connections. Requests in progress fail with ClientClosedError."""
         self._http.close()
 
     def call(
@@ -105,7 +105,7 @@ class Connection:
         timeout_seconds: float | None = None,
         patience_seconds: float | None = None,
     ) -> bytes:
-        """Send a request and return the body of the answer.
+        """Send a request and return the body of the response.
 
         Args:
             method: GET, POST, ...
@@ -113,15 +113,15 @@ class Connection:
             params: Query parameters.
             body: JSON bytes.
             headers: Further headers.
-            idempotent: Whether sending it twice does no harm; then it is tried again when the connection
-                breaks or the service is briefly away. One that was never sent is tried again in any case.
-            timeout_seconds: Longest silence, if not the connection's own.
-            patience_seconds: How long it is tried again, if not as the connection says.
+            idempotent: Whether the request may be sent twice. Then it is retried when the connection breaks
+                or the service is briefly unavailable. A request that was never sent is always retried.
+            timeout_seconds: Longest silence; None uses the connection's.
+            patience_seconds: How long to retry; None uses the connection's.
 
         Raises:
-            ServiceUnreachableError: no service answers.
+            ServiceUnreachableError: No service responds.
             ClientClosedError: `close` was called.
-            TinkerGymError: what the service answered, with its type.
+            TinkerGymError: The service's error, with its type.
         """
         backoff = self._backoff
         if patience_seconds is not None:
@@ -149,7 +149,7 @@ class Connection:
         headers: Mapping[str, str] | None = None,
         timeout_seconds: float | None = None,
     ) -> Iterator[Iterator[bytes]]:
-        """Send a request once and hand out the answer's bytes as they arrive; otherwise as `call`."""
+        """Send a request once and yield the response's bytes as they arrive; otherwise as `call`."""
         silence = self._timeout if timeout_seconds is None else timeout_seconds
         sent_headers = dict(headers or {})
         if body is not None:
@@ -168,7 +168,7 @@ class Connection:
                 yield response.iter_bytes()
         except httpx.TimeoutException as error:
             raise ServiceUnavailableError(
-                f"the service at {self.url} has been silent for {silence:g} s ({method} {path})",
+                f"the service at {self.url} has not responded for {silence:g} s ({method} {path})",
                 hint="it may be overloaded; try again",
             ) from error
         except (httpx.TransportError, httpx.StreamError, RuntimeError) as error:
@@ -186,11 +186,11 @@ class Connection:
         certificate = _certificate_problem(error)
         if certificate:
             return ServiceUnreachableError(
-                f"the service at {self.url} shows a certificate that is not trusted: {certificate}",
+                f"the service at {self.url} has an untrusted certificate: {certificate}",
                 hint="name the authority's PEM file in SSL_CERT_FILE or Client(ca_file=...)",
             )
         return ServiceUnreachableError(
-            f"no service answers at {self.url}: {str(error) or type(error).__name__}",
+            f"no service responds at {self.url}: {str(error) or type(error).__name__}",
             hint="start one here with `tinkergym serve`, or set TINKERGYM_URL and TINKERGYM_API_KEY",
         )
 
@@ -200,7 +200,7 @@ def _open(url: str, token: str, ca_file: str | None, timeout_seconds: float) -> 
     socket_path = parts.path if parts.scheme == "unix" else None
     if parts.scheme not in {"http", "https", "unix"} or not (parts.hostname or socket_path):
         raise InvalidRequestError(
-            f"{url!r} is no URL of a service",
+            f"{url!r} is not a valid service URL",
             hint="write it as http://HOST:PORT or https://HOST",
             field="url",
         )
@@ -208,7 +208,7 @@ def _open(url: str, token: str, ca_file: str | None, timeout_seconds: float) -> 
     headers = {"User-Agent": f"tinkergym {python}", VERSION_HEADER: __version__}
     if token:
         headers["Authorization"] = f"Bearer {token}"
-    # Sampling opens a stream per merged batch and must never wait for another's answer: no cap.
+    # Sampling opens a stream per merged batch and must never wait for another's response: no limit.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=16, keepalive_expiry=30.0)
     if socket_path:
         return httpx.Client(
@@ -224,7 +224,7 @@ def _open(url: str, token: str, ca_file: str | None, timeout_seconds: float) -> 
         timeout=timeout_seconds,
         verify=_trust(ca_file),
         limits=limits,
-        # A proxy from the environment cannot reach this machine's own loopback.
+        # A proxy from the environment cannot reach this machine's loopback interface.
         trust_env=not local,
     )
 
@@ -236,7 +236,9 @@ def _trust(ca_file: str | None) -> ssl.SSLContext | bool:
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
         raise InvalidRequestError(
-            f"{ca_file} is no readable PEM file: {error}", hint="name a file of certificates", field="ca_file"
+            f"{ca_file} is not a readable PEM file: {error}",
+            hint="name a file of certificates",
+            field="ca_file",
         ) from None
 
 
@@ -251,12 +253,12 @@ def _refusal(status: int, body: bytes) -> TinkerGymError:
     text = body[:200].decode("utf-8", "replace").strip()
     return kind(
         f"HTTP status {status}" + (f": {text}" if text else ""),
-        hint="the answer is not in tinkergym's format; does the URL point to a tinkergym service?",
+        hint="the response is not in tinkergym's format; does the URL point to a tinkergym service?",
     )
 
 
 def _hopeless(error: Exception) -> bool:
-    """Whether trying again cannot help within seconds."""
+    """Whether retrying cannot help within seconds."""
     cause = error.__cause__
     return cause is not None and bool(_certificate_problem(cause))
 

@@ -1,4 +1,4 @@
-"""What is seen of a job while somebody waits for it: a display on a terminal, a picture in a notebook."""
+"""What a user sees while waiting for a job: a display on a terminal, a picture in a notebook."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REDRAW_SECONDS = 0.5
 
 
 class Watched(Protocol):
-    """What is asked of a job; a notebook also draws it by its own `_repr_html_`."""
+    """What watching needs from a job; a notebook also uses its `_repr_html_`."""
 
     @property
     def id(self) -> str:
@@ -28,12 +28,12 @@ class Watched(Protocol):
 
 @contextmanager
 def watched(job: Watched, progress: bool | None, *, warnings: bool) -> Iterator[Callable[[Event], None]]:
-    """Yield what is to be called with each event of the job.
+    """Yield a function to call with each event of the job.
 
     Args:
         job: The job.
         progress: Whether to show anything; None shows it on a terminal and in a notebook.
-        warnings: Whether the display shows the job's warnings, because nobody else does.
+        warnings: Whether the display shows the job's warnings.
     """
     if progress is not False and (notebook := _notebook()) is not None:
         with _in_notebook(job, notebook) as show:
@@ -43,7 +43,7 @@ def watched(job: Watched, progress: bool | None, *, warnings: bool) -> Iterator[
 
         from tinkergym.display.progress import TrainingDisplay
 
-        # The error stream: what a script prints itself stays clean.
+        # Use stderr, so that the script's own output stays clean.
         with TrainingDisplay(job.id, job.spec, console=Console(stderr=True, emoji=False)) as display:
             yield (
                 lambda event: (
@@ -55,8 +55,8 @@ def watched(job: Watched, progress: bool | None, *, warnings: bool) -> Iterator[
 
 
 def _notebook() -> Any:
-    """Return IPython's module of displays if this runs in a notebook."""
-    ipython = sys.modules.get("IPython")  # whoever runs a notebook has imported it
+    """Return IPython's display module if this runs in a notebook."""
+    ipython = sys.modules.get("IPython")  # In a notebook it is already imported.
     shell = ipython.get_ipython() if ipython is not None else None
     if not hasattr(shell, "kernel"):
         return None
@@ -72,7 +72,7 @@ def _in_notebook(job: Watched, notebook: Any) -> Iterator[Callable[[Event], None
 
     def show(event: Event) -> None:
         nonlocal drawn
-        # What a job waits for may be its last event for a long time.
+        # The reason why a job waits may be its last event for a long time.
         told = isinstance(event.body, StateEvent)
         if told or time.monotonic() - drawn >= _REDRAW_SECONDS:
             handle.update(job)

@@ -1,1 +1,1 @@
-"""What client and service say to each other: job settings, events, episodes, sampling, and their errors."""
+"""What client and service send each other: job settings, events, episodes, sampling, and their errors."""

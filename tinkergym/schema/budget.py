@@ -12,10 +12,11 @@ _SECONDS_PER_HOUR = 3600.0
 
 
 class Budget(Choice):
-    """What a job may use. When it is used up the job pauses, with a checkpoint, until the budget is raised.
+    """The most that a job may use. When a limit is reached, the job saves a checkpoint and pauses.
 
-    Hours count while the job has a place. Tokens are those that it sampled, for training and for evaluations
-    on the way, plus those that it learned from; a step that a killed worker has to repeat counts once.
+    Raise the budget and resume the job to continue. Hours count while the job has a place. Tokens are the
+    sampled tokens, for training and evaluations, plus the trained tokens; a step that is repeated after a
+    kill counts once.
 
     Example:
         >>> job = client.train("board/TicTacToeVs-v0", steps=500, budget=tg.Budget(hours=2))
@@ -24,18 +25,18 @@ class Budget(Choice):
     """
 
     hours: float | None = Field(None, gt=0, le=1e6)
-    """With a place, waiting for a client included; in the queue and while paused nothing counts."""
+    """Time with a place, including waiting for a client. Time in the queue or paused does not count."""
     tokens: int | None = Field(None, ge=1)
-    """Sampled and trained tokens together. Looked at after each step, so the last step may exceed it."""
+    """Sampled and trained tokens together. Checked after each step, so the last step may exceed it."""
 
     @model_validator(mode="after")
     def _it_bounds_something(self) -> Self:
         if self.hours is None and self.tokens is None:
-            self._refuse("give hours, tokens or both; leave budget out for a job without a bound")
+            self._refuse("give hours, tokens or both; leave out budget for no limit")
         return self
 
     def used_up(self, seconds: float, tokens: int) -> str:
-        """Say which bound has been reached; empty while none is."""
+        """Say which limit has been reached; empty if none."""
         if self.hours is not None and seconds >= self.hours * _SECONDS_PER_HOUR:
             return f"{seconds / _SECONDS_PER_HOUR:.3g} of {self.hours:g} hours are used"
         if self.tokens is not None and tokens >= self.tokens:

@@ -1,7 +1,7 @@
-"""The facts that a service records about a run while it goes, and the certificate made of them.
+"""The facts that a service records during a run, and the certificate made from them.
 
-Facts are what was seen; whether that is as it should be is judged from them by
-`tinkergym.reporting.certificate_checks`, here or on a colleague's machine.
+Facts are observations. `tinkergym.reporting.certificate_checks` decides whether they are as they should be,
+here or on another machine.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ from tinkergym.schema.model import WireModel
 MOST_FACTS = 10_000_000
 
 Fate = Literal["trained", "dropped", "not_learned"]
-"""Of an episode: learned from; left out of the step's update; or played for a step that was never learned."""
+"""Outcome of an episode: trained on; excluded from the step's update; or played for a step that was never
+trained."""
 
 
 class AttemptFacts(WireModel):
-    """A worker took the job up."""
+    """A worker started an attempt at the job."""
 
     attempt: int
     worker_id: str
     versions: dict[str, str] = {}
-    """Of Python and of the packages that compute."""
+    """Versions of Python and of the packages that compute."""
     place: dict[str, JsonValue] = {}
     """Engine, device, number format, threads."""
     model_fingerprint: str = ""
-    """Of the base model's weights, as checkpoints name it."""
+    """Fingerprint of the base model's weights, as in checkpoints."""
 
 
 class PublishFacts(WireModel):
-    """A version of a policy was handed to the engine, which reported the hash of what arrived."""
+    """A version of a policy was published to the engine, which reported the hash of what arrived."""
 
     agent: str = ""
     version: int
     attempt: int
     weights_sha256: str
-    """Of the learner's weights; the engine reported the same one, or the job would have stopped."""
+    """Hash of the learner's weights. The engine reported the same one, or the job would have stopped."""
 
 
 class AgreementFacts(WireModel):
@@ -54,52 +55,52 @@ class AgreementFacts(WireModel):
     largest: float
     tokens: int
     by: Literal["episodes", "probe"]
-    """Tokens of episodes, or of a few answers that were sampled for the comparison."""
+    """Tokens from episodes, or from a few completions sampled for the comparison."""
     allowed: float
-    """Mean difference above which the job would have stopped."""
+    """The mean difference above which the job would have stopped."""
 
 
 class AdapterFacts(WireModel):
-    """The first version of a policy whose adapter was no longer zero."""
+    """The first version of a policy whose adapter is not zero."""
 
     agent: str = ""
     version: int
     attempt: int
     tensors: int
-    """B matrices, which are zero before training."""
+    """Number of B matrices, which are zero before training."""
     nonzero_tensors: int
     norm: float
-    """Of all B matrices together."""
+    """Norm of all B matrices together."""
     learner_shift: float | None = None
-    """Mean |with - without the adapter| of the learner's logprobs, in nats; None where not measured."""
+    """Mean |with adapter - without| of the learner's logprobs, in nats; None if not measured."""
     engine_shift: float | None = None
-    """The engine's sampling logprobs against the learner's without the adapter: what binding changed."""
+    """The engine's sampling logprobs against the learner's without the adapter: the effect of the adapter."""
     tokens: int = 0
 
 
 class EpisodeFate(WireModel):
-    """What became of one episode."""
+    """The outcome of one episode."""
 
     episode_id: str
     fate: Fate
     why: str = ""
-    """Of a dropped one: its stop reason, `replaced_group`, `nothing_to_compare` or `masked`."""
+    """For a dropped episode: its stop reason, `replaced_group`, `nothing_to_compare` or `masked`."""
     retries: int = 0
-    """How often it failed and was played again before."""
+    """How often it failed before and was played again."""
     issued: int = 1
-    """How often it was handed to a worker; above 1 a worker was lost."""
+    """How often it was given to a worker; above 1, a worker was lost."""
     sampled_tokens: int = 0
     captured_tokens: int = 0
-    """Of the sampled ones: those that the engine is known to have returned to this episode's worker."""
+    """Sampled tokens that the engine is known to have returned to this episode's worker."""
     trained_tokens: int = 0
     matched_tokens: int = 0
-    """Of the trained ones: those equal, in the learner's batch, to a completion of the engine."""
+    """Trained tokens in the learner's batch that equal a completion of the engine."""
     sha256: str = ""
-    """Of the stored record, as JSON."""
+    """Hash of the stored record's JSON."""
 
 
 class StepLedger(WireModel):
-    """One train step's episodes, one by one."""
+    """The episodes of one train step."""
 
     step: int
     attempt: int
@@ -107,27 +108,27 @@ class StepLedger(WireModel):
 
 
 class StepFacts(WireModel):
-    """One train step, counted; `ledger_sha256` pins its `StepLedger`."""
+    """Counts for one train step; `ledger_sha256` pins its `StepLedger`."""
 
     step: int
     attempt: int
-    """That recorded it last."""
+    """The attempt that recorded it last."""
     episodes: int = 0
     trained: int = 0
     dropped: dict[str, int] = {}
-    """By reason."""
+    """Counts by reason."""
     retried: int = 0
     issued_again: int = 0
-    """Times that an episode was handed out again after its worker was lost."""
+    """How often an episode was issued again after its worker was lost."""
     sampled_tokens: int = 0
     captured_tokens: int = 0
     trained_tokens: int = 0
     matched_tokens: int = 0
     ledger_sha256: str = ""
     records: int = 0
-    """Of written data."""
+    """Records of a dataset."""
     records_sha256: str = ""
-    """Of the token ids of the written data that was trained on, in order."""
+    """Hash of the token ids of the trained records, in order."""
     learning_rate: float | None = None
 
 
@@ -136,21 +137,21 @@ class EventsFacts(WireModel):
 
     count: int
     head_sha256: str
-    """Of the chain: sha256(head of the event before + sha256 of the event's JSON)."""
+    """Head of the hash chain: sha256(head of the previous event + sha256 of the event's JSON)."""
 
 
 class CheckpointFacts(WireModel):
-    """A checkpoint that is still there."""
+    """A stored checkpoint."""
 
     agent: str = ""
     view: CheckpointView
 
 
 class RunFacts(WireModel):
-    """Everything that the service knows of a run."""
+    """Everything that the service recorded about a run."""
 
     job: JobView
-    """With the settings as they took effect."""
+    """The effective settings."""
     service_version: str
     made_at: float
     """Unix seconds."""
@@ -160,24 +161,24 @@ class RunFacts(WireModel):
     adapters: list[AdapterFacts] = Field([], max_length=MOST_FACTS)
     steps: list[StepFacts] = Field([], max_length=MOST_FACTS)
     not_learned: list[EpisodeFate] = Field([], max_length=MOST_FACTS)
-    """Episodes that are stored and belong to no recorded step."""
+    """Stored episodes that belong to no recorded step."""
     checkpoints: list[CheckpointFacts] = Field([], max_length=MOST_FACTS)
     events: EventsFacts
     data: dict[str, str] = {}
-    """SHA-256 of data sets by setting."""
+    """SHA-256 of datasets by setting."""
 
     @property
     def state(self) -> JobState:
-        """Where the job was when the facts were read."""
+        """The job's state when the facts were read."""
         return self.job.state
 
 
 class Check(WireModel):
-    """One statement about a run, with the figure that it rests on."""
+    """One statement about a run, with the figure behind it."""
 
     name: str
     verdict: Literal["holds", "fails", "not_shown"]
-    """`not_shown`: the facts do not say, and `text` says why."""
+    """`not_shown`: the facts are missing, and `text` says why."""
     text: str
 
 
@@ -189,12 +190,12 @@ class BundledFile(WireModel):
 
 
 class Certificate(WireModel):
-    """A run's facts, what they show, and the hashes of what lies next to them in a bundle."""
+    """A run's facts, the results of the checks, and the hashes of the files in its bundle."""
 
     format: Literal[1] = 1
     facts: RunFacts
     checks: list[Check] = Field(max_length=1000)
     files: dict[str, BundledFile] = {}
-    """Of a bundle; empty where the certificate stands alone."""
+    """Files of the bundle; empty for a certificate without one."""
     sha256: str = ""
-    """Of this document with this field empty: tells accidents, not forgery."""
+    """Hash of this document with this field empty. It detects damage, not forgery."""

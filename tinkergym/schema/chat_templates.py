@@ -1,9 +1,9 @@
-"""Chat templates that a job brings along, in place of its model's: base models have none."""
+"""Chat templates that a job sets instead of its model's. Base models have none."""
 
 from __future__ import annotations
 
 MOST_CHARACTERS = 100_000
-"""Of a template."""
+"""The longest template, in characters."""
 
 PLAIN = (
     "{%- for message in messages -%}"
@@ -12,14 +12,14 @@ PLAIN = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{ 'assistant: ' }}{%- endif -%}"
 )
-"""`role: content`, a line each; an answer ends with the model's own end of a document. For base models, which
-have no tokens that begin and end turns."""
+"""`role: content`, one per line; a completion ends with the model's own end-of-text token. For base models,
+which have no tokens that begin and end turns."""
 
 NAMED = {"plain": PLAIN}
 
 
 def template_text(given: str) -> str:
-    """Return the template that a setting means: its text, or one of those that have a name.
+    """Return the template for a setting: its own text, or the named one.
 
     Raises:
         ValueError: It is neither.

@@ -1,4 +1,4 @@
-"""Checks that look beyond one model: arguments of scripts, and a job next to its model or its data."""
+"""Checks that need more than one model: arguments of scripts, and a job together with its model or data."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from tinkergym.schema.sampling import Cut
 
 
 def refuse_environment_prompt(settings: Mapping[str, Any]) -> None:
-    """Refuse what is not chosen but read from the environment.
+    """Refuse settings that are read from the environment and cannot be chosen.
 
     Raises:
-        InvalidRequestError: it is among the settings.
+        InvalidRequestError: One of them is set.
     """
     if "environment_prompt" in settings:
         raise InvalidRequestError(
-            "it is read from the environment",
+            "is read from the environment and cannot be set",
             hint="set system_prompt, which replaces the environment's",
             field="environment_prompt",
         )
 
 
 def require_cut(top_p: object, top_k: object) -> Cut:
-    """Check what a script gave as `top_p` and `top_k`.
+    """Check the `top_p` and `top_k` of a script.
 
     Raises:
         InvalidRequestError: One of them is out of range; its name is in `field`.
@@ -41,20 +41,20 @@ def require_cut(top_p: object, top_k: object) -> Cut:
 
 
 def require_count(value: object, name: str) -> None:
-    """Check what a script gave as a number of things, of which there must be some.
+    """Check a count given by a script, which must be above 0.
 
     Raises:
-        InvalidRequestError: It is no whole number above 0.
+        InvalidRequestError: It is not a whole number above 0.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidRequestError(f"must be a whole number above 0, not {value!r:.80}", field=name)
 
 
 def require_temperature(temperature: object) -> None:
-    """Check what a script gave as the temperature of answers.
+    """Check the sampling temperature of a script.
 
     Raises:
-        InvalidRequestError: It is none.
+        InvalidRequestError: It is not a valid temperature.
     """
     is_number = isinstance(temperature, Real) and not isinstance(temperature, bool)
     value = float(temperature) if is_number else math.nan  # type: ignore[arg-type] # just looked at
@@ -67,10 +67,10 @@ def require_temperature(temperature: object) -> None:
 
 
 def refuse_wide_context(spec: PlayedSpec, context_length: int) -> None:
-    """Check that a job asks for no longer context than its model has.
+    """Check that a job does not ask for more context than its model has.
 
     Raises:
-        InvalidRequestError: it does.
+        InvalidRequestError: It does.
     """
     most = spec.limits.max_context_tokens
     if most is not None and most > context_length:
@@ -82,31 +82,32 @@ def refuse_wide_context(spec: PlayedSpec, context_length: int) -> None:
 
 
 def nothing_left(spec: WrittenDataSpec, records: int) -> InvalidRequestError:
-    """Say that a job holds all of its records out."""
+    """Return an error for a job that holds out all of its records."""
     return InvalidRequestError(
-        f"{spec.held_out:g} of {records} {'record' if records == 1 else 'records'} leaves none to train on",
-        hint="set it lower, or measure with eval_data",
+        f"{spec.held_out:g} of {records} {'record' if records == 1 else 'records'} would leave none to "
+        f"train on",
+        hint="lower it, or use eval_data",
         field="held_out",
     )
 
 
 def refuse_long_prompt(prompt_tokens: int, spec: PlayedSpec, context_length: int) -> None:
-    """Check that a first prompt leaves room for the longest answer that the job allows.
+    """Check that the first prompt leaves room for the longest completion that the job allows.
 
     Raises:
-        PromptTooLongError: it does not.
+        PromptTooLongError: It does not.
     """
     needed = prompt_tokens + spec.sampling.max_turn_tokens
     wants = f"a first prompt of {prompt_tokens} tokens and an answer of up to {spec.sampling.max_turn_tokens}"
     if needed > context_length:
         raise PromptTooLongError(
-            f"{wants} do not fit into the {context_length} tokens of {spec.model!r}",
+            f"{wants} exceed the context of {context_length} tokens of {spec.model!r}",
             hint="lower max_turn_tokens, shorten the prompt, or choose a model with a longer context",
             field="sampling.max_turn_tokens",
         )
     if needed > (spec.limits.max_context_tokens or needed):
         raise PromptTooLongError(
-            f"{wants} do not fit into limits.max_context_tokens={spec.limits.max_context_tokens}",
+            f"{wants} exceed limits.max_context_tokens={spec.limits.max_context_tokens}",
             hint=f"set it to {needed} or more, lower max_turn_tokens, or shorten the prompt",
             field="limits.max_context_tokens",
         )
@@ -115,7 +116,7 @@ def refuse_long_prompt(prompt_tokens: int, spec: PlayedSpec, context_length: int
 def shown_first(spec: PlayedSpec) -> dict[str, PlayedSpec]:
     """Return the job, and as they hold for each seat with a prompt, sampling or model of its own, by agent.
 
-    So each can be asked whether its first prompt and an answer fit. The job itself is under "".
+    Each can then be checked for whether its first prompt and a completion fit. The job itself is under "".
     """
     agents = spec.trained_agents if isinstance(spec, JobSpec) and spec.agents else ()
     own = {agent: spec.for_agent(agent) for agent in agents}

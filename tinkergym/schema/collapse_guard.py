@@ -1,4 +1,4 @@
-"""What counts as a sign that the play of a game's policies collapses."""
+"""Settings of the collapse guard: what counts as collapse of a game's policies."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from tinkergym.schema.model import Choice
 
 
 class CollapseGuard(Choice):
-    """Three alarms, each a warning with the step and the last good version; the job goes on.
+    """Three alarms. Each is a warning with the step and the last good version; the job continues.
 
-    All figures are means over the last `window` steps. An alarm is given once, and again only after its
-    figure was good in between.
+    All figures are means over the last `window` steps. An alarm is raised once, and again only after its
+    figure has recovered.
     """
 
     window: int = Field(10, ge=1, le=1000)
-    """Steps over which figures are averaged."""
+    """Number of steps over which figures are averaged."""
     anchor_drop: float = Field(0.15, gt=0)
-    """`collapse_anchor_reward`: the mean return against a league's anchors is so far below its best, in units
-    of return, while that of all other games is not.
-    """
+    """`collapse_anchor_reward`: the mean return against a league's anchors is this far below its best, in
+    units of return, while that of all other games is not."""
     least_entropy: float = Field(0.01, ge=0)
-    """`collapse_entropy`: sampled tokens have less entropy, in nats per token; 0 gives no such alarm."""
+    """`collapse_entropy`: the entropy of sampled tokens is below this, in nats per token; 0 switches it
+    off."""
     most_alike: float = Field(0.95, gt=0, le=1)
-    """`collapse_draws` and `collapse_length`: a larger share of the games is drawn, or is as long as
-    `limits.max_turns` allows.
-    """
+    """`collapse_draws` and `collapse_length`: a larger fraction of the games is drawn, or as long as
+    `limits.max_turns` allows."""

@@ -1,7 +1,7 @@
-"""Written data on its way to a job: token ids with the places that are learned from, in chunks known by hash.
+"""Datasets as they are uploaded: token ids with the spans to train on, in chunks identified by hash.
 
-A chunk's name is the SHA-256 of its bytes, and a data set's the SHA-256 of its chunks' names: sending the
-same data twice is one data set, and an upload that broke off goes on with the chunks that are missing.
+A chunk's name is the SHA-256 of its bytes, and a dataset's the SHA-256 of its chunks' names. Sending the same
+data twice gives one dataset, and an interrupted upload continues with the missing chunks.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from tinkergym.trajectory.trajectory import MOST_TOKENS
 DataKind = Literal["sft", "preference"]
 
 SEQUENCES_PER_RECORD: dict[DataKind, int] = {"sft": 1, "preference": 2}
-"""A preference is two sequences that begin alike: the chosen one, then the rejected."""
+"""A preference record is two sequences with the same beginning: chosen, then rejected."""
 
 MOST_CHUNKS = 100_000
-"""Of one data set."""
+"""The most chunks of one dataset."""
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class TokenSequence(WireModel):
-    """One run of tokens with the spans that are learned from."""
+    """A token sequence with the spans to train on."""
 
     token_ids: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field(min_length=2, max_length=MOST_TOKENS)
     trained: list[tuple[int, int]] = Field(min_length=1, max_length=MOST_TOKENS)
-    """(start, stop), ascending and apart; never the first token, which nothing stands before."""
+    """(start, stop), ascending and separate; never the first token, which has no token before it."""
     images: list[ImageSpan] = Field([], max_length=MOST_PARTS)
-    """Where images stand, in order; on tokens that are not learned from. The files are sent first."""
+    """Where images are, in order; on tokens that are not trained on. The files are sent first."""
 
     @model_validator(mode="after")
     def _spans_are_in_order(self) -> Self:
@@ -43,7 +43,7 @@ class TokenSequence(WireModel):
             if not max(end, 1) <= start < stop <= len(self.token_ids):
                 raise ValueError(
                     f"trained has the span ({start}, {stop}); spans ascend, are not empty, begin at 1 or "
-                    f"later and end within the {len(self.token_ids)} tokens"
+                    f"later and end within the sequence's {len(self.token_ids)} tokens"
                 )
             end = stop
         if self.images:
@@ -56,12 +56,12 @@ class TokenSequence(WireModel):
 
     @property
     def trained_tokens(self) -> int:
-        """How many tokens are learned from."""
+        """Number of trained tokens."""
         return sum(stop - start for start, stop in self.trained)
 
 
 class DataChunk(WireModel):
-    """Some records of a data set; the body of `PUT /v1/data/chunks/{sha256}`."""
+    """Some records of a dataset; the body of `PUT /v1/data/chunks/{sha256}`."""
 
     kind: DataKind
     records: list[Annotated[list[TokenSequence], Field(max_length=2)]] = Field(
@@ -77,24 +77,24 @@ class DataChunk(WireModel):
 
 
 class DataManifest(WireModel):
-    """Which chunks make a data set, in order; the body of `POST /v1/data`."""
+    """The chunks of a dataset, in order; the body of `POST /v1/data`."""
 
     kind: DataKind
     chunks: list[Sha256] = Field(min_length=1, max_length=MOST_CHUNKS)
 
     @property
     def data_id(self) -> str:
-        """The name of the data set: equal records in equal order, equal name."""
+        """The dataset's name: the same records in the same order give the same name."""
         return fingerprint(self.kind, self.chunks)
 
 
 class DataView(WireModel):
-    """A data set as the service has it, or what it lacks."""
+    """A dataset as the service has it, or the chunks it lacks."""
 
     data_id: Sha256
     kind: DataKind
     missing: list[Sha256] = Field(default_factory=list, max_length=MOST_CHUNKS)
-    """Chunks that have to be sent; the numbers below count only once there are none."""
+    """Chunks that must be sent. The numbers below are valid only when this is empty."""
     records: int = 0
     tokens: int = 0
     trained_tokens: int = 0
@@ -104,6 +104,6 @@ class DataView(WireModel):
 
 
 def fingerprint(kind: DataKind, chunks: Sequence[str]) -> str:
-    """Return the name of the data set that these chunks make."""
+    """Return the name of the dataset that these chunks make."""
     text = "\n".join(["tinkergym data 1", kind, *chunks])
     return hashlib.sha256(text.encode()).hexdigest()

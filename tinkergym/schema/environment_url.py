@@ -1,4 +1,4 @@
-"""Addresses of environment servers. Knows no network."""
+"""Addresses of environment servers. Does no networking."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _DEFAULT_PORTS = {"ws": 80, "wss": 443}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentUrl:
-    """Where an environment server is."""
+    """The address of an environment server."""
 
     scheme: str
     """`ws`, or `wss` for TLS."""
     host: str
-    """Lower-case name or address; an IPv6 address without its brackets."""
+    """Lower-case name or address; an IPv6 address without brackets."""
     port: int
     path: str
-    """What stands before the protocol's own path; empty or `/...`."""
+    """The path before the protocol's own; empty or `/...`."""
 
     @property
     def origin(self) -> str:
-        """The URL without its path, in one spelling: the port is always there."""
+        """The URL without its path, in a normalized form with the port."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}"
 
@@ -33,20 +33,20 @@ class EnvironmentUrl:
 
 
 def is_environment_url(text: str) -> bool:
-    """Whether an environment was named by an address instead of an id."""
+    """Whether an environment was given by address instead of by id."""
     return text.lower().startswith(("ws://", "wss://"))
 
 
 def parse_environment_url(text: object) -> EnvironmentUrl:
-    """Return what a URL says.
+    """Parse a URL.
 
     Raises:
-        InvalidRequestError: It is no `ws://` or `wss://` address, or carries a user, a query or a fragment.
+        InvalidRequestError: It is not a `ws://` or `wss://` address, or has a user, a query or a fragment.
     """
     hint = "write ws://HOST:PORT, or wss://HOST for a server behind TLS"
     if not isinstance(text, str) or not is_environment_url(text):
         raise InvalidRequestError(
-            f"{text!r:.200} is no address of an environment server", hint=hint, field="url"
+            f"{text!r:.200} is not a valid environment server address", hint=hint, field="url"
         )
     try:
         parts = urlsplit(text)
@@ -54,10 +54,10 @@ def parse_environment_url(text: object) -> EnvironmentUrl:
     except ValueError as error:
         raise InvalidRequestError(f"{text[:200]!r}: {error}", hint=hint, field="url") from None
     if not parts.hostname or not (parts.hostname + parts.path).isascii() or any(c <= " " for c in text):
-        raise InvalidRequestError(f"{text[:200]!a} has no usable host", hint=hint, field="url")
+        raise InvalidRequestError(f"{text[:200]!a} has no valid host", hint=hint, field="url")
     if parts.username is not None or parts.query or parts.fragment:
         raise InvalidRequestError(
-            "the address carries more than a host, a port and a path",
+            "the address may have only a host, a port and a path",
             hint="pass the token as token=",
             field="url",
         )

@@ -15,15 +15,15 @@ from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.trajectory.trajectory import MOST_TURNS, AgentId, Trajectory
 
 MOST_SEATS = 64
-"""Of one episode."""
+"""The most seats of one episode."""
 
 
 CURRENT = "current"
-"""`SeatPlan.player` of the newest version of a policy in training, as an opponent that does not learn."""
+"""`SeatPlan.player` of the newest version of a policy in training, as an opponent that is not trained."""
 
 
 class TablePlayer(WireModel):
-    """A player at the game's own table: it answers with text, and nothing of it is sampled or recorded."""
+    """A player run by the game itself. It answers with text; nothing of it is sampled or recorded."""
 
     kind: Literal["scripted", "replay", "external"] = "scripted"
     name: str = ""
@@ -38,32 +38,32 @@ class SeatPlan(WireModel):
     """Who plays one seat of an episode, and how."""
 
     policy: str
-    """Policy id, to be put into `SampleRequest.policy`."""
+    """Policy id for `SampleRequest.policy`."""
     policy_version: int
-    """The only one that may answer; with `max_staleness` above 0 the oldest, and each answer is asked of the
-    newest.
-    """
+    """The only version that may sample. With `max_staleness` above 0 the oldest one allowed; each completion
+    is requested from the newest."""
     model: str
-    """Whose renderer turns the messages into ids: a model's, or of a job with a chat template of its own."""
+    """Whose renderer turns messages into token ids: a model's, or that of a job with its own chat
+    template."""
     sampling_seed: int
     """The seat's turn k samples with seed `sampling_seed + k`."""
     sampling: Sampling
     temperature: float | None = Field(None, ge=0)
-    """Instead of `sampling.temperature`, where the seat is not learned from; 0 takes the likeliest token."""
+    """Replaces `sampling.temperature` for a seat that is not trained; 0 takes the likeliest token."""
     system_prompt: str | None = None
     tools: SeatTools | None = None
     """What it may call before it moves."""
     reasoning: Reasoning = "keep"
     trained: bool = True
-    """Whether the job learns from this seat."""
+    """Whether the job trains on this seat."""
     player: str = ""
-    """Who plays it, as results are kept apart by: `trained`, `current`, `past@20`, `random`, ..."""
+    """The kind of player, for separate results: `trained`, `current`, `past@20`, `random`, ..."""
     table: TablePlayer | None = None
-    """If set, this plays the seat: the seat has no policy, and its episode no trajectory of it."""
+    """If set, this plays the seat. The seat then has no policy and no trajectory."""
 
     @property
     def is_newest(self) -> bool:
-        """Whether the newest version of a policy in training plays, also where it does not learn from it."""
+        """Whether the newest version of a policy in training plays, even if the seat is not trained on."""
         return self.trained or self.player == CURRENT
 
 
@@ -72,20 +72,20 @@ class EpisodeRequest(WireModel):
 
     job_id: str
     episode_id: str
-    """`{job_id}:{step}:{index}`; the same on every re-issue, so a result counts once."""
+    """`{job_id}:{step}:{index}`; the same for every re-issue, so a result counts once."""
     step: int
     index: int
     group: int
     environment: EnvironmentRef
     seed: int
-    """For `env.reset(seed=...)`; equal within a group."""
+    """The seed for `env.reset(seed=...)`; equal within a group."""
     task_index: int | None = None
     seats: dict[AgentId, SeatPlan] = Field(min_length=1, max_length=MOST_SEATS)
-    """By agent id; an environment with one agent has the seat `agent_0`."""
+    """Seats by agent id. An environment with one agent has the seat `agent_0`."""
     max_staleness: int = Field(0, ge=0)
-    """Of the job."""
+    """The job's executor."""
     limits: Limits
-    """Of each seat."""
+    """The limits of each seat."""
     executor: ExecutorName = "thread"
     retries: int = Field(0, ge=0)
     """How often the worker plays it again after a failure."""
@@ -99,33 +99,33 @@ class EpisodeRequest(WireModel):
 
 
 class LeaseRequest(WireModel):
-    """A worker asks for episodes and says that it lives; it waits up to `wait_seconds` for some."""
+    """A worker's request for episodes, which also renews its leases. It waits up to `wait_seconds`."""
 
     worker_id: str = Field(min_length=1, max_length=100)
     max_episodes: int = Field(ge=0, le=MOST_EPISODES)
-    """0 only renews."""
+    """The most episodes to lease; 0 only renews."""
     wait_seconds: float = Field(10.0, ge=0, le=60)
     renew: list[Annotated[str, Field(max_length=200)]] = Field([], max_length=MOST_EPISODES)
     """Lease ids of the episodes still being played."""
     leaving: bool = False
-    """The worker ends: its leases other than those in `renew` go to others, and it gets no more episodes."""
+    """The worker is ending: leases not in `renew` go to other workers, and it gets no more episodes."""
 
 
 class LeaseReply(WireModel):
-    """The episodes, and whether more can come."""
+    """Leased episodes, and whether more can come."""
 
     episodes: list[EpisodeRequest] = Field(max_length=MOST_EPISODES)
     lost: list[str] = Field([], max_length=MOST_EPISODES)
     """Lease ids from `renew` that are void: stop playing these."""
     job_state: JobState
     held_seconds: float = 0.0
-    """If above 0, all open episodes are leased to workers that fell silent, for at most so long."""
+    """If above 0, all open episodes are leased to workers that stopped responding, for at most this long."""
     waits_for: str = ""
-    """If nobody runs the job at the moment, what it waits for in the queue."""
+    """If no worker runs the job at the moment, what it waits for in the queue."""
 
 
 class EpisodeResult(WireModel):
-    """What became of an episode: one trajectory per seat."""
+    """The result of an episode: one trajectory per seat."""
 
     episode_id: str
     lease_id: str
@@ -135,12 +135,12 @@ class EpisodeResult(WireModel):
     def _no_agent_twice(self) -> Self:
         agent, times = Counter(one.agent for one in self.trajectories).most_common(1)[0]
         if times > 1:
-            raise ValueError(f"agent {agent!r} has {times} trajectories; each seat has one")
+            raise ValueError(f"agent {agent!r} has {times} trajectories; a seat has exactly one")
         return self
 
     @property
     def trajectory(self) -> Trajectory:
-        """The trajectory of an episode with one seat.
+        """Return the trajectory of an episode with one seat.
 
         Raises:
             ValueError: There are several.
@@ -150,7 +150,7 @@ class EpisodeResult(WireModel):
 
 
 class SubmitRequest(WireModel):
-    """Results handed in; answered only when they are durable."""
+    """Submitted results; the response is sent once they are durable."""
 
     worker_id: str = Field(min_length=1, max_length=100)
     results: list[EpisodeResult] = Field(max_length=MOST_RESULTS)

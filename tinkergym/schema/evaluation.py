@@ -1,4 +1,4 @@
-"""Episodes that the service plays for a client that lacks their environment."""
+"""Episodes that the service plays for a client that does not have their environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tinkergym.schema.structured import Structured
 from tinkergym.trajectory.trajectory import Trajectory
 
 MOST_EPISODES = 10_000
-"""Of one request."""
+"""The most episodes of one request."""
 
 
 class EvaluationEpisode(WireModel):
@@ -22,20 +22,20 @@ class EvaluationEpisode(WireModel):
 
     episode_id: str = Field(min_length=1, max_length=100)
     seed: int = Field(ge=0, lt=2**63)
-    """For `env.reset(seed=...)`."""
+    """The seed for `env.reset(seed=...)`."""
     sampling_seed: int = Field(ge=0, lt=2**63)
     task_index: int | None = Field(None, ge=0)
 
 
 class EvaluationRequest(WireModel):
-    """Episodes of a policy in an environment that is installed with the service."""
+    """Play episodes with a policy in an environment that is installed with the service."""
 
     environment: EnvironmentRef
     policy: str = Field(min_length=1, max_length=500)
     """A job's id or a model's name."""
     model: str = Field(min_length=1, max_length=500)
     chat_template: str = Field("", max_length=MOST_CHARACTERS)
-    """In place of the model's own."""
+    """Replaces the model's own chat template."""
     """Whose renderer turns text into token ids."""
     policy_version: int | None = Field(None, ge=0)
     temperature: float = Field(0.0, ge=0)
@@ -50,10 +50,10 @@ class EvaluationRequest(WireModel):
 
 
 class EvaluationLine(WireModel):
-    """One line of the answer: an episode that ended, or why there will be no further ones."""
+    """One line of the response: a finished episode, or the reason why there are no more."""
 
     episode_id: str = ""
     trajectory: Trajectory | None = None
     is_game: bool = False
-    """Whether the environment is a game against somebody."""
+    """Whether the environment is a game against an opponent."""
     error: ErrorView | None = None

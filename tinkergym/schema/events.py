@@ -12,11 +12,11 @@ from tinkergym.schema.updates import SettingsUpdate
 from tinkergym.trajectory.trajectory import MOST_TURNS, ONLY_AGENT, AgentId
 
 MOST_JOBS_LISTED = 500
-"""Jobs that the service lists at once."""
+"""The most jobs that the service lists at once."""
 
 
 class JobState(StrEnum):
-    """Where a job is in its life. The last three are final."""
+    """The state of a job. The last three are final."""
 
     QUEUED = "queued"
     STARTING = "starting"
@@ -57,13 +57,13 @@ class StepEvent(WireModel):
 
     type: Literal["step"] = "step"
     step: int
-    """1 for the first; after a resume, steps since the last checkpoint appear again with the same numbers."""
+    """Counts from 1. After a resume, the steps since the last checkpoint appear again with the same
+    numbers."""
     steps: int
     policy_version: int
     reward_mean: float | None = None
-    """Of the completed episodes; None when there was none, and so for the next two. Where several seats are
-    learned from, `metrics` has one per seat instead: `seat/<agent>/reward_mean`.
-    """
+    """Mean return of the completed episodes; None if there were none, as for the next two. If several seats
+    are trained, `metrics` has one per seat instead: `seat/<agent>/reward_mean`."""
     reward_std: float | None = None
     loss: float | None
     episodes: int = 0
@@ -72,32 +72,31 @@ class StepEvent(WireModel):
     sampled_tokens: int = 0
     turns: int = 0
     records: int | None = None
-    """Of written data; None in jobs whose policy plays."""
+    """Records of the dataset; None in jobs whose policy plays."""
     trained_tokens: int = 0
-    """Tokens that were learned from, each counted once: of the records, or of what the policy sampled."""
+    """Trained tokens, each counted once: of the records, or of what the policy sampled."""
     tokens_per_second: float
-    """Sampled tokens divided by the step's seconds; all tokens of the records where nothing is sampled."""
+    """Sampled tokens per second of the step; all tokens of the records if nothing is sampled."""
     step_seconds: float
     sampling_seconds: float
-    """While the engine worked."""
+    """Time during which the engine worked."""
     learning_seconds: float
-    """While the learner worked."""
+    """Time during which the learner worked."""
     seconds_left: float
     metrics: dict[str, float] = Field({}, max_length=1000)
-    """Everything else by name: grad_norm, learning_rate, clip_fraction, zero_variance_groups, parity_max,
-    env/...
-    """
+    """All other metrics by name: grad_norm, learning_rate, clip_fraction, zero_variance_groups, parity_max,
+    env/..."""
 
 
 class EpisodeEvent(WireModel):
-    """One episode of a step, to read."""
+    """One episode of a step as readable text."""
 
     type: Literal["episode"] = "episode"
     step: int
     episode_id: str
     seed: int
     agent: AgentId = ONLY_AGENT
-    """Whose trajectory this is."""
+    """The agent of this trajectory."""
     stop_reason: str
     episode_return: float
     transcript: list[tuple[str, str]] = Field(max_length=2 * MOST_TURNS + 2)
@@ -105,7 +104,7 @@ class EpisodeEvent(WireModel):
 
 
 class EvaluationEvent(WireModel):
-    """Held-out episodes were played with a version of the policy; none was learned from."""
+    """Held-out episodes were played with a version of the policy. They are not trained on."""
 
     type: Literal["evaluation"] = "evaluation"
     name: str
@@ -113,20 +112,20 @@ class EvaluationEvent(WireModel):
     agent: str = ""
     """Whose policy it is; empty where the job trains one."""
     step: int
-    """Train step that made the version; 0 is before training."""
+    """Train step of the version; 0 is before training."""
     policy_version: int
     episodes: int
     failed_episodes: int
-    """They enter no figure."""
+    """Failed episodes are excluded from all figures."""
     sampled_tokens: int = 0
     mean: float | None
-    """Mean return of the completed episodes; None where there was none, and so for the next two."""
+    """Mean return of the completed episodes; None if there were none, as for the next two."""
     low: float | None = None
-    """Of the mean's 95 % interval; None for a single episode."""
+    """Bounds of the mean's 95 % interval; None for a single episode."""
     high: float | None = None
     stop_reasons: dict[str, int] = {}
     metrics: dict[str, float] = {}
-    """The environment's own, means over the completed episodes of each episode's sum."""
+    """The environment's metrics: means over the completed episodes of each episode's sum."""
     best: bool = False
     """Whether the policy has no better version so far, by its first evaluation or what `best_by` names;
     references call it `@best`.
@@ -134,27 +133,27 @@ class EvaluationEvent(WireModel):
 
 
 class UpdateEvent(SettingsUpdate):
-    """Settings of the job were changed by its owner."""
+    """The owner changed settings of the job."""
 
     type: Literal["update"] = "update"
 
 
 class CheckpointEvent(WireModel):
-    """A checkpoint was written and can be resumed from, downloaded or played."""
+    """A checkpoint was written and can be resumed from, downloaded or used to sample."""
 
     type: Literal["checkpoint"] = "checkpoint"
     step: int
     policy_version: int
     path: str
-    """On the service's machine."""
+    """Path on the service's machine."""
     sha256: str
-    """Of the adapter's or the model's weights file."""
+    """Hash of the adapter's or the model's weights file."""
     agent: str = ""
-    """Whose policy it is; empty where the job trains one."""
+    """The agent whose policy it is; empty if the job trains one."""
 
 
 class WarningEvent(WireModel):
-    """Something failed that the job survived: named, counted, with the traceback where there is one."""
+    """A failure that the job survived: named, counted, with the traceback if there is one."""
 
     type: Literal["warning"] = "warning"
     name: str
@@ -179,7 +178,7 @@ class Event(WireModel):
 
 
 class CheckpointView(WireModel):
-    """A checkpoint that is still there."""
+    """A stored checkpoint."""
 
     step: int
     policy_version: int

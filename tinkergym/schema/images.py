@@ -1,4 +1,4 @@
-"""Images on their way to the service: each is sent once, under the hash of its bytes."""
+"""Image uploads: each image is sent once, identified by the hash of its bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_NAMES = 10_000
 
 
 class ImageNames(WireModel):
-    """Hashes of images; the body of `POST /v1/images/missing`, and its answer."""
+    """Hashes of images; the body of `POST /v1/images/missing`, and its response."""
 
     images: list[Sha256] = Field(max_length=MOST_NAMES)
 

@@ -1,4 +1,4 @@
-"""The settings of an RL job, shared by client and service: unknown or invalid settings are refused."""
+"""The settings of an RL job, shared by client and service. Unknown or invalid settings are refused."""
 
 from __future__ import annotations
 
@@ -22,29 +22,28 @@ from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.trajectory.trajectory import AgentId
 
 LEAST_TEMPERATURE = 1e-3
-"""Logits divided by much less are not finite any more, as if the policy had diverged."""
+"""Logits divided by much less become infinite, as if the policy had diverged."""
 
 
 MOST_TEMPERATURE = 10
 
 
 LONGEST_SECONDS = 1e9
-"""Thirty years; clocks and threads cannot wait for much more."""
+"""Thirty years. Clocks and threads cannot wait for much longer."""
 
 
 class LoRA(Choice):
-    """Train low-rank adapters beside every linear layer of the decoder (arXiv:2106.09685)."""
+    """Train low-rank adapters for the linear layers of the decoder (arXiv:2106.09685)."""
 
     kind: Literal["lora"] = "lora"
     rank: int = Field(8, ge=1, le=512)
     alpha: float = Field(16.0, gt=0, le=1e6)
     """The adapter's output is scaled by `alpha / rank`."""
     rslora: bool = False
-    """Scale it by `alpha / sqrt(rank)` instead (rank-stabilized LoRA, arXiv:2312.03732)."""
+    """Scale by `alpha / sqrt(rank)` instead (rank-stabilized LoRA, arXiv:2312.03732)."""
     target_modules: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = Field((), max_length=64)
-    """Which of the layers are adapted: names (`q_proj`) or paths (`layers.0.*`), `*` for anything. Each has
-    to match one; empty adapts all.
-    """
+    """Which layers to adapt: names (`q_proj`) or paths (`layers.0.*`), `*` for anything. Each must match a
+    layer; empty adapts all."""
 
     @field_validator("target_modules", mode="before")
     @classmethod
@@ -52,7 +51,7 @@ class LoRA(Choice):
         return (given,) if isinstance(given, str) else given
 
     vision: bool = False
-    """Also adapt the vision tower and its connector. Refused for a model that takes text only."""
+    """Also adapt the vision tower and its connector. Refused for text-only models."""
 
 
 class FullParameters(Choice):
@@ -65,19 +64,19 @@ Adapter = Annotated[LoRA | FullParameters, Field(discriminator="kind")]
 
 
 class Sampling(Choice):
-    """How the policy's answers are drawn during training."""
+    """How completions are sampled during training."""
 
     temperature: float = Field(1.0, ge=LEAST_TEMPERATURE, le=MOST_TEMPERATURE)
     max_turn_tokens: int = Field(64, ge=1)
-    """Sampled tokens in one answer at the most."""
+    """Most sampled tokens per completion."""
 
 
 class Train(Choice):
-    """A seat of a game with a policy of its own, which the job trains."""
+    """A seat of a game with its own policy, which the job trains."""
 
     kind: Literal["train"] = "train"
     adapter: Adapter | None = None
-    """None is the job's."""
+    """None uses the job's adapter."""
     system_prompt: str | None = None
     """None is the job's."""
     tools: SeatTools | None = None
@@ -85,11 +84,11 @@ class Train(Choice):
     game's own system prompt; `system_prompt` replaces both.
     """
     algorithm: Algorithm | None = None
-    """None is the job's. Groups are the job's in any case: the seats play the same episodes."""
+    """None uses the job's sampling."""
     sampling: Sampling | None = None
-    """None is the job's."""
+    """None uses the job's system prompt."""
     initial_policy: str | None = Field(None, pattern=rf"^{POLICY_REF}$", max_length=200)
-    """As in a job. None is the job's."""
+    """As in a job. None uses the job's."""
     model: str | None = Field(None, max_length=500)
     """None is the job's. Another base model is loaded next to it for as long as the job runs."""
 
@@ -100,7 +99,7 @@ class Train(Choice):
 
 
 class SharedWith(Choice):
-    """A seat of a game that another seat's policy plays; it is trained on what it does at both."""
+    """A seat of a game that another seat's policy plays. The policy is trained on both seats."""
 
     kind: Literal["shared"] = "shared"
     agent: AgentId
@@ -109,12 +108,12 @@ class SharedWith(Choice):
     def __init__(self, agent: str | None = None, /, **settings: Any) -> None:
         super().__init__(**({} if agent is None else {"agent": agent}), **settings)
 
-    # As in `Choice`: settings inside of others are read without it.
+    # As in `Choice`: nested settings are validated without this.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
 
 _GROUPS = ("group_size", "groups_per_step")
-"""What all seats of a job have in common, since they play the same episodes."""
+"""Settings shared by all seats of a job, because they play the same episodes."""
 
 SeatSettings = Annotated[
     Train | SharedWith | Frozen | Scripted | Base | External | League | Replay, Field(discriminator="kind")
@@ -122,32 +121,33 @@ SeatSettings = Annotated[
 """Who plays a seat."""
 
 AgentName = Annotated[AgentId, Field(pattern=r"^[^@/\s]+$")]
-"""An agent id that can stand in a reference to a policy: `job-ID/AGENT@40`."""
+"""An agent id that is valid in a policy reference: `job-ID/AGENT@40`."""
 
 
 class Limits(Choice):
-    """Where an episode is cut off."""
+    """Limits at which an episode is cut off."""
 
     max_turns: int = Field(64, ge=1)
     max_episode_tokens: int | None = Field(None, ge=1)
-    """Sampled tokens of all turns together; None leaves it to the context."""
+    """Sampled tokens of all turns together; None means that only the context limits them."""
     max_context_tokens: int | None = Field(None, ge=1)
-    """Tokens of a prompt and its answer together; None takes the model's context, which is never exceeded."""
+    """Tokens of a prompt and its completion together. None uses the model's context, which is never
+    exceeded."""
     step_timeout_seconds: float = Field(60.0, gt=0, le=LONGEST_SECONDS)
-    """For one `reset` or `step` of the environment."""
+    """Time limit for one `reset` or `step` of the environment."""
     episode_timeout_seconds: float = Field(3600.0, gt=0, le=LONGEST_SECONDS)
 
 
 Reasoning = Literal["keep", "drop"]
-"""What later turns see of the `<think>...</think>` of earlier answers: all of it, or nothing."""
+"""Whether later turns see the `<think>...</think>` of earlier completions."""
 
 
 ExecutorName = Literal["thread", "process"]
-"""Where environments live while they are played: each in a thread of the worker, or a process of its own."""
+"""Where environments run: each in a thread of the worker, or in its own process."""
 
 
 class EnvironmentRef(WireModel):
-    """Which environment, by its registered id; never code, never data."""
+    """An environment, by its registered id; never code or data."""
 
     id: str = Field(min_length=1, max_length=200)
     kwargs: dict[str, JsonValue] = {}
@@ -161,37 +161,35 @@ class WeightedEnvironment(EnvironmentRef):
 
     @property
     def ref(self) -> EnvironmentRef:
-        """The environment alone."""
+        """The environment without its weight."""
         return EnvironmentRef(id=self.id, kwargs=self.kwargs)
 
 
 class TrainingSpec(UserSettings):
-    """What every kind of job says: which model is trained, how long, and what is kept of it."""
+    """Settings of every kind of job: which model is trained, for how long, and what is kept."""
 
     model: str = Field("nano", min_length=1, max_length=500)
-    """A name that the service offers, a model directory on its machine, or a Hugging Face hub id."""
+    """A model name of the service, a model directory on its machine, or a Hugging Face hub id."""
     adapter: Adapter = LoRA()
     initial_policy: str = Field("", pattern=rf"^({POLICY_REF})?$", max_length=200)
-    """`job-...@40`, `policy-...@40`, `job-...@step:40`: begin with that version of what was trained, on the
-    same model with the same adapter. Without a version, its newest checkpoint; the service writes down which
-    that was.
-    """
+    """`job-...@40`, `policy-...@40`, `job-...@step:40`: start from that version of a trained policy, with the
+    same model and adapter. Without a version, from the newest checkpoint; the service records which that
+    was."""
     chat_template: str = Field("", max_length=MOST_CHARACTERS)
-    """Jinja, in place of the model's own, or `plain`, for base models, which have none. Empty is the
-    model's.
-    """
+    """Jinja text instead of the model's own template, or `plain` for base models, which have none. Empty uses
+    the model's."""
     optimizer: AdamW = AdamW()
-    """What makes an update out of a gradient."""
+    """The optimizer."""
     sampling: Sampling = Sampling()
     steps: int = Field(ge=1, le=10**9)
     seed: int = Field(0, ge=0, lt=2**63)
     checkpoint_every: int = Field(10, ge=1)
-    """Steps between two checkpoints; the last step always makes one."""
+    """Steps between checkpoints; the last step always writes one."""
     keep_checkpoints: int = Field(3, ge=1)
     budget: Budget | None = None
-    """What the job may use before it pauses; None sets no bound."""
+    """How much the job may use before it pauses; None means no limit."""
     name: str = Field("", max_length=200)
-    """For people, to find the job again in a list."""
+    """A label to find the job in lists."""
 
     @field_validator("chat_template")
     @classmethod
@@ -204,15 +202,15 @@ class TrainingSpec(UserSettings):
 
     @property
     def trained_agents(self) -> tuple[str, ...]:
-        """The agents that have a policy of their own; the agent of a single policy is empty."""
+        """The agents with their own policy; the agent of a single policy is ""."""
         return ("",)
 
     def adapter_of(self, agent: str) -> Adapter:
-        """Return what is trained for one of the `trained_agents`."""
+        """Return the adapter of one of the `trained_agents`."""
         return self.for_agent(agent).adapter
 
     def for_agent(self, agent: str) -> Self:
-        """Return the settings as they hold for the policy of one of the `trained_agents`."""
+        """Return the settings that apply to the policy of one of the `trained_agents`."""
         del agent
         return self
 
@@ -230,25 +228,24 @@ class TrainingSpec(UserSettings):
 
 
 class EvaluatedSpec(TrainingSpec):
-    """What jobs say that may play held-out episodes on the way: all but a user's own loop."""
+    """Settings of jobs that can evaluate during training: all but a user's own loop."""
 
     evaluate: list[EvaluateEvery] = Field([], max_length=MOST_EVALUATIONS)
     """Episodes on the way that are not learned from. The first of them decides which version is `@best`,
     unless `best_by` names another. In a game, each policy's own evaluations decide its `@best`.
     """
     best_by: str = Field("", max_length=500)
-    """What decides which version is `@best`: the name of an evaluation, for its mean return, or
-    `NAME/METRIC` for a metric of its environment, of which more is better.
-    """
+    """Decides which version is `@best`: the name of an evaluation, for its mean return, or `NAME/METRIC` for
+    a metric of its environment (higher is better)."""
 
     @property
     def own_environments(self) -> dict[str, EnvironmentRef]:
-        """What the policy is trained in, if it plays, by the names that metrics and evaluations use."""
+        """The job's environments, if it plays, by the names used in metrics and evaluations."""
         return {}
 
     @property
     def evaluations(self) -> list[EvaluateEvery]:
-        """`evaluate`, with one for each of several environments where it names none."""
+        """`evaluate`, with one entry per environment of the job where an entry names none."""
         own = self.own_environments
         if len(own) < 2:
             return self.evaluate
@@ -273,20 +270,21 @@ class EvaluatedSpec(TrainingSpec):
         for one in self.evaluations:
             if not own and not one.environment:
                 raise ValueError(
-                    "evaluate has to name an environment of the service: this job plays none itself"
+                    "evaluate must name an environment of the service, because this job plays none itself"
                 )
             if one.environment == REMOTE_ID or "://" in one.environment:
-                raise ValueError("evaluate can name an environment of the service, not an address")
+                raise ValueError("evaluate must name an environment of the service, not an address")
             is_remote = self.environment_of(one).id == REMOTE_ID
             if is_remote and {"url", "token"} & set(one.env_kwargs):
                 raise ValueError(
-                    "evaluate plays behind the job's own server; leave url and token out of its env_kwargs"
+                    "evaluate uses the job's own environment server; leave url and token out of its "
+                    "env_kwargs"
                 )
         for one in self.evaluate if len(own) > 1 else ():
             if not one.environment and (one.patience is not None or one.target is not None):
                 self._refuse(
-                    "evaluate has patience or target for several environments at once; name the one that "
-                    f"ends the job: {', '.join(own)}"
+                    f"evaluate has patience or target for several environments at once; name the one that "
+                    f"may end the job: {', '.join(own)}"
                 )
         names = [self.name_of(one) for one in self.evaluations]
         twice = next((name for name in names if names.count(name) > 1), None)
@@ -294,7 +292,7 @@ class EvaluatedSpec(TrainingSpec):
             raise ValueError(f"evaluate has two of the name {twice!r}; give each a name=")
         if self.best_by and self._named_by_best_by is None:
             self._refuse(
-                f"best_by names no evaluation; write NAME or NAME/METRIC with one of "
+                f"best_by does not name an evaluation; write NAME or NAME/METRIC with one of "
                 f"{', '.join(map(repr, names)) or 'those in evaluate'}"
             )
         return self
@@ -322,13 +320,13 @@ class EvaluatedSpec(TrainingSpec):
         names = [self.name_of(one) for one in self.evaluations]
         if self.best_by in names:
             return self.best_by, ""
-        # Names are ids with a slash in them: the longest that fits is meant.
+        # Names are ids that contain a slash, so the longest match wins.
         fitting = [name for name in names if self.best_by.startswith(f"{name}/")]
         name = max(fitting, key=len, default=None)
         return None if name is None else (name, self.best_by.removeprefix(f"{name}/"))
 
     def environment_of(self, evaluation: EvaluateEvery) -> EnvironmentRef:
-        """Return what an evaluation plays."""
+        """Return the environment that an evaluation plays."""
         for name, own in self.own_environments.items():
             if evaluation.environment in ("", name):
                 return EnvironmentRef(id=own.id, kwargs={**own.kwargs, **evaluation.env_kwargs})
@@ -340,53 +338,44 @@ class EvaluatedSpec(TrainingSpec):
 
 
 class PlayedSpec(EvaluatedSpec):
-    """What jobs say whose policy plays episodes while it is trained."""
+    """Settings of jobs whose policy plays episodes."""
 
     environment: EnvironmentRef
-    """The only one, or the first of `environments`."""
+    """The only environment, or the first of `environments`."""
     environments: list[WeightedEnvironment] = Field([], max_length=MOST_ENVIRONMENTS)
-    """Several, each with its share of a step's groups. Empty where there is one."""
+    """Several environments, each with its share of a step's groups. Empty if there is only one."""
     limits: Limits = Limits()
     rollout: Literal["server", "client", "script"] = "server"
-    """Who plays the episodes: workers of the service, a worker in the client, or the user's own loop, one
-    by one.
-    """
+    """Who plays the episodes: workers of the service, a worker in the client, or the user's own loop, one at
+    a time."""
     system_prompt: str | None = None
-    """Stands before the first observation; None takes the environment's own metadata["system_prompt"], if
-    any.
-    """
+    """Precedes the first observation. None uses the environment's own metadata["system_prompt"], if any."""
     environment_prompt: str | None = None
-    """The environment's own prompt, written down by whoever makes the environment first, the client or the
-    service: so the policy can act like in training where nobody has the environment.
-    """
+    """The environment's own prompt, recorded by whichever side creates the environment first, client or
+    service. So the policy gets the same prompt as in training where the environment is not available."""
     reasoning: Reasoning = "keep"
-    """Whether later turns see the `<think>...</think>` of earlier answers; where it is dropped, a new segment
-    begins.
-    """
+    """Whether later turns see the `<think>...</think>` of earlier completions. If it is dropped, a new
+    segment begins."""
     executor: ExecutorName = "thread"
-    """Where environments live: `process` is for those that crash, hold the interpreter, or compute much."""
+    """Where environments run. `process` is for those that crash, hold the interpreter, or compute a lot."""
     deterministic: bool = False
-    """Sample a step's episodes in lockstep, so that the same seed gives the same bits; slower."""
+    """Sample a step's episodes in lockstep, so that the same seed gives the same bits. Slower."""
     on_failure: str = Field("drop", pattern=r"^(drop|keep|retry:[1-9][0-9]?)$")
-    """What becomes of an episode that failed: `drop` leaves it out of learning, `keep` learns from what it
-    earned until then, `retry:N` plays it again up to N times and then drops it.
-    """
+    """How failed episodes are handled: `drop` excludes them from training, `keep` trains on what they earned
+    until then, `retry:N` plays them again up to N times and then drops them."""
     max_failed_fraction: float = Field(0.5, ge=0, le=1)
-    """The job fails when more than this share of a step's episodes failed; below it they are left out and
-    counted.
-    """
+    """The job fails if a larger fraction of a step's episodes failed. Otherwise failed episodes are excluded
+    and counted."""
     warn_failed_fraction: float = Field(0.1, ge=0, le=1)
-    """A job that lost more than this share of all its episodes ends with the warning `episodes_lost`."""
+    """The job ends with the warning `episodes_lost` if it lost a larger fraction of all its episodes."""
     keep_episodes: int | None = Field(None, ge=0, le=10**9)
-    """Of how many of the newest steps the service keeps the episodes, to be read with `job.episodes()`; None
-    keeps all of them until the job is deleted, 0 none.
-    """
+    """The number of newest steps whose episodes the service keeps for `job.episodes()`. None keeps all of
+    them until the job is deleted, 0 keeps none."""
     client_timeout_seconds: float = Field(30.0, gt=0, le=LONGEST_SECONDS)
-    """After this much silence of the client's workers the job becomes `waiting_for_client`."""
+    """The job becomes `waiting_for_client` after this long without a message from the client's workers."""
     parity_threshold: float | None = Field(None, gt=0)
-    """Largest mean |learner - sampling| logprob difference, in nats, before the job stops. None is 0.001, and
-    0.02 where the service computes in bfloat16.
-    """
+    """Largest mean |learner - sampling| logprob difference, in nats, before the job stops. None means 0.001,
+    or 0.02 if the service computes in bfloat16."""
 
     @model_validator(mode="before")
     @classmethod
@@ -407,31 +396,35 @@ class PlayedSpec(EvaluatedSpec):
         if not self.environments:
             return self
         if len(self.environments) < 2:
-            self._refuse("environments must be at least two; one alone is `environment`")
+            self._refuse("environments needs at least two entries; pass a single one as `environment`")
         if self.environment != self.environments[0].ref:
             self._refuse("environment must be the first of environments; leave it out")
         names = names_of([(one.id, one.kwargs) for one in self.environments])
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            self._refuse(f"environments has {twice!r} twice; add their weights up, or give each other kwargs")
+            self._refuse(
+                f"environments has {twice!r} twice; add up their weights, or give them different kwargs"
+            )
         if self.rollout == "script":
-            self._refuse("environments must be empty where a script plays; a script plays what it likes")
+            self._refuse(
+                "environments must be empty if a script plays, because the script chooses what it plays"
+            )
         return self
 
     @model_validator(mode="after")
     def _its_player_can_do_so(self) -> Self:
         if self.executor == "process" and (self.deterministic or self.rollout == "script"):
             raise ValueError(
-                "executor cannot be 'process' with deterministic=True or where a script plays; "
-                "choose 'thread', or leave the other setting"
+                "executor cannot be 'process' with deterministic=True or if a script plays; choose "
+                "'thread', or remove the other setting"
             )
         if self.retries and self.rollout == "script":
             raise ValueError(
-                "on_failure cannot be 'retry' where a script plays; catch the error in the script, "
+                "on_failure cannot be 'retry' if a script plays; catch the error in the script, "
                 "or choose 'drop' or 'keep'"
             )
         self._refuse_idle(
-            "client_timeout_seconds", self.rollout == "server", "rollout='client' or where a script plays"
+            "client_timeout_seconds", self.rollout == "server", "rollout='client' or if a script plays"
         )
         return self
 
@@ -439,32 +432,32 @@ class PlayedSpec(EvaluatedSpec):
     def _its_player_plays_the_evaluations(self) -> Self:
         if self.evaluate and self.rollout == "script":
             raise ValueError(
-                "evaluate needs rollout='server' or 'client'; where a script plays, it can call "
+                "evaluate needs rollout='server' or 'client'; a script that plays can call "
                 "tg.evaluate(job.policy(), env) itself"
             )
         for one in self.evaluate if self.rollout == "client" else ():
             if one.environment not in ("", *self.own_environments):
                 raise ValueError(
-                    f"evaluate names {one.environment!r}, and with rollout='client' only the job's own "
-                    "environment is played; leave it out, or call tg.evaluate(job.policy(), env) yourself"
+                    f"evaluate names {one.environment!r}, but with rollout='client' only the job's own "
+                    f"environment is played; leave it out, or call tg.evaluate(job.policy(), env) yourself"
                 )
         return self
 
     @property
     def own_environments(self) -> dict[str, EnvironmentRef]:
-        """What the policy is trained in, by the names that metrics and evaluations use."""
+        """The job's environments by the names used in metrics and evaluations."""
         own = [one.ref for one in self.environments] or [self.environment]
         return dict(zip(names_of([(ref.id, ref.kwargs) for ref in own]), own, strict=True))
 
     @property
     def played_in(self) -> str:
-        """What the policy is trained in, for people."""
+        """The job's environments as readable text."""
         total = sum(one.weight for one in self.environments)
         shares = zip(self.own_environments, self.environments, strict=False)
         return ", ".join(f"{name} {one.weight / total:.0%}" for name, one in shares) or self.environment.id
 
     def environment_at(self, step: int, group: int) -> EnvironmentRef:
-        """Return what a group of a train step plays."""
+        """Return the environment that a group of a train step plays."""
         if not self.environments:
             return self.environment
         weights = [one.weight for one in self.environments]
@@ -491,47 +484,44 @@ class PlayedSpec(EvaluatedSpec):
 
 
 class JobSpec(PlayedSpec):
-    """One RL training request, complete: what the service runs is this and nothing else."""
+    """A complete RL training request: the service needs nothing else to run the job."""
 
     kind: Literal["rl"] = "rl"
     algorithm: Algorithm = GRPO()
     agents: dict[AgentName, SeatSettings] = Field({}, max_length=64)
-    """Who plays the seats of a game, by agent id: each of its agents once. Empty for an environment with one
-    agent.
-    """
+    """Who plays each seat of a game, by agent id. Empty for an environment with one agent."""
     self_play: bool | League = False
-    """One policy plays all seats of a game and learns at each; in a share of the groups its opponents are
-    fixed anchors and past versions. True is `League()`. Together with `agents` the policies are those.
-    """
+    """One policy plays all seats of a game and learns from each. In a fraction of the groups its opponents
+    are fixed anchors and past versions. True means `League()`. With `agents`, this applies to their
+    policies."""
     updates: str = Field("all", pattern=r"^(all|alternate(:[1-9][0-9]{0,5})?|only:[^@/\s]+)$", max_length=120)
-    """Which policies of a game's agents learn in a step: `all`; `alternate`, one after the other, each for
-    one step, or for ten with `alternate:10`; or `only:AGENT`. The others play on as they are.
-    """
+    """Which policies of a game's agents learn in a step: `all`; `alternate`, one after the other for one step
+    each, or for ten with `alternate:10`; or `only:AGENT`. The others keep playing unchanged."""
     collapse_guard: bool | CollapseGuard = True
-    """Whether games are watched for signs that play collapses: each is a warning that names the last good
-    version. True is `CollapseGuard()`.
-    """
+    """Whether games are watched for signs of collapse. Each sign causes a warning that names the last good
+    version. True means `CollapseGuard()`."""
     shuffle_rewards: bool = False
     """A control experiment: permute the returns within each step, so that nothing can be learned."""
     max_staleness: int = Field(0, ge=0, le=8)
-    """How many versions may lie between the policy that sampled a token and the one that learns from it. 0 is
-    strict: a step's episodes begin when the step before it is done. With more, they are played while up to so
-    many steps before theirs are learned from, each answer by the version that is newest when it is asked for.
-    """
+    """How many versions may lie between the policy that sampled a token and the one that trains on it. 0 is
+    synchronous: a step's episodes begin when the previous step is done. With more, episodes are played up to
+    this many steps ahead, each completion by the newest version at the time of the request."""
 
     @model_validator(mode="after")
     def _its_length_penalty_fits_into_an_answer(self) -> Self:
         if self.algorithm.overlong_tokens > self.sampling.max_turn_tokens:
             raise ValueError(
-                f"algorithm has overlong_tokens={self.algorithm.overlong_tokens}, but an answer ends at "
-                f"sampling.max_turn_tokens={self.sampling.max_turn_tokens}; lower it, or allow longer answers"
+                f"algorithm has overlong_tokens={self.algorithm.overlong_tokens}, but a completion ends at "
+                f"sampling.max_turn_tokens={self.sampling.max_turn_tokens}; lower it, or allow longer "
+                f"completions"
             )
         begins = self.sampling.max_turn_tokens - self.algorithm.overlong_tokens
         most = self.limits.max_episode_tokens
         if self.algorithm.overlong_tokens and most is not None and most <= begins:
             raise ValueError(
-                f"algorithm has overlong_tokens={self.algorithm.overlong_tokens}, which lowers rewards of "
-                f"answers beyond {begins} tokens, but limits.max_episode_tokens={most} ends them before; "
+                f"algorithm has overlong_tokens={self.algorithm.overlong_tokens}, which lowers the reward "
+                f"of completions beyond {begins} tokens, but limits.max_episode_tokens={most} ends them "
+                f"before; "
                 "raise one of the two, or lower sampling.max_turn_tokens"
             )
         return self
@@ -547,20 +537,21 @@ class JobSpec(PlayedSpec):
             return self
         if self.deterministic:
             raise ValueError(
-                "max_staleness must be 0 with deterministic=True: which version answers would depend on how "
-                "fast the learner is; leave one of the two"
+                "max_staleness must be 0 with deterministic=True: which version samples would depend on "
+                "the learner's speed; remove one of the two"
             )
         if self.algorithm.loss == "reinforce" and self.algorithm.importance_correction == "none":
             raise ValueError(
-                "max_staleness must be 0 with loss='reinforce', which takes every token for one of the "
-                "policy that learns; choose another loss, such as 'ppo' or 'importance_sampling', or set "
+                "max_staleness must be 0 with loss='reinforce', which assumes that every token was sampled "
+                "by the policy being trained; choose another loss, such as 'ppo' or 'importance_sampling', "
+                "or set "
                 "importance_correction"
             )
         return self
 
     @property
     def guard(self) -> CollapseGuard | None:
-        """What is watched; None where nothing is."""
+        """The guard's settings; None if it is off."""
         if not self.plays_game or self.collapse_guard is False:
             return None
         return CollapseGuard() if self.collapse_guard is True else self.collapse_guard
@@ -579,23 +570,23 @@ class JobSpec(PlayedSpec):
     def _opponents_can_be_drawn(self) -> Self:
         trained = ", ".join(self.trained_agents) or "none"
         if self.agents and not self.trained_agents:
-            self._refuse("agents has no seat with Train, so nothing would be learned")
+            self._refuse("agents has no seat with Train, so no policy would be trained")
         for agent, seat in self.agents.items():
             if not isinstance(seat, League):
                 continue
             if seat.of is not None and seat.of not in self.trained_agents:
                 self._refuse(
-                    f"agents has a League of {seat.of!r} at {agent!r}, which is not a seat with Train; those "
-                    f"are: {trained}"
+                    f"agents has a League of {seat.of!r} at {agent!r}, which is not a seat with Train; "
+                    f"these are: {trained}"
                 )
         if isinstance(self.self_play, League):
             if self.replayed_jobs:
-                self._refuse("self_play draws opponents, and a Replay is always the same; leave one out")
+                self._refuse("self_play draws opponents, but a Replay is always the same; remove one of them")
             if self.self_play.of is not None:
                 self._refuse("self_play plays every seat with its own policy's versions; leave `of` out")
             if self.agents and len(self.learning_seats) < 2:
                 self._refuse(
-                    "self_play needs two seats that learn; with one, give the others a League in agents"
+                    "self_play needs two trained seats; with one, give the others a League in agents"
                 )
         return self
 
@@ -611,8 +602,8 @@ class JobSpec(PlayedSpec):
                 own, jobs = getattr(algorithm, name), getattr(self.algorithm, name)
                 if own not in (type(algorithm).model_fields[name].default, jobs):
                     self._refuse(
-                        f"agents has {agent!r} with algorithm.{name}={own}, and the job {jobs}: seats play "
-                        "the same episodes; set it in the job's algorithm"
+                        f"agents has {agent!r} with algorithm.{name}={own}, and the job {jobs}: all seats "
+                        f"play the same episodes; set it in the job's algorithm"
                     )
             self._refuse_unequal_rounds(agent)
         return self
@@ -638,13 +629,14 @@ class JobSpec(PlayedSpec):
             self._refuse(f"agents has {agent!r} with more minibatches than the job's groups_per_step")
         if algorithm.dynamic_sampling_rounds != self.algorithm.dynamic_sampling_rounds:
             self._refuse(
-                f"agents has {agent!r} with other dynamic_sampling_rounds than the job; set them in both, or "
+                f"agents has {agent!r} with dynamic_sampling_rounds different from the job's; set them in "
+                f"both, or "
                 "in neither"
             )
         if algorithm.compares_siblings and algorithm.group_size < 2:
             self._refuse(
-                f"agents has {agent!r} with an algorithm that compares episodes with their group, and the "
-                "job's groups have one episode; raise algorithm.group_size"
+                f"agents has {agent!r} with an algorithm that compares episodes with their group, but the "
+                f"job's groups have one episode; raise algorithm.group_size"
             )
         if algorithm.overlong_tokens > sampling.max_turn_tokens:
             self._refuse(f"agents has {agent!r} with overlong_tokens above its max_turn_tokens; lower them")
@@ -661,13 +653,13 @@ class JobSpec(PlayedSpec):
         for one in self.evaluate:
             if not self.plays_game:
                 if one.agent or one.against is not None:
-                    self._refuse("evaluate has `agent` or `against`, which take effect only with agents")
+                    self._refuse("evaluate has `agent` or `against`, which only take effect with agents")
                 continue
             if one.environment not in ("", self.environment.id):
-                self._refuse("evaluate can name no other environment where the agents of a game are trained")
+                self._refuse("evaluate cannot name another environment if the agents of a game are trained")
             if one.agent and self.agents and one.agent not in self.trained_agents:
                 self._refuse(
-                    f"evaluate names the agent {one.agent!r}, which is not a seat with Train; those are: "
+                    f"evaluate names the agent {one.agent!r}, which is not a seat with Train; these are: "
                     f"{', '.join(self.trained_agents)}"
                 )
         return self
@@ -717,9 +709,9 @@ class JobSpec(PlayedSpec):
     @model_validator(mode="after")
     def _recorded_games_are_played_again(self) -> Self:
         if self.replayed_jobs and self.rollout != "server":
-            self._refuse("agents has a Replay, whose record the service holds; leave rollout out")
+            self._refuse("agents has a Replay, whose record is stored in the service; leave out rollout")
         if self.replayed_jobs and self.algorithm.dynamic_sampling_rounds:
-            self._refuse("agents has a Replay, whose groups are known; leave dynamic_sampling_rounds out")
+            self._refuse("agents has a Replay, whose groups are fixed; leave out dynamic_sampling_rounds")
         return self
 
     @model_validator(mode="after")
@@ -729,11 +721,11 @@ class JobSpec(PlayedSpec):
             return self
         several = len(self.trained_agents) > 1 or (isinstance(self.self_play, League) and not self.agents)
         if not several or not self.plays_game:
-            self._refuse("updates takes effect only where several policies are trained; leave it out")
+            self._refuse("updates only takes effect if several policies are trained; leave it out")
         only = chosen.partition(":")[2] if chosen.startswith("only:") else None
         if only is not None and only not in self.trained_agents:
             self._refuse(
-                f"updates names {only!r}, which is not a seat with Train; those are: "
+                f"updates names {only!r}, which is not a seat with Train; these are: "
                 f"{', '.join(self.trained_agents)}"
             )
         return self
@@ -752,7 +744,7 @@ class JobSpec(PlayedSpec):
                 trained = ", ".join(self.trained_agents) or "none"
                 self._refuse(
                     f"agents has {agent!r} shared with {seat.agent!r}, which is not a seat with Train; "
-                    f"those are: {trained}"
+                    f"these are: {trained}"
                 )
         if self.plays_game and self.environments:
             self._refuse(
@@ -762,7 +754,7 @@ class JobSpec(PlayedSpec):
 
     @property
     def trained_agents(self) -> tuple[str, ...]:
-        """The agents that have a policy of their own; the agent of a single policy is empty."""
+        """The agents with their own policy; the agent of a single policy is ""."""
         if not self.agents:
             return ("",)
         return tuple(agent for agent, seat in self.agents.items() if isinstance(seat, Train))
@@ -775,11 +767,11 @@ class JobSpec(PlayedSpec):
 
     @property
     def learning_seats(self) -> tuple[str, ...]:
-        """The agents whose seats are learned from: those with a policy of their own or a shared one."""
+        """The agents whose seats are trained on: those with their own or a shared policy."""
         return tuple(agent for agent, seat in self.agents.items() if isinstance(seat, Train | SharedWith))
 
     def policy_at(self, agent: str) -> str:
-        """Return whose policy plays a seat that is learned from."""
+        """Return whose policy plays a trained seat."""
         seat = self.agents[agent]
         return seat.agent if isinstance(seat, SharedWith) else agent
 
@@ -790,11 +782,11 @@ class JobSpec(PlayedSpec):
         return own + [seat for seat in self.agents.values() if isinstance(seat, League)]
 
     def seated(self, agents: Sequence[str], offered: Sequence[str]) -> Self:
-        """Return the job with what only the game can tell: its agents in self-play, and its usual anchors.
+        """Return the job with game-dependent settings: its agents in self-play, and default anchors.
 
         Args:
-            agents: All that the game has.
-            offered: The players that it offers by name.
+            agents: All agents of the game.
+            offered: The names of the players that it offers.
         """
         changes: dict[str, Any] = {}
         if isinstance(self.self_play, League):
@@ -817,12 +809,15 @@ class JobSpec(PlayedSpec):
             ]
         if not changes:
             return self
-        # Checked again: a game may call its agents what no policy can be called.
+        # Checked again: the game's agent ids may be invalid as names of policies.
         return type(self).model_validate(self.model_copy(update=changes).model_dump())
 
     @property
     def beginnings(self) -> dict[str, str]:
-        """What each trained policy begins with, by agent; those that begin with the model are not in it."""
+        """The starting point of each trained policy, by agent.
+
+        Policies that start from the base model are left out.
+        """
         own = {agent: self.for_agent(agent).initial_policy for agent in self.trained_agents}
         return {agent: policy for agent, policy in own.items() if policy}
 
@@ -854,11 +849,11 @@ class JobSpec(PlayedSpec):
 
     @property
     def plays_game(self) -> bool:
-        """Whether the job trains the agents of a game, and not an environment with one agent."""
+        """Whether the job trains the agents of a game, rather than in an environment with one agent."""
         return bool(self.agents) or isinstance(self.self_play, League)
 
     def for_agent(self, agent: str) -> Self:
-        """Return the settings as they hold for the policy of one of the `trained_agents`."""
+        """Return the settings that apply to the policy of one of the `trained_agents`."""
         seat = self.agents.get(agent)
         if not isinstance(seat, Train):
             return self
@@ -879,12 +874,12 @@ class JobSpec(PlayedSpec):
 
     @property
     def most_episodes_per_step(self) -> int:
-        """How many one train step may come to, if each round of dynamic sampling replaces every group."""
+        """The most episodes of one train step, if each round of dynamic sampling replaces every group."""
         return self.episodes_per_step * (1 + self.algorithm.dynamic_sampling_rounds)
 
 
 def _with_anchors(league: League, offered: Sequence[str]) -> League:
-    """Return a league with the game's random player as its anchor, or the base model, if it names none."""
+    """Return the league with default anchors if it names none: the random player or the base model."""
     if league.anchors is not None or not league.anchor_share:
         return league
     anchor = Scripted(name="random") if "random" in offered else Base()

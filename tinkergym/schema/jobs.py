@@ -1,4 +1,4 @@
-"""The kinds of jobs beside RL, the union of all kinds, and a job as the service shows it."""
+"""The kinds of jobs besides RL, the union of all kinds, and a job as the service shows it."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ Schedule = Literal["constant", "linear", "cosine"]
 
 
 class WrittenDataSpec(EvaluatedSpec):
-    """What jobs say that learn from written data, in order of a shuffle by `seed`.
+    """Settings of jobs that train on a dataset, in an order shuffled by `seed`.
 
-    `sampling` says how the policy answers when it is asked; training samples nothing.
+    `sampling` applies when the policy is used; training does not sample.
     """
 
     data: Sha256
-    """The name of an uploaded data set."""
+    """The name of an uploaded dataset."""
     eval_data: Sha256 | None = None
-    """Another one, which is not trained on, to measure the loss with."""
+    """Another dataset, used for evaluation and not for training."""
     held_out: float = Field(0.0, ge=0, lt=1)
-    """Instead of `eval_data`: this share of `data`, drawn by `seed`, is not trained on but measured with."""
+    """Instead of `eval_data`: this fraction of `data`, drawn by `seed`, is used for evaluation and not for
+    training."""
     eval_every: int = Field(10, ge=1)
-    """Steps between two measurements; the first and the last step always make one."""
+    """Steps between evaluations; the first and the last step always evaluate."""
     batch_size: int = Field(32, ge=1)
     """Records per train step."""
     shuffle: bool = True
     """A new order in every pass over the data; False keeps the order of the file."""
     learning_rate: float = Field(1e-3, gt=0, le=10)
     lr_schedule: Schedule = "linear"
-    """From `learning_rate` at the first step towards 0 at the last, or constant."""
+    """Decaying from `learning_rate` at the first step towards 0 at the last, or constant."""
     warmup_steps: int = Field(0, ge=0, le=10**9)
     max_grad_norm: float = Field(1.0, gt=0)
     weight_decay: float = Field(0.0, ge=0, le=1e6)
@@ -46,41 +47,41 @@ class WrittenDataSpec(EvaluatedSpec):
     @model_validator(mode="after")
     def _one_way_to_measure(self) -> Self:
         if self.eval_data is not None and self.held_out:
-            raise ValueError("held_out cannot be given with eval_data; choose one of them")
+            raise ValueError("held_out cannot be given with eval_data; set only one of them")
         measured = self.eval_data is not None or self.held_out > 0
         self._refuse_idle("eval_every", not measured, "eval_data or held_out")
         self._refuse_endless_warmup(self.warmup_steps)
         return self
 
     def held_out_records(self, records: int) -> int:
-        """Return how many of `records` are measured with instead of trained on."""
+        """Return how many of `records` are held out for evaluation."""
         return max(1, round(self.held_out * records)) if self.held_out else 0
 
 
 class SFTSpec(WrittenDataSpec):
-    """Supervised fine-tuning: raise the likelihood of written answers."""
+    """Supervised fine-tuning: raise the likelihood of the dataset's completions."""
 
     kind: Literal["sft"] = "sft"
     aggregation: Literal["token", "sequence"] = "token"
-    """Mean over all trained tokens of the step, or over its records of their token means."""
+    """Mean over all trained tokens of the step, or over records of their token means."""
 
 
 class _Preference(Choice):
-    """A loss on pairs of answers."""
+    """A loss on pairs of completions."""
 
 
 class DPO(_Preference):
-    """Direct preference optimisation (arXiv:2305.18290): a logistic loss on the margin over a reference."""
+    """Direct preference optimization (arXiv:2305.18290): a logistic loss on the margin over a reference."""
 
     name: Literal["dpo"] = "dpo"
     beta: float = Field(0.1, gt=0)
-    """Scales the margin, in 1 / nats; small values let the policy leave the reference further behind."""
+    """Scales the margin, in 1 / nats; small values allow the policy to move further from the reference."""
     label_smoothing: float = Field(0.0, ge=0, lt=0.5)
-    """The share of pairs that are taken to be the wrong way round (conservative DPO)."""
+    """The fraction of pairs that are assumed to be swapped (conservative DPO)."""
 
 
 class IPO(_Preference):
-    """Identity preference optimisation (arXiv:2310.12036): the margin is drawn to 1 / (2 beta)."""
+    """Identity preference optimization (arXiv:2310.12036): the target margin is 1 / (2 beta)."""
 
     name: Literal["ipo"] = "ipo"
     beta: float = Field(0.1, gt=0)
@@ -94,7 +95,7 @@ class Hinge(_Preference):
 
 
 class SimPO(_Preference):
-    """Simple preference optimisation (arXiv:2405.14734): mean logprobs and a target margin, no reference."""
+    """Simple preference optimization (arXiv:2405.14734): mean logprobs and a target margin, no reference."""
 
     name: Literal["simpo"] = "simpo"
     beta: float = Field(2.0, gt=0)
@@ -103,20 +104,20 @@ class SimPO(_Preference):
 
 
 class ORPO(_Preference):
-    """Odds ratio preference optimisation (arXiv:2403.07691): the chosen answer's likelihood, no reference."""
+    """Odds ratio preference optimization (arXiv:2403.07691): also raises the chosen likelihood."""
 
     name: Literal["orpo"] = "orpo"
     odds_weight: float = Field(0.1, gt=0)
-    """In front of the odds ratio's loss (lambda in the paper)."""
+    """Weight of the odds ratio's loss (lambda in the paper)."""
 
 
 PreferenceLoss = Annotated[DPO | IPO | Hinge | SimPO | ORPO, Field(discriminator="name")]
 
 
 class PreferenceSpec(WrittenDataSpec):
-    """Preference training: raise the chosen answer over the rejected one.
+    """Preference training: raise the chosen completion over the rejected one.
 
-    The reference of those losses that have one is the policy that the job begins with.
+    For losses with a reference, it is the policy that the job starts from.
     """
 
     kind: Literal["preference"] = "preference"
@@ -125,23 +126,22 @@ class PreferenceSpec(WrittenDataSpec):
 
 
 class DistillationSpec(PlayedSpec):
-    """On-policy distillation: the student plays, a teacher says how likely it finds each sampled token.
+    """On-policy distillation: the student plays, and a teacher scores each sampled token.
 
     The advantage of a token is the teacher's logprob minus the student's, an estimate of minus the reverse KL
-    per token (arXiv:2306.13649, arXiv:2306.08543); the environment's rewards are shown, not learned from.
+    per token (arXiv:2306.13649, arXiv:2306.08543); the environment's rewards are reported, not trained on.
     """
 
     kind: Literal["distillation"] = "distillation"
     teacher: str = Field(min_length=1, max_length=500)
-    """A model as in `model`, or `job-...@version`, as in `initial_policy`: what another job trained. It must
-    have the student's tokenizer.
-    """
+    """The teacher: a model as in `model`, or a reference as in `initial_policy`. It must have the student's
+    tokenizer."""
     episodes_per_step: int = Field(64, ge=2)
     learning_rate: float = Field(1e-3, gt=0, le=10)
     lr_schedule: Schedule = "constant"
     warmup_steps: int = Field(0, ge=0, le=10**9)
     updates_per_step: int = Field(1, ge=1, le=1000)
-    """Optimiser steps on each batch of episodes."""
+    """Optimizer steps per batch of episodes."""
     max_grad_norm: float = Field(1.0, gt=0)
     weight_decay: float = Field(0.0, ge=0, le=1e6)
 
@@ -168,17 +168,17 @@ ANY_JOB_SPEC: TypeAdapter[JobSpec | SFTSpec | PreferenceSpec | DistillationSpec 
 
 
 def stored_spec(written: str) -> AnyJobSpec:
-    """Read a job's settings that the service accepted and stored as JSON."""
+    """Parse the stored JSON of a job's settings."""
     return ANY_JOB_SPEC.validate_json(written)
 
 
 class InstalledPack(WireModel):
-    """A pack of environments that is installed somewhere."""
+    """An installed pack of environments."""
 
     name: str = Field(max_length=200)
-    """Of its entry point, as `tinkergym envs` shows it."""
+    """Its name in `tinkergym envs`."""
     distribution: str = Field(max_length=200)
-    """What pip calls it."""
+    """Its distribution name, as in pip."""
     version: str = Field(max_length=200)
 
 
@@ -189,9 +189,8 @@ INSTALLED_PACKS: TypeAdapter[list[InstalledPack]] = TypeAdapter(
 )
 
 CLIENT_PACKS_HEADER = "Tinkergym-Packs"
-"""Carries `INSTALLED_PACKS` as JSON beside a job that is submitted. A header, since it says nothing of what
-the job is to be: the same job is the same request wherever it comes from.
-"""
+"""Header with `INSTALLED_PACKS` as JSON, sent with a job. It is not part of the job, so the same job is the
+same request wherever it comes from."""
 
 
 class JobView(WireModel):
@@ -199,10 +198,10 @@ class JobView(WireModel):
 
     job_id: str
     spec: AnyJobSpec
-    """The effective configuration, defaults and `updates` filled in."""
+    """The effective configuration, with defaults and `updates` filled in."""
     state: JobState
     reason: str = ""
-    """Why the job is in this state, when that needs saying."""
+    """Why the job is in this state, if that needs an explanation."""
     error: ErrorView | None = None
     step: int = 0
     """Train steps that are done."""
@@ -215,24 +214,24 @@ class JobView(WireModel):
     last_seq: int = 0
     """Number of the newest event in its log."""
     updates: list[SettingsUpdate] = Field(default_factory=list, max_length=MOST_UPDATES)
-    """How its settings were changed while it trained, in order."""
+    """Changes of its settings during training, in order."""
     used_seconds: float = 0.0
-    """With a place, as far as they are counted; see `Budget`."""
+    """Time with a place, in seconds; see `Budget`."""
     used_tokens: int = 0
     """Sampled and trained tokens; see `Budget`."""
     packs: dict[str, str] = Field(default_factory=dict)
     """Versions of the packs, installed with the service, that the job used."""
     client_packs: list[InstalledPack] = Field(default_factory=list, max_length=_MOST_PACKS)
-    """What was installed where the job was submitted from, if its episodes are played there."""
+    """Packs installed where the job was submitted, if its episodes are played there."""
 
     def __repr__(self) -> str:
-        # Of a list of jobs, one line each; `print(view)` shows all of one.
+        # One line per job for lists; `print(view)` shows everything.
         return f"<JobView {self.job_id} {self.state} at step {self.step}/{self.spec.steps}>"
 
 
 class DeletedJob(WireModel):
-    """A job that is no more."""
+    """A deleted job."""
 
     job_id: str
     bytes: int
-    """Of its files, which were freed."""
+    """Freed bytes."""

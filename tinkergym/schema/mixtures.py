@@ -1,4 +1,4 @@
-"""Several environments in one job: what each is called, and which one a group plays.
+"""Several environments in one job: their names, and which one a group plays.
 
 Pure functions. The same settings, step and group give the same environment on every machine.
 """
@@ -17,25 +17,25 @@ import numpy as np
 from pydantic import JsonValue
 
 MOST_ENVIRONMENTS = 32
-"""Of one job."""
+"""The most environments of one job."""
 
 _ENVIRONMENT = 2
-"""Last word of the entropy that a step's first point is drawn from; those of other draws are different."""
+"""Last word of the seed entropy of a step's first point; different from those of other draws."""
 
 _MOST_CHARACTERS = 120
-"""Of the arguments in a name."""
+"""The longest arguments in a name, in characters."""
 
 _POINTS = 2**32
 _GOLDEN = 2654435769
-"""`_POINTS` divided by the golden ratio: multiples of it, modulo `_POINTS`, spread evenly however many there
-are (a Weyl sequence)."""
+"""`_POINTS` divided by the golden ratio. Its multiples, modulo `_POINTS`, are evenly spread for any count (a
+Weyl sequence)."""
 
 
 def names_of(environments: Sequence[tuple[str, Mapping[str, JsonValue]]]) -> list[str]:
-    """Return what each environment is called in metrics: its id, with its arguments where ids repeat.
+    """Return each environment's name in metrics: its id, plus its arguments if ids repeat.
 
     Args:
-        environments: Of each its id and its arguments.
+        environments: The id and the arguments of each.
     """
     times = Counter(env_id for env_id, _ in environments)
     return [
@@ -45,11 +45,11 @@ def names_of(environments: Sequence[tuple[str, Mapping[str, JsonValue]]]) -> lis
 
 
 def _written(kwargs: Mapping[str, JsonValue]) -> str:
-    # Names are shown to everybody who sees the job; a server's token and a judge's key are not.
+    # Names are shown to everyone who sees the job, so a server's token and a judge's key are left out.
     written = ",".join(f"{name}={_value(value)}" for name, value in sorted(kwargs.items()) if name != "token")
     if len(written) <= _MOST_CHARACTERS:
         return written
-    # Every step's metrics have the name in them.
+    # Every metric of every step contains the name.
     return f"{written[:_MOST_CHARACTERS]}#{hashlib.sha256(written.encode()).hexdigest()[:8]}"
 
 
@@ -62,12 +62,12 @@ def _value(value: JsonValue) -> str:
 def drawn(weights: Sequence[float], *, seed: int, step: int, group: int) -> int:
     """Return the index of the environment that a group plays.
 
-    The groups of a step take points that lie evenly in [0, 1), from a beginning that the seed draws for each
-    step. So each environment has its share of every step, to within about one group, and over many steps
+    The groups of a step take evenly spread points in [0, 1), from a starting point that the seed draws for
+    each step. So each environment gets its share of every step to within about one group, and over many steps
     exactly its weight.
     """
     begin = int(np.random.SeedSequence([seed, step, 0, 0, _ENVIRONMENT]).generate_state(1)[0])
     point = Fraction((begin + group * _GOLDEN) % _POINTS, _POINTS)
-    # Exact: a sum of floats could end below 1, and a point beyond the last.
+    # Integers are exact: a sum of floats could end below 1, and a point lie beyond the last.
     edges = list(accumulate(Fraction(weight) for weight in weights))
     return bisect_right(edges, point * edges[-1])

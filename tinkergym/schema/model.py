@@ -1,4 +1,4 @@
-"""The models of which everything is made that client and service say to each other."""
+"""Base classes of all models that client and service exchange."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from tinkergym.errors import InvalidRequestError
 
 MOST_EPISODES = 20_000
-"""In one list of episodes or of their leases. Every list of the wire has a bound."""
+"""The most entries in a list of episodes or leases. Every list on the wire is bounded."""
 
 MOST_RESULTS = 10_000
-"""Episodes that are handed in at once."""
+"""The most episodes submitted at once."""
 
 
 class WireModel(BaseModel):
@@ -23,19 +23,19 @@ class WireModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def _refuse_idle(self, field: str, is_idle: bool, wanted: str) -> None:
-        """Refuse a setting that would do nothing, where it is not left at its default."""
+        """Refuse a setting that would have no effect, unless it has its default value."""
         if is_idle and getattr(self, field) != type(self).model_fields[field].default:
-            self._refuse(f"{field} takes effect only with {wanted}; set that too, or leave it out")
+            self._refuse(f"{field} only takes effect with {wanted}; set that too, or leave it out")
 
     def _refuse(self, reason: str) -> None:
-        """Refuse settings that are harmless, but not what was meant."""
+        """Reject values that pydantic would convert silently."""
         raise ValueError(reason)
 
 
 class UserSettings(WireModel):
     """User-written settings. Booleans and strings are rejected where a number is expected."""
 
-    # Of the model, not of each field: the one that tells the members of a union apart can have none.
+    # Checked on the model, not on each field: a union's discriminator cannot have a validator.
     @model_validator(mode="before")
     @classmethod
     def _a_number_is_written_as_one(cls, settings: object) -> object:
@@ -53,10 +53,10 @@ def _is_number(annotation: object) -> bool:
 
 
 class Choice(UserSettings):
-    """A part of a job's settings that scripts write down themselves.
+    """A part of a job's settings that scripts construct themselves.
 
     Raises:
-        InvalidRequestError: A setting is wrong; says which, why and what to do.
+        InvalidRequestError: A setting is invalid. The message says which, why and what to do.
     """
 
     def __init__(self, /, **settings: Any) -> None:
@@ -66,26 +66,27 @@ class Choice(UserSettings):
             from tinkergym.schema.setting_errors import explain
 
             explained = explain(error, type(self))
-            # Where it stands in a job is not known here, but what was written is.
+            # The location within a job is not known here, but the given value is.
             explained.field = f"{type(self).__name__}.{explained.field}".rstrip(".")
             raise explained from None
 
-    # As pydantic's own: it is not called for settings inside of others, whose errors keep their location.
+    # As pydantic's own: it is not called for nested settings, whose errors keep their location.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Refuse a user's subclass that computes something: settings travel, code does not."""
+        """Refuse a user's subclass that defines methods: settings are sent to the service, code is not."""
         if cls.__module__.partition(".")[0] == __name__.partition(".")[0]:
             return
         decorated = cls.__pydantic_decorators__
-        checks = {*decorated.field_validators, *decorated.model_validators}  # which take effect right here
+        # These take effect in this process.
+        checks = {*decorated.field_validators, *decorated.model_validators}
         for name, value in vars(cls).items():
             own = (not name.startswith("_") or name == "__call__") and name not in checks
             if own and isinstance(value, FunctionType | property | classmethod | staticmethod):
                 raise InvalidRequestError(
-                    f"the service would ignore the method {name}(): it gets the settings of "
+                    f"the service would ignore the method {name}(), because it receives the settings of "
                     f"{cls.__name__}, not its code",
-                    hint="remove the method; a subclass may only change the defaults of settings",
+                    hint="remove the method; a subclass may only change defaults",
                     field=f"{cls.__name__}.{name}",
                 )

@@ -1,4 +1,4 @@
-"""Settings with sections, put together in layers: a file, what a short run changes, the command line."""
+"""Merge settings with sections from several layers: a file, a short run's overrides, the command line."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class _Named(Choice):
     def __init__(self, first: Any = None, /, **settings: Any) -> None:
         super().__init__(**({} if first is None else {self.first_setting: first}), **settings)
 
-    # As in `Choice`: settings inside of others are read without it.
+    # As in `Choice`: nested settings are validated without this.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
 
@@ -133,9 +133,9 @@ class External(Choice):
 
 
 class Replay(_Named):
-    """Repeats what another job's policy did at this seat, action by action, so that only one thing changes.
+    """Repeat what another job's policy did at this seat, action by action, so that only one thing changes.
 
-    That job must be yours, with the same game, seed, groups and agents, and at least as many steps.
+    It must be your job, with the same game, seed, groups and agents, and at least as many steps.
     """
 
     first_setting: ClassVar[str] = "job"
@@ -153,10 +153,10 @@ FixedPlayer = Annotated[Frozen | Scripted | Base | External, Field(discriminator
 
 
 class League(Choice):
-    """Opponents drawn anew for each group of episodes: anchors, past versions, and the current one.
+    """Opponents drawn for each group of episodes: anchors, past versions, and the current one.
 
-    Pure play against oneself is known to collapse: both sides come to agree on habits that no other opponent
-    shares. Anchors never change, so a share of them keeps the policy honest.
+    Pure self-play is known to collapse: both sides settle on habits that fail against other opponents.
+    Anchors never change, so playing some of the games against them prevents this.
 
     Source:
         Fictitious self-play, and its prioritized form (AlphaStar, doi:10.1038/s41586-019-1724-z).
@@ -164,27 +164,25 @@ class League(Choice):
 
     kind: Literal["league"] = "league"
     anchors: list[FixedPlayer] | None = Field(None, max_length=MOST_ANCHORS)
-    """Fixed players. None takes the game's random player, or the base model where the game has none."""
+    """Fixed players. None uses the game's random player, or the base model if it has none."""
     anchor_share: float = Field(0.2, ge=0, le=1)
-    """Share of the groups that play against anchors; in every step as close as whole groups allow."""
+    """Fraction of the groups that play against anchors; in every step as close as whole groups allow."""
     current_share: float = Field(0.5, ge=0, le=1)
-    """Share of the groups that play against the newest version. In self-play, all seats learn there.
-    The other groups play against past versions.
-    """
+    """Fraction of the groups that play against the newest version. In self-play, all seats learn in these
+    groups. The other groups play against past versions."""
     past: Literal["uniform", "prioritized"] = "uniform"
-    """How a past version is drawn: all equally likely, or those that are rarely beaten more often."""
+    """How a past version is drawn: all equally likely, or more often those that are rarely beaten."""
     snapshot_every: int = Field(10, ge=1)
-    """Train steps between two snapshots, the versions kept as opponents. The first is version 0."""
+    """Train steps between snapshots, the versions kept as opponents. The first is version 0."""
     most_snapshots: int = Field(20, ge=1, le=MOST_SNAPSHOTS)
     """How many snapshots are kept: the first and the newest."""
     of: AgentId | None = None
-    """The agent whose policy the current and past versions belong to. None is the first seat with `Train`; in
-    self-play, each seat plays its own policy's versions.
-    """
+    """The agent whose policy's current and past versions play. None is the first seat with `Train`; in
+    self-play, each seat plays versions of its own policy."""
 
     @property
     def past_share(self) -> float:
-        """Share of the groups that play against past versions."""
+        """Fraction of the groups that play against past versions."""
         return max(0.0, 1.0 - self.anchor_share - self.current_share)
 
     @property
@@ -199,9 +197,9 @@ class League(Choice):
         if self.anchors == [] and self.anchor_share:
             self._refuse("anchor_share needs anchors; set it to 0, or leave anchors out for the game's own")
         if self.anchors and not self.anchor_share:
-            self._refuse("anchors take effect only with anchor_share above 0; raise it, or leave them out")
+            self._refuse("anchors only take effect with anchor_share above 0; raise it, or leave them out")
         if not self.has_past:
-            self._refuse_idle("past", True, "shares that leave something to past versions")
-            self._refuse_idle("snapshot_every", True, "shares that leave something to past versions")
-            self._refuse_idle("most_snapshots", True, "shares that leave something to past versions")
+            self._refuse_idle("past", True, "shares that leave groups for past versions")
+            self._refuse_idle("snapshot_every", True, "shares that leave groups for past versions")
+            self._refuse_idle("most_snapshots", True, "shares that leave groups for past versions")
         return self

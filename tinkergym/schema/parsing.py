@@ -1,4 +1,4 @@
-"""Settings and bodies to models, with an `InvalidRequestError` where one is wrong."""
+"""Parse settings and request bodies into models; invalid ones raise an `InvalidRequestError`."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def parse(model: type[Model], settings: Mapping[str, Any], arguments: Sequence[s
     """Check `settings` against a model.
 
     Args:
-        model: Of what is wanted.
-        settings: By name; models among them are checked again.
-        arguments: Further names that the caller takes, for a setting that is a slip of one of them.
+        model: The expected model.
+        settings: Values by name; models among them are checked again.
+        arguments: Further argument names of the caller, for suggestions about misspelt settings.
 
     Raises:
         InvalidRequestError: with the dotted name of the setting in `field`.
@@ -44,7 +44,7 @@ def parse(model: type[Model], settings: Mapping[str, Any], arguments: Sequence[s
 
 
 def parse_json(model: type[Model], body: bytes | bytearray) -> Model:
-    """Read a body as `model`, straight from the bytes.
+    """Parse a request body as `model`, directly from the bytes.
 
     Raises:
         InvalidRequestError: with the dotted name of the setting in `field`.
@@ -83,7 +83,7 @@ def parse_any_spec(settings: Mapping[str, Any], arguments: Sequence[str] = ()) -
 
 
 def update_request(settings: Mapping[str, Any]) -> UpdateRequest:
-    """Check that changed settings can be sent; which of them a job takes, the service says.
+    """Check that changed settings can be sent; the service decides which of them a job accepts.
 
     Raises:
         InvalidRequestError: with the name of the setting in `field`.
@@ -92,7 +92,7 @@ def update_request(settings: Mapping[str, Any]) -> UpdateRequest:
 
 
 def environment_ref(env_id: str, kwargs: Mapping[str, Any]) -> EnvironmentRef:
-    """Check the name of an environment and its arguments, which travel with a job and so must be JSON.
+    """Check the id of an environment and its arguments, which are sent with a job and so must be JSON.
 
     Raises:
         InvalidRequestError: with the dotted name of the setting, as in a job, in `field`.
@@ -105,7 +105,7 @@ def environment_ref(env_id: str, kwargs: Mapping[str, Any]) -> EnvironmentRef:
 
 
 def _plain(value: Any) -> Any:
-    """Turn models inside the settings into dicts, so that a subclass or a copy is checked as what it says."""
+    """Turn models inside the settings into dicts, so that a subclass or a copy is validated again."""
     if isinstance(value, BaseModel):
         return value.model_dump()
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The low-level API: a policy that a user's own loop trains, one numbered call after the other."""
+"""The low-level API: a policy trained by a user's own loop, with numbered calls."""
 
 from __future__ import annotations
 
@@ -15,37 +15,34 @@ from tinkergym.trajectory.parts import MOST_PARTS, ImageSpan, misplaced_image
 from tinkergym.trajectory.trajectory import MOST_TOKENS
 
 MOST_SEQUENCES = 4096
-"""In one call."""
+"""The most sequences in one call."""
 MOST_CALLS_AHEAD = 256
-"""Calls of one policy that are stored and not yet done."""
+"""The most calls of one policy that are stored and not yet done."""
 
 
 class PolicySpec(TrainingSpec):
-    """A policy without a loop: the client trains it by calls."""
+    """A policy without a built-in loop: the client trains it with calls."""
 
     kind: Literal["policy"] = "policy"
     steps: Literal[1] = 1
-    """Without meaning here: the client decides when it ends."""
+    """Not used: the client decides when to end."""
     idle_seconds: float = Field(600.0, gt=0, le=LONGEST_SECONDS)
     """After this long without a call the policy is saved and gives up its place; the next call brings it
-    back.
-    """
+    back."""
     checkpoint_every: int = Field(50, ge=1)
-    """Calls between two checkpoints that the service makes by itself. Calls after the newest are repeated
-    when a worker dies.
-    """
+    """Calls between automatic checkpoints. When a worker dies, calls after the newest checkpoint are
+    repeated."""
 
 
 class TokenSequence(WireModel):
-    """Token ids, and which of them to train on; all lists have one length T."""
+    """Token ids, and which of them to train on; all lists have the same length T."""
 
     token_ids: list[int] = Field(min_length=2, max_length=MOST_TOKENS)
     loss_mask: list[bool] | None = Field(None, max_length=MOST_TOKENS)
-    """True on the tokens to train on, never on the first. None is all but the first."""
+    """True on the tokens to train on, never on the first. None means all but the first."""
     sampling_logprobs: list[float | None] | None = Field(None, max_length=MOST_TOKENS)
-    """Of the policy that sampled, in nats at `temperature`, as completions report them. Policy-gradient
-    losses need one wherever `loss_mask` is True.
-    """
+    """Logprobs of the policy that sampled, in nats at `temperature`, as completions report them.
+    Policy-gradient losses need one wherever `loss_mask` is True."""
     advantage: float | Annotated[list[float], Field(max_length=MOST_TOKENS)] = 1.0
     """One for the sequence or one per token. For `cross_entropy` it is a weight."""
     temperature: float = Field(1.0, gt=0)
@@ -62,22 +59,21 @@ class TokenSequence(WireModel):
 
     @property
     def trained(self) -> list[bool]:
-        """The mask that counts: `loss_mask`, or all tokens but the first."""
+        """The effective mask: `loss_mask`, or all tokens but the first."""
         return [False] + [True] * (len(self.token_ids) - 1) if self.loss_mask is None else self.loss_mask
 
 
 class ForwardBackward(UserSettings):
-    """Add the gradient of a loss to what waits for `optim_step`."""
+    """Add the gradient of a loss to the gradient for the next `optim_step`."""
 
     op: Literal["forward_backward"] = "forward_backward"
     sequences: list[TokenSequence] = Field(min_length=1, max_length=MOST_SEQUENCES)
     loss: LossName | Literal["cross_entropy", "linear"] = "cross_entropy"
-    """`linear` is the sum of minus `advantage` times logprob. It carries a custom loss: the client computes
-    the gradient with respect to the logprobs and sends minus that gradient.
-    """
+    """`linear` is the sum of minus `advantage` times logprob. It implements custom losses: the client
+    computes the gradient with respect to the logprobs and sends it with the sign reversed."""
     aggregation: Literal["token", "sequence", "constant"] = "token"
     constant_tokens: int = Field(1, ge=1)
-    """What `aggregation="constant"` divides each sequence's sum by."""
+    """The divisor of each sequence's sum with `aggregation="constant"`."""
     clip_low: float = Field(0.2, gt=0)
     clip_high: float = Field(0.2, gt=0)
     entropy_coefficient: float = Field(0.0, ge=0)
@@ -115,24 +111,24 @@ class Logprobs(WireModel):
 
 
 class Publish(WireModel):
-    """Let the policy be sampled as it is now."""
+    """Make the current weights available for sampling."""
 
     op: Literal["publish"] = "publish"
 
 
 class Save(WireModel):
-    """Write a checkpoint: weights and optimizer state."""
+    """Write a checkpoint with weights and optimizer state."""
 
     op: Literal["save"] = "save"
 
 
 class Load(WireModel):
-    """Go on from a saved version, of this policy or another of the same model and adapter."""
+    """Continue from a saved version of this policy or another with the same model and adapter."""
 
     op: Literal["load"] = "load"
     policy: str = Field(pattern=rf"^{DEFINITE_POLICY_REF}$", max_length=200)
     with_optimizer: bool = True
-    """Whether its optimizer state comes along; False begins with a fresh one."""
+    """Whether to load its optimizer state; False starts with a fresh optimizer."""
 
 
 PolicyCall = Annotated[
@@ -151,15 +147,15 @@ def images_in(call: PolicyCall) -> list[str]:
 
 
 class NumberedCall(WireModel):
-    """The body of `POST /v1/policies/{policy_id}/calls`; once acknowledged, it takes effect exactly once."""
+    """The body of `POST /v1/policies/{policy_id}/calls`. Once acknowledged, it takes effect exactly once."""
 
     seq: int = Field(ge=1, le=10**12)
-    """1, 2, 3, ... within the policy. The same number with the same call is the same call."""
+    """1, 2, 3, ... within the policy. The same number with the same content is the same call."""
     call: PolicyCall
 
 
 class CallResult(WireModel):
-    """What a call did; which fields are set depends on its `op`."""
+    """The result of a call; which fields are set depends on its `op`."""
 
     loss: float | None = None
     logprobs: list[Annotated[list[float], Field(max_length=MOST_TOKENS)]] | None = Field(
@@ -168,30 +164,30 @@ class CallResult(WireModel):
     """Per sequence, one per token with `loss_mask` True, in nats."""
     metrics: dict[str, float] = {}
     skipped: bool = False
-    """Whether `optim_step` left the policy as it was, since its gradient was exactly zero."""
+    """Whether `optim_step` left the policy unchanged because its gradient was exactly zero."""
     policy: str = ""
-    """`job-...@version`, of `save`."""
+    """`job-...@version`, from `save`."""
     version: int | None = None
-    """Of `publish` and `save`."""
+    """From `publish` and `save`."""
     error: ErrorView | None = None
-    """Why the call was refused; the policy is as before it."""
+    """Why the call was refused; the policy is unchanged."""
 
 
 class CallView(WireModel):
-    """Where a call stands."""
+    """The status of a call."""
 
     seq: int
     done: bool
     result: CallResult | None = None
     state: JobState
-    """Of the policy."""
+    """State of the policy."""
     reason: str = ""
-    """What the policy waits for, if it does."""
+    """What the policy waits for, if anything."""
 
 
 class PolicyCallsView(WireModel):
-    """The calls of a policy."""
+    """The status of a policy's calls."""
 
     policy_id: str
     last_seq: int
-    """Number of the newest call that was acknowledged; 0 before the first."""
+    """Number of the newest acknowledged call; 0 before the first."""

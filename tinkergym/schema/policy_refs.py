@@ -1,6 +1,6 @@
 """References to policies: `policy-ID`, `job-ID@40`, `job-ID/black@step:40`, `job-ID@best`.
 
-Pure syntax. Which version and which files a reference means is decided by the service's store.
+Pure syntax. The service's store resolves a reference to a version and its files.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ _WHOSE = r"(policy-[^@/\s]+|job-[^@/\s]+(/[^@/\s]+)?)"
 _NUMBER = r"[0-9]{1,18}"
 
 POLICY_REF = rf"{_WHOSE}(@({_NUMBER}|step:{_NUMBER}|latest|best))?"
-"""What a reference looks like."""
+"""Pattern of a reference."""
 
 DEFINITE_POLICY_REF = rf"{_WHOSE}@{_NUMBER}"
-"""What a reference to a version's number looks like."""
+"""Pattern of a reference with a version number."""
 
 HOW_TO_WRITE_POLICIES = (
     "write job-ID or policy-ID for the newest version, job-ID@40 for version 40, job-ID@step:40 for the one "
-    "of train step 40, and job-ID/AGENT where a job trains several policies"
+    "of train step 40, and job-ID/AGENT if a job trains several policies"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRef:
-    """Whose policy, and which version of it. At most one of `version`, `step` and `name` is set."""
+    """A policy and one of its versions. At most one of `version`, `step` and `name` is set."""
 
     owner: str
     """The id of a policy, or of the job that trains it."""
     agent: str = ""
-    """Which of a job's policies; empty where it trains one."""
+    """Which of a job's policies; empty if it trains one."""
     version: int | None = None
     """Counts publishes; 0 is the policy before training."""
     step: int | None = None
@@ -42,14 +42,14 @@ class PolicyRef:
 
     @classmethod
     def parse(cls, text: str, *, field: str = "policy") -> Self:
-        """Read a reference; `str` writes it again.
+        """Parse a reference; `str` is the inverse.
 
         Raises:
-            InvalidRequestError: It is not one; with this `field`.
+            InvalidRequestError: It is not a reference; the error has this `field`.
         """
         if not re.fullmatch(POLICY_REF, text):
             raise InvalidRequestError(
-                f"{text!r} is not a reference to a policy", hint=HOW_TO_WRITE_POLICIES, field=field
+                f"{text!r} is not a valid policy reference", hint=HOW_TO_WRITE_POLICIES, field=field
             )
         whose, _, chosen = text.partition("@")
         owner, _, agent = whose.partition("/")
@@ -66,12 +66,12 @@ class PolicyRef:
 
     @staticmethod
     def is_meant(text: str) -> bool:
-        """Whether a text that may also be a model's name is meant as a reference."""
+        """Whether a text that could also be a model's name is a reference."""
         return text.startswith(("job-", "policy-"))
 
     @property
     def is_newest(self) -> bool:
-        """Whether it means the newest version, whichever that is."""
+        """Whether it means the newest version."""
         return self.version is None and self.step is None and self.name != "best"
 
     @property
@@ -80,7 +80,7 @@ class PolicyRef:
         return f"{self.owner}/{self.agent}" if self.agent else self.owner
 
     def at(self, version: int) -> Self:
-        """Return a reference to this very version of the same policy."""
+        """Return a reference to this version of the same policy."""
         return replace(self, version=version, step=None, name="")
 
     def __str__(self) -> str:
@@ -92,5 +92,5 @@ class PolicyRef:
 
 
 def policy_of(job_id: str, agent: str = "") -> str:
-    """Return the name of the policy that a job trains for an agent; without one, where it trains one."""
+    """Return the name of the policy that a job trains for an agent; without an agent if it trains one."""
     return f"{job_id}/{agent}" if agent else job_id

@@ -1,6 +1,6 @@
 """Pydantic's validation errors as one error of ours: which setting, why, and the nearest valid name.
 
-Takes the model as an argument and is imported only once something is wrong.
+Imported only when something is invalid. The model is an argument.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pydantic_core import ErrorDetails
 from tinkergym.errors import InvalidRequestError
 
 MOST_SHOWN = 5
-"""Errors that are explained; further ones of the same request are counted."""
+"""Errors that are explained in full; further ones of the same request are counted."""
 
 MOST_EXPLAINED = 10_000
-"""With more errors than this none is explained: pydantic only lists all of them at once."""
+"""With more errors than this, none is explained."""
 
 MOST_REPEATED = 80
 """Characters of a name or a value that an error repeats."""
@@ -61,7 +61,7 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "env_config": ("env_kwargs",),
     "environment_kwargs": ("env_kwargs",),
 }
-"""What other libraries call a setting, and our names for it: the first that the model has counts."""
+"""Names of settings in other libraries, and ours. The first one that the model has is suggested."""
 
 NOT_IN_TRAINING = {
     **dict.fromkeys(
@@ -71,15 +71,16 @@ NOT_IN_TRAINING = {
     ),
     **dict.fromkeys(
         ("dropout", "lora_dropout"),
-        "dropout would part the learner's logprobs from the engine's, and with them the importance ratios; "
+        "dropout would make the learner's logprobs differ from the engine's and distort the importance "
+        "ratios; "
         "use weight_decay, a lower rank or fewer target_modules",
     ),
     **dict.fromkeys(
         ("modules_to_save", "bias", "lora_bias", "use_dora"),
-        "vLLM applies adapters of low rank only; train all parameters with adapter=tg.FullParameters()",
+        "vLLM only applies low-rank adapters; train all parameters with adapter=tg.FullParameters()",
     ),
 }
-"""Settings that other libraries accept, and why they cannot take effect here."""
+"""Settings of other libraries that cannot take effect here, and why."""
 
 _JSON_TAGS = frozenset({"list", "dict", "str", "bool", "int", "float"})
 """What pydantic adds to the path inside a `JsonValue`."""
@@ -101,14 +102,14 @@ def explain(
     count = error.error_count()
     if count > MOST_EXPLAINED:
         return InvalidRequestError(
-            f"{count} settings are wrong, too many to explain", hint="compare them with /v1/openapi.json"
+            f"{count} settings are invalid, too many to explain", hint="compare them with /v1/openapi.json"
         )
-    # What is missing is often there under a wrong name, so that comes last.
+    # A missing setting is often present under a wrong name, so it comes last.
     details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] == "missing")
     first, *others = [_explained(detail, model, arguments) for detail in details[:MOST_SHOWN]]
     if others:
         brief = [str(other) for other in others] + [f"{count - MOST_SHOWN} more"] * (count > MOST_SHOWN)
-        first.hint = "; ".join([first.hint] * bool(first.hint) + [f"also wrong: {', '.join(brief)}"])
+        first.hint = "; ".join([first.hint] * bool(first.hint) + [f"also invalid: {', '.join(brief)}"])
     return first
 
 
@@ -131,7 +132,7 @@ def _explained(detail: ErrorDetails, model: type[BaseModel], arguments: Sequence
             message = detail["msg"]
             path.append(str(context["discriminator"]).strip("'"))
             hint = _nearest_tag(path, str(context["tag"]), models, str(context["expected_tags"]))
-        case "value_error":  # our own validators say "<setting> <reason>; <what to do>"
+        case "value_error":  # Our own validators write "<setting> <reason>; <what to do>".
             message, _, hint = str(context["error"]).partition("; ")
             setting, _, reason = message.partition(" ")
             if reason and any(setting in m.model_fields for m in models):
@@ -154,7 +155,7 @@ def _models(annotation: object) -> Iterator[type[BaseModel]]:
 
 
 def _located(location: Iterable[int | str], root: type[BaseModel]) -> tuple[list[str], list[type[BaseModel]]]:
-    """Return pydantic's location without the tags of unions, and the models that it leads to."""
+    """Return pydantic's location without the tags of unions, and the models on its path."""
     path: list[str] = []
     models = [root]
     for part in location:
@@ -170,7 +171,7 @@ def _located(location: Iterable[int | str], root: type[BaseModel]) -> tuple[list
 
 
 def _tags(model: type[BaseModel]) -> set[Any]:
-    """Return what tells this member of a union from the others: its fields that have one value only."""
+    """Return what distinguishes this member of a union from the others: its fields with only one value."""
     values = [get_args(field.annotation) for field in model.model_fields.values() if _is_literal(field)]
     return {model.__name__, *(value[0] for value in values if len(value) == 1)}
 
@@ -182,7 +183,7 @@ def _is_literal(field: Any) -> bool:
 def _nearest(
     path: Sequence[str], models: list[type[BaseModel]], root: type[BaseModel], arguments: Sequence[str]
 ) -> str:
-    """Say which setting was meant, of the same section or of another one; else list the section's."""
+    """Suggest a setting of the same section or of another one; otherwise list the section's."""
     *section, name = path
     if name in NOT_IN_TRAINING:
         return NOT_IN_TRAINING[name]
@@ -190,7 +191,7 @@ def _nearest(
     if not section:
         own |= {argument: argument for argument in arguments}
     elsewhere = {leaf: place for leaf, place in _places(root) if place != ".".join(path)}
-    for places in (own, elsewhere):  # what is known under this name, before what only looks like it
+    for places in (own, elsewhere):  # Known synonyms come before similar names.
         if exact := [other for other in (name, *OTHER_NAMES.get(name, ())) if other in places]:
             return f"did you mean {places[exact[0]]}?"
     for places, likeness in ((own, 0.6), (elsewhere, 0.8)):
@@ -200,24 +201,24 @@ def _nearest(
 
 
 def _places(root: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    """Yield the settings of each section by their dotted names; of a union, those of its default."""
+    """Yield the settings of each section by their dotted names; for a union, those of its default."""
     for name, field in root.model_fields.items():
         if get_origin(field.annotation) is list:
-            continue  # its members have no dotted names
+            continue  # Its members have no dotted names.
         chosen = [m for m in models_in(root, name) if type(field.default) is m] or models_in(root, name)
         for inner in chosen[0].model_fields if chosen else ():
             yield inner, f"{name}.{inner}"
 
 
 def _nearest_tag(path: Sequence[str], tag: str, models: list[type[BaseModel]], expected: str) -> str:
-    for name, field in models[0].model_fields.items():  # such as a loss in the place of an algorithm
+    for name, field in models[0].model_fields.items():  # For example a loss given as the algorithm.
         if _is_literal(field) and tag.lower() in get_args(field.annotation):
             return f"did you mean {'.'.join((*path[:-1], name))}={tag.lower()!r}?"
     return nearest_value(tag, expected)
 
 
 def nearest_value(got: object, expected: str) -> str:
-    """Say which of the values that `expected` lists was probably meant; empty if none is like it."""
+    """Suggest one of the values that `expected` lists; empty if none is similar."""
     choices = [choice.strip("' ") for choice in expected.replace(" or ", ",").split(",")]
     close = difflib.get_close_matches(str(got)[:MOST_REPEATED], choices, n=1)
     return f"did you mean {close[0]!r}?" if close else ""

@@ -1,4 +1,4 @@
-"""Which settings of a job may be changed while it trains, and what the job's settings are in each step."""
+"""Which settings of a job can change during training, and which settings apply in each step."""
 
 from __future__ import annotations
 
@@ -20,24 +20,23 @@ STEERED = (
     "value_learning_rate",
     "weight_decay",
 )
-"""What `Job.update` takes. All are read anew in each update of the policy, and none says what is sampled:
-a step that is repeated after a kill gives the same bits.
-"""
+"""The settings that `Job.update` accepts. Each update of the policy reads them again, and none affects
+sampling: a step that is repeated after a kill gives the same bits."""
 
 
 def changes_to(spec: AnyJobSpec, settings: Mapping[str, Any]) -> list[SettingChange]:
-    """Return how these settings differ from a job's present ones.
+    """Return how these settings differ from a job's current ones.
 
     Raises:
-        InvalidRequestError: One cannot be changed while the job trains, or not to this value.
+        InvalidRequestError: One cannot be changed while the job trains, or the value is invalid.
     """
     known = steered_in(spec)
     for name in settings:
         if name not in known:
             raise InvalidRequestError(
                 f"cannot be changed while a job of kind {spec.kind!r} trains",
-                hint=f"those that can are: {', '.join(known)}; for others, start a job from this one's "
-                "newest version (initial_policy)",
+                hint=f"you can change: {', '.join(known)}; for others, start a job from this one's newest "
+                f"version (initial_policy)",
                 field=name,
             )
     new = _with(spec, settings)
@@ -50,18 +49,18 @@ def changes_to(spec: AnyJobSpec, settings: Mapping[str, Any]) -> list[SettingCha
 
 
 def steered_in(spec: AnyJobSpec) -> list[str]:
-    """Return the settings that may be changed in jobs like this one."""
+    """Return the settings that can be changed in such a job."""
     settings = spec.model_dump(mode="json")
     return [name for name in STEERED if name in settings or name in settings.get("algorithm", {})]
 
 
 def settings_now(spec: AnyJobSpec, updates: Sequence[SettingsUpdate]) -> AnyJobSpec:
-    """Return a job's settings with every change, those that wait for the next step included."""
+    """Return a job's settings with every change, including those that wait for the next step."""
     return _changed(spec, updates)
 
 
 def settings_at(spec: AnyJobSpec, updates: Sequence[SettingsUpdate], step: int) -> AnyJobSpec:
-    """Return the settings that a step is learned with, however often it is repeated."""
+    """Return the settings with which a step is trained, even if it is repeated."""
     due = [update for update in updates if update.from_step is not None and update.from_step <= step]
     return _changed(spec, due)
 

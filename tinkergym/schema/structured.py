@@ -1,4 +1,4 @@
-"""Structured output: answers that cannot be anything but what a pattern or a schema allows."""
+"""Structured output: completions constrained by a pattern or a schema."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _LONGEST_SCHEMA = 65_536
 
 
 class Regex(Choice):
-    """The whole answer matches a regular expression."""
+    """The whole completion matches a regular expression."""
 
     kind: Literal["regex"] = "regex"
     pattern: str = Field(min_length=1, max_length=4096)
-    """Without look-around and back-references, which the engine refuses."""
+    """No look-around or back-references, which the engine refuses."""
 
 
 class JsonSchema(Choice):
-    """The answer is JSON that a JSON schema allows."""
+    """The completion is JSON that matches a JSON schema."""
 
     kind: Literal["json"] = "json"
     json_schema: dict[str, JsonValue]
@@ -35,8 +35,7 @@ class JsonSchema(Choice):
         length = len(json.dumps(value))
         if length > _LONGEST_SCHEMA:
             raise ValueError(
-                f"json_schema has {length} characters, more than {_LONGEST_SCHEMA}; "
-                "describe less of the answer"
+                f"json_schema has {length} characters, more than the limit of {_LONGEST_SCHEMA}; simplify it"
             )
         return value
 
@@ -45,10 +44,10 @@ Structured = Annotated[Regex | JsonSchema, Field(discriminator="kind")]
 
 
 def require_structured(value: object) -> Regex | JsonSchema | None:
-    """Return what a script gave as `structured`, checked.
+    """Check a script's `structured` and return it.
 
     Raises:
-        InvalidRequestError: It is something else.
+        InvalidRequestError: It is of another type.
     """
     if value is None or isinstance(value, Regex | JsonSchema):
         return value

@@ -1,4 +1,4 @@
-"""Changes of a job's settings while it trains, as they are sent, stored and shown."""
+"""Changes of a job's settings during training, as they are sent, stored and shown."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pydantic import Field, JsonValue
 from tinkergym.schema.model import WireModel
 
 MOST_UPDATES = 1000
-"""Of one job: each view of it shows all of them."""
+"""The most changes of one job: each view of it shows all of them."""
 
 
 class SettingChange(WireModel):
-    """One setting that was changed."""
+    """One changed setting."""
 
     name: str = Field(max_length=100)
     old: JsonValue
@@ -23,11 +23,11 @@ class SettingsUpdate(WireModel):
 
     changes: list[SettingChange] = Field(min_length=1, max_length=100)
     from_step: int | None = None
-    """The first step that they apply to; None until the job begins to learn in its next step."""
+    """The first step that they apply to; None until the next train step begins."""
 
 
 class UpdateRequest(WireModel):
     """The body of `POST /v1/jobs/{job_id}/update`."""
 
     settings: dict[str, JsonValue] = Field(min_length=1, max_length=100)
-    """By name, without a section in front: `learning_rate`, `budget`, ..."""
+    """Values by name, without a section in front: `learning_rate`, `budget`, ..."""

@@ -1,4 +1,4 @@
-"""Whether a client and a service speak the same version of what they say to each other."""
+"""Whether the versions of a client and a service are compatible."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import re
 from tinkergym.errors import VersionMismatchError
 
 VERSION_HEADER = "Tinkergym-Version"
-"""Every request of a client carries its version."""
+"""The header with the client's version, sent with every request."""
 
 
 def require_same_version(client: str, service: str) -> None:
-    """Refuse versions that may not understand each other: all but the last number must be equal.
+    """Refuse incompatible versions: all numbers but the last must be equal.
 
     Raises:
-        VersionMismatchError: Says what to type, where the client is.
+        VersionMismatchError: They differ. The message has the command to run on the client's machine.
     """
     if _series(client) == _series(service):
         return
     raise VersionMismatchError(
         f"this client is tinkergym {client[:40]}, and the service is {service[:40]}",
-        hint=f"type here: pip install 'tinkergym=={service[:40]}'; or have the service's operator install "
+        hint=f"run here: pip install 'tinkergym=={service[:40]}'; or ask the service's operator to install "
         f"{client[:40]}",
     )
 

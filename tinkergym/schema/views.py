@@ -1,4 +1,4 @@
-"""What the service shows of its models, environments and health."""
+"""The service's models, environments and health, as clients see them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ProcessorFile = Literal["processor_config.json", "preprocessor_config.json"]
 """In the folder of a model that takes images, says what its processor makes of them."""
 
 EXPORT_FILE = "tinkergym.json"
-"""In the folder of an export, says where the policy comes from, and what `TrainedWith` has."""
+"""The file in an export that says where the policy comes from and how it was trained (`TrainedWith`)."""
 
 
 class TrainedWith(WireModel):
-    """How training asked the policy that an export holds; what is asked otherwise answers otherwise."""
+    """How training prompted the exported policy. With other settings it may behave differently."""
 
     system_prompt: str | None = None
-    """The job's own, or the environment's."""
+    """The job's system prompt, or the environment's."""
     reasoning: Reasoning = "keep"
 
 
@@ -48,7 +48,7 @@ class ImageRules(WireModel):
     by_size: ImageSizing | None = None
     """How it depends."""
     before: list[int] = Field([], max_length=16)
-    """Token ids in front of them."""
+    """Token ids before them."""
     after: list[int] = Field([], max_length=16)
 
     @model_validator(mode="after")
@@ -65,21 +65,21 @@ class RendererBundle(WireModel):
     tokenizer_json: str
     chat_template: str
     special_tokens: dict[str, str] = {}
-    """bos_token, eos_token, ... as the chat template names them."""
+    """bos_token, eos_token, ... as the chat template uses them."""
     stop_ids: list[int] = Field(max_length=1024)
-    """Token ids that end an answer."""
+    """Token ids that end a completion."""
     context_length: int
     images: ImageRules | None = None
-    """None for a model that takes text only."""
+    """None for a text-only model."""
     sha256: str
     processor_files: dict[ProcessorFile, str] = {}
     """Of a model that takes images, for exports; no part of the hash."""
     trained_with: TrainedWith | None = None
-    """Of the folder of an export; no part of the hash, which is of what makes tokens."""
+    """Set for an exported folder. Not part of the hash, which covers only what determines tokens."""
 
 
 class WantedRenderer(WireModel):
-    """A model's renderer with a chat template of the caller's; the body of `POST /v1/renderer`."""
+    """A model's renderer with the caller's chat template; the body of `POST /v1/renderer`."""
 
     model: str = Field(min_length=1, max_length=500)
     chat_template: str = Field(max_length=MOST_CHARACTERS)
@@ -90,24 +90,24 @@ class PolicyView(WireModel):
 
     policy_id: str
     job_id: str
-    """The job that trains it, or did."""
+    """The job that trains or trained it."""
     agent: str
-    """Which of the job's policies it is; empty where the job trains one."""
+    """The agent whose policy it is; empty if the job trains one."""
     model: str
     version: int | None
-    """The one that the reference names; None is the newest, whichever that is."""
+    """The version in the reference; None is the newest."""
     kept: list[int] = Field(max_length=100_000)
     """Versions with a checkpoint, oldest first."""
 
 
 class EnvironmentView(WireModel):
-    """An environment that the service can play itself, for `train` and evaluations that it plays."""
+    """An environment that the service can play, for `train` and evaluations."""
 
     id: str
     distribution: str
-    """The pack's, as pip calls it."""
+    """The pack's distribution name, as in pip."""
     version: str
-    """Of the pack."""
+    """Version of the pack."""
 
 
 class ModelView(WireModel):
@@ -120,13 +120,13 @@ class ModelView(WireModel):
 
 
 class HealthView(WireModel):
-    """Whether the service answers, and what it still waits for."""
+    """Whether the service responds, and what it is waiting for."""
 
     status: Literal["ok", "degraded"]
     version: str
     waiting_for: list[str] = Field([], max_length=1000)
-    """Parts that are not there at the moment: `scheduler`, `pool:nano`, ..."""
+    """Unavailable parts: `scheduler`, `pool:nano`, ..."""
     missing_since: dict[str, float] = {}
-    """For each of them the Unix time, in seconds, since when."""
+    """For each of them, since when, in Unix seconds."""
     memory: dict[str, int] = {}
-    """Bytes that each loaded model takes with its environment workers; only the local owner is told."""
+    """Bytes used by each loaded model with its environment workers; shown to the local owner only."""
